@@ -298,6 +298,15 @@ class Foreseen(Protocol):
         ...
 
 
+@runtime_checkable
+class ForClaim(Protocol):
+    """A game that is played as a claim says, where a spec leaves that open."""
+
+    def for_claim(self, claim: Claim) -> Game:
+        """The game against this claim."""
+        ...
+
+
 class Game(Protocol):
     """An experiment (registered as "game")."""
 

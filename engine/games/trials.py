@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.actors.audited.signals import from_outside
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.engine.games.protocol import Fits, Reading, Setting
 from dpaudit.engine.games.reference import FairCoins, Reference
-from dpaudit.errors import RunError, require
+from dpaudit.errors import AuditError, RunError, require, shortened
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
@@ -61,15 +62,39 @@ def grouped_for_reading(trainings: Sequence[Unit], setting: Setting) -> list[tup
 
 
 def scored_trials(
-    attack: Any, view: Any, *, number: NDArray[np.int64], truth: NDArray[np.bool_], failed: NDArray[np.bool_]
+    attack: Any,
+    view: Any,
+    *,
+    number: NDArray[np.int64],
+    truth: NDArray[np.bool_],
+    failed: NDArray[np.bool_],
+    of_failed: NDArray[np.float64] | float = np.inf,
 ) -> Scores:
-    """The attack's scores of T trials: one replay, its canaries the numbers of the trials."""
-    # A failed training counts as the attack's worst guess: dropping it would bias the bound.
-    scores = np.where(truth, -np.inf, np.inf)
-    scores[~failed] = attack.score(view)
+    """The attack's scores of T trials: one replay, its canaries the numbers of the trials.
+
+    A failed training is an outcome too: a record may be what it fails for. `of_failed` scores it, for each trial, shape
+    (T,), or for all: where nothing was learned of failures, they speak for world 1, in which the canary is.
+    """
+    scores = np.where(failed, of_failed, 0.0)
+    if not failed.all():
+        scores[~failed] = attack.score(view)
     if np.isnan(scores).any():
         raise RunError(f"the attack {type(attack).__name__} gave scores that are no numbers")
     return scored(0, truth, scores, number)
+
+
+def log_odds_of_endings(
+    ending: NDArray[np.str_], known: NDArray[np.str_], truth: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Log-odds of world 1, shape (n,), of how trials ended, from m others whose worlds `truth` are known.
+
+    Half a trial of either world is added to each ending; one that was never seen says nothing.
+    """
+    odds = {}
+    for each in np.unique(known):
+        ones = np.count_nonzero(truth[known == each])
+        odds[each] = np.log((ones + 0.5) / (np.count_nonzero(known == each) - ones + 0.5))
+    return np.array([odds.get(each, 0.0) for each in ending], np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +141,14 @@ def _trained_alone(
         model: Model = mechanism.fit(train, seed=run.seed.sequence(), compute=compute, validation=validation)
     except TrainingError as err:
         return err
+    except AuditError:  # it is used in a wrong way, for every seed
+        raise
+    except BaseException as err:  # other people's code may raise anything; one training is no more than one trial
+        if from_outside(err):
+            raise
+        failed = TrainingError(f"{type(err).__name__}: {shortened(err)}")
+        failed.__cause__ = err
+        return failed
     return model
 
 

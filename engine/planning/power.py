@@ -48,7 +48,7 @@ class Outlook:
             f"expected: epsilon >= {format_lower(self.at_claim)} from one that spends the claimed {self.claimed:g}, "
             f"{format_lower(self.at_twice)} from one that spends twice that (the best attack on randomised response)"
         )
-        needed = f"more than {MAX_ROWS:,}" if self.needed is None else f"about {self.needed:,}"
+        needed = f"more than {MAX_ROWS:,}" if self.needed is None else f"at least {self.needed:,}"
         return first, expected, f"to refute twice the claim with {POWER:.0%} power: {needed} {unit}, {rows:,} planned"
 
 

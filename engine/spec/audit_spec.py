@@ -16,7 +16,7 @@ from dpaudit.claims import Claim
 from dpaudit.consent import CLUSTER
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.rules import OneRunRules
-from dpaudit.engine.games.protocol import Fits, Game, StopRule, View
+from dpaudit.engine.games.protocol import Fits, ForClaim, Game, StopRule, View
 from dpaudit.engine.spec.build import anchored, build, describe
 from dpaudit.engine.spec.error_budget import ErrorBudget, JointTest
 from dpaudit.engine.spec.plain_yaml import in_yaml
@@ -224,7 +224,11 @@ class AuditSpec:
             if "kind" in part.metadata and part.name != "estimator"
         }
         audit = replace(audit, **parts)
-        claim = _claim_in_game(audit, at)
+        stated = _stated_claim(audit, at)
+        if isinstance(game, ForClaim):
+            game = game.for_claim(stated)
+            audit = replace(audit, game=game)
+        claim = game.fits.compared(stated, audit=at).claim
         _require_fitting(audit, at)
         defaults = {"delta": claim.delta, "confidence": self.error_budget.first_pass, "sharing": _sharing(audit)}
         chosen = game.fits.estimator_against(claim) if audit.estimator is None else audit.estimator
@@ -320,14 +324,13 @@ def _played_again(audit: Audit, factors: Mapping[str, float]) -> Audit:
     return replace(audit, game=replace(audit.game, **grown), name=f"{audit.name}, confirmatory run")
 
 
-def _claim_in_game(audit: Audit, at: str) -> Claim:
-    """The claim the bound will be compared with, under the game's relation."""
+def _stated_claim(audit: Audit, at: str) -> Claim:
     if audit.claim is None and not isinstance(audit.mechanism, Claiming):
         raise SpecError(f"{at}.mechanism must state its claim: give it a method `claim() -> Claim`")
-    if not isinstance(audit.effective_claim(), Claim):
-        raise SpecError(f"{at}.mechanism.claim() must give a dpaudit.Claim, got {audit.effective_claim()!r}")
-    fits: Fits = audit.game.fits
-    return fits.compared(audit.effective_claim(), audit=at).claim
+    claim: Any = audit.effective_claim()
+    if not isinstance(claim, Claim):
+        raise SpecError(f"{at}.mechanism.claim() must give a dpaudit.Claim, got {claim!r}")
+    return claim
 
 
 def _require_fitting(audit: Audit, at: str) -> None:

@@ -16,9 +16,12 @@ GuessRule = Literal["signed", "both-tails", "member-only"]
 """Which canaries are guessed first, and what is guessed; no rule looks at the truth.
 
 * signed: the largest |score| first; member for a positive score, else non-member.
-* both-tails: in turn the highest score (member) and the lowest (non-member); for scores not centred on 0.
+* both-tails: in turn the highest score (member) and the lowest (non-member), equal ones in the middle by the tail that
+  has most of them; for scores not centred on 0.
 * member-only: the highest score first, always member.
 """
+MAX_TIED = 100_000
+"""Rows up to which ties are looked for."""
 BITS = 20  # leading bits of a key that rows are counted by at most: a million counters, a handful of rows in each
 
 
@@ -59,8 +62,39 @@ def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: G
     keys = _descending(score)
     if guess == "member-only":
         return right_among_first(keys, ranks, truth, guesses)
-    highest = right_among_first(keys, ranks, truth, (guesses + 1) // 2)
-    return highest + right_among_first(~keys, score.size - 1 - ranks, ~truth, guesses // 2)
+    member, other = truth, ~truth
+    if score.size <= MAX_TIED:
+        tied, as_member = _tied_in_the_middle(score)
+        member, other = (np.where(tied, truth == as_member, right) for right in (member, other))
+    highest = right_among_first(keys, ranks, member, (guesses + 1) // 2)
+    return highest + right_among_first(~keys, score.size - 1 - ranks, other, guesses // 2)
+
+
+def _tied_in_the_middle(score: Floats) -> tuple[NDArray[np.bool_], bool]:
+    """Rows with the score at which both tails meet, and whether most of these are in the upper one."""
+    half = (score.size + 1) // 2
+    middle = -np.partition(-score, half - 1)[half - 1]
+    tied = score == middle
+    upper = half - int(np.count_nonzero(score > middle))
+    return tied, 2 * upper >= int(np.count_nonzero(tied))
+
+
+def telling_looks(looks: Ints, score: Floats, guess: GuessRule) -> Ints:
+    """The looks without those after which the scores stay the same up to the next look: ties tell nothing.
+
+    Randomised response is then looked at once, with all of the error. Scores alone decide, so the looks are as good as
+    fixed beforehand. Of many rows all looks are kept: they cost little there.
+    """
+    if score.size > MAX_TIED:
+        return looks
+    ordered = -np.sort(-(np.abs(score) if guess == "signed" else score))
+    block = np.concatenate([[0], np.cumsum(ordered[1:] != ordered[:-1])])
+    if guess == "both-tails":
+        reached = np.stack([block[(looks + 1) // 2 - 1], np.where(looks < 2, -1, block[-np.maximum(looks // 2, 1)])])
+    else:
+        reached = block[looks - 1][None]
+    telling: Ints = looks[np.append((reached[:, 1:] != reached[:, :-1]).any(0), True)]
+    return telling
 
 
 def _descending(score: Floats) -> NDArray[np.uint32]:

@@ -20,7 +20,13 @@ from dpaudit.estimators.one_run.guess_band import (
     deciding_counts,
     guess_looks,
 )
-from dpaudit.estimators.one_run.right_guesses import GuessRule, OneRunTally, guesses_at_fractions, right_guesses
+from dpaudit.estimators.one_run.right_guesses import (
+    GuessRule,
+    OneRunTally,
+    guesses_at_fractions,
+    right_guesses,
+    telling_looks,
+)
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import median_rule, per_replay_confidence, replay_note
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
@@ -72,9 +78,10 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         return OneRun(self.delta, self.confidence, guess=self.guess)
 
     def tally(self, scores: Scores) -> GuessTally:
-        """Right guesses of one replay at numbers of guesses that its size alone decides."""
+        """Right guesses of one replay at numbers of guesses that its size and its ties decide."""
         count = scores.score.size
-        places = guess_looks(count), self.unshifted().candidates(count), guesses_at_fractions(PERCENTS, count)
+        looks = telling_looks(guess_looks(count), scores.score, self.guess)
+        places = looks, self.unshifted().candidates(count), guesses_at_fractions(PERCENTS, count)
         counted = np.unique(np.concatenate(places))  # one pass over the scores for all of them
         found = right_guesses(scores.score, scores.truth, scores.tie_ranks(), self.guess, counted)
         right, correct, swept = (found[np.searchsorted(counted, place)] for place in places)

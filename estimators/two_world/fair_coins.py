@@ -30,7 +30,7 @@ from dpaudit.estimators.one_run.guess_band import (
     deciding_counts,
     guess_looks,
 )
-from dpaudit.estimators.one_run.right_guesses import GuessRule, right_guesses
+from dpaudit.estimators.one_run.right_guesses import GuessRule, right_guesses, telling_looks
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.estimators.two_world.two_sample import Band, TwoSampleTally
@@ -93,7 +93,7 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
         return Band(delta=self.delta, confidence=1 - BAND_SHARE * (1 - self.confidence))
 
     def tally(self, scores: Scores) -> FairCoinTally:
-        looks = guess_looks(scores.score.size)
+        looks = telling_looks(guess_looks(scores.score.size), scores.score, self.guess)
         right = right_guesses(scores.score, scores.truth, scores.tie_ranks(), self.guess, looks)
         return FairCoinTally(**vars(self.band.tally(scores)), looks=looks, right=right)
 

@@ -90,7 +90,9 @@ def global_randomness(seed: SeedSequence) -> Iterator[int]:
     random.seed(python)
     np.random.seed(numpy)
     if torch is not None:
-        torch.manual_seed(torch_seed)
+        # On a CPU alone the same as `torch.manual_seed`, which takes 2 ms to find that there is nothing else to seed.
+        seeded = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+        seeded(torch_seed)
     try:
         yield whole_number(seed)
     finally:

@@ -85,7 +85,7 @@ def test_plan_prints_units_and_runs_nothing(tmp_path: Path, monkeypatch: pytest.
     said = " ".join(shown.output.split())
     assert "randomized-response: a mechanism with no privacy would show epsilon >= " in said
     assert "from one that spends the claimed 1, " in said
-    assert "to refute twice the claim with 90% power: about " in said
+    assert "to refute twice the claim with 90% power: at least " in said
 
 
 SPEC = """

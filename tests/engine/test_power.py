@@ -201,7 +201,7 @@ def test_a_plan_says_what_its_audits_could_show() -> None:
     assert canaries.needed is not None
     assert canaries.at_claim < 1.0 < canaries.at_twice
     assert canaries.needed < 300
-    assert canaries.lines[2].startswith("to refute twice the claim with 90% power: about ")
+    assert canaries.lines[2].startswith("to refute twice the claim with 90% power: at least ")
     assert "as if features told nothing" in planned(LabelInference()).lines[0]
 
 

@@ -18,7 +18,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, unit
 from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.games.protocol import LEARNERS, Fits, Played, Setting
-from dpaudit.engine.games.trials import TrialGame, grouped_for_reading, scored_trials
+from dpaudit.engine.games.trials import TrialGame, grouped_for_reading, log_odds_of_endings, scored_trials
 from dpaudit.errors import SpecError
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute
@@ -158,13 +158,19 @@ def test_an_attack_that_sees_something_else_is_refused() -> None:
         AuditSpec((Audit(NoisyCount(), Iris(), game=Neighbours(), attack="lira-online"),))
 
 
-def test_a_failed_trial_is_the_attacks_worst_guess() -> None:
-    """Counted the other way, each failure would raise the bound."""
-
+def test_a_failed_trial_speaks_for_world_1_or_for_what_was_learned_of_failures() -> None:
     class Sees:
         def score(self, view: Any) -> NDArray[np.float64]:
             return np.array([0.5, -0.5])
 
     truth, failed = np.array([True, True, False, False]), np.array([False, True, False, True])
     scores = scored_trials(Sees(), None, number=np.arange(4), truth=truth, failed=failed)
-    assert scores.score.tolist() == [0.5, -np.inf, -0.5, np.inf]
+    assert scores.score.tolist() == [0.5, np.inf, -0.5, np.inf]
+    known = np.array(["ValueError", "ValueError", "3 numbers", "KeyError"])
+    learned = log_odds_of_endings(
+        np.array(["ValueError", "new", "KeyError"]), known, np.array([True, True, True, False])
+    )
+    assert learned.tolist() == pytest.approx([np.log(2.5 / 0.5), 0.0, np.log(0.5 / 1.5)])
+    of_failed = np.array([9.0, 0.1, 9.0, -0.1])
+    scores = scored_trials(Sees(), None, number=np.arange(4), truth=truth, failed=failed, of_failed=of_failed)
+    assert scores.score.tolist() == pytest.approx([0.5, 0.1, -0.5, -0.1])

@@ -338,12 +338,12 @@ class FailsOften(CountOnly):
         return super().fit(train, seed=seed, compute=compute)
 
 
-def test_failed_trainings_are_kept_as_the_worst_guess(tmp_path: Path) -> None:
+def test_failed_trainings_are_kept_and_speak_for_world_1(tmp_path: Path) -> None:
     (result,) = audit(counting(FailsOften(2.0), trials=100, stack=50), output=tmp_path).results
     table = scores_in(tmp_path)
     infinite = np.isinf(table["score"].to_numpy())
     assert 0 < infinite.sum() < 60
-    np.testing.assert_array_equal(table["score"].to_numpy()[infinite] < 0, table["truth"].to_numpy()[infinite])
+    assert (table["score"].to_numpy()[infinite] > 0).all()
     assert result.metrics["failed_share"] == pytest.approx(infinite.mean())
     assert table.num_rows == 100
 

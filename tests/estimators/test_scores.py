@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import special
 
 from dpaudit.errors import InputError
 from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.one_run.guess_band import guess_looks
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
-from dpaudit.estimators.one_run.right_guesses import guesses_at_fractions, right_guesses
+from dpaudit.estimators.one_run.right_guesses import guesses_at_fractions, right_guesses, telling_looks
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
+from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import AsPublished, Fixed, Grid, SimultaneousBand, Split
@@ -89,9 +93,36 @@ def test_right_guesses_are_those_of_a_sort(digits: int, single: bool) -> None:
         right = np.concatenate([[0], np.cumsum((called[guess] == truth)[order])])
         assert right_guesses(score, truth, ranks, guess, guesses).tolist() == right[guesses].tolist()
     order = np.lexsort((ranks, -score))
-    tails = [truth[order[g // 2]] if g % 2 == 0 else not truth[order[-1 - g // 2]] for g in range(700)]
+    tied = np.flatnonzero(score == score[order[349]])
+    upper = np.isin(tied, order[:350]).mean() >= 0.5
+    member = np.isin(np.arange(700), order[:350])
+    member[tied] = upper
+    rows = [order[g // 2] if g % 2 == 0 else order[-1 - g // 2] for g in range(700)]
+    tails = (member == truth)[rows]
     right = np.concatenate([[0], np.cumsum(tails)])
     assert right_guesses(score, truth, ranks, "both-tails", guesses).tolist() == right[guesses].tolist()
+
+
+@pytest.mark.parametrize("guess", ["signed", "both-tails", "member-only"])
+def test_ties_tell_nothing_and_are_not_looked_into(guess: Any) -> None:
+    looks, rng = guess_looks(1000), np.random.default_rng(2)
+    assert telling_looks(looks, rng.normal(size=1000), guess).tolist() == looks.tolist()
+    two = np.where(rng.random(1000) < 0.4, 1.0, -1.0)
+    kept = telling_looks(looks, two, guess)
+    assert kept[-1] == 1000
+    assert len(kept) <= {"signed": 1, "both-tails": 3, "member-only": 2}[guess]
+    assert telling_looks(looks[:1], np.zeros(1), guess).tolist() == [1]
+
+
+def test_randomised_response_costs_nothing_for_not_knowing_its_threshold() -> None:
+    """All of the error goes to the one look that its two scores leave: the bound of one binomial test."""
+    rng = np.random.default_rng(3)
+    truth = rng.random(400) < 0.5
+    score = np.where((rng.random(400) < special.expit(1.0)) == truth, 1.0, -1.0)
+    estimator = SimultaneousGuessCount()
+    right = int(((score > 0) == truth).sum())
+    exact = special.logit(special.betaincinv(right, 401 - right, 0.05))
+    assert exact - 1e-3 <= estimator.bound([estimator.tally(Scores(score, truth))]).lower <= exact
 
 
 @pytest.mark.parametrize("guess", ["signed", "both-tails", "member-only"])

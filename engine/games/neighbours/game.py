@@ -7,6 +7,7 @@ Source: Lu et al. (2022), "A General Framework for Auditing Differentially Priva
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,23 +16,31 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from scipy import stats
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
-from dpaudit.claims import Relation
+from dpaudit.claims import Claim, Relation
 from dpaudit.engine.data.columns import UNKNOWN
 from dpaudit.engine.games.neighbours.output_set import SummaryView
-from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, PoisoningSearch, Worlds, fitted
+from dpaudit.engine.games.neighbours.poisonings.protocol import (
+    Poisoning,
+    PoisoningSearch,
+    Worlds,
+    fitted,
+)
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
-from dpaudit.engine.games.neighbours.summaries import SAMPLED, SUMMARISED, Samples, sample_summaries
+from dpaudit.engine.games.neighbours.summaries import SAMPLED, SUMMARISED, Samples, Trainings, sample_summaries, sampled
 from dpaudit.engine.games.protocol import LEARNERS, Capability, CheckTest, Fits, Played, Reading, Setting, require_units
-from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading, scored_trials
+from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading, log_odds_of_endings, scored_trials
 from dpaudit.errors import InputError, RunError, SpecError, require, shortened
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
+from dpaudit.mechanisms.adapters.own_training import OwnTraining
+from dpaudit.mechanisms.adapters.scikit_learn import SklearnClassifier
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -41,22 +50,39 @@ MAX_CATEGORIES = 100
 """One column each; rarer ones of the same column share the last."""
 COPIES = (1, 2, 4, 8)
 MIN_TRIED = 16
-"""Trainings on each candidate of a search: half to learn from, half to judge by."""
+"""Trainings on each candidate of a search, one half on D and the other with the same seeds on D'."""
+KEPT = (6, 2)
+"""Candidates that are left after the first and the second round of a search."""
+FARTHEST = 50.0
+"""Spreads between two trainings that are no longer counted."""
 JUDGED_APART = 10_000
 """Search trainings from which on the candidates of an attack are judged by units of their own: 0.3 s and more."""
 TRAININGS_OF_TEST = 6_000
 """Trainings of a check, search and fresh together: those of other people's libraries take some milliseconds each."""
 
 
-def _check_test(face: Capability, claimed: Relation, differ: Relation, variant: str) -> CheckTest:
+OF_OWN_LEARNER = 2_400
+"""The same of a learner of one's own that is asked for its answers."""
+
+
+OWN_LEARNERS = tuple(
+    Capability(own, f"training functions and estimators of one's own (`{own.made_by}`)")
+    for own in (OwnTraining, SklearnClassifier)
+)
+
+
+def _check_test(
+    face: Capability, claimed: Relation, differ: Relation, variant: str, trainings: int = TRAININGS_OF_TEST
+) -> CheckTest:
     return CheckTest(
         face,
         (claimed,),
-        "what the released numbers as a whole tell of a few chosen records: noise too small, exact counts",
-        trainings=TRAININGS_OF_TEST,
+        "what the released numbers, or answers, as a whole tell of a few chosen records: noise too small, exact counts",
+        trainings=trainings,
         scales={"trials": 0.5, "search": 0.5},
         variant=variant,
-        game={"poisoning": {"name": "automatic", "relation": str(differ)}, "stack": 500},
+        again={"trials": 2.0},
+        game={"poisoning": {"name": "automatic", "relation": str(differ), "share": 0.55}, "stack": 500},
     )
 
 
@@ -69,6 +95,10 @@ CHECK_TESTS = tuple(
         (Relation.ADD_REMOVE, Relation.ADD_REMOVE, "records that come"),
         (Relation.ADD_REMOVE, Relation.REPLACE, "records replaced"),
     )
+) + tuple(
+    _check_test(face, differ, differ, "", OF_OWN_LEARNER)
+    for face in OWN_LEARNERS
+    for differ in (Relation.REPLACE, Relation.ADD_REMOVE)
 )
 
 
@@ -78,7 +108,7 @@ class Neighbours(TrialGame):
     """Two neighbouring data sets, chosen beforehand: on which of them was a learner trained, whose summary is shown?
 
     Plays every learner: one drawn in bulk, one that is summed up as a vector, and any other by what its models answer.
-    A training that raises, or gives no numbers, or a vector of another length than most, counts as the worst guess.
+    A training that raises, or gives no numbers, or a vector of another length than most, is an outcome as any other.
 
     Attributes:
         trials: Fresh trainings, each on D or D' by its own coin, in 2 .. 10,000,000; the paper's N of each are 2 N.
@@ -118,12 +148,17 @@ class Neighbours(TrialGame):
         limit = self.training_limit_s
         require(limit is None or limit > 0, "training_limit_s must be > 0", training_limit_s=limit)
         # The poisoning decides how the data sets differ, and so what a claim says of them.
-        own = replace(type(self).fits, relation=self.poisoning.relation, records=self.copies)
+        own = replace(type(self).fits, relation=self.poisoning.relation or Relation.LABEL, records=self.copies)
         if self.copies > 1:
             own = replace(
                 own, helps=f"{own.helps}, or fewer `copies`: what is claimed of one grows with them, delta above all"
             )
         object.__setattr__(self, "fits", own)
+
+    def for_claim(self, claim: Claim) -> Neighbours:
+        """With data sets that differ as the claim says, where a search leaves that open."""
+        search = self.poisoning
+        return replace(self, poisoning=search.for_claim(claim)) if isinstance(search, PoisoningSearch) else self
 
     def play(self, setting: Setting, work: Work) -> Played:
         worlds, left = self._worlds(setting, work)
@@ -154,35 +189,48 @@ class Neighbours(TrialGame):
         return self._choice(setting, work, choose_worlds, poisoning, "neighbouring data sets"), self.search
 
     def _best_worlds(self, setting: Setting, work: Work, search: PoisoningSearch) -> tuple[Unit, int]:
+        """Halving: a few trainings on each candidate, as many in all on the few that are left, then on the last two."""
         candidates = search.candidates(setting.mechanism)
-        each = int(self.search * search.share) // len(candidates)
-        if each < MIN_TRIED:
-            least = -(-MIN_TRIED * len(candidates) // search.share)
+        trainings = int(self.search * search.share)
+        if not search.among:
+            candidates = dict(itertools.islice(candidates.items(), max(1, trainings // ((len(KEPT) + 1) * MIN_TRIED))))
+        rounds = [len(candidates), *(kept for kept in KEPT if kept < len(candidates))]
+        each = [2 * (trainings // len(rounds) // tried // 2) for tried in rounds]
+        if each[0] < MIN_TRIED:
+            least = -(-MIN_TRIED * len(rounds) * len(candidates) // search.share)
             raise SpecError(
                 f"search must be at least {least:.0f} to try {len(candidates)} poisonings, got {self.search}; give "
                 "more, name fewer (`among`), or one `poisoning`"
             )
-        offers, tried = [], []
-        for name, poisoning in candidates.items():
-            offer = self._choice(setting, work, offer_worlds, poisoning, f"neighbouring data sets by {name}")
-            offers.append(offer)
-            tried.append(self._samples(setting, work, try_summaries, offer, f"{name} tried", each))
-        best = work.add(
-            take_best,
-            setting.attack,
-            tuple(candidates),
-            tuple(offers),
-            tuple(tried),
-            label=f"best of {len(offers)} poisonings",
-            resources=setting.resources.on_cpus,
+        offers: Any = tuple(
+            self._choice(setting, work, offer_worlds, poisoning, f"neighbouring data sets by {name}", name)
+            for name, poisoning in candidates.items()
         )
-        return best, self.search - each * len(candidates)
+        tried: tuple[tuple[Unit, ...], ...] = ()
+        for number, (kept, count) in enumerate(zip(rounds, each, strict=True)):
+            if number:
+                attack = setting.attack if number > 1 else None
+                label = f"best {kept} of {len(candidates)} poisonings"
+                offers = work.add(
+                    shortlist, attack, kept, offers, tried, label=label, resources=setting.resources.on_cpus
+                )
+            tried = tuple(
+                self._samples(
+                    setting, work, try_summaries, offers, f"tried {number + 1}.{place + 1}", count, place=place
+                )
+                for place in range(kept)
+            )
+        label = f"best of {len(candidates)} poisonings"
+        taken = (take_best, setting.attack, len(candidates), offers, tried)
+        best = work.add(*taken, label=label, resources=setting.resources.on_cpus)
+        return best, self.search - sum(kept * count for kept, count in zip(rounds, each, strict=True))
 
     def _choice(
-        self, setting: Setting, work: Work, function: Callable[..., Any], poisoning: Poisoning, label: str
+        self, setting: Setting, work: Work, function: Callable[..., Any], poisoning: Poisoning, label: str, *named: str
     ) -> Unit:
         return work.add(
             function,
+            *named,
             poisoning,
             self.copies,
             self.scale,
@@ -193,7 +241,14 @@ class Neighbours(TrialGame):
         )
 
     def _samples(
-        self, setting: Setting, work: Work, function: Callable[..., Any], worlds: Unit, part: str, trials: int
+        self,
+        setting: Setting,
+        work: Work,
+        function: Callable[..., Any],
+        worlds: Any,
+        part: str,
+        trials: int,
+        **more: int,
     ) -> tuple[Unit, ...]:
         require_units(-(-trials // self.stack))
         return work.split(
@@ -205,6 +260,7 @@ class Neighbours(TrialGame):
             self.training_limit_s,
             seed=setting.seed.child(part),
             label=f"{part} samples",
+            **more,
             **setting.running,
         )
 
@@ -235,7 +291,10 @@ def choose_worlds(
     require(copies < len(data), "copies must be fewer than the rows", copies=copies, rows=len(data))
     with threadpool_limits(compute.threads):
         worlds = poisoning.worlds(data, copies, seed.rng())
-    return worlds.within(0.0, 1.0) if scale == "box" else worlds
+    if scale == "ball":
+        return worlds.of_length(1.0)
+    beyond = getattr(poisoning, "farther", None) is not None
+    return worlds.within(0.0, 1.0) if scale == "box" and not beyond else worlds
 
 
 def as_numbers(data: Examples, scale: Scale) -> Examples:
@@ -302,8 +361,11 @@ class Worth:
 @unit
 def judge_candidate(candidate: Any, search: tuple[Samples, ...]) -> Worth:
     """What one candidate of a `ManyCandidates` is worth on the search samples."""
-    known, truth = Samples.joined(search).usual()
-    return Worth(candidate.worth(SummaryView(known, truth, known[:0])))
+    known = numbers_to_learn_from(Samples.joined(search))
+    if known is None:
+        return Worth(0.0)
+    summaries, truth = known.summaries(), known.truth
+    return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0])))
 
 
 @unit
@@ -312,29 +374,47 @@ def score_summaries(
 ) -> Outcome[Iterator[Scores]]:
     """The attack learns on the search samples and scores the fresh ones: one replay."""
     searched, trials = Samples.joined(search), Samples.joined(fresh)
-    usual = searched.usual_width
-    view = SummaryView(*searched.usual(), trials.of_width(usual))
     chosen = attack.best([each.worth for each in judged]) if judged else attack
-    scores = scored_trials(chosen, view, number=trials.number, truth=trials.truth, failed=trials.width != usual)
+    scores = told(chosen, searched, trials)
+    usual = searched.usual_ending
     odd = (
-        f"{name}: it gave {width} numbers, most gave {usual}"
-        for name, width in zip(trials.name.tolist(), trials.width.tolist(), strict=True)
-        if width not in (usual, -1)
+        f"{name}: it ended in {ending}, most in {usual}"
+        for name, ending, width in zip(trials.name.tolist(), trials.ending.tolist(), trials.width.tolist(), strict=True)
+        if ending != usual and ending == f"{width} numbers"
     )
     return Outcome(iter((scores,)), failures=tuple(odd))
+
+
+def told(attack: Any, known: Samples, asked: Samples) -> Scores:
+    """Scores of trainings that ended as most did by the attack, of all others by how they ended."""
+    numbers = numbers_to_learn_from(known)
+    odds = log_odds_of_endings(asked.ending, known.ending, known.truth)
+    alike = np.zeros(len(asked.truth), np.bool_) if numbers is None else asked.ending == known.usual_ending
+    view = None
+    if numbers is not None:
+        view = SummaryView(numbers.summaries(), numbers.truth, asked.where(alike).summaries())
+    return scored_trials(attack, view, number=asked.number, truth=asked.truth, failed=~alike, of_failed=odds)
+
+
+def numbers_to_learn_from(known: Samples) -> Samples | None:
+    """The trainings that ended as most did; None where that tells their world, or they left no numbers."""
+    usual = known.where(known.ending == known.usual_ending)
+    return usual if len(usual.numbers) and len(np.unique(usual.truth)) == 2 else None
 
 
 @dataclass(frozen=True, eq=False)
 class Offer:
     """Two data sets that may be taken."""
 
+    name: str  # of the poisoning
     worlds: Worlds | None  # None where the poisoning does not fit
-    refused: str = ""  # why not
+    farther: Worlds | None = None  # where records lie beyond the box: the same, with records farther away
+    refused: str = ""  # why there are none
 
 
 @dataclass(frozen=True, eq=False)
 class Tried:
-    """Trainings on two data sets that may be taken."""
+    """Trainings on two data sets that may be taken, each two of them with one seed: on D, then on D'."""
 
     samples: Samples | None  # None where there are no data sets, or all trainings failed
     refused: str = ""  # why there is nothing
@@ -342,34 +422,73 @@ class Tried:
 
 @unit
 def offer_worlds(
-    poisoning: Poisoning, copies: int, scale: Scale, target: Examples, compute: Compute, *, seed: Seed
+    name: str, poisoning: Poisoning, copies: int, scale: Scale, target: Examples, compute: Compute, *, seed: Seed
 ) -> Offer:
+    farther = getattr(poisoning, "farther", None)
     try:
-        return Offer(choose_worlds(poisoning, copies, scale, target, compute, seed=seed))
+        near, far = (
+            None if one is None else choose_worlds(one, copies, scale, target, compute, seed=seed)
+            for one in (poisoning, farther)
+        )
     except InputError as err:
-        return Offer(None, str(err))
+        return Offer(name, None, refused=str(err))
+    return Offer(name, near, far)
 
 
 @unit
 def try_summaries(
-    mechanism: Any, offer: Offer, limit_s: float | None, compute: Compute, *, first: int, last: int, seed: Seed
+    mechanism: Any,
+    offers: Sequence[Offer],
+    limit_s: float | None,
+    compute: Compute,
+    *,
+    place: int,
+    first: int,
+    last: int,
+    seed: Seed,
 ) -> Tried:
+    """Trainings `first` to `last` - 1 on the offer at `place`, every second one on D'."""
+    offer = offers[place] if place < len(offers) else Offer("", None)
     if offer.worlds is None:
         return Tried(None, offer.refused)
+    truth = np.arange(first, last) % 2 == 1
+    asked = Trainings(offer.worlds, truth, first, seed, compute, limit_s, paired=True)
     try:
-        made = sample_summaries(mechanism, offer.worlds, limit_s, compute, first=first, last=last, seed=seed)
+        made = sampled(mechanism, asked).value
+        if first == 0 and offer.farther is not None:
+            other = sampled(mechanism, replace(asked, worlds=offer.farther)).value
+            if not limited(made, other):
+                return Tried(None, "the code does not limit what it is given: it is not asked beyond the box")
     except TrainingError as err:
         return Tried(None, str(err))
-    return Tried(made.value)
+    return Tried(made)
+
+
+@unit
+def shortlist(
+    attack: Any, kept: int, offers: Sequence[Offer], tried: tuple[tuple[Tried, ...], ...], compute: Compute
+) -> Iterator[Offer]:
+    """The offers that go on to more trainings, `kept` of them at most, then those that were refused.
+
+    Without an attack: by how far apart the trainings of one seed are, and by how well one number tells the worlds. With
+    one: the offer that it tells apart best, and the one with the trainings farthest apart.
+    """
+    samples, refused = _tried(offers, tried)
+    apart = {place: how_far_apart(one) for place, one in samples.items()}
+    shown = {place: (told_by_one, 0.0) for place, (_, told_by_one) in apart.items()}
+    if attack is not None:
+        with threadpool_limits(compute.threads):
+            shown = {place: what_it_shows(attack, one) for place, one in samples.items()}
+    by_distance = sorted(apart, key=lambda place: -apart[place][0])
+    by_attack = sorted(shown, key=lambda place: (-shown[place][0], -shown[place][1]))
+    first = by_attack[: max(1, kept // 3)]
+    yield from (offers[place] for place in [*first, *(place for place in by_distance if place not in first)][:kept])
+    yield from refused
 
 
 @unit
 def take_best(
-    attack: Any,
-    names: tuple[str, ...],
-    offers: tuple[Offer, ...],
-    tried: tuple[tuple[Tried, ...], ...],
-    compute: Compute,
+    attack: Any, number: int, offers: Sequence[Offer], tried: tuple[tuple[Tried, ...], ...], compute: Compute
 ) -> Outcome[Worlds]:
     """The data sets of the poisoning that shows most, by the bound; where no bound shows anything, by right guesses.
 
@@ -378,32 +497,94 @@ def take_best(
 
     Raises: RunError when no poisoning fits.
     """
-    shown, refused, worlds = {}, {}, {}
-    for name, offer, parts in zip(names, offers, tried, strict=True):
-        reasons = [part.refused for part in parts if part.samples is None]
-        if offer.worlds is None or reasons:
-            refused[name] = reasons[0]
-            continue
-        worlds[name] = offer.worlds
-        with threadpool_limits(compute.threads):
-            samples = [part.samples for part in parts if part.samples is not None]
-            shown[name] = what_it_shows(attack, Samples.joined(samples))
+    samples, refused = _tried(offers, tried)
+    with threadpool_limits(compute.threads):
+        shown = {place: what_it_shows(attack, one) for place, one in samples.items()}
     if not shown:
-        raise RunError(f"no poisoning fits: {'; '.join(f'{name}: {why}' for name, why in refused.items())}")
-    best = max(shown, key=lambda name: shown[name])
-    words = [f"{name} {format_lower(bound)} ({right:.0%} right)" for name, (bound, right) in shown.items()]
-    words += [f"{name} does not fit: {shortened(why)}" for name, why in refused.items()]
-    told = f"of {len(offers)} poisonings {best} was taken; bounds on their own trainings: {', '.join(words)}"
-    return Outcome(worlds[best], notes=(told,))
+        raise RunError(f"no poisoning fits: {'; '.join(f'{offer.name}: {offer.refused}' for offer in refused)}")
+    best = offers[max(shown, key=lambda place: shown[place])]
+    words = [
+        f"{offers[place].name} {format_lower(bound)} ({right:.0%} right)" for place, (bound, right) in shown.items()
+    ]
+    words += [f"{offer.name} does not fit: {shortened(offer.refused)}" for offer in refused]
+    notes = f"of {number} poisonings {best.name} was taken; bounds on their own trainings: {', '.join(words)}"
+    assert best.worlds is not None
+    return Outcome(best.worlds, notes=(notes,))
+
+
+def _tried(offers: Sequence[Offer], tried: tuple[tuple[Tried, ...], ...]) -> tuple[dict[int, Samples], list[Offer]]:
+    """The trainings on each offer, by its place; and the offers that were refused, with the reason."""
+    samples, refused = {}, []
+    for place, offer in enumerate(offers):
+        parts = tried[place] if place < len(tried) else ()
+        reasons = [part.refused for part in parts if part.samples is None]
+        if offer.worlds is None or reasons or not parts:
+            refused.append(Offer(offer.name, None, refused=offer.refused or next(iter(reasons), "")))
+        else:
+            samples[place] = Samples.joined([part.samples for part in parts if part.samples is not None])
+    return samples, refused
 
 
 def what_it_shows(attack: Any, trainings: Samples) -> tuple[float, float]:
-    """The bound of every second training, learned from the others, and the share of right guesses among them."""
-    summaries, truth = trainings.usual()
-    judged = np.arange(len(truth)) % 2 == 1
-    if min(len(np.unique(truth[part])) for part in (judged, ~judged)) < 2:
+    """The bound of every second pair of trainings, learned from the others, and their share of right guesses."""
+    judged = np.arange(len(trainings.truth)) // 2 % 2 == 1
+    if min(len(np.unique(trainings.truth[part])) for part in (judged, ~judged)) < 2:
         return 0.0, 0.5
-    scores = attack.score(SummaryView(summaries[~judged], truth[~judged], summaries[judged]))
+    scores = told(attack, trainings.where(~judged), trainings.where(judged))
     estimator = FairCoins()
-    bound = estimator.bound([estimator.tally(Scores(scores, truth[judged]))])
-    return bound.lower, float(((scores > 0) == truth[judged]).mean())
+    return estimator.bound([estimator.tally(scores)]).lower, float(((scores.score > 0) == scores.truth).mean())
+
+
+def how_far_apart(trainings: Samples) -> tuple[float, float]:
+    """How far apart trainings of one seed on D and D' are, and how well one number tells D from D', in [0, 1].
+
+    The distance is that of each number over its spread, summed up, or that along the directions in which they vary
+    together, whichever is larger; code that draws its noise from the seed shows it without that noise. Pairs that end
+    differently are as far apart as can be.
+    """
+    zero, one = trainings.where(~trainings.truth), trainings.where(trainings.truth)
+    usual = trainings.usual_ending
+    both = (zero.ending == usual) & (one.ending == usual)
+    unlike = float((zero.ending != one.ending).mean())
+    first, second = (side.where(both).summaries() for side in (zero, one))
+    if both.sum() < 2 or not first.shape[1]:
+        return FARTHEST * unlike, unlike
+    apart = _over(np.median(np.abs(second - first), 0), (_spread(first) + _spread(second)) / 2).sum()
+    if first.shape[1] <= len(first):
+        noise = np.concatenate([side - np.median(side, 0) for side in (first, second)])
+        _, sizes, directions = np.linalg.svd(noise, full_matrices=False)
+        sizes = np.where(sizes > 1e-6 * sizes[0], sizes, 0.0) / np.sqrt(len(noise))
+        along = np.abs(directions @ np.median(second - first, 0))
+        apart = max(apart, np.linalg.norm(_over(np.where(along > 1e-9 * np.abs(first).max(), along, 0.0), sizes)))
+    ranks = stats.rankdata(np.concatenate([first, second]), axis=0)[len(first) :].mean(0) - (len(first) + 0.5)
+    return float(apart) + FARTHEST * unlike, max(unlike, float(np.abs(ranks).max() * 2 / len(first)))
+
+
+def _over(moved: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A distance in units of the spread, up to `FARTHEST`; 0 where nothing has moved."""
+    units = np.divide(moved, spread, out=np.full_like(moved, FARTHEST), where=spread > 0)
+    return np.where(moved > 0, np.minimum(units, FARTHEST), 0.0)
+
+
+def limited(near: Samples, far: Samples) -> bool:
+    """Whether code runs on records beyond the box, and shows the same of farther ones, up to its noise.
+
+    Code that trusts its caller to keep to the range may break any promise outside it; code that limits what it is given
+    has promised something of every record.
+    """
+    if (near.ending != near.usual_ending).any() or (far.ending != near.usual_ending).any() or not len(near.numbers):
+        return False
+    if near.usual_ending != f"{near.width[0]} numbers":
+        return False
+    for world in (False, True):
+        one, other = (side.where(side.truth == world).summaries() for side in (near, far))
+        if not np.allclose(one, other, rtol=1e-3, atol=1e-9):
+            moved, spread = np.abs(np.median(other, 0) - np.median(one, 0)), _spread(one)
+            if (moved > 2 * spread).any() or (_spread(other) > 4 * spread).any():
+                return False
+    return True
+
+
+def _spread(summaries: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The median distance from the median, of each number."""
+    return np.asarray(np.median(np.abs(summaries - np.median(summaries, 0)), 0))

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.scores import Scores
@@ -35,6 +36,8 @@ JUDGED = 3
 """One in so many search samples is judged on."""
 NEVER_NARROWED = 200
 """Summaries of so many numbers are not narrowed, however few samples there are."""
+RECURS = 3
+"""Times that a value must have been seen to be an atom."""
 MAX_KEPT = 64
 """Numbers of a summary that is narrowed, at most; at least `MIN_KEPT`, else one for 16 samples."""
 MIN_KEPT = 8
@@ -56,12 +59,14 @@ class OutputSet:
     """The log-odds of a classifier that learned on the search samples which world a summary is from.
 
     Attributes:
-        classifiers: Which are tried: "linear" (a logistic regression on whitened numbers), "additive" (one on each
-            number's own steps: right where noise is independent), "trees" (gradient boosting), "forest", "mlp".
+        classifiers: Which are tried: "linear" (a logistic regression on whitened numbers), "laplace" (the likelihood
+            ratio of independent Laplace noise), "limits" (numbers beyond all that one world showed), "atoms" (values
+            that recur exactly), "additive" (a regression on each number's own steps: right where noise is independent),
+            "trees" (gradient boosting), "forest", "mlp".
         seed: Of the classifiers that draw.
     """
 
-    classifiers: tuple[str, ...] = ("linear", "additive", "trees")
+    classifiers: tuple[str, ...] = ("linear", "laplace", "limits", "atoms", "additive", "trees")
     seed: int = 0
     view: ClassVar[type[SummaryView]] = SummaryView
 
@@ -184,6 +189,70 @@ def _whitening(centred: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(along[:, kept] * (np.sqrt(n) / sizes[kept]))
 
 
+def _laplace(seed: int) -> Learn:
+    """Independent Laplace noise about a median of each world: the most usual noise, whose tails say no more."""
+
+    def learn(summaries: Floats, truth: Flags) -> Likely:
+        zero, one = (np.median(summaries[truth == world], 0) for world in (False, True))
+        scale = np.abs(summaries - np.where(truth[:, None], one, zero)).mean(0)
+        scale = np.maximum(scale, SMALLEST * np.maximum(np.abs(one - zero), np.finfo(np.float64).tiny))
+
+        def likely(others: Floats) -> Floats:
+            odds = ((np.abs(others - zero) - np.abs(others - one)) / scale).sum(1)
+            # All far out are equal: rounding errors would order them by the low bits of floating-point noise.
+            return np.asarray(special.expit(np.round(odds, 6)))
+
+        return likely
+
+    return learn
+
+
+def _limits(seed: int) -> Learn:
+    """Numbers beyond all that were seen of a world: the noise ends somewhere."""
+
+    def learn(summaries: Floats, truth: Flags) -> Likely:
+        ranges = [(side.min(0), side.max(0)) for side in (summaries[~truth], summaries[truth])]
+
+        def likely(others: Floats) -> Floats:
+            beyond = [((others < low) | (others > high)).sum(1) for low, high in ranges]
+            return np.asarray(special.expit(beyond[0] - beyond[1]))
+
+        return likely
+
+    return learn
+
+
+def _atoms(seed: int) -> Learn:
+    """Values that recur exactly: numbers without noise, limits, counts; each column's log-odds are added up."""
+
+    def learn(summaries: Floats, truth: Flags) -> Likely:
+        tables = [_table_of_atoms(column, truth) for column in summaries.T]
+
+        def likely(others: Floats) -> Floats:
+            odds = [_looked_up(table, column) for table, column in zip(tables, others.T, strict=True)]
+            return np.asarray(special.expit(np.sum(odds, 0)))
+
+        return likely
+
+    return learn
+
+
+def _table_of_atoms(column: Floats, truth: Flags) -> tuple[Floats, Floats]:
+    """Values that recur, ascending, shape (k,), and the log-odds of each, shape (k + 1,): the last of all others."""
+    values, place, counts = np.unique(column, return_inverse=True, return_counts=True)
+    recurs = counts >= RECURS
+    own = np.where(recurs, np.cumsum(recurs) - 1, recurs.sum())[place]
+    one, zero = (np.bincount(own[truth == world], minlength=recurs.sum() + 1) + 0.5 for world in (True, False))
+    return values[recurs], np.log(one / zero) - np.log(one.sum() / zero.sum())
+
+
+def _looked_up(table: tuple[Floats, Floats], column: Floats) -> Floats:
+    values, odds = table
+    place = np.minimum(np.searchsorted(values, column), max(len(values) - 1, 0))
+    known = values[place] == column if len(values) else np.zeros(len(column), np.bool_)
+    return np.asarray(np.where(known, odds[place], odds[-1]))
+
+
 def _linear(seed: int) -> Learn:
     return _whitened
 
@@ -222,6 +291,9 @@ def _mlp(seed: int) -> Learn:
 
 CLASSIFIERS: Mapping[str, Callable[[int], Learn]] = {
     "linear": _linear,
+    "laplace": _laplace,
+    "limits": _limits,
+    "atoms": _atoms,
     "additive": _additive,
     "trees": _trees,
     "forest": _forest,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from dpaudit.actors.work import Outcome, unit
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.protocol import Capability
 from dpaudit.engine.games.trials import TrainingRun, train_runs
-from dpaudit.errors import RunError, shortened
+from dpaudit.errors import shortened
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.protocols import LogitModel, SampledLearner, SummarisedLearner
 
@@ -24,40 +24,45 @@ SUMMARISED = Capability(SummarisedLearner, "learners summed up as vectors (with 
 SMALLEST_PROBABILITY = 1e-45
 LARGEST = float(np.finfo(np.float32).max)
 """Of the numbers that are kept."""
+NAMED = 8
+"""Places of a summary that are named where its numbers are not finite; more are counted."""
+HOPELESS = 8
+"""Trainings of a batch in both worlds that, all failed in one way, say that the code does not run at all."""
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Trainings on either data set, summed up, as they are kept."""
+    """Trainings on either data set, summed up, as they are kept.
+
+    How a training ended is a part of what it released: one that raised, or whose numbers are not finite, has an ending
+    of its own, and is as good to learn from as any other.
+    """
 
     number: NDArray[np.int64] = field(metadata={"stored": "int32"})  # of each trial, shape (n,)
     truth: NDArray[np.bool_]  # their coins, shape (n,); trained on D' where True
-    width: NDArray[np.int64]  # length of each summary, shape (n,); -1 where there is none
-    numbers: NDArray[np.float32]  # all summaries, one behind the other
+    ending: NDArray[np.str_]  # how each ended: "3 numbers", the class of an exception, ..., shape (n,)
+    width: NDArray[np.int64]  # how many finite numbers each left, shape (n,)
+    numbers: NDArray[np.float32]  # all of these, one summary behind the other
     name: NDArray[np.str_]  # which trial each is, with which seed, shape (n,)
 
     @classmethod
     def joined(cls, parts: Sequence[Samples]) -> Samples:
         return cls(*(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(cls)))
 
-    def of_width(self, width: int) -> NDArray[np.float64]:
-        """The summaries of one length, shape (their number, width)."""
-        own = self.width == width
-        there = np.repeat(own, np.maximum(self.width, 0))
-        summaries: NDArray[np.float64] = self.numbers[there].astype(np.float64)
-        return summaries.reshape(np.count_nonzero(own), width)
+    def where(self, chosen: NDArray[np.bool_]) -> Samples:
+        """Some of them."""
+        columns = {name: getattr(self, name)[chosen] for name in ("number", "truth", "ending", "width", "name")}
+        return replace(self, **columns, numbers=self.numbers[np.repeat(chosen, self.width)])
+
+    def summaries(self) -> NDArray[np.float64]:
+        """Of samples that ended in one way, shape (n, width)."""
+        return self.numbers.astype(np.float64).reshape(len(self.truth), -1 if len(self.numbers) else 0)
 
     @property
-    def usual_width(self) -> int:
-        """The length that most summaries have."""
-        there = self.width[self.width >= 0]
-        if not len(there):
-            raise RunError("no search sample has a summary")
-        return int(np.bincount(there).argmax())
-
-    def usual(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """The summaries of that length, shape (m, width), and their worlds, shape (m,)."""
-        return self.of_width(self.usual_width), self.truth[self.width == self.usual_width]
+    def usual_ending(self) -> str:
+        """How most of them ended."""
+        endings, counts = np.unique(self.ending, return_counts=True)
+        return str(endings[counts.argmax()])
 
 
 @unit
@@ -71,34 +76,11 @@ def sample_summaries(
     """
     own = seed.child(first)
     truth = own.rng().random(last - first) < 0.5
-    asked = _Trainings(worlds, truth, first, own.child("trainings"), compute, limit_s)
-    names, vectors, failures = [], [], []
-    for place, left in enumerate(_trained(mechanism, asked)):
-        name = f"trial {first + place} (seed {asked.seed_of(place, mechanism)})"
-        fault = left if isinstance(left, str) else _fault(left)
-        vector = None if fault or isinstance(left, str) else left
-        if vector is None:
-            failures.append(f"{name}: {fault}" if fault else "")
-        names.append(name)
-        vectors.append(vector)
-    if len(failures) == len(vectors):
-        raise TrainingError(f"all {last - first} trainings of this batch failed; the first: {failures[0]}")
-    samples = Samples(
-        number=np.arange(first, last),
-        truth=truth,
-        width=np.array([-1 if vector is None else len(vector) for vector in vectors]),
-        numbers=np.concatenate([np.empty(0), *(vector for vector in vectors if vector is not None)]).astype(np.float32),
-        name=np.array(names),
-    )
-    return Outcome(samples, failures=tuple(failure for failure in failures if failure))
-
-
-Left = NDArray[np.float64] | str | None
-"""What a training leaves: its summary, or why there is none; None where nobody knows."""
+    return sampled(mechanism, Trainings(worlds, truth, first, own.child("trainings"), compute, limit_s))
 
 
 @dataclass(frozen=True, eq=False)
-class _Trainings:
+class Trainings:
     """Which trainings are asked for: one for each coin, on the data set it shows."""
 
     worlds: Worlds
@@ -107,13 +89,69 @@ class _Trainings:
     seed: Seed
     compute: Compute
     limit_s: float | None
+    paired: bool = False  # whether the worlds take turns, and each two trainings have one seed
 
     def seed_of(self, place: int, mechanism: Any) -> Seed:
         """A training's own seed; where they are drawn in bulk, that of the batch."""
-        return self.seed.child(self.first + (0 if isinstance(mechanism, SampledLearner) else place))
+        own = place // 2 if self.paired else place
+        return self.seed.child(self.first + (0 if isinstance(mechanism, SampledLearner) else own))
 
 
-def _trained(mechanism: Any, asked: _Trainings) -> Sequence[Left]:
+def sampled(mechanism: Any, asked: Trainings) -> Outcome[Samples]:
+    """The trainings that are asked for, summed up.
+
+    Raises: TrainingError when the code does not run at all.
+    """
+    count = len(asked.truth)
+    names = [f"trial {asked.first + place} (seed {asked.seed_of(place, mechanism)})" for place in range(count)]
+    left = [_outcome(each) for each in _trained(mechanism, asked)]
+    failures = tuple(f"{name}: {one.fault}" for name, one in zip(names, left, strict=True) if one.fault)
+    alike = {one.ending for one in left if not len(one.numbers)}
+    if len(failures) == count >= HOPELESS and len(alike) == 1 and len(np.unique(asked.truth)) == 2:
+        raise TrainingError(f"all {count} trainings of this batch failed; the first: {failures[0]}")
+    samples = Samples(
+        number=np.arange(asked.first, asked.first + count),
+        truth=asked.truth,
+        ending=np.array([one.ending for one in left]),
+        width=np.array([len(one.numbers) for one in left]),
+        numbers=np.concatenate([np.empty(0), *(one.numbers for one in left)]).astype(np.float32),
+        name=np.array(names),
+    )
+    return Outcome(samples, failures=failures)
+
+
+@dataclass(frozen=True, eq=False)
+class _Ended:
+    """How a training ended."""
+
+    ending: str  # a word or two for all that end in this way
+    fault: str = ""  # what is wrong with it, for people
+    numbers: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # the finite ones
+
+
+def _outcome(left: NDArray[np.float64] | _Ended) -> _Ended:
+    if isinstance(left, _Ended):
+        return left
+    kept = np.isfinite(left) & (np.abs(left) <= LARGEST)
+    if not len(left):
+        return _Ended("no numbers", "it gave no numbers")
+    if kept.all():
+        return _Ended(f"{len(left)} numbers", numbers=left)
+    places = np.flatnonzero(~kept)
+    where = ", ".join(map(str, places[:NAMED])) + (f" and {len(places) - NAMED} more" if len(places) > NAMED else "")
+    fault = (
+        "it gave numbers that are not finite" if not np.isfinite(left).all() else f"it gave numbers above {LARGEST:.2g}"
+    )
+    return _Ended(f"{len(left)} numbers, not finite at {where}", fault, left[kept])
+
+
+def _raised(err: BaseException) -> _Ended:
+    if from_outside(err):
+        raise err
+    return _Ended(type(err).__name__, f"{type(err).__name__}: {shortened(err)}")
+
+
+def _trained(mechanism: Any, asked: Trainings) -> Sequence[NDArray[np.float64] | _Ended]:
     """All of them, by the first face that the mechanism has."""
     if isinstance(mechanism, SampledLearner):
         return _in_bulk(mechanism, asked)
@@ -122,24 +160,29 @@ def _trained(mechanism: Any, asked: _Trainings) -> Sequence[Left]:
     return _by_answers(mechanism, asked)
 
 
-def _in_bulk(mechanism: SampledLearner, asked: _Trainings) -> Sequence[Left]:
-    vectors: list[Left] = [None] * len(asked.truth)
+def _in_bulk(mechanism: SampledLearner, asked: Trainings) -> Sequence[NDArray[np.float64] | _Ended]:
+    left: list[NDArray[np.float64] | _Ended] = [_Ended("nothing")] * len(asked.truth)
     for world in (False, True):
         places = np.flatnonzero(asked.truth == world)
-        if len(places):
-            drawn = mechanism.sample_summaries(
+        if not len(places):
+            continue
+        drawn: Sequence[NDArray[np.float64] | _Ended]
+        try:
+            drawn = mechanism.sample_summaries(  # type: ignore[assignment]
                 asked.worlds.world(world),
                 asked.worlds.points,
                 len(places),
-                seed=asked.seed_of(0, mechanism).child(int(world)).sequence(),
+                seed=asked.seed_of(0, mechanism).child(0 if asked.paired else int(world)).sequence(),
                 compute=asked.compute,
             )
-            for place, vector in zip(places, drawn, strict=True):
-                vectors[place] = vector
-    return vectors
+        except BaseException as err:  # other people's code may raise anything; these trials ended so
+            drawn = [_raised(err)] * len(places)
+        for place, vector in zip(places, drawn, strict=True):
+            left[place] = vector
+    return left
 
 
-def _one_by_one(mechanism: SummarisedLearner, asked: _Trainings, place: int) -> Left:
+def _one_by_one(mechanism: SummarisedLearner, asked: Trainings, place: int) -> NDArray[np.float64] | _Ended:
     try:
         # A copy each: what one training does to its data is not the next one's.
         train = asked.worlds.world(bool(asked.truth[place])).writable()
@@ -151,15 +194,15 @@ def _one_by_one(mechanism: SummarisedLearner, asked: _Trainings, place: int) -> 
     except OutOfTime:
         if asked.limit_s is None:  # the whole unit's time is up
             raise
-        return f"still running after {asked.limit_s:g} s, the stated `training_limit_s`"
-    except BaseException as err:  # other people's code may raise anything; the trial counts as failed
-        if from_outside(err):
-            raise
-        return f"{type(err).__name__}: {shortened(err)}"
-    return vector if vector.ndim == 1 else f"it gave an array of shape {vector.shape}, not a vector"
+        return _Ended("out of time", f"still running after {asked.limit_s:g} s, the stated `training_limit_s`")
+    except BaseException as err:  # other people's code may raise anything; the trial ended so
+        return _raised(err)
+    if vector.ndim == 1:
+        return vector
+    return _Ended(f"shape {vector.shape}", f"it gave an array of shape {vector.shape}, not a vector")
 
 
-def _by_answers(mechanism: Any, asked: _Trainings) -> Sequence[Left]:
+def _by_answers(mechanism: Any, asked: Trainings) -> Sequence[NDArray[np.float64] | _Ended]:
     """Any learner: what its models answer at the points, on the scale of logarithms."""
     worlds = asked.worlds
     runs = [
@@ -167,24 +210,19 @@ def _by_answers(mechanism: Any, asked: _Trainings) -> Sequence[Left]:
         for place, world in enumerate(asked.truth)
     ]
     models = train_runs(mechanism, worlds.rows, runs, compute=asked.compute)
-    return [str(model) if isinstance(model, TrainingError) else _answers(model, worlds.points) for model in models]
+    return [_answers(model, worlds.points) for model in models]
 
 
-def _answers(model: Any, points: NDArray[np.float32]) -> NDArray[np.float64]:
+def _answers(model: Any, points: NDArray[np.float32]) -> NDArray[np.float64] | _Ended:
     """Logits or log-probabilities against those of the last class, shape (m (K - 1),)."""
-    if isinstance(model, LogitModel):
-        scale = model.logits(points.copy()).astype(np.float64)
-    else:
-        scale = np.log(np.maximum(model.probabilities(points.copy()), SMALLEST_PROBABILITY))
+    if isinstance(model, TrainingError):
+        cause = type(model.__cause__ or model).__name__
+        return _Ended(cause, str(model))
+    try:
+        if isinstance(model, LogitModel):
+            scale = model.logits(points.copy()).astype(np.float64)
+        else:
+            scale = np.log(np.maximum(model.probabilities(points.copy()), SMALLEST_PROBABILITY))
+    except BaseException as err:  # other people's code may raise anything
+        return _raised(err)
     return np.asarray((scale[:, :-1] - scale[:, -1:]).ravel())
-
-
-def _fault(vector: NDArray[np.float64] | None) -> str:
-    """What is wrong with a summary; "" where nothing is, or where there is none."""
-    if vector is None:
-        return ""
-    if not len(vector):
-        return "it gave no numbers"
-    if not np.isfinite(vector).all():
-        return "it gave numbers that are not finite"
-    return "" if np.abs(vector).max() <= LARGEST else f"it gave numbers above {LARGEST:.2g}, the largest that are kept"

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.claims import Relation
+from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 
@@ -53,8 +53,8 @@ class PoisoningSearch(Protocol):
     """Several poisonings, of which the game takes what shows most on trainings of their own."""
 
     @property
-    def relation(self) -> Relation:
-        """How the two data sets differ, whichever is taken."""
+    def relation(self) -> Relation | None:
+        """How the two data sets differ, whichever is taken; None takes the claim's."""
         ...
 
     @property
@@ -62,8 +62,17 @@ class PoisoningSearch(Protocol):
         """Of the search trainings of the game, what is spent on trying."""
         ...
 
+    @property
+    def among(self) -> tuple[str, ...]:
+        """What must be tried, by name; () leaves out the last candidates where trainings are too few for all."""
+        ...
+
+    def for_claim(self, claim: Claim) -> PoisoningSearch:
+        """The search among neighbours that the claim speaks of."""
+        ...
+
     def candidates(self, mechanism: Any) -> dict[str, Poisoning]:
-        """What is tried, by name."""
+        """What is tried, by name, the most general first."""
         ...
 
 
@@ -117,6 +126,12 @@ class Worlds:
         """The same with every number brought into a range: a claim says nothing of records outside of it."""
         rows = self.rows.with_(features=np.clip(features_of(self.rows), lower, upper), labels=self.rows.labels)
         return replace(self, rows=rows, points=np.clip(self.points, lower, upper))
+
+    def of_length(self, most: float) -> Worlds:
+        """The same with every longer row, but no point that is asked about, shortened to a length."""
+        features = features_of(self.rows)
+        length = np.maximum(np.linalg.norm(features, axis=1, keepdims=True) / most, 1).astype(np.float32)
+        return replace(self, rows=self.rows.with_(features=features / length))
 
     def world(self, truth: bool) -> Examples:
         return self.one if truth else self.zero

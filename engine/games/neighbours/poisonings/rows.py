@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpaudit.claims import Relation
+from dpaudit.claims import Claim, Relation
 from dpaudit.engine.games.neighbours.poisonings.protocol import (
     Poisoning,
     Worlds,
@@ -161,6 +161,12 @@ class InsertRecords:
         fits = not getattr(self.of, "searches", False) and self.of.relation is not Relation.ADD_REMOVE
         require(fits, "of must be a poisoning that makes label or replace neighbours", of=type(self.of).__name__)
 
+    @property
+    def farther(self) -> InsertRecords | None:
+        """With records farther beyond the box; None where they stay within."""
+        farther = getattr(self.of, "farther", None)
+        return None if farther is None else replace(self, of=farther)
+
     def for_mechanism(self, mechanism: Any) -> InsertRecords:
         return replace(self, of=fitted(self.of, mechanism))
 
@@ -217,6 +223,8 @@ INCLUDED: Mapping[Relation, tuple[Relation, ...]] = {
     Relation.ADD_REMOVE: (Relation.ADD_REMOVE,),
 }
 """Poisonings of which relations make neighbours of a relation: a changed label is a replaced record."""
+ORDER = {"opposite-corners": 0, "shadow-adversarial": 2}
+"""What a search tries first, and last; the others by their names between them."""
 
 
 @register("poisoning", "automatic", source="Lu et al. (2022), section 4.1; the search by trainings is ours")
@@ -224,44 +232,55 @@ INCLUDED: Mapping[Relation, tuple[Relation, ...]] = {
 class Automatic:
     """Tries every poisoning that fits on a part of the search trainings, and takes the one that shows most.
 
-    What is tried has its own trainings, and so have the attack and the verdict: choosing costs no confidence.
-    Poisonings that refuse the data, and those all of whose trainings fail, are left out.
+    Few trainings on each, most on the best two. What is tried has its own trainings, and so have the attack and the
+    verdict: choosing costs no confidence. Poisonings that refuse the data, and those all of whose trainings fail, are
+    left out; so are records beyond the box around the data, unless the code limits what it is given.
 
     Attributes:
-        relation: How the data sets may differ: "label", "replace" (labels among it) or "add-remove".
-        share: Of the search trainings of the game, spent on trying and evenly so, in (0, 1).
-        among: Names of the poisonings that are tried; () tries all there are.
+        relation: How the data sets may differ: "label", "replace" (labels among it) or "add-remove"; None takes the
+            claim's.
+        share: Of the search trainings of the game, spent on trying, in (0, 1).
+        among: Names of the poisonings that are tried; () tries all there are, or as many as
+            the trainings are enough for.
     """
 
     searches: ClassVar[bool] = True
 
-    relation: Relation = Relation.LABEL
+    relation: Relation | None = None
     share: float = 0.5
     among: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "relation", Relation(self.relation))
+        object.__setattr__(self, "relation", None if self.relation is None else Relation(self.relation))
         object.__setattr__(self, "among", tuple(self.among))
         require(0 < self.share < 1, "share must be in (0, 1)", share=self.share)
         own = getattr(type(self), "registered_name", "")
         require(own not in self.among, f"among must name poisonings other than {own}", among=self.among)
 
+    def for_claim(self, claim: Claim) -> Automatic:
+        """The search among neighbours of the claim's relation, where none is stated."""
+        return self if self.relation is not None else replace(self, relation=claim.relation)
+
     def candidates(self, mechanism: Any) -> dict[str, Poisoning]:
-        """What is tried on a mechanism, by name, in the order of the names."""
-        names = self.among or tuple(catalogue("poisoning"))
-        parts: dict[str, Any] = {name: load("poisoning", name) for name in names}
-        made = {name: part() for name, part in parts.items() if not getattr(part, "searches", False)}
+        """What is tried on a mechanism, by name, the most general first, those of networks of their own last."""
+        relation = self.relation or Relation.LABEL
+        names = self.among or sorted(catalogue("poisoning"), key=lambda name: (ORDER.get(name, 1), name))
+        made: dict[str, Any] = {}
+        for name in names:
+            part: Any = load("poisoning", name)
+            if not getattr(part, "searches", False):
+                made |= part.variants() if hasattr(part, "variants") else {name: part()}
         found: dict[str, Poisoning] = {
             name: fitted(poisoning, mechanism)
             for name, poisoning in made.items()
-            if poisoning.relation in INCLUDED[self.relation]
+            if poisoning.relation in INCLUDED[relation]
         }
-        if self.relation is Relation.ADD_REMOVE:
+        if relation is Relation.ADD_REMOVE:
             found |= {
                 f"coming {name}": fitted(InsertRecords(poisoning), mechanism)
                 for name, poisoning in made.items()
                 if poisoning.relation is not Relation.ADD_REMOVE
             }
             found.pop(InsertRecords.registered_name, None)  # type: ignore[attr-defined]  # one of those that were just made
-        require(bool(found), f"no poisoning makes {self.relation} neighbours", among=names)
+        require(bool(found), f"no poisoning makes {relation} neighbours", among=names)
         return found
