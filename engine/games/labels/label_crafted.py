@@ -231,8 +231,8 @@ class LabelCrafted:
             CheckTest(
                 LABEL_MECHANISMS,
                 (Relation.LABEL, Relation.REPLACE),
-                "what shows in data made for it: ties, rows that share noise, labels that stand alone, failures that a label "
-                "decides, what only thousands of rows bring about",
+                "what shows in data made for it: ties, rows that share noise, a label that stands alone or decides a "
+                "failure, what only thousands of rows bring about",
                 game={"search": 2_000, "releases": 4_000, "canaries": 4_000},
             ),
             CheckTest(
