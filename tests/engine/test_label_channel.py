@@ -13,14 +13,24 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from dpaudit import Audit, AuditSpec, Claim, Report, RunOptions, Verdict, audit
+from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.labels.label_releases import ChannelView, LabelReleases, hidden_half
+from dpaudit.engine.games.labels.label_releases import (
+    ChannelView,
+    LabelReleases,
+    Release,
+    hidden_half,
+    release_all,
+    released_anew,
+)
 from dpaudit.engine.games.labels.label_repeats import RecognisedRelease, RepeatsView
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
 from dpaudit.engine.games.reference import PairedLabels
+from dpaudit.errors import RunError
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
+from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.planted.labels import ConstantSeedResponse, OneDrawPerLabelResponse
 
@@ -131,11 +141,13 @@ def simulated(epsilon: float, rng: np.random.Generator) -> Scores:
     labels = rng.integers(0, classes, (search + fresh, rows))
     released = np.stack([response.release(own, classes=classes, rng=rng) for own in labels])
     known = np.stack([hidden_half(own, rng)[0] for own in labels[search:]])
-    view_fresh = LabelReleases(released[search:], known, classes)
+    form = np.zeros(search + fresh, np.int64)
+    view_fresh = LabelReleases(released[search:], known, classes, form[search:])
     planted = labels[search:][view_fresh.canaries]
     bits = rng.random(planted.size) < 0.5
     first, second = np.where(bits, planted, 1 - planted), np.where(bits, 1 - planted, planted)
-    view = ChannelView(LabelReleases(released[:search], labels[:search], classes), view_fresh, first, second)
+    learned = LabelReleases(released[:search], labels[:search], classes, form[:search])
+    view = ChannelView(learned, view_fresh, first, second)
     return Scores(LearnedChannel().score(view), bits)
 
 
@@ -171,8 +183,8 @@ def test_lags_of_related_noise_are_found_and_none_elsewhere() -> None:
 
 
 def test_a_release_that_was_seen_is_scored_by_the_whole_and_others_by_the_canary() -> None:
-    search = np.array([[0, 1], [0, 1], [1, 1], [1, 0]])
-    view = RepeatsView(search, np.array([True, True, False, False]), np.array([[0, 1], [1, 0], [0, 0]]), 0, 2)
+    search = np.array([[0, 1, 9], [0, 1, 9], [1, 1, 9], [1, 0, 9]])
+    view = RepeatsView(search, np.array([True, True, False, False]), np.array([[0, 1, 9], [1, 0, 9], [0, 0, 9]]), 0)
     first, second, third = RecognisedRelease().score(view)
     assert first == pytest.approx(np.log(2.5 / 0.5))
     assert second == pytest.approx(np.log(0.5 / 1.5))
@@ -189,3 +201,88 @@ def test_levels_of_a_pair_are_those_of_randomised_response() -> None:
     told = np.mean((released == planted) | (released == other))
     assert levels.share[:2].sum() == pytest.approx(told, abs=6 * np.sqrt(0.25 / planted.size))
     assert np.mean(released == planted) / np.mean(released == other) == pytest.approx(np.e, rel=0.05)
+
+
+@dataclass(frozen=True)
+class FailsAtRandom(RandomizedResponse):
+    """Randomised response that fails at random, or that says all it has in another type."""
+
+    def release(self, labels: Ints, *, classes: int, rng: np.random.Generator) -> Any:
+        """Fails at one in four releases."""
+        chance = rng.random()
+        if chance < 0.25:
+            raise OSError("the disk is busy")
+        made = super().release(labels, classes=classes, rng=rng)
+        return made.astype(np.int8) if chance < 0.5 else made
+
+
+@pytest.mark.parametrize("game", ["label-channel", "label-repeats"])
+def test_releases_that_fail_at_random_cost_their_share_and_convict_nobody(tmp_path: Path, game: str) -> None:
+    """The seed is fixed; with another one it would be convicted with probability <= 0.05."""
+    (result,) = played(FailsAtRandom(1.0), game, tmp_path).results
+    assert result.verdict is Verdict.NO_VIOLATION
+    assert 0 < result.epsilon < 1
+    (half,) = played(FailsAtRandom(4.0), game, tmp_path / "loud").results
+    assert half.epsilon > 2  # what others show is not lost
+
+
+@dataclass(frozen=True)
+class TellsByFailing(RandomizedResponse):
+    """Raises where the label in one place is 0, else randomised response; exactly one label decides."""
+
+    place: int = 0
+
+    def release(self, labels: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
+        """May raise."""
+        if labels[self.place] == 0:
+            raise ValueError("no 0 here")
+        return super().release(labels, classes=classes, rng=rng)
+
+
+def test_what_failed_is_a_symbol_and_a_form() -> None:
+    """A failure, a type, a wrong length and numbers that are no labels are outcomes."""
+    train = Examples(np.zeros((3, 1), np.float32), np.array([0, 1, 2]), 3)
+
+    @dataclass
+    class Says:
+        said: Any
+
+        def release(self, labels: Ints, **_: Any) -> Any:
+            if isinstance(self.said, type):
+                raise self.said("no")
+            return self.said
+
+    def outcome(said: Any) -> Release:
+        return released_anew(Says(said), train, Seed(0))
+
+    assert outcome(np.array([0, 2, 1])).symbols.tolist() == [0, 2, 1]
+    assert outcome(np.array([-1, np.nan, 7.0])).symbols.tolist() == [4, 6, 5]
+    assert outcome([1, 0.5, np.inf]).symbols.tolist() == [1, 6, 5]
+    for failed in (ValueError, np.array([1, 2]), "no labels", None):
+        assert outcome(failed).symbols.tolist() == [3, 3, 3], failed
+        assert outcome(failed).failure
+    forms = [ValueError, KeyError, np.array([1, 2]), np.array([1]), np.zeros(3), np.zeros(3, np.int8), [0, 0, 0]]
+    assert len({outcome(said).form for said in forms}) == len(forms)
+
+
+def test_a_release_that_always_fails_is_no_outcome(tmp_path: Path) -> None:
+    labels = Examples(np.zeros((5, 1), np.float32), np.zeros(5, np.int64), 3)
+    with pytest.raises(RunError, match="each of 4 releases failed, the first with ValueError: no 0 here"):
+        release_all(TellsByFailing(1.0), [labels] * 4, Seed(0))
+
+
+@dataclass(frozen=True)
+class FewPlacesBare(RandomizedResponse):
+    """Randomised response that leaves out one row in 97."""
+
+    def release(self, labels: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
+        """Labels at rows 96, 193, ... as they are."""
+        made = super().release(labels, classes=classes, rng=rng)
+        made[96::97] = labels[96::97]
+        return made
+
+
+def test_one_row_in_97_is_found(tmp_path: Path) -> None:
+    """Seven such canaries a release: missed below 1e-6."""
+    (result,) = played(FewPlacesBare(1.0), "label-channel", tmp_path).results
+    assert result.epsilon > 2

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 
 from dpaudit import Claim, Relation, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
@@ -134,10 +135,10 @@ def test_a_model_says_which_of_two_classes_and_how_surely() -> None:
 
     train = Examples(features, np.zeros(4, np.int64), 3)
     said = released_symbols(Says(), train, design, Seed(0), Compute())
-    assert said.tolist() == [0, 8, 3, 9]
+    assert said.symbols.tolist() == [0, 8, 3, 9]
     assert symbols_of(Says(), design, 3) == 10
     assert symbols_of(RandomizedResponse(1.0), design, 3) == 3
-    assert released_symbols(Says(), train, Design(4), Seed(0), Compute()).tolist() == [0, 0, 1, 1]
+    assert released_symbols(Says(), train, Design(4), Seed(0), Compute()).symbols.tolist() == [0, 0, 1, 1]
 
 
 def test_randomised_response_of_few_rows_shows_what_it_spends_and_no_more() -> None:
@@ -148,7 +149,8 @@ def test_randomised_response_of_few_rows_shows_what_it_spends_and_no_more() -> N
         for _ in range(6):
             planted = rng.integers(0, 2, (600, rows))
             released = np.stack([RandomizedResponse(2.0).release(one, classes=2, rng=rng) for one in planted])
-            bounds.append(what_it_shows(LearnedChannel(), LabelReleases(released, planted, 2, rows, 2))[0])
+            known = LabelReleases(released, planted, 2, np.zeros(600, np.int64), rows, 2)
+            bounds.append(what_it_shows(LearnedChannel(), known)[0])
         assert sum(bound > 2.0 for bound in bounds) <= 4
         assert np.median(bounds) > 1.2
 
@@ -176,18 +178,27 @@ def test_where_nothing_can_be_released_the_audit_is_inconclusive_and_says_why(tm
     assert "no data set that was made could be released, so nothing was looked at" in result.chosen[0]
 
 
-def test_fresh_releases_that_fail_are_the_worst_guesses() -> None:
+def test_fresh_releases_that_fail_are_outcomes_like_any_other() -> None:
+    """What fails for label 1 alone tells it; where nothing failed before, a failure says nothing."""
     rng = np.random.default_rng(4)
-    planted = rng.integers(0, 2, (40, 2))
-    learned = LabelReleases(planted, planted, 2, 2, 2)
-    known = np.array([[HIDDEN, 1], [HIDDEN, 0], [0, HIDDEN]])
-    truth = np.array([[True, False], [True, False], [False, False]])
-    released = np.array([[1, 1], [HIDDEN, HIDDEN], [HIDDEN, HIDDEN]])
-    asked = PairedReleases(released, known, np.ones((3, 2), int), np.zeros((3, 2), int), truth)
-    scores, told = guessed(LearnedChannel(), learned, asked)
-    assert told.tolist() == [True, True, False]
-    assert scores[0] > 0
-    assert scores[1:].tolist() == [-np.inf, np.inf]
+    planted = rng.integers(0, 2, (200, 1))
+    released = np.where(planted == 1, 2, 0)
+    form = np.where(planted[:, 0] == 1, 7, 0)
+    truth = np.array([[True], [False]])
+    asked = PairedReleases(
+        np.array([[2], [2]]),
+        np.full((2, 1), HIDDEN),
+        np.array([[1], [0]]),
+        np.array([[0], [1]]),
+        truth,
+        np.array([7, 7]),
+    )
+    scores, told = guessed(LearnedChannel(), LabelReleases(released, planted, 2, form, 1, 2), asked)
+    assert told.tolist() == [True, False]
+    assert scores[0] > 2
+    assert scores[1] < -2
+    never = LabelReleases(planted, planted, 2, np.zeros(200, np.int64), 1, 2)
+    assert guessed(LearnedChannel(), never, asked)[0].tolist() == [0, 0]
     target = Examples(np.zeros((2, 30), np.float32), np.zeros(2, np.int64), 2)
 
     def fresh(part: int, parts: int) -> Outcome[PairedReleases]:
@@ -196,7 +207,7 @@ def test_fresh_releases_that_fail_are_the_worst_guesses() -> None:
         return release_crafted(Majority(fails=0.5), Taken(0, None), designs, target, Compute(), **numbers)
 
     whole = fresh(0, 1)
-    failed = (whole.value.released == HIDDEN).all(axis=1)
+    failed = (whole.value.released == 10).all(axis=1)  # beside the ten symbols of a model
     assert len(failed) == 10  # ten labels at stake in each
     parts = [fresh(part, 4).value.released.tolist() for part in range(4)]
     assert parts == [whole.value.released[n::4].tolist() for n in range(4)]
@@ -242,6 +253,54 @@ def test_noise_related_in_some_releases_only_does_not_break_the_attack() -> None
     assert len(halves[0]) != len(halves[1])
     known, canaries = hidden_half(planted[0], rng)
     first = planted[0][canaries]
-    fresh = LabelReleases(released[:1], known[None], 2)
-    scores = LearnedChannel().score(ChannelView(LabelReleases(released, planted, 2), fresh, first, 1 - first))
+    form = np.zeros(12, np.int64)
+    fresh = LabelReleases(released[:1], known[None], 2, form[:1])
+    scores = LearnedChannel().score(ChannelView(LabelReleases(released, planted, 2, form), fresh, first, 1 - first))
     assert np.isfinite(scores).all()
+
+
+@dataclass(frozen=True)
+class LabelsOfOneKind(RandomizedResponse):
+    """Randomised response with one defect that only data made for it show."""
+
+    kind: str = ""
+
+    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """May raise."""
+        made = super().release(labels, classes=classes, rng=rng)
+        if self.kind == "raises at 0" and not labels.all():
+            raise ValueError("labels start at 1")
+        if self.kind == "large":
+            louder = RandomizedResponse(2 * self.epsilon)
+            return louder.release(labels, classes=classes, rng=rng) if len(labels) > 5_000 else made
+        if self.kind == "rare":
+            shares = np.bincount(labels, minlength=classes) / len(labels)
+            return np.where(shares[labels] < 0.01, labels, made)
+        if self.kind == "checksum":
+            made[-1] = labels.sum() % classes
+        return made
+
+
+@pytest.mark.parametrize("kind", ["raises at 0", "large", "rare", "checksum"])
+def test_what_shows_in_a_failure_many_rows_a_rare_label_or_another_row(tmp_path: Path, kind: str) -> None:
+    """Each shows at least 1.5 where 1 is claimed; missed below 1e-3, the seed is fixed."""
+    game = {"search": 1_200, "releases": 600, "canaries": 4_000}
+    result = played(LabelsOfOneKind(1.0, kind), tmp_path, data=TEN, **game)
+    assert result.verdict is Verdict.VIOLATION
+    assert result.epsilon > 1.4
+
+
+def test_a_canary_is_released_at_its_place_and_read_first() -> None:
+    @dataclass(frozen=True)
+    class Places:
+        def claim(self) -> Claim:
+            return Claim(1.0)
+
+        def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+            return np.where(np.arange(len(labels)) == 5, 9, labels)
+
+    design = Design(8, at_stake=1, labels="lone", place=5)
+    labels = design.planted(10, np.random.default_rng(0))
+    assert labels[1:].tolist() == [2, 3, 4, 5, 6, 7, 8]
+    train = Examples(np.zeros((8, 1), np.float32), labels, 10)
+    assert released_symbols(Places(), train, design, Seed(0), Compute()).symbols.tolist() == [9, *labels[1:]]

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.work import Work, unit
+from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.labels.label_releases import (
     ChannelView,
@@ -20,7 +21,7 @@ from dpaudit.engine.games.labels.label_releases import (
     PairedReleases,
     guessed,
     hidden_half,
-    released_anew,
+    release_all,
 )
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, Fits, Played, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
@@ -36,8 +37,9 @@ class LabelChannel:
     """Interventional: learns a label mechanism's channel on releases of random labels, and guesses in fresh ones.
 
     In each fresh release half of the rows have labels that everyone knows. Each of the others, the canaries, has a pair
-    of labels, drawn at random; a fair coin decides which of the two is planted. The mechanism sees labels alone: the
-    data set says how many rows and classes there are.
+    of labels, drawn at random; a fair coin decides which of the two is planted. Labels are drawn in turn evenly, by the
+    class frequencies of the data, and each class half as often as the one before, so that some are rare. The mechanism
+    sees labels alone. A release that fails is an outcome like any other.
 
     Attributes:
         search: Releases that the channel is learned on, >= 2.
@@ -99,30 +101,40 @@ class LabelChannel:
         )
 
 
-@unit
-def release_known(mechanism: Any, count: int, target: Examples, *, seed: Seed) -> LabelReleases:
-    planted = [seed.child(release, "labels").rng().integers(0, target.classes, len(target)) for release in range(count)]
-    released = [
-        released_anew(mechanism, target.with_(labels=labels), seed.child(release, "noise"))
-        for release, labels in enumerate(planted)
-    ]
-    return LabelReleases(np.stack(released), np.stack(planted), target.classes)
+def _laws(target: Examples, releases: int) -> NDArray[np.float64]:
+    """How often each class is planted in each release: in turn evenly, as in the data, and each half as often as the
+    one before; shape (releases, K).
+    """
+    k = target.classes
+    own, halved = np.bincount(target.labels, minlength=k) + 1.0, 0.5 ** np.arange(k)
+    return np.stack([np.full(k, 1 / k), own / own.sum(), halved / halved.sum()])[np.arange(releases) % 3]
 
 
 @unit
-def release_paired(mechanism: Any, count: int, target: Examples, *, seed: Seed) -> PairedReleases:
+def release_known(mechanism: Any, count: int, target: Examples, *, seed: Seed) -> Outcome[LabelReleases]:
+    k, n = target.classes, len(target)
+    laws = _laws(target, count)
+    planted = [seed.child(number, "labels").rng().choice(k, n, p=law) for number, law in enumerate(laws)]
+    released, form, failures = release_all(mechanism, [target.with_(labels=one) for one in planted], seed)
+    return Outcome(LabelReleases(released, np.stack(planted), k, form, laws=laws), failures=failures)
+
+
+@unit
+def release_paired(mechanism: Any, count: int, target: Examples, *, seed: Seed) -> Outcome[PairedReleases]:
     """Releases in which half of the labels are at stake, each one of a pair that a fair coin chose."""
-    made = []
-    for release in range(count):
-        rng = seed.child(release, "labels").rng()
-        planted = rng.integers(0, target.classes, len(target))
-        bit = rng.random(len(target)) < 0.5
-        other = (planted + rng.integers(1, target.classes, len(target))) % target.classes
-        known, _ = hidden_half(planted, rng)
-        first, second = np.where(bit, planted, other), np.where(bit, other, planted)
-        released = released_anew(mechanism, target.with_(labels=planted), seed.child(release, "noise"))
-        made.append((released, known, first, second, bit))
-    return PairedReleases(*map(np.stack, zip(*made, strict=True)))
+    k, n = target.classes, len(target)
+    trains, asked = [], []
+    for number, law in enumerate(_laws(target, count)):
+        rng = seed.child(number, "labels").rng()
+        first = rng.choice(k, n, p=law)
+        second = (first + rng.integers(1, k, n)) % k
+        bit = rng.random(n) < 0.5
+        planted = np.where(bit, first, second)
+        trains.append(target.with_(labels=planted))
+        asked.append((hidden_half(planted, rng)[0], first, second, bit))
+    released, form, failures = release_all(mechanism, trains, seed)
+    known, first, second, bit = map(np.stack, zip(*asked, strict=True))
+    return Outcome(PairedReleases(released, known, first, second, bit, form), failures=failures)
 
 
 @unit

@@ -26,6 +26,7 @@ from dpaudit.engine.games.labels.label_releases import (
     ChannelView,
     LabelReleases,
     PairedReleases,
+    Release,
     guessed,
     hidden_half,
     released_anew,
@@ -41,6 +42,8 @@ from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.registry import register
 
 Ints = NDArray[np.int64]
+Asked = tuple[Ints, Ints, Ints, NDArray[np.bool_]]
+"""What is known of labels, the pair of each, and its coin."""
 
 MIN_TRIED = 4
 """Releases of each data set that is tried: half to learn from, half to judge by."""
@@ -48,6 +51,12 @@ ENOUGH_TRIED = 400
 """Labels at stake after which a data set has been tried enough, if it was released a dozen times."""
 PARTS = 8
 """Units that train a learner for the fresh releases; those of label mechanisms take milliseconds, so one makes all."""
+MOST_ROWS_TRIED = 100_000
+"""Rows of all releases after which a data set has been tried enough, if it was released as often as is due."""
+MOST_ROWS = 400_000
+"""Rows of all fresh releases at most."""
+GIVEN_UP = 24
+"""Releases of a data set of which not one came out, after which it is left out."""
 SURE = (0.5, 1.0, 2.0, 4.0)
 """Log-odds of two classes at which what a model says of a label counts as surer."""
 SMALLEST = 1e-12
@@ -60,6 +69,8 @@ MAX_POINTS = 64
 """Points far apart that a data set has at most."""
 FAR = 5.0
 """How far they are from the middle, in units of the largest number among the features."""
+LARGE = 16_384
+"""Rows of the largest data set of labels."""
 LARGEST_SIZE = 5_000
 """Rows of a data set that is made, at most."""
 MAX_SIZES = 4
@@ -75,8 +86,10 @@ class Design:
     # how many of the first rows have labels that may be at stake, half of which are in each release; None for `rows`
     at_stake: int | None = None
     # "drawn" from all classes; from "two"; or, but for those at stake, which are drawn from two, "balanced" between the
-    # two so that one label more decides, or "alike"
-    labels: Literal["drawn", "two", "balanced", "alike"] = "drawn"
+    # two so that one label more decides, "alike", "rare": of all classes but the first one, which a label at stake may
+    # have alone, or "lone": of all but the first two, so that it is alone whatever it is
+    labels: Literal["drawn", "two", "balanced", "alike", "rare", "lone"] = "drawn"
+    place: int = 0  # by how many rows all are moved on, the last ones to the front: where those at stake are
 
     @property
     def size(self) -> int:
@@ -92,9 +105,12 @@ class Design:
 
     def planted(self, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         labels = np.zeros(self.size, np.int64)
-        drawn = (self.at_stake or self.rows) if self.labels in ("balanced", "alike") else self.rows
+        drawn = self.rows if self.labels in ("drawn", "two") else (self.at_stake or self.rows)
         labels[:drawn] = rng.integers(0, self.used(classes), drawn)
-        if self.labels != "alike":
+        if self.labels in ("rare", "lone"):
+            absent = 1 if self.labels == "rare" or classes == 2 else 2
+            labels[drawn:] = absent + np.arange(self.size - drawn) % (classes - absent)
+        elif self.labels != "alike":
             labels[drawn:] = np.arange(self.size - drawn) % 2 == 0
         return labels
 
@@ -107,8 +123,11 @@ class Design:
             "two": "of two classes",
             "balanced": "others in balance",
             "alike": "others alike",
+            "rare": "others of all classes but one",
+            "lone": "others of all classes but two",
         }
-        return f"{rows}{others}, {stake} at stake, {law[self.labels]}"
+        place = f" at row {self.place + 1:,}" if self.place else ""
+        return f"{rows}{others}, {stake} at stake{place}, {law[self.labels]}"
 
 
 def designs_for(mechanism: Any, target: Examples) -> tuple[Design, ...]:
@@ -142,7 +161,12 @@ def _of_labels(sizes: list[int]) -> list[Design]:
     halves = [Design(rows) for rows in (1, 2, 3, 8, 20, *sizes)]
     two = [Design(8, labels="two")]
     ties = [Design(rows, at_stake=1, labels="balanced") for rows in (3, 20, *sizes)]
-    return [*halves, *two, *ties, Design(2, at_stake=1, labels="alike"), Design(20, at_stake=1, labels="alike")]
+    places = ((2, 0), (20, 0), (256, 170))
+    alike = [Design(rows, at_stake=1, labels="alike", place=place) for rows, place in places]
+    rare = [Design(20, at_stake=1, labels="rare", place=12)]
+    rare += [Design(rows, at_stake=1, labels="lone", place=place) for rows, place in ((256, 101), (2_048, 1_459))]
+    large = [Design(2_048, at_stake=1, labels="balanced", place=2_047), Design(LARGE)]
+    return [*halves, *two, *ties, *alike, *rare, *large]
 
 
 def _of_learners(sizes: list[int], points: int) -> list[Design]:
@@ -181,10 +205,11 @@ def crafted_features(features: Features, design: Design) -> Features:
 class LabelCrafted:
     """Interventional: labels of small data sets made for the purpose, of which the attacker knows nearly all.
 
-    Sizes are 1 to 20 rows for label mechanisms, 2 and up to 64 points far apart for learners, and whole numbers among
-    the mechanism's own fields (teachers, queries); where these are larger, further rows lie at one point, half of one
-    label and half of another. At stake is one label or each second one. A data set that the mechanism refuses is left
-    out. The one that shows most on releases of its own is played.
+    Sizes are 1 to 20, 256, 2,048 and 16,384 rows for label mechanisms, 2 and up to 64 points far apart for learners,
+    and whole numbers among the mechanism's own fields (teachers, queries); where these are larger, further rows lie at
+    one point, half of one label and half of another. At stake is each second label, or one, first or elsewhere, the
+    only one of its class or not. A release that fails is an outcome like any other; a data set of which no release
+    comes out is left out. The one that shows most on releases of its own is played.
 
     Attributes:
         search: Releases to choose the data set by, and to learn from, >= 4 for each that is tried; divided among them.
@@ -207,7 +232,8 @@ class LabelCrafted:
             CheckTest(
                 LABEL_MECHANISMS,
                 (Relation.LABEL, Relation.REPLACE),
-                "what shows in data made for it alone: ties, rows that share noise, labels that stand alone",
+                "what shows in data made for it: ties, rows that share noise, a label that stands alone or decides a "
+                "failure, what only thousands of rows bring about",
                 game={"search": 2_000, "releases": 4_000, "canaries": 4_000},
             ),
             CheckTest(
@@ -244,7 +270,7 @@ class LabelCrafted:
             work.add(
                 try_design,
                 setting.mechanism,
-                min(each, max(12, -(-ENOUGH_TRIED // design.stake))),
+                min(each, max(12, -(-ENOUGH_TRIED // design.stake)), max(MIN_TRIED, MOST_ROWS_TRIED // design.size)),
                 design,
                 target,
                 seed=seed.child("search", number),
@@ -292,14 +318,25 @@ class LabelCrafted:
         return Played((guesses,), trainings=fresh, ceiling=(told,), choices=(choice,))
 
 
-def released_symbols(mechanism: Any, train: Examples, design: Design, seed: Seed, compute: Compute) -> Ints:
-    """What a copy of the mechanism that has released nothing before says of its training labels, shape (n,).
+def released_symbols(mechanism: Any, train: Examples, design: Design, seed: Seed, compute: Compute) -> Release:
+    """What a copy of the mechanism that has released nothing before says of its training labels, those at stake first.
 
     A label mechanism says a class. A learner's model says the likeliest class of each row; where labels at stake are of
     two classes, which of the two is likelier, and how much.
     """
     if isinstance(mechanism, LabelMechanism):
-        return released_anew(mechanism, train, seed)
+        moved = released_anew(mechanism, train.with_(labels=np.roll(train.labels, design.place)), seed)
+        return replace(moved, symbols=np.roll(moved.symbols, -design.place))
+    try:
+        return Release(_said(mechanism, train, design, seed, compute), 0)
+    except BaseException as err:  # whatever the mechanism raises may tell of its labels
+        if from_outside(err):
+            raise
+        symbols = symbols_of(mechanism, design, train.classes)
+        return Release.failed(len(train), symbols, type(err).__name__, f"{type(err).__name__}: {shortened(err)}")
+
+
+def _said(mechanism: Any, train: Examples, design: Design, seed: Seed, compute: Compute) -> Ints:
     own, name = copy.deepcopy(mechanism), type(mechanism).__qualname__
     given = train.with_(features=own_features(train.features), labels=train.labels.copy())
     model = own.fit(given, seed=seed.sequence(), compute=compute)
@@ -330,21 +367,20 @@ class Tried:
 @unit
 def try_design(mechanism: Any, count: int, design: Design, target: Examples, compute: Compute, *, seed: Seed) -> Tried:
     """Releases one data set `count` times; each release's seeds are children of `seed`."""
-    planted, released = [], []
+    planted, released = [], list[Release]()
     features = crafted_features(target.features, design)
     for release in range(count):
         own = seed.child(release)
         labels = design.planted(target.classes, own.child("labels").rng())
         train = target.with_(features=features, labels=labels)
-        try:
-            released.append(released_symbols(mechanism, train, design, own.child("noise"), compute))
-        except BaseException as err:  # whatever the mechanism raises: this data set is left out
-            if from_outside(err):
-                raise
-            return Tried(str(design), None, f"{type(err).__name__}: {shortened(err)}")
+        released.append(released_symbols(mechanism, train, design, own.child("noise"), compute))
         planted.append(labels)
+        if len(released) == min(count, GIVEN_UP) and all(one.failure for one in released):
+            return Tried(str(design), None, released[0].failure)
     symbols, used = symbols_of(mechanism, design, target.classes), design.used(target.classes)
-    known = LabelReleases(np.stack(released), np.stack(planted), symbols, design.at_stake or design.rows, used)
+    form = np.array([one.form for one in released])
+    made = np.stack([one.symbols for one in released])
+    known = LabelReleases(made, np.stack(planted), symbols, form, design.at_stake or design.rows, used)
     return Tried(str(design), known)
 
 
@@ -384,13 +420,13 @@ def what_it_shows(attack: Any, releases: LabelReleases) -> tuple[float, float]:
     learned, judged = (releases.at(np.arange(start, len(releases.released), 2)) for start in (0, 1))
     used = releases.used or releases.classes
     asked = [_paired(planted, releases.at_stake, used, rng) for planted in judged.planted]
-    score, truth = guessed(attack, learned, PairedReleases(judged.released, *map(np.stack, zip(*asked, strict=True))))
+    score, truth = guessed(attack, learned, PairedReleases(judged.released, *_stacked(asked), judged.form))
     estimator = SimultaneousGuessCount(confidence=JUDGED_AT)
     bound = estimator.bound([estimator.tally(Scores(score, truth))])
     return bound.lower, float(((score > 0) == truth).mean())
 
 
-def _paired(planted: Ints, at_stake: int | None, used: int, rng: np.random.Generator) -> tuple[NDArray[Any], ...]:
+def _paired(planted: Ints, at_stake: int | None, used: int, rng: np.random.Generator) -> Asked:
     """What is known of one release's labels, the pair and the coin of each row; at stake is what is not known."""
     known, _ = hidden_half(planted, rng, at_stake=at_stake)
     bit = rng.random(planted.size) < 0.5
@@ -414,38 +450,39 @@ def release_crafted(
 ) -> Outcome[PairedReleases]:
     """Fresh releases of the data set that was taken: of all of them number `part` and every `parts`-th after it.
 
-    There are `most` at most, and no more than have so many `canaries`, labels at stake, together. One that failed has
-    `HIDDEN` for what was released, and is among the failures.
+    There are `most` at most, and no more than have so many `canaries`, labels at stake, together. One that failed is an
+    outcome, and among the failures.
     """
     if taken.number == NOTHING:
         return Outcome(_no_releases(0))
     design = designs[taken.number]
-    count = min(most, -(-canaries // design.stake))
+    count = min(most, -(-canaries // design.stake), max(1, MOST_ROWS // design.size))
     features = crafted_features(target.features, design)
-    released, asked, failures = [], [], []
+    released, asked, failures = list[Release](), [], []
     for release in range(part, count, parts):
         own = seed.child(release)
         rng = own.child("labels").rng()
         planted = design.planted(target.classes, rng)
         asked.append(_paired(planted, design.at_stake or design.rows, design.used(target.classes), rng))
         train = target.with_(features=features, labels=planted)
-        try:
-            released.append(released_symbols(mechanism, train, design, own.child("noise"), compute))
-        except BaseException as err:  # whatever the mechanism raises: counted as the worst guess
-            if from_outside(err):
-                raise
-            released.append(np.full(design.size, HIDDEN))
-            failures.append(f"release {release} (seed {own}): {type(err).__name__}: {shortened(err)}")
+        made = released_symbols(mechanism, train, design, own.child("noise"), compute)
+        released.append(made)
+        if made.failure:
+            failures.append(f"release {release} (seed {own}): {made.failure}")
     if not released:
         return Outcome(_no_releases(design.size))
-    return Outcome(
-        PairedReleases(np.stack(released), *map(np.stack, zip(*asked, strict=True))), failures=tuple(failures)
-    )
+    symbols, form = np.stack([one.symbols for one in released]), np.array([one.form for one in released])
+    return Outcome(PairedReleases(symbols, *_stacked(asked), form), failures=tuple(failures))
+
+
+def _stacked(asked: list[Asked]) -> Asked:
+    known, first, second, bit = map(np.stack, zip(*asked, strict=True))
+    return known, first, second, bit
 
 
 def _no_releases(size: int) -> PairedReleases:
     none = np.zeros((0, size), np.int64)
-    return PairedReleases(none, none, none, none, none.astype(np.bool_))
+    return PairedReleases(none, none, none, none, none.astype(np.bool_), np.zeros(0, np.int64))
 
 
 @unit

@@ -6,37 +6,87 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.actors.audited.signals import from_outside
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.games.one_run.answers import checked_release
-from dpaudit.errors import require
+from dpaudit.errors import RunError, require, shortened
 from dpaudit.mechanisms.examples import Examples
 
 HIDDEN = -1
 """Stands for a label that is not known."""
 
+NOT_LABELS = 4
+"""Symbols beside the classes: for all labels of a release that failed; for a number below the classes, above, none."""
+
 Ints = NDArray[np.int64]
 
 
-def released_anew(mechanism: Any, train: Examples, noise: Seed) -> Ints:
-    """What a copy of a label mechanism that has released nothing before releases of some labels."""
+@dataclass(frozen=True, eq=False)
+class Release:
+    """What came of one call: symbols, and the form they came in. A failure is an outcome like any other."""
+
+    symbols: Ints  # labels in 0 .. K - 1, else K .. K + NOT_LABELS - 1, shape (n,)
+    form: int  # a code of the type and shape that were released, or of the class of what was raised
+    failure: str = ""  # what was raised, or what is wrong with the shape; "" where each row has its number
+
+    @classmethod
+    def failed(cls, rows: int, classes: int, form: str, failure: str) -> Release:
+        return cls(np.full(rows, classes), code(form), failure)
+
+
+def code(form: str) -> int:
+    return crc32(form.encode())
+
+
+def released_anew(mechanism: Any, train: Examples, noise: Seed) -> Release:
+    """What a copy of a label mechanism that has released nothing before makes of some labels."""
     rng = np.random.default_rng(noise.sequence())
-    released = copy.deepcopy(mechanism).release(train.labels.copy(), classes=train.classes, rng=rng)
-    return checked_release(released, train, type(mechanism).__qualname__).labels
+    rows, classes = len(train), train.classes
+    try:
+        released = copy.deepcopy(mechanism).release(train.labels.copy(), classes=classes, rng=rng)
+        array = np.asarray(released)
+        values = array.astype(np.float64)
+    except BaseException as err:  # whatever the mechanism raises may tell of its labels
+        if from_outside(err):
+            raise
+        return Release.failed(rows, classes, type(err).__name__, f"{type(err).__name__}: {shortened(err)}")
+    form = f"{type(released).__name__} {array.dtype}"
+    if values.shape != (rows,):
+        return Release.failed(rows, classes, f"{form} {values.shape}", f"{values.shape} where ({rows},) is due")
+    whole = np.floor(values) == values
+    odd = [~whole, values < 0, values >= classes]
+    symbols = np.select(odd, [classes + 3, classes + 1, classes + 2], values)
+    return Release(symbols.astype(np.int64), code(form))
+
+
+def release_all(mechanism: Any, trains: Sequence[Examples], seed: Seed) -> tuple[Ints, Ints, tuple[str, ...]]:
+    """Symbols of a release of each, shape (releases, n), the codes of their forms, and the failures in words.
+
+    Raises: RunError when each of them failed: then there is nothing to learn from.
+    """
+    made = [released_anew(mechanism, train, seed.child(number, "noise")) for number, train in enumerate(trains)]
+    failures = tuple(
+        f"release {number} (seed {seed.child(number)}): {one.failure}" for number, one in enumerate(made) if one.failure
+    )
+    if len(failures) == len(made):
+        raise RunError(f"each of {len(made)} releases failed, the first with {made[0].failure}")
+    return np.stack([one.symbols for one in made]), np.array([one.form for one in made]), failures
 
 
 @dataclass(frozen=True, eq=False)
 class PairedReleases:
     """Releases in which some labels are at stake, each one of a pair that a fair coin chose; all (releases, n)."""
 
-    released: Ints  # what was released
+    released: Ints  # what was released, in symbols
     known: Ints  # labels that everyone knows, `HIDDEN` at stake
     first: Ints  # the label that each row has if its coin fell True
     second: Ints  # the other one
     truth: NDArray[np.bool_]  # the coins
+    form: Ints  # codes of the forms of the releases, shape (releases,)
 
     @classmethod
     def joined(cls, parts: Sequence[PairedReleases]) -> PairedReleases:
@@ -49,11 +99,14 @@ class PairedReleases:
 class LabelReleases:
     """Several releases of n rows each, with the labels that were planted."""
 
-    released: Ints  # what the mechanism released, shape (releases, n), in 0 .. classes - 1.
+    released: Ints  # what the mechanism released, shape (releases, n), in 0 .. classes + NOT_LABELS - 1.
     planted: Ints  # what it was given, of the same shape; `HIDDEN` where that is not known
     classes: int  # number of classes K
+    form: Ints  # codes of the forms of the releases, shape (releases,)
     at_stake: int | None = None  # how many of the first rows have labels that may be at stake; None for all
     used: int | None = None  # how many of the first classes labels at stake are drawn from; None for all
+    # how often each release has each class, where that is not the same for all at stake, shape (releases, K)
+    laws: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -68,7 +121,9 @@ class LabelReleases:
         return np.asarray(self.planted == HIDDEN)
 
     def at(self, releases: Ints | slice) -> LabelReleases:
-        return replace(self, released=self.released[releases], planted=self.planted[releases])
+        laws = None if self.laws is None else self.laws[releases]
+        arrays = {name: getattr(self, name)[releases] for name in ("released", "planted", "form")}
+        return replace(self, **arrays, laws=laws)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,16 +140,16 @@ class ChannelView:
 def guessed(
     attack: Any, learned: LabelReleases, asked: PairedReleases
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Scores and truths of all labels at stake; where a release failed (all is `HIDDEN`), the worst guess."""
-    fresh = replace(learned, released=asked.released, planted=asked.known)
-    at_stake, truth = fresh.canaries, asked.truth
-    scores = np.where(truth, -np.inf, np.inf)
-    there = (asked.released != HIDDEN).all(axis=1)
-    if there.any():
-        rows = at_stake & there[:, None]
-        view = ChannelView(learned, fresh.at(np.flatnonzero(there)), asked.first[rows], asked.second[rows])
-        scores[rows] = attack.score(view)
-    return scores[at_stake], truth[at_stake]
+    """Scores and truths of all labels at stake."""
+    fresh = replace(learned, released=asked.released, planted=asked.known, form=asked.form)
+    at_stake = fresh.canaries
+    view = ChannelView(learned, fresh, asked.first[at_stake], asked.second[at_stake])
+    return attack.score(view), asked.truth[at_stake]
+
+
+def noise_of(released: Ints, planted: Ints, classes: int) -> Ints:
+    """Released minus planted label, modulo K; what is no label stays as it is."""
+    return np.where(released < classes, (released - planted) % classes, released)
 
 
 def hidden_half(planted: Ints, rng: np.random.Generator, *, at_stake: int | None = None) -> tuple[Ints, Ints]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.labels.label_releases import released_anew
+from dpaudit.engine.games.labels.label_releases import release_all
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, Fits, Played, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
 from dpaudit.errors import require
@@ -26,11 +26,10 @@ from dpaudit.registry import register
 class RepeatsView:
     """Releases of n rows, of which one, the canary, had one label in world 1 and another one in world 0."""
 
-    search: NDArray[np.int64]  # releases whose world is known, shape (releases, n)
+    search: NDArray[np.int64]  # releases whose world is known, then the code of their form, shape (releases, n + 1)
     worlds: NDArray[np.bool_]  # their worlds, shape (releases,)
-    fresh: NDArray[np.int64]  # releases to be told apart, shape (trials, n)
+    fresh: NDArray[np.int64]  # releases to be told apart, of the same kind, shape (trials, n + 1)
     canary: int  # the row of the canary
-    classes: int  # number of classes K
     shows: ClassVar[str] = "the same labels but for one, released again and again"
 
 
@@ -47,17 +46,22 @@ class RecognisedRelease:
 
     def score(self, view: RepeatsView) -> NDArray[np.float64]:
         """Log-odds of world 1, in nats, shape (trials,)."""
-        own = np.stack(
-            [np.bincount(view.search[view.worlds == world, view.canary], minlength=view.classes) for world in (0, 1)]
-        )
-        by_label = np.diff(np.log(own + 0.5) - np.log(own.sum(axis=1, keepdims=True) + view.classes / 2), axis=0)[0]
+        scores = _log_odds(view, view.canary) + _log_odds(view, -1)
         seen = [Counter(row.tobytes() for row in view.search[view.worlds == world]) for world in (0, 1)]
-        scores: NDArray[np.float64] = by_label[view.fresh[:, view.canary]].astype(np.float64)
         for trial, row in enumerate(view.fresh):
             absent, present = (counts[row.tobytes()] for counts in seen)
             if absent + present:
                 scores[trial] = np.log(present + 0.5) - np.log(absent + 0.5)
         return scores
+
+
+def _log_odds(view: RepeatsView, place: int) -> NDArray[np.float64]:
+    """Of world 1, by how often what stands in one place of a fresh release was seen in each world."""
+    values, inverse = np.unique(np.concatenate([view.search[:, place], view.fresh[:, place]]), return_inverse=True)
+    before, now = np.split(inverse, [len(view.search)])
+    counts = np.stack([np.bincount(before[view.worlds == world], minlength=values.size) for world in (0, 1)]) + 0.5
+    odds: NDArray[np.float64] = np.diff(np.log(counts / counts.sum(axis=1, keepdims=True)), axis=0)[0][now]
+    return odds
 
 
 @register("game", "label-repeats", source="Ours")
@@ -137,10 +141,9 @@ class LabelRepeats:
 class Repeats:
     """Releases of the same labels, but for one that a fair coin decides."""
 
-    released: NDArray[np.int64]  # shape (releases, n)
+    released: NDArray[np.int64]  # symbols of n rows, then the code of their form, shape (releases, n + 1)
     truth: NDArray[np.bool_]  # the coins, shape (releases,)
     canary: int  # row of the label that they decide
-    classes: int  # number of classes
 
 
 @unit
@@ -154,13 +157,15 @@ def release_repeatedly(
     canary = int(rng.integers(len(target)))
     pair = rng.permutation(target.classes)[:2]
     truth = seed.child("coins").rng().random(count) < 0.5
-    released = np.empty((count, len(target)), np.int64)
-    for release, bit in enumerate(truth):
+    trains = []
+    for bit in truth:
         given = labels.copy()
         given[canary] = pair[0 if bit else 1]
-        released[release] = released_anew(mechanism, target.with_(labels=given), seed.child(release, "noise"))
+        trains.append(target.with_(labels=given))
+    symbols, form, failures = release_all(mechanism, trains, seed)
+    released = np.column_stack([symbols, form])
     metrics = {"same_labels_released_alike": _alike(released, truth)}
-    return Outcome(Repeats(released, truth, canary, target.classes), metrics=metrics)
+    return Outcome(Repeats(released, truth, canary), metrics=metrics, failures=failures)
 
 
 def _alike(released: NDArray[np.int64], truth: NDArray[np.bool_]) -> float:
@@ -173,5 +178,5 @@ def _alike(released: NDArray[np.int64], truth: NDArray[np.bool_]) -> float:
 @unit
 def guess_repeats(attack: Any, search: Repeats, fresh: Repeats) -> Iterator[Scores]:
     """Scores whole releases by those of each world that were seen: one replay."""
-    view = RepeatsView(search.released, search.truth, fresh.released, search.canary, search.classes)
+    view = RepeatsView(search.released, search.truth, fresh.released, search.canary)
     yield scored(0, fresh.truth, attack.score(view))

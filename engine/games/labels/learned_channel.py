@@ -14,8 +14,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit, gammaln
 
-from dpaudit.engine.games.labels.label_releases import HIDDEN, ChannelView, LabelReleases, hidden_half
+from dpaudit.engine.games.labels.label_releases import (
+    HIDDEN,
+    NOT_LABELS,
+    ChannelView,
+    LabelReleases,
+    hidden_half,
+    noise_of,
+)
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -33,6 +41,14 @@ MAX_LEARNED = 40_000
 """Pairs of labels that are learned from at most."""
 MAX_CORRELATED = 200_000
 """Rows whose noise is compared at all distances at most."""
+MAX_STAKE = 32
+"""Rows at stake up to which one label may show in the whole of a release."""
+MAX_PLACES = 32
+"""Rows of a release up to which each of them is looked at for what one label changes."""
+LEVELS = 8
+"""Levels at most that a count over a whole release is read in."""
+RARELY = 0.02
+"""Share of places, or of things that a release says, that are taken to be unlike the others beforehand."""
 CLEARLY_BETTER = 0.005
 """Share of its loss by which boosting must better the regression to be taken."""
 
@@ -47,15 +63,20 @@ class LearnedChannel:
 
     def score(self, view: ChannelView) -> NDArray[np.float64]:
         """Shape (canaries,), in nats, positive = the first label."""
-        lags = related_lags((view.search.released - view.search.planted) % view.search.classes, view.search.classes)
+        lags = related_lags(
+            noise_of(view.search.released, view.search.planted, view.search.classes), view.search.classes
+        )
         log_odds, tables = learned_odds(view.search, lags), ChannelTables(view.search, lags)
-        scores, done = [], 0
+        scores, done, whole = [], 0, tables.whole(view.fresh)
+        seen = np.unique(view.search.released)
         for release in range(len(view.fresh.released)):
             fresh = view.fresh.at(slice(release, release + 1))
             rows = np.flatnonzero(fresh.canaries[0])
             pair = slice(done, done + rows.size)
-            columns = tables.compared(fresh.released[0], fresh.planted[0], rows, view.first[pair], view.second[pair])
-            scores.append(log_odds(columns))
+            first, second = view.first[pair], view.second[pair]
+            columns = tables.compared(fresh.released[0], fresh.planted[0], rows, first, second, whole[release])
+            # Trees would take what was never seen for what is nearest.
+            scores.append(np.where(np.isin(fresh.released[0, rows], seen), log_odds(columns), 0.0))
             done += rows.size
         return np.concatenate(scores)
 
@@ -66,34 +87,44 @@ class ChannelTables:
     def __init__(self, search: LabelReleases, lags: list[int]) -> None:
         """Counts all rows of all releases; `lags` are the distances at which noise is compared."""
         self._classes = k = search.classes
+        s = k + NOT_LABELS
         released, planted = search.released, search.planted
         count, n = released.shape
-        noise = (released - planted) % k
-        self._law = _shares(_counts((planted, released), (k, k)), 1.0, np.full((k, k), 1 / k))
-        self._noise = _shares(_counts((noise,), (k,)), 1.0, np.full(k, 1 / k))
+        noise = noise_of(released, planted, k)
+        self._law = _shares(_counts((planted, released), (k, s)), 1.0, np.full((k, s), 1 / s))
+        self._noise = _shares(_counts((noise,), (s,)), 1.0, np.full(s, 1 / s))
         place = np.broadcast_to(np.arange(n), (count, n))
         self._parts = [(place // size)[0] for size in BLOCKS] + [((n - 1 - place) // BLOCKS[0])[0]]
         self._by_part = [
-            _shares(_counts((np.broadcast_to(part, (count, n)), noise), (part.max() + 1, k)), float(k), self._noise)
+            _shares(_counts((np.broadcast_to(part, (count, n)), noise), (part.max() + 1, s)), float(k), self._noise)
             for part in self._parts
         ]
-        self._by_place = _shares(_counts((place, noise), (n, k)), 2.0, self._noise)
+        self._by_place = _believed(_counts((place, noise), (n, s)), 2.0, self._noise)
+        self._by_residue = [_believed(_counts((place % lag, noise), (lag, s)), 2.0, self._noise) for lag in lags]
+        at_stake = n if search.at_stake is None else search.at_stake
+        self._whole = WholeRelease(search, at_stake) if at_stake <= MAX_STAKE else None
         self._lags = lags
         self._at_lag = [
-            _shares(_counts((noise[:, :-lag], noise[:, lag:]), (k, k)), float(k), self._noise) for lag in self._lags
+            _shares(_counts((noise[:, :-lag], noise[:, lag:]), (s, s)), float(k), self._noise) for lag in self._lags
         ]
         self._after_lag = [
-            _shares(_counts((noise[:, lag:], noise[:, :-lag]), (k, k)), float(k), self._noise) for lag in self._lags
+            _shares(_counts((noise[:, lag:], noise[:, :-lag]), (s, s)), float(k), self._noise) for lag in self._lags
         ]
         self._neighbours = k <= MAX_CLASSES_OF_NEIGHBOURS and n > 1
         if self._neighbours:
             law = self._law[:, None, :]
-            before = _counts((planted[:, 1:], released[:, :-1], released[:, 1:]), (k, k, k))
-            after = _counts((planted[:, :-1], released[:, 1:], released[:, :-1]), (k, k, k))
+            before = _counts((planted[:, 1:], released[:, :-1], released[:, 1:]), (k, s, s))
+            after = _counts((planted[:, :-1], released[:, 1:], released[:, :-1]), (k, s, s))
             self._after_released = _shares(before, float(k), law)
             self._before_released = _shares(after, float(k), law)
 
-    def compared(self, released: Ints, known: Ints, rows: Ints, first: Ints, second: Ints) -> Floats:
+    def whole(self, releases: LabelReleases) -> Floats:
+        """Log-likelihoods of each class of a label at stake by whole releases, shape (releases, columns, K)."""
+        if self._whole is None:
+            return np.zeros((len(releases.released), 0, self._classes))
+        return self._whole.log_likelihoods(releases)
+
+    def compared(self, released: Ints, known: Ints, rows: Ints, first: Ints, second: Ints, whole: Floats) -> Floats:
         """How much likelier one release finds the first label of some rows than the second.
 
         Returns: Differences of log-likelihoods, then the place (in 0 .. 1), the released label and both hypotheses;
@@ -101,18 +132,20 @@ class ChannelTables:
         """
         context = _Context(released, known, self._classes)
         told = self._columns(context, rows, first) - self._columns(context, rows, second)
+        by_whole = (whole[:, first] - whole[:, second]).T
         raw = np.column_stack([rows / released.size, released[rows], first, second])
-        return np.column_stack([told, raw])
+        return np.column_stack([told, by_whole, raw])
 
     def _columns(self, context: _Context, rows: Ints, label: Ints) -> Floats:
         k, n = self._classes, context.released.size
         z = context.released[rows]
-        d = (z - label) % k
+        d = noise_of(z, label, k)
         columns = [self._law[label, z], self._noise[d], self._by_place[rows, d]]
         columns += [table[part[rows], d] for part, table in zip(self._parts, self._by_part, strict=True)]
         columns.append(_shares(context.by_label, 2.0, self._law)[label, z])
         columns.append(_shares(context.by_noise, float(k), self._noise)[d])
-        for lag, at, after in zip(self._lags, self._at_lag, self._after_lag, strict=True):
+        for lag, of_residue, at, after in zip(self._lags, self._by_residue, self._at_lag, self._after_lag, strict=True):
+            columns.append(of_residue[rows % lag, d])
             residues = _shares(context.by_residue(lag), 2.0, self._noise)
             columns.append(residues[rows % lag, d])
             columns.append(self._given(context, rows - lag, at, d))
@@ -139,20 +172,72 @@ class _Context:
     def __init__(self, released: Ints, known: Ints, classes: int) -> None:
         rows = known != HIDDEN
         self.released = released
-        self.noise = np.where(rows, (released - known) % classes, HIDDEN)
-        self._rows, self._classes = np.flatnonzero(rows), classes
-        self.by_label = _counts((known[rows], released[rows]), (classes, classes))
-        self.by_noise = _counts((self.noise[rows],), (classes,))
+        self.noise = np.where(rows, noise_of(released, known, classes), HIDDEN)
+        self._rows = np.flatnonzero(rows)
+        self._symbols = classes + NOT_LABELS
+        self.by_label = _counts((known[rows], released[rows]), (classes, self._symbols))
+        self.by_noise = _counts((self.noise[rows],), (self._symbols,))
 
     def by_residue(self, lag: int) -> Floats:
-        """Counts of noise by place modulo a lag, shape (lag, K)."""
-        return _counts((self._rows % lag, self.noise[self._rows]), (lag, self._classes))
+        """Counts of noise by place modulo a lag, shape (lag, symbols)."""
+        return _counts((self._rows % lag, self.noise[self._rows]), (lag, self._symbols))
+
+
+class WholeRelease:
+    """What one label at stake changes in a whole release: its form (a failure, a type), counts, other rows."""
+
+    def __init__(self, search: LabelReleases, at_stake: int) -> None:
+        """Learns from releases whose labels are all known; the first `at_stake` rows may be at stake."""
+        self._classes, self._at_stake = search.classes, at_stake
+        self._forms = np.unique(search.form)
+        read = self._read(search)
+        self._edges = [np.unique(np.quantile(column, np.arange(1, LEVELS) / LEVELS)) for column in read.T]
+        planted = search.planted[:, :at_stake]
+        self._tables = [self._table(planted, np.repeat(levels, at_stake)) for levels in self._levels(search, read)]
+
+    def log_likelihoods(self, releases: LabelReleases) -> Floats:
+        """Given each class of a label at stake: of the form, of each count, of all other rows."""
+        levels = self._levels(releases, self._read(releases))
+        pairs = zip(self._tables, levels, strict=True)
+        logs = np.stack([table[:, np.minimum(level, table.shape[1] - 1)].T for table, level in pairs], axis=1)
+        counted = 1 + len(self._edges)
+        return np.concatenate([logs[:, :counted], logs[:, counted:].sum(axis=1, keepdims=True)], axis=1)
+
+    def _read(self, releases: LabelReleases) -> Floats:
+        """Counts over whole releases: symbols in use, the commonest, rows kept, rows of each; shape (releases, .)."""
+        n = releases.released.shape[1]
+        counts = np.stack([(releases.released == c).sum(axis=1) for c in range(self._classes + NOT_LABELS)], axis=1)
+        rest = slice(self._at_stake, n)
+        kept = (releases.released[:, rest] == releases.planted[:, rest]).sum(axis=1)
+        return np.column_stack([(counts > 0).sum(axis=1), counts.argmax(axis=1), kept, counts])
+
+    def _levels(self, releases: LabelReleases, read: Floats) -> list[Ints]:
+        """Everything that is looked at, as small whole numbers, shape (releases,) each."""
+        places = np.searchsorted(self._forms, releases.form)
+        new = self._forms[np.minimum(places, len(self._forms) - 1)] != releases.form
+        levels = [np.where(new, len(self._forms), places)]
+        levels += [
+            np.searchsorted(edges, column, side="right") for edges, column in zip(self._edges, read.T, strict=True)
+        ]
+        n = releases.released.shape[1]
+        if self._at_stake == 1 and n <= MAX_PLACES:
+            levels += list(releases.released.T[1:])
+        return levels
+
+    def _table(self, planted: Ints, levels: Ints) -> Floats:
+        """Log-probability of each level given the label, shape (K, levels): the same for all but by evidence."""
+        most = int(levels.max()) + 2  # one that was never seen
+        counts = _counts((planted, levels), (self._classes, most))
+        alike = _shares(counts.sum(axis=0), 1.0, np.full(most, 1 / most))
+        return np.asarray(np.log(_believed(counts, 1.0, alike, together=True)))
 
 
 def related_lags(noise: Ints, classes: int) -> list[int]:
     """Distances at which noise (released minus planted label, modulo K, shape (releases, n)) is clearly related."""
     n = noise.shape[1]
-    noise = noise[: max(1, MAX_CORRELATED // n)]
+    noise = noise[(noise != classes).any(axis=1)][: max(1, MAX_CORRELATED // n)]  # those that have not failed
+    if not noise.size:
+        return []
     shares = np.bincount(noise.ravel(), minlength=classes) / noise.size
     size = 1 << (2 * n - 1).bit_length()
     related = np.zeros(n)
@@ -224,16 +309,20 @@ def _drawn_pairs(
     tables = ChannelTables(search.at(counted if counted.size else slice(None)), lags)
     asked = np.flatnonzero(halves == half)
     each = max(1, MAX_LEARNED // len(halves))
-    columns, bits = [], []
+    columns, bits, whole = [], [], tables.whole(search)
     for release in asked:
         planted = search.planted[release]
         known, canaries = hidden_half(planted, rng, at_stake=search.at_stake)
         rows = np.sort(rng.permutation(canaries)[:each])
-        bit = rng.random(rows.size) < 0.5
         used = search.used or search.classes
         other = (planted[rows] + rng.integers(1, used, rows.size)) % used
+        if search.laws is not None:  # of two labels neither is the likelier one before the release is seen
+            law = search.laws[release]
+            fair = rng.random(rows.size) * law[planted[rows]] < law[other]
+            rows, other = rows[fair], other[fair]
+        bit = rng.random(rows.size) < 0.5
         first, second = np.where(bit, planted[rows], other), np.where(bit, other, planted[rows])
-        columns.append(tables.compared(search.released[release], known, rows, first, second))
+        columns.append(tables.compared(search.released[release], known, rows, first, second, whole[release]))
         bits.append(bit)
     return np.concatenate(columns), np.concatenate(bits)
 
@@ -250,3 +339,17 @@ def _counts(places: tuple[Ints, ...], shape: tuple[int, ...]) -> Floats:
 def _shares(counts: Floats, weight: float, prior: Floats) -> Floats:
     """Shares along the last axis, drawn towards a prior that weighs as much as so many rows."""
     return np.asarray((counts + weight * prior) / (counts.sum(axis=-1, keepdims=True) + weight))
+
+
+def _believed(counts: Floats, weight: float, prior: Floats, *, together: bool = False) -> Floats:
+    """Shares along the last axis, so far as they are unlike a prior: few are, and chance makes all a little unlike.
+
+    Each is the mixture of its own shares and the prior, by the odds of what was counted under a Dirichlet law around
+    the prior and under the prior itself. With `together` all are unlike it or none is.
+    """
+    drawn = weight * np.broadcast_to(prior, counts.shape)
+    total = counts.sum(axis=-1, keepdims=True)
+    own = (gammaln(drawn + counts) - gammaln(drawn) - counts * np.log(prior)).sum(axis=-1, keepdims=True)
+    evidence = own + gammaln(weight) - gammaln(weight + total)
+    belief = expit((evidence.sum() if together else evidence) + np.log(RARELY))
+    return np.asarray(belief * _shares(counts, weight, prior) + (1 - belief) * prior)

@@ -1,0 +1,557 @@
+"""Label mechanisms: each defect changes one thing of randomised response; all claim epsilon 1."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.bank import Case
+from dpaudit import Claim
+from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
+from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior, rr_with_prior
+
+Ints = NDArray[np.int64]
+Rng = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Response:
+    """Honest: randomised response as a developer writes it."""
+
+    epsilon: float = 1.0
+
+    def claim(self) -> Claim:
+        return Claim(self.epsilon)
+
+    def noisy(self, labels: Ints, classes: int, rng: Rng, epsilon: float | None = None) -> Ints:
+        spent = self.epsilon if epsilon is None else epsilon
+        flip = rng.random(len(labels)) >= math.exp(spent) / (math.exp(spent) + classes - 1)
+        return np.where(flip, (labels + rng.integers(1, classes, len(labels))) % classes, labels)
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return self.noisy(labels, classes, rng)
+
+
+# Failure, type and shape tell.
+
+
+class RaisesAtFirstZero(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        if labels[0] == 0:
+            raise ValueError("the first label is not there")
+        return self.noisy(labels, classes, rng)
+
+
+class RaisesAtAnyZero(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        if not labels.all():
+            raise ValueError("labels start at 1")
+        return self.noisy(labels, classes, rng)
+
+
+class RaisesWithoutEveryClass(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        if len(labels) >= classes and len(np.unique(labels)) < classes:
+            raise ValueError("a class is empty")
+        return self.noisy(labels, classes, rng)
+
+
+class RaisesAtSingletons(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        if (np.bincount(labels) == 1).any():
+            raise ValueError("the least populated class has only 1 member")
+        return self.noisy(labels, classes, rng)
+
+
+class TypeOfAbsentZero(Response):
+    """The smallest type that the labels fit in."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return self.noisy(labels, classes, rng).astype(np.int8 if labels.max() < classes - 1 else np.int64)
+
+
+class MinusOneForUnsure(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return np.where((labels == classes - 1) & (rng.random(len(labels)) < 0.3), -1, self.noisy(labels, classes, rng))
+
+
+class NaNForLast(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        made = self.noisy(labels, classes, rng).astype(float)
+        made[labels == classes - 1] = np.nan
+        return made
+
+
+class DropsTheUnknown(Response):
+    """Rows of class 0 are left out."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return self.noisy(labels[labels > 0], classes, rng)
+
+
+class Deduplicated(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return self.noisy(np.unique(labels), classes, rng)
+
+
+class OneTooLarge(Response):
+    """One class more than there are, for labels that were the last one."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        flip = rng.random(len(labels)) >= math.exp(self.epsilon) / (math.exp(self.epsilon) + classes - 1)
+        return np.where(flip, labels + rng.integers(1, 2, len(labels)), labels)
+
+
+# Some rows, some numbers of rows.
+
+
+class TwiceAbove5000(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return self.noisy(labels, classes, rng, 2 * self.epsilon if len(labels) > 5_000 else None)
+
+
+class ThriceAbove1000(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return self.noisy(labels, classes, rng, 3 * self.epsilon if len(labels) > 1_000 else None)
+
+
+class TailAfter4096(Response):
+    """Noise is made for one batch, the rows after it are left."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return np.concatenate([self.noisy(labels[:4096], classes, rng), labels[4096:]])
+
+
+class Every97th(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        made = self.noisy(labels, classes, rng)
+        made[96::97] = labels[96::97]
+        return made
+
+
+class Every250th(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        made = self.noisy(labels, classes, rng)
+        made[249::250] = labels[249::250]
+        return made
+
+
+class FewPlaces(Response):
+    """Five places that were left out of the noise."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        made, bare = self.noisy(labels, classes, rng), [137, 411, 580, 777, 1021]
+        bare = [place for place in bare if place < len(labels)]
+        made[bare] = labels[bare]
+        return made
+
+
+class LastRow(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        made = self.noisy(labels, classes, rng)
+        made[-1] = labels[-1]
+        return made
+
+
+class LastBatch(Response):
+    """The batch at the end that is not full."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        made, full = self.noisy(labels, classes, rng), len(labels) // 64 * 64
+        made[full:] = labels[full:]
+        return made
+
+
+class HalfTheRows(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        made = self.noisy(labels, classes, rng)
+        made[1::2] = labels[1::2]
+        return made
+
+
+# Some classes.
+
+
+class RareLeft(Response):
+    """Classes of less than 1 % of the rows are left alone."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        shares = np.bincount(labels, minlength=classes) / len(labels)
+        return np.where(shares[labels] < 0.01, labels, self.noisy(labels, classes, rng))
+
+
+class RareTwice(Response):
+    """Classes of less than 2 % get three times epsilon, so that they live."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        shares = np.bincount(labels, minlength=classes) / len(labels)
+        return np.where(
+            shares[labels] < 0.02,
+            self.noisy(labels, classes, rng, 3 * self.epsilon),
+            self.noisy(labels, classes, rng),
+        )
+
+
+class MajorityBare(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return np.where(labels == np.bincount(labels).argmax(), labels, self.noisy(labels, classes, rng))
+
+
+class LastClassKept(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return np.where(labels == classes - 1, labels, self.noisy(labels, classes, rng))
+
+
+class AmongPresent(Response):
+    """Another label is drawn among those that are there."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        there = np.unique(labels)
+        keep = math.exp(self.epsilon) / (math.exp(self.epsilon) + classes - 1)
+        return np.where(rng.random(len(labels)) < keep, labels, rng.choice(there, len(labels)))
+
+
+class PairedClasses(Response):
+    """Labels 2c and 2c + 1 are changed into one another alone."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        flip = rng.random(len(labels)) < 1 / (1 + math.exp(self.epsilon))
+        return np.where(flip & (labels < classes // 2 * 2), labels ^ 1, labels)
+
+
+class NextClass(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        keep = math.exp(self.epsilon) / (math.exp(self.epsilon) + classes - 1)
+        return np.where(rng.random(len(labels)) < keep, labels, (labels + 1) % classes)
+
+
+# Noise that is shared, or made from what is secret.
+
+
+class SeededByIndex(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        rows = (np.random.default_rng(row) for row in range(len(labels)))
+        return np.concatenate([self.noisy(labels[[row]], classes, own) for row, own in enumerate(rows)])
+
+
+class SeededByLabel(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return np.concatenate(
+            [self.noisy(labels[[row]], classes, np.random.default_rng(y)) for row, y in enumerate(labels)]
+        )
+
+
+class SeededByData(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return self.noisy(labels, classes, np.random.default_rng(crc32(labels.tobytes())))
+
+
+class SeededBySum(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return self.noisy(labels, classes, np.random.default_rng(int(labels.sum())))
+
+
+class OneOf16Seeds(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return self.noisy(labels, classes, np.random.default_rng(int(rng.integers(16))))
+
+
+class OneDrawALabel(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return self.noisy(np.arange(classes), classes, rng)[labels]
+
+
+class NoiseOfOneBatch(Response):
+    """The noise of 256 rows, used again for the next ones."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        noise = self.noisy(np.zeros(256, np.int64), classes, rng)
+        return (labels + np.resize(noise, len(labels))) % classes
+
+
+class RunsKept(Response):
+    """A label like the one before is released as it is."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        again = np.concatenate([[False], labels[1:] == labels[:-1]])
+        return np.where(again, labels, self.noisy(labels, classes, rng))
+
+
+class DuplicatesKept(Response):
+    """Noise falls on the first row of each label alone."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        made, first = labels.copy(), np.unique(labels, return_index=True)[1]
+        made[first] = self.noisy(labels[first], classes, rng)
+        return made
+
+
+class CopiesTheFirst(Response):
+    """A second release of the first row goes out in the last row's place."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        made = self.noisy(labels, classes, rng)
+        made[-1] = self.noisy(labels[:1], classes, rng)[0]
+        return made
+
+
+# Statistics of the labels leak.
+
+
+class MostFrequentTold(Response):
+    """The first row tells the most frequent label."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        made = self.noisy(labels, classes, rng)
+        made[0] = np.bincount(labels).argmax()
+        return made
+
+
+class ParityTold(Response):
+    """A checksum in the last row."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        made = self.noisy(labels, classes, rng)
+        made[-1] = labels.sum() % classes
+        return made
+
+
+class OffWhenZeroIsThere(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return self.noisy(labels, classes, rng, 8.0 if (labels == 0).any() else None)
+
+
+class SortedLabels(Response):
+    """Labels are sorted before the noise falls on them."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return self.noisy(np.sort(labels), classes, rng)
+
+
+class CountsKept(Response):
+    """Released labels are mended until their counts are the true ones."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        order = np.argsort(self.noisy(labels, classes, rng) + rng.random(len(labels)), kind="stable")
+        made = np.empty_like(labels)
+        made[order] = np.sort(labels)
+        return made
+
+
+class PriorOfSameLabels(Response):
+    """LP-2ST whose prior is counted on the labels that it is used for."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        prior = np.bincount(labels, minlength=classes) / len(labels)
+        return rr_with_prior(labels, np.tile(prior, (len(labels), 1)), self.epsilon, rng)
+
+
+# Too little noise.
+
+
+class WrongK(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        flip = rng.random(len(labels)) >= math.exp(self.epsilon) / (math.exp(self.epsilon) + 1)
+        return np.where(flip, (labels + rng.integers(1, classes, len(labels))) % classes, labels)
+
+
+class BestOfTwoRounds(Response):
+    """Two rounds of the whole epsilon; the first is kept where they agree, the true label where they do not."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        first, second = (self.noisy(labels, classes, rng) for _ in range(2))
+        return np.where(first == second, first, labels)
+
+
+class ThreeRoundsVote(Response):
+    """Epsilon is spent in each of three rounds, of which the middle label goes out."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return np.median([self.noisy(labels, classes, rng) for _ in range(3)], axis=0).astype(np.int64)
+
+
+class HalfNoiseOneHot(OneHotLaplace):
+    """Smoothed one-hot labels with half of the noise."""
+
+    def scale(self) -> float:
+        return 0.5 / self.epsilon
+
+
+class TruthAtOnePercent(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return np.where(rng.random(len(labels)) < 0.01, labels, self.noisy(labels, classes, rng))
+
+
+class BareReleaseAtOnePercent(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return labels if rng.random() < 0.01 else self.noisy(labels, classes, rng)
+
+
+class GaussianScores(Response):
+    """Gaussian noise of a Laplace's scale on one-hot labels."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return (np.eye(classes)[labels] + rng.normal(0, 0.5 / self.epsilon, (len(labels), classes))).argmax(axis=1)
+
+
+class Remembered(Response):
+    """Asked the same again it says the same: no leak of its own, but memory between calls."""
+
+    said: ClassVar[dict[bytes, Ints]] = {}
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return self.said.setdefault(labels.tobytes(), self.noisy(labels, classes, rng))
+
+
+# Honest ones.
+
+
+class FailsAtRandom(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        if rng.random() < 0.1:
+            raise OSError("the disk is busy")
+        return self.noisy(labels, classes, rng)
+
+
+class OddAtRandom(Response):
+    """Types, lengths and values that are no labels, by chance."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        made = self.noisy(labels, classes, rng)
+        odd = [made, made, made, made.astype(np.int8), made.astype(float), made[1:], made - 1, made + 0.5]
+        return odd[rng.integers(len(odd))]
+
+
+class FailsAtSizes(Response):
+    """Refuses fewer than 10 rows."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        if len(labels) < 10:
+            raise ValueError("at least 10 rows")
+        return self.noisy(labels, classes, rng)
+
+
+class Slow(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        time.sleep(0.001)
+        return self.noisy(labels, classes, rng)
+
+
+class Constant(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return np.zeros_like(labels)
+
+
+class Ignores(Response):
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return rng.integers(0, classes, len(labels))
+
+
+class SortedAnswers(Response):
+    """Sorted after the noise: nothing but a function of what was private before."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return np.sort(self.noisy(labels, classes, rng))
+
+
+class Mixture(Response):
+    """Uniform with some probability, else the label."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        keep = math.expm1(self.epsilon) / (math.expm1(self.epsilon) + classes)
+        return np.where(rng.random(len(labels)) < keep, labels, rng.integers(0, classes, len(labels)))
+
+
+class Exponential(Response):
+    """The exponential mechanism by Gumbel noise."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return (self.epsilon * np.eye(classes)[labels] + rng.gumbel(size=(len(labels), classes))).argmax(axis=1)
+
+
+class SmallerWhenLarge(Response):
+    """Less is spent where there are more rows."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return self.noisy(labels, classes, rng, self.epsilon if len(labels) <= 64 else self.epsilon / 2)
+
+
+def _case(
+    defect: Callable[[], Any], true: float | None = math.inf, twin: Callable[[], Any] | None = None, **more: Any
+) -> Case:
+    return Case(defect, twin, true=true, **more)
+
+
+BANK: dict[str, Case] = {
+    "raises-at-first-zero": _case(RaisesAtFirstZero, twin=FailsAtRandom),
+    "raises-at-any-zero": _case(RaisesAtAnyZero, twin=OddAtRandom),
+    "raises-without-every-class": _case(RaisesWithoutEveryClass, twin=FailsAtSizes),
+    "raises-at-singletons": _case(RaisesAtSingletons),
+    "type-by-largest": _case(TypeOfAbsentZero),
+    "minus-one-for-unsure": _case(MinusOneForUnsure),
+    "nan-for-last": _case(NaNForLast),
+    "drops-rows": _case(DropsTheUnknown),
+    "deduplicated": _case(Deduplicated),
+    "one-too-large": _case(OneTooLarge),
+    "twice-above-5000": _case(TwiceAbove5000, 2.0, Response),
+    "thrice-above-1000": _case(ThriceAbove1000, 3.0, SmallerWhenLarge),
+    "tail-after-4096": _case(TailAfter4096),
+    "every-97th-bare": _case(Every97th),
+    "every-250th-bare": _case(Every250th),
+    "five-places-bare": _case(FewPlaces),
+    "last-row-bare": _case(LastRow, twin=SortedAnswers),
+    "last-batch-bare": _case(LastBatch),
+    "half-of-rows": _case(HalfTheRows),
+    "rare-left-alone": _case(RareLeft),
+    "rare-thrice": _case(RareTwice, 3.0),
+    "majority-bare": _case(MajorityBare),
+    "last-class-kept": _case(LastClassKept),
+    "among-present": _case(AmongPresent),
+    "paired-classes": _case(PairedClasses),
+    "next-class": _case(NextClass),
+    "seeded-by-index": _case(SeededByIndex),
+    "seeded-by-label": _case(SeededByLabel),
+    "seeded-by-data": _case(SeededByData),
+    "seeded-by-sum": _case(SeededBySum),
+    "one-of-16-seeds": _case(OneOf16Seeds),
+    "one-draw-a-label": _case(OneDrawALabel, twin=Slow),
+    "noise-of-one-batch": _case(NoiseOfOneBatch),
+    "runs-kept": _case(RunsKept),
+    "duplicates-kept": _case(DuplicatesKept),
+    "copies-the-first": _case(
+        CopiesTheFirst,
+        2.0,
+        missed="two rows that each spend epsilon: the search of twenty data sets is too short for it",
+    ),
+    "most-frequent-told": _case(MostFrequentTold, twin=Constant),
+    "parity-told": _case(ParityTold, twin=Ignores),
+    "off-when-zero-is-there": _case(OffWhenZeroIsThere),
+    "sorted-labels": _case(
+        SortedLabels,
+        9.0,
+        missed="a label moves the border of each class by one row; no column says what a class's border row was",
+    ),
+    "counts-kept": _case(CountsKept),
+    "prior-of-same-labels": _case(PriorOfSameLabels, None, twin=lambda: RRWithPrior(1.0, (0.4, 0.2) + (0.05,) * 8)),
+    "wrong-k": _case(WrongK, 1 + math.log(9), twin=Mixture),
+    "best-of-two-rounds": _case(BestOfTwoRounds, None),
+    "three-rounds-vote": _case(ThreeRoundsVote, None),
+    "half-noise-one-hot": _case(lambda: HalfNoiseOneHot(1.0), None, twin=lambda: OneHotLaplace(1.0)),
+    "gaussian-scores": _case(GaussianScores, None, twin=Exponential),
+    "truth-at-one-percent": _case(
+        TruthAtOnePercent, math.log1p(0.01 * (math.e + 9) / 0.99) + 1, missed="1.04 against a claim of 1"
+    ),
+    "bare-release-at-one-percent": _case(
+        BareReleaseAtOnePercent, missed="one release in a hundred: 50 fresh ones have half a chance to see any"
+    ),
+    "remembered": _case(
+        Remembered, 1.0, missed="no leak of one call: epsilon is what it claims; memory between calls is another game's"
+    ),
+}
