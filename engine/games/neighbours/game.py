@@ -130,6 +130,7 @@ class Neighbours(TrialGame):
         attack="output-set",
         estimator="fair-coins",
         independent_trials=True,
+        repeats_calls=True,
         helps="more `trials`",
         check_tests=CHECK_TESTS,
     )
