@@ -67,14 +67,14 @@ def unlucky_mean(X: Any, y: Any, seed: int) -> Any:
 
 @pytest.mark.parametrize("train", [mean, unlucky_mean])
 def test_what_gives_away_its_whole_claim_is_convicted_no_more_often_than_stated(train: Any) -> None:
-    """120 audits at 95 %, by the attack that knows the noise; 20 or more once in 10^6."""
+    """50 audits at 95 %, by the attack that knows the noise; 13 or more once in 10^6."""
     worlds = OppositeCorners(4, 1 / 3).worlds(DATA, 1, np.random.default_rng(0))
     mechanism = from_summary(train, REPLACE)
     estimator, flagged = FairCoins(), 0
-    for number in range(120):
+    for number in range(50):
         search, fresh = drawn(mechanism, worlds, 60, 1, number), drawn(mechanism, worlds, 240, 2, number)
         flagged += estimator.bound([estimator.tally(told(OutputSet(("laplace",)), search, fresh))]).lower > 1.0
-    assert flagged < binom.ppf(1 - 1e-6, 120, 0.05)
+    assert flagged < binom.ppf(1 - 1e-6, 50, 0.05)
 
 
 def clipped_mean(X: Any, y: Any, seed: int) -> Any:
@@ -136,9 +136,9 @@ def kept(X: Any, y: Any, seed: int) -> Any:
     return lambda Z: np.tile([1 - share, share], (len(Z), 1))
 
 
-@pytest.mark.parametrize("relation", [Relation.REPLACE, Relation.ADD_REMOVE])
-def test_a_learner_of_ones_own_is_played_by_its_answers(relation: Relation, tmp_path: Path) -> None:
-    mechanism = from_callable(kept, Claim(1.0, relation=relation))
+def test_a_learner_of_ones_own_is_played_by_its_answers(tmp_path: Path) -> None:
+    """For a claim of records that come, too."""
+    mechanism = from_callable(kept, Claim(1.0, relation=Relation.ADD_REMOVE))
     spec = check_spec(CheckRequest(mechanism, ROWS, budget="5000 trainings"))
     (entry,) = [one for one in spec.audits if one.name == "neighbours"]
     result = audit(AuditSpec((entry,), seed=5, run=HERE), output=tmp_path, quiet=True).results[0]

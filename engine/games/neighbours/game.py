@@ -574,8 +574,7 @@ def limited(near: Samples, far: Samples) -> bool:
     Code that trusts its caller to keep to the range may break any promise outside it; code that limits what it is given
     has promised something of every record.
     """
-    zero, one = near.where(~near.truth), near.where(near.truth)
-    if (near.ending != far.ending).any() or (zero.ending != one.ending).any():
+    if (near.ending != far.ending).any() or (near.ending[near.truth] != near.ending[~near.truth]).any():
         return False
     if near.usual_ending not in {f"{width} numbers" for width in near.width}:
         return False
