@@ -76,8 +76,8 @@ class Steps:
     @classmethod
     def joined(cls, parts: Sequence[Steps]) -> Steps:
         """Of several trainings, one after another."""
-        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
-        return cls(**columns, rows=parts[0].rows)
+        columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
+        return cls(rows=parts[0].rows, **columns)
 
     @classmethod
     def none(cls, count: int, features: int = FEATURES) -> Steps:
@@ -203,7 +203,7 @@ class StepProber:
         step = len(self._seen)
         match canary:
             case "far":
-                return FAR * np.asarray(RandomGradient().gradient(weights, self._rng), np.float64)
+                return np.asarray(FAR * RandomGradient().gradient(weights, self._rng), np.float64)
             case "against the last row":
                 return np.asarray(-FAR * _unit(self._batch[-1], self._own))
             case "against the batch":
@@ -211,7 +211,7 @@ class StepProber:
             case "cycling":
                 return LENGTH * _block(weights, step)
             case "quietest weight":
-                return LENGTH * np.eye(1, weights, self._left.quietest())[0]
+                return np.asarray(LENGTH * np.eye(1, weights, self._left.quietest())[0])
             case "short":
                 return float(np.exp(self._rng.uniform(0.1, 1.6))) * self._own
             case _:
@@ -227,7 +227,7 @@ def _block(weights: int, step: int) -> Floats:
         block[-(1 << place) :] = 1
     else:
         block[weights - 1 - (place - sizes)] = 1
-    return block / np.sqrt(block.sum())
+    return np.asarray(block / np.sqrt(block.sum()))
 
 
 def _unit(row: Floats, otherwise: Floats) -> Floats:
