@@ -363,7 +363,7 @@ class StepMidpoint:
     def score(self, view: StepView) -> Floats:
         """Of the last step alone, shape (1,): in clips above the middle; 0 where it was not finite."""
         x, coins = view.features.T, np.append(view.coins, False)
-        known = np.isfinite(x).all(0)
+        known: NDArray[np.bool_] = np.asarray(np.isfinite(x).all(0))
         x, seen = np.asarray(np.where(known, x, 0.0), np.float64), known.astype(np.float64)
         after = coins & known
         with_it, without = _mean_before(x, after, 1.0), _mean_before(x, known & ~after, 0.0)
