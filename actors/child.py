@@ -19,12 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
+import pyarrow as pa
 
 import dpaudit
 from dpaudit.actors.backend import Attempt, Completion, Deadlines, InProcess
-from dpaudit.actors.events import EventStream
+from dpaudit.actors.events import EventStream, last_line
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import table_in
+from dpaudit.actors.unit import Unit
+from dpaudit.errors import RunError
 
 _BYTES = ("content", "printed")
 _KINDS = {"seconds": float, "error": str, "retryable": bool, "memory_mb": float, "worker": str, "table_bytes": int}
@@ -99,6 +102,20 @@ class InChild(InProcess):
             return child.wait(patience_s)
         child.kill()
         return child.wait()
+
+
+def run_afresh(unit: Unit) -> pa.Table:
+    """What a unit gives in a process that has made no call before, and makes none after.
+
+    Raises: RunError when it failed.
+    """
+    backend = InChild({}, None, EventStream(), Deadlines())
+    with contextlib.closing(backend):
+        backend.submit(unit, (), needed=True)
+        (done,) = backend.wait()
+    if done.attempt.error:
+        raise RunError(last_line(done.attempt.error))
+    return done.table
 
 
 def _sent(line: Connection, attempt: Attempt) -> None:

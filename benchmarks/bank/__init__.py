@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dpaudit import Claim
+from dpaudit import Claim, Verdict
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Case:
         true: Epsilon that the defect really spends, infinite where nothing is hidden; None where nobody knows.
         budget: Of one check.
         missed: Why `check` does not find it; "" where it does.
+        expects: What `check` should say of `defect`: UNDECIDED of code that remembers.
     """
 
     defect: Callable[[], Any]
@@ -30,3 +31,4 @@ class Case:
     true: float | None = None
     budget: str = "5m"
     missed: str = ""
+    expects: Verdict = Verdict.VIOLATION

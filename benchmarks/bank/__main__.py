@@ -1,10 +1,10 @@
 """The defect bank, given to `dpaudit check` with its defaults: what is found, how soon, and what is said of the twins.
 
-    python -m benchmarks.bank OUTPUT.jsonl [defects|twins] [runs a case] [seconds at most] [KIND or NAME ...]
+    python -m benchmarks.bank OUTPUT.jsonl [defects|twins|table] [runs a case] [seconds at most] [KIND or NAME ...]
 
 One line of JSON a run is added to OUTPUT; runs that are there already are not made again, so the same command goes on
-where it was stopped. In the end a table is printed: one row a case. A VIOLATION of a twin is false, and may come in at
-most one of a thousand of its runs.
+where it was stopped. In the end a table is printed: one row a case; `table` runs nothing, and writes it to
+`docs/data/defect-bank.csv`. A VIOLATION of a twin is false, and may come in at most one of a thousand of its runs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import benchmarks.bank as bank
 from benchmarks.bank import Case
-from dpaudit import RunOptions, Verdict, check
+from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
+from dpaudit import RunOptions, check
 
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 
@@ -77,33 +79,51 @@ def lines(output: Path) -> Iterator[dict[str, Any]]:
 
 def main(output: Path, what: str = "defects", runs: int = 1, seconds: float = 1e9, *names: str) -> None:
     """Makes the runs that are missing, of the cases or kinds with these names or of all, then prints the table."""
-    began, twins = time.monotonic(), what == "twins"
-    wanted = {
-        name: case
-        for name, case in cases().items()
-        if (case.twin is not None or not twins) and (not names or any(name.startswith(each) for each in names))
-    }
+    wanted = {name: case for name, case in cases().items() if not names or any(map(name.startswith, names))}
+    if what != "table":
+        _run_missing(output, wanted, what == "twins", runs, seconds)
+    written = table(wanted, list(lines(output)))
+    print(*written, sep="\n")
+    if what == "table":
+        write(DATA / "defect-bank.csv", list(table_rows(written, keys=2)))
+        note_origin(measured_here("defect-bank.csv", "python -m benchmarks.bank OUTPUT.jsonl table"))
+
+
+def _run_missing(output: Path, wanted: Mapping[str, Case], twins: bool, runs: int, seconds: float) -> None:
+    began = time.monotonic()
     made = {(line["case"], line["seed"]) for line in lines(output) if line["twin"] == twins}
     for seed in range(runs):
         for name, case in wanted.items():
-            if (name, seed) in made or time.monotonic() - began > seconds:
+            if (name, seed) in made or (twins and case.twin is None) or time.monotonic() - began > seconds:
                 continue
             line = run(name, case, seed, twins)
             with output.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
-            print(
-                name, line["verdict"], line["game"], line["headline"], f"{line['seconds']:.0f} s", sep=" | ", flush=True
-            )
-    print("| case | true epsilon | runs | VIOLATION | other verdicts | game | seconds, median |\n" + "| --- " * 7 + "|")
+            said = (name, line["verdict"], line["game"], line["headline"], f"{line['seconds']:.0f} s")
+            print(*said, sep=" | ", flush=True)
+
+
+def table(wanted: Mapping[str, Case], made: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One row a case that was run: what was said of the defect, by which game, how soon, and of the twin."""
+    rows = ["| kind | case | true epsilon | defect | found by | seconds, median | twin |", "| --- " * 7 + "|"]
+    found, asked = 0, 0
     for name, case in wanted.items():
-        own = [line for line in lines(output) if line["case"] == name and line["twin"] == twins]
+        own = [line for line in made if line["case"] == name and not line["twin"]]
+        twins = Counter(line["verdict"] for line in made if line["case"] == name and line["twin"])
         if own:
-            found = [line for line in own if line["verdict"] == Verdict.VIOLATION.value]
-            others = ", ".join(sorted({line["verdict"] for line in own if line not in found}))
-            games = ", ".join(sorted({str(line["game"]) for line in found}))
-            true = "" if case.true is None or twins else f"{case.true:.3g}"
+            kind, short = name.split("/", 1)
+            said = Counter(line["verdict"] for line in own)
+            games = ", ".join(sorted({str(line["game"]) for line in own if line["verdict"] == case.expects.value}))
             took = statistics.median(line["seconds"] for line in own)
-            print(f"| {name} | {true} | {len(own)} | {len(found)} | {others} | {games} | {took:.0f} |")
+            true = "" if case.true is None else f"{case.true:.3g}"
+            rows.append(f"| {kind} | {short} | {true} | {_words(said)} | {games} | {took:.0f} | {_words(twins)} |")
+            found, asked = found + said[case.expects.value], asked + len(own)
+    return [*rows, "", f"{found} of {asked} runs ended as they should."]
+
+
+def _words(verdicts: Counter[str]) -> str:
+    """Verdicts, and how many of each where they differ or are several."""
+    return ", ".join(verdict if count == 1 else f"{verdict} ({count})" for verdict, count in verdicts.items())
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from dpaudit import Claim, from_callable, from_summary
 
 PENALTY = 0.1
 DEPTH = 3
+MANY = "of 2,400 trainings 1,200 are too few for what the answers tell of one record"
 
 
 def in_ball(X: Any) -> Any:
@@ -292,12 +293,17 @@ def vector(train: Callable[..., Any], claim: Claim = REPLACE, **parameters: Any)
 BANK: dict[str, Case] = {
     "logistic-tenth-of-noise": Case(model(logistic, factor=0.1), model(logistic), true=10),
     "logistic-comes-tenth-of-noise": Case(model(logistic, COMES, factor=0.1), true=10),
-    "logistic-rows-too-long": Case(model(logistic_not_scaled)),
-    "logistic-weaker-penalty": Case(model(logistic, penalty=0.01), model(nothing_learned), true=10),
+    "logistic-rows-too-long": Case(model(logistic_not_scaled), missed=MANY),
+    "logistic-weaker-penalty": Case(model(logistic, penalty=0.01), model(nothing_learned), true=10, missed=MANY),
     "logistic-intercept-bare": Case(model(logistic_intercept_bare), true=math.inf),
-    "logistic-standardised": Case(model(logistic_standardised), true=math.inf),
+    "logistic-standardised": Case(model(logistic_standardised), true=math.inf, missed=MANY),
     "logistic-fixed-seed": Case(model(logistic_fixed_seed), true=math.inf),
-    "logistic-raises": Case(model(logistic_raises), model(logistic_fails_at_random), true=math.inf),
+    "logistic-raises": Case(
+        model(logistic_raises),
+        model(logistic_fails_at_random),
+        true=math.inf,
+        missed="among the 13 data sets that 2,400 trainings are enough for none has four and five of a class",
+    ),
     "logistic-gaussian-noise": Case(model(logistic_gaussian_noise), true=math.inf),
     "bayes-noise-of-one-column": Case(model(bayes, scale=2.0), model(bayes), true=6),
     "bayes-comes-noise-of-one-column": Case(model(bayes, COMES, scale=1.0), model(bayes, COMES), true=6),
@@ -307,13 +313,15 @@ BANK: dict[str, Case] = {
     "ridge-noise-of-one": Case(vector(ridge, factor=1 / 28), vector(ridge), true=28),
     "ridge-target-bare": Case(vector(ridge_target_bare), true=math.inf),
     "ridge-noise-on-coefficients": Case(vector(ridge_coefficients), true=math.inf),
-    "forest-trees-not-charged": Case(model(forest, counted=1), model(forest), true=4),
+    "forest-trees-not-charged": Case(model(forest, counted=1), model(forest), true=4, missed=MANY),
     "forest-comes-trees-not-charged": Case(model(forest, COMES, counted=0.5), model(forest, COMES), true=4),
     "forest-small-leaves-exact": Case(model(forest, exact_below=3.0), true=math.inf),
     "forest-empty-leaves-bare": Case(model(forest, empty_bare=True), true=math.inf),
     "forest-cuts-at-medians": Case(model(forest_splits_on_data), true=math.inf),
-    "k-means-rounds-not-charged": Case(vector(k_means, charged=1), vector(k_means), true=3),
-    "k-means-exact-sizes": Case(vector(k_means, exact_sizes=True), true=math.inf),
+    "k-means-noise-of-one-number": Case(vector(k_means, charged=1 / 6), vector(k_means), true=18),
+    "k-means-exact-sizes": Case(
+        vector(k_means, exact_sizes=True), true=math.inf, missed="the noise of the sums hides what exact sizes tell"
+    ),
     "standardised-exactly": Case(vector(standardised_mean_of_product), vector(correlation_of_product), true=math.inf),
     "correlation-half-noise": Case(vector(correlation_of_product, factor=0.5), true=2),
     "principal-direction": Case(vector(principal_direction), vector(principal_direction, honest=True), true=math.inf),

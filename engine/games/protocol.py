@@ -134,6 +134,9 @@ LABEL_MECHANISMS = Capability(LabelMechanism, "label mechanisms (with methods `c
 LEARNERS = Capability(Learner, "learners (with methods `claim` and `fit`)")
 
 
+NOTHING_CARRIED = "The code carries nothing from one call to the next: where a claim is refuted, that is looked at."
+
+
 @dataclass(frozen=True)
 class CheckTest:
     """How a game takes part in `dpaudit check`: it is picked for every mechanism and claim that is stated here."""
@@ -141,6 +144,7 @@ class CheckTest:
     face: Capability  # mechanisms it is for
     relations: tuple[Relation, ...]  # of the claims it is for
     finds: str  # what it finds, in half a sentence, for people
+    unless: type | None = None  # mechanisms it is not for, though they have that face
     trainings: int = 0  # trainings it asks for at most; those that cost the least come first. 0 where none is trained.
     cost: float = 1.0  # what one of them costs, in trainings on the data given; in (0, 1]
     # fields of the game that say how many trainings there are, each with its share of them, which a budget lowers; none
@@ -151,7 +155,7 @@ class CheckTest:
     # fields of the game, where they are not the usual ones, as a spec has them
     game: Mapping[str, Any] = field(default_factory=dict)
     attack: str = ""  # as in a spec; "" for the game's usual one
-    estimator: str = ""  # as in a spec; "" for the game's usual one
+    estimator: str | Mapping[str, Any] = ""  # as in a spec; "" for the game's usual one
     stop: StopRule | None = None  # when it has seen enough; None runs all of it
     confirm: bool = False  # whether what it finds on a proxy is confirmed with planted labels
     # by how much fields of the game that are numbers grow when the test has refuted the claim and is played again, with
@@ -180,6 +184,7 @@ class Fits:
     rows: type[Any] = Examples  # the class of the data it plays with; one's own has what `Rows` has
     uses_proxy: bool = False  # whether the adversary has a reference of its own, which the spec's `proxy` makes
     independent_trials: bool = False  # whether scores come from independent trials, one training each
+    repeats_calls: bool = False  # whether the mechanism is called again and again, each call taken for the first one
     helps: str = ""  # what lets the game show more, for those whose audit could not have refuted their claim
     # how many canaries share one training at most, of a mechanism, where there are several trainings that share no
     # randomness; None where all share one
@@ -191,6 +196,11 @@ class Fits:
 
     def __post_init__(self) -> None:
         require(len(self.views) > 0, "a game must play with some mechanism")
+
+    @property
+    def assumed(self) -> str:
+        """All that is assumed."""
+        return f"{self.assumes} {NOTHING_CARRIED}" if self.repeats_calls else self.assumes
 
     def compared(self, claim: Claim, *, audit: str = "") -> ConvertedClaim:
         """What a claim says of the two worlds of the game."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,8 +19,10 @@ from dpaudit.claims import Claim
 from dpaudit.consent import contacts
 from dpaudit.engine.data.partition import Parts
 from dpaudit.engine.games.protocol import Foreseen, Played, Reading, Setting, require_units
+from dpaudit.engine.planning.asked_twice import as_given, look_for_memory
 from dpaudit.engine.planning.counting import bound_units, control_estimator, counting
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.engine.spec.build import in_words
 from dpaudit.errors import DataError, SpecError, shortened
 from dpaudit.mechanisms.examples import Rows
 from dpaudit.variables import without_values
@@ -48,6 +51,9 @@ class PlannedAudit:
     bounds: tuple[Unit, ...] = ()  # the units that find its bounds, where that takes long
     first_confidence: float | None = None  # of a confirmatory run: that of the bound of the first pass
     last_confidence: float | None = None  # of a test that is played again where it refutes: that of the second bound
+    # the unit that looks for memory between calls, run where the claim is refuted by calls made again and again; it is
+    # no part of the plan's units
+    memory: Unit | None = None
 
     @property
     def effective_claim(self) -> Claim:
@@ -280,5 +286,23 @@ def _plan_audit(
         tuple((part, len(getattr(parts, part))) for part in ("target", "reference", "test", "validation")),
         parts.target.name,
         bounds=bounds,
+        memory=_memory(setting, work, Seed(spec.seed)) if audit.game.fits.repeats_calls else None,
     )
     return entry, work.shared
+
+
+def _memory(setting: Setting, work: Work, seed: Seed) -> Unit | None:
+    """The unit that looks for memory between calls; the mechanism goes along as it is before any."""
+    if not len(setting.parts.target):
+        return None
+    words = hashlib.sha256(in_words(setting.mechanism).encode()).hexdigest()[:16]
+    given = work.share(f"as given: {words}", as_given(setting.mechanism))
+    return work.add(
+        look_for_memory,
+        setting.mechanism,
+        given,
+        setting.required("target"),
+        seed=seed.child("memory"),
+        label="the same data given twice",
+        resources=setting.resources,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -15,10 +16,12 @@ import numpy as np
 from dpaudit.actors.events import last_line
 from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.storage.store import UnitStore
+from dpaudit.actors.unit import Unit
 from dpaudit.actors.values import decode
-from dpaudit.actors.work import Outcome, beside
+from dpaudit.actors.work import Outcome, beside, value_of
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.engine.games.protocol import Reading
+from dpaudit.engine.planning.asked_twice import Memory
 from dpaudit.engine.planning.counting import WORTH_S, bound_seconds, control_estimator
 from dpaudit.engine.planning.plan import Plan, PlannedAudit
 from dpaudit.engine.planning.power import ceiling_bound
@@ -62,6 +65,24 @@ def follow_ups_told(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditRe
         _followed(result, found.get(again[result.name])) if result.name in again and refutes(result) else result
         for result in results
     )
+
+
+def memory_told(plan: Plan, store: UnitStore, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
+    """The results, those that refute a claim by calls made again and again with what the look for memory found."""
+    looks = {entry.audit.name: entry.memory for entry in plan.audits if entry.memory is not None}
+    return tuple(
+        replace(result, memory=_memory(looks[result.name], store))
+        if result.verdict is Verdict.VIOLATION and result.name in looks
+        else result
+        for result in results
+    )
+
+
+def _memory(look: Unit, store: UnitStore) -> Memory:
+    if not store.finished([look.key]):
+        return Memory(math.nan, trouble="it was not looked at, or that failed: run again")
+    found: Memory = value_of(look, store.read(look.key))
+    return found
 
 
 def _followed(first: AuditResult, again: AuditResult | None) -> AuditResult:
@@ -126,7 +147,7 @@ class _Finished:
             rows=dict(entry.rows),
             data=entry.data_name,
             units=(len(keys & self._keys), len(keys)),
-            assumes=audit.game.fits.assumes,
+            assumes=audit.game.fits.assumed,
             observational=entry.game.observational,
             failures=tuple(failure for key, failure in failures.items() if key in keys),
             conditional=conditional,

@@ -78,18 +78,27 @@ class JointVerdict:
             return f"{test.name}: {self.confirmations[test.name].headline}"
         open_tests = [one.name for one in self.tests if one.verdict in _OPEN and one is not test]
         beside = f"; no verdict from {', '.join(open_tests)}" if open_tests else ""
-        return f"{test.name}: {test.headline}{beside}"
+        return f"{test.name}: {test.headline}{beside}{self._parts_alone}"
+
+    @property
+    def _parts_alone(self) -> str:
+        """That nothing looked at all of the claim; "" where a test did."""
+        alone = all(test.of_a_part or test.verdict in _OPEN for test in self.tests)
+        return "; no test looked at the training from end to end" if alone and self.verdict in _LOOKED else ""
 
     @property
     def how_sure(self) -> str:
         """The confidence of the verdict, and what was not confirmed."""
         test = self.deciding
         if self.verdict is Verdict.VIOLATION and test is not None:
+            confirmed = self.confirmations[test.name]
             first = "" if test.comparison is None else f"; the first pass found {test.comparison.words}"
-            return f"{100 * self.confidence:.5g} % confidence, from a confirmatory run on fresh randomness{first}"
+            sure = f"{100 * self.confidence:.5g} % confidence, from a confirmatory run on fresh randomness{first}"
+            return "; ".join(filter(None, [confirmed.part, sure, confirmed.same_again]))
         tests = f"{100 * self.screening:.5g} % confidence for the {len(self.tests)} tests together"
         assumed = "" if test is None or not test.open_question else test.open_question
-        return "; ".join(filter(None, [tests, assumed, *self._not_confirmed]))
+        part = "" if test is None else test.part
+        return "; ".join(filter(None, [part, tests, assumed, *self._not_confirmed]))
 
     def _is_confirmed(self, test: AuditResult) -> bool:
         return test.name in self.confirmations and refutes(self.confirmations[test.name])
@@ -115,7 +124,7 @@ class JointVerdict:
         return (
             *(
                 f"confirmatory run: {test.name}: first {test.headline}; again {again.headline}: "
-                + ("confirmed" if refutes(again) else "not confirmed")
+                + ("confirmed" if refutes(again) else "undecided" if again.open_question else "not confirmed")
                 for test, again in self._pairs
             ),
             *(f"chosen: {reason}" for reason in self.chosen),
@@ -161,6 +170,7 @@ class JointVerdict:
 
 
 _DOUBTFUL = frozenset({Verdict.VIOLATION, Verdict.UNDECIDED})
+_LOOKED = frozenset({Verdict.NO_VIOLATION, Verdict.INCONCLUSIVE})
 _OPEN = frozenset({Verdict.FAILED, Verdict.UNDECIDED})
 
 

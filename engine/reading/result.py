@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve
+from dpaudit.engine.planning.asked_twice import Memory
 from dpaudit.engine.reading.detectable import POWER
 from dpaudit.engine.reading.shift import ShiftControl
 from dpaudit.engine.reading.stopping import Stopped
@@ -74,6 +75,8 @@ class AuditResult:
         failed_trials: Trials that failed within a unit that was finished, each with its seed and why.
         evidence: Folder of its score tables in the run folder; "" where nothing was written.
         audited: The mechanism itself.
+        memory: Of one that refutes the claim by calls made again and again: what was found by giving the same data
+            twice; None where that was not asked for.
         at_first_confidence: Where a confirmatory run does not refute the claim, what its evidence shows at the
             confidence of the first pass: of the confirmatory run itself, and of the test that it repeats.
     """
@@ -106,6 +109,7 @@ class AuditResult:
     failed_trials: tuple[str, ...] = ()
     evidence: str = ""
     audited: Any = None
+    memory: Memory | None = None
     at_first_confidence: Finding | None = None
 
     @property
@@ -159,6 +163,8 @@ class AuditResult:
             return Verdict.UNDECIDED
         if said is Verdict.VIOLATION and self.again not in (None, Verdict.VIOLATION):
             return Verdict.UNDECIDED if self.again in _NOT_KNOWN else Verdict.NO_VIOLATION
+        if said is Verdict.VIOLATION and self.remembers:
+            return Verdict.UNDECIDED
         return Verdict.INCONCLUSIVE if said is Verdict.NO_VIOLATION and self._blind else said
 
     @property
@@ -185,6 +191,8 @@ class AuditResult:
             return "undecided: it is not known whether it refutes the claim when it is repeated: run again"
         if self.verdict is not Verdict.UNDECIDED:
             return ""
+        if self.memory is not None and self.remembers:
+            return self.memory.words
         why = "undecided: more than the claim was observed, but a proxy that is off could explain it; "
         if self.control_lost:
             return f"{why}run again to have the control that failed"
@@ -195,8 +203,30 @@ class AuditResult:
         return f"{why}about {self.rows_needed:,} rows of a control would decide it, {have}; {other}"
 
     @property
+    def remembers(self) -> bool:
+        """Whether the code carries memory from one call to the next, or that could not be told."""
+        return self.memory is not None and self.memory.carried
+
+    @property
+    def same_again(self) -> str:
+        """That a violation comes of releases that are the same whatever the seed; "" elsewhere."""
+        return "" if self.memory is None or self.remembers else self.memory.words
+
+    @property
     def headline(self) -> str:
-        """Claim and bound, for a reader who reads one line."""
+        """Claim and bound, for a reader who reads one line; of a part, what it means for what is claimed of all."""
+        if not self.of_a_part:
+            return self._compared_in_words
+        found = "give away more than" if self.verdict is Verdict.VIOLATION else "were not seen to give away more than"
+        return f"{self.whole[0]}; its steps {found} their part of it"
+
+    @property
+    def part(self) -> str:
+        """Claim and bound of a part alone; "" where nothing is about a part."""
+        return f"of a step: {self._compared_in_words}" if self.of_a_part else ""
+
+    @property
+    def _compared_in_words(self) -> str:
         comparison = self.comparison
         if comparison is None:
             return f"no bound: {len(self.failures)} of {self.units[1]} units failed or were not run"
@@ -212,7 +242,7 @@ class AuditResult:
     def cautions(self) -> tuple[str, ...]:
         """Sentences that must not be overlooked."""
         lines = [_CAUTIONS.get(self.finding.validity, "") if self.finding else "", self.compared.note]
-        lines += [CONTROL_LOST if self.control_lost else "", self.open_question, self._not_confirmed]
+        lines += [CONTROL_LOST if self.control_lost else "", self.open_question, self._not_confirmed, self.same_again]
         lines.append(self.seen if self.verdict is Verdict.INCONCLUSIVE else "")
         return tuple(line for line in lines if line)
 
@@ -313,7 +343,7 @@ class AuditResult:
             verbose: Whether all else that is known of the audit follows: method, counts, choices, controls, utility.
         """
         first = f"{self.verdict:<{INDENT}}{self.name}: {self.headline}"
-        lines = [first, self._how_sure, self.seen, *(self._details if verbose else ())]
+        lines = [first, self.part, self._how_sure, self.seen, *(self._details if verbose else ())]
         return f"\n{'':{INDENT}}".join(printable(line) for line in lines if line)
 
     @property
@@ -326,7 +356,7 @@ class AuditResult:
         ]
         shift = [] if self.control is None else self.control.lines[1:]
         cautions = [CONTROL_LOST if self.control_lost else "", *shift, self.open_question, self._not_confirmed]
-        return "; ".join(filter(None, [self.certainty, self.compared.note, *cautions, *failed]))
+        return "; ".join(filter(None, [self.certainty, self.compared.note, *cautions, self.same_again, *failed]))
 
     @property
     def certainty(self) -> str:
@@ -348,7 +378,7 @@ class AuditResult:
             )
             counts = ", ".join(f"{name} {value:,}" for name, value in finding.counts)
             lines += [f"{finding.method}, {finding.selection}; {counts}", *finding.notes, self.under_family]
-        lines += [*self.whole, *self.chosen]
+        lines += [*self.whole[1:], *self.chosen]
         lines.append("" if self.stopped is None else str(self.stopped))
         lines += [f"failed: {said}" for said in self.failed_trials[:FAILED_SHOWN]]
         lines += [] if self.control is None else self.control.lines[:1]

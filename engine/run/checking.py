@@ -72,5 +72,8 @@ def decided(
     """The report of a check, or where that is undecided the one of its undecided tests with more trials."""
     if report.joint is None or report.joint.verdict is not Verdict.UNDECIDED:
         return report
-    more = once_more(spec, {result.name for result in report.undecided})
+    names = {result.name for result in report.undecided if not result.remembers}  # no trials tell memory from a leak
+    if not names:
+        return report
+    more = once_more(spec, names)
     return audit(more, output=f"{folder}-more", listeners=listeners, quiet=quiet)

@@ -310,7 +310,10 @@ def run_missing(
     missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in spared]
     with backend_for(plan, Counter(unit.resources for unit in missing), events, scratch) as backend:
         repeats = plan.spec.run.repeats
-        return run_units(plan.units, backend, store, events, spare=policy.spared, repeats=repeats, hold=policy.held)
+        outcome = run_units(plan.units, backend, store, events, spare=policy.spared, repeats=repeats, hold=policy.held)
+        if looks := policy.looks_for_memory(outcome.finished, outcome.failed.keys()):
+            run_units(looks, backend, store, events)
+        return outcome
 
 
 @contextlib.contextmanager

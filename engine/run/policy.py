@@ -17,8 +17,9 @@ from pathlib import Path
 
 from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.storage.store import UnitStore
+from dpaudit.actors.unit import Unit
 from dpaudit.engine.planning.plan import Plan, PlannedAudit
-from dpaudit.engine.reading.gather import failures_of, follow_ups_told, read_audit
+from dpaudit.engine.reading.gather import failures_of, follow_ups_told, memory_told, read_audit
 from dpaudit.engine.reading.joint import refutes
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.stopping import SequentialReader
@@ -111,6 +112,16 @@ class Policy:
         stages = tuple(self._stage(pair, finished, failed) for pair in self.pairs)
         return self._once("held", stages, lambda: self._keys_waiting(stages))
 
+    def looks_for_memory(self, finished: Set[str], failed: Set[str]) -> tuple[Unit, ...]:
+        """What is run before a violation is said of calls made again and again: in a check, of what is confirmed."""
+        looks = {}
+        for entry in self._plan.audits:
+            if entry.memory is not None and (entry.confirms or not self._one_claim):
+                found = self._result(entry, finished, failed) if finished >= set(entry.tallies) else None
+                if found is not None and found.verdict is Verdict.VIOLATION:
+                    looks[entry.memory.key] = entry.memory
+        return tuple(looks.values())
+
     def results(self, outcome: RunOutcome, folder: Path) -> tuple[AuditResult, ...]:
         """What is read when nothing runs any more, in the order of the spec; the evidence is linked into `scores/`."""
         recorded = self._store.failures()
@@ -127,7 +138,7 @@ class Policy:
             results.append(read_audit(entry, outcome.finished, self._store, reader, failures, evidence))
             if self._one_claim and entry.confirms and refutes(results[-1]):
                 break  # whatever ran beside it already: the same tests are read on one worker and on many
-        return follow_ups_told(self._plan, results)
+        return memory_told(self._plan, self._store, follow_ups_told(self._plan, results))
 
     @cached_property
     def _shared(self) -> frozenset[str]:

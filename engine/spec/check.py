@@ -174,12 +174,16 @@ def _played(mechanism: Any) -> Any:
     return AggregatedLabels(mechanism) if bags_alone else mechanism
 
 
+def _has_face(mechanism: Any, test: CheckTest) -> bool:
+    return isinstance(mechanism, test.face.protocol) and not (test.unless and isinstance(mechanism, test.unless))
+
+
 def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str]]:
     """The tests that state they fit a mechanism and its claim, the cheap ones first; and why games have none."""
     chosen, left_out = [], []
     for name in catalogue("game"):
         fits: Fits = load("game", name).fits
-        played = [test for test in fits.check_tests if isinstance(mechanism, test.face.protocol)]
+        played = [test for test in fits.check_tests if _has_face(mechanism, test)]
         fitting = [test for test in played if claim.relation in test.relations]
         chosen += [Choice(name, test) for test in fitting]
         if not fits.check_tests:

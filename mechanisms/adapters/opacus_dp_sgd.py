@@ -17,7 +17,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.protocols import Model
-from dpaudit.mechanisms.training.private.private_steps import LENGTH, ClaimedSteps, PrivateSteps, StepCanary
+from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.mechanisms.training.recipe import one_of
 from dpaudit.registry import register
 
@@ -173,15 +173,19 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
     import torch
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
-    def watched(own: Any, let_in: Callable[[Any, Any], None]) -> Any:
+    def watched(own: Any, let_in: Callable[[Any, Any, float], None]) -> Any:
         def pre_step(self: Any, closure: Any = None) -> Any:
-            step, moved = len(canary.products), float(self.max_grad_norm) / canary.clip
+            step, moved = canary.step, float(self.max_grad_norm) / canary.clip
             if not canary.asked:  # else a further part of one large batch
-                row = canary.gradient(step, sum(weights.numel() for weights in self.params))
+                samples = [getattr(weights, "grad_sample", None) for weights in self.params]
+                rows = [each.flatten(1) for each in samples if isinstance(each, torch.Tensor)]
+                batch = torch.cat(rows, 1) / moved if len(rows) == len(samples) else None
+                row = canary.gradient(step, sum(weights.numel() for weights in self.params), batch)
                 if row is not None:
                     parts = torch.from_numpy(moved * row).split([weights.numel() for weights in self.params])
+                    clipped = min(1.0, canary.clip / float(np.linalg.norm(row)))
                     for weights, part in zip(self.params, parts, strict=True):
-                        let_in(weights, part.view(weights.shape))
+                        let_in(weights, part.view(weights.shape), clipped)
             moves = own(self, closure)
             if moves:
                 canary.observe(step, torch.cat([weights.grad.flatten() for weights in self.params]) / moved)
@@ -189,11 +193,11 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
 
         return pre_step
 
-    def as_example(weights: Any, part: Any) -> None:
+    def as_example(weights: Any, part: Any, clipped: float) -> None:
         weights.grad_sample = torch.cat([weights.grad_sample, part[None].to(weights.grad_sample)])
 
-    def into_sum(weights: Any, part: Any) -> None:
-        weights.grad += part.to(weights.grad) / LENGTH
+    def into_sum(weights: Any, part: Any, clipped: float) -> None:
+        weights.grad += clipped * part.to(weights.grad)
 
     own, ghost = DPOptimizer.pre_step, DPOptimizerFastGradientClipping.pre_step
     DPOptimizer.pre_step = watched(own, as_example)

@@ -224,8 +224,8 @@ class OwnOpacus:
         require(
             spent <= self.epsilon,
             f"a training must spend at most the claimed epsilon {self.epsilon:g} at delta={self.delta:g}",
-            do=f"Opacus's accountant says so of this one, on {len(train)} rows; claim it, or fix epsilon with "
-            "make_private_with_epsilon",
+            do=f"Opacus's accountant says so of this one, on {len(train):,} rows: of fewer rows, a batch of "
+            "the same size takes a larger share; claim that, or fix epsilon with make_private_with_epsilon",
             spent=f"{spent:g}",
         )
         return _TorchModel(module, train.classes, compute, location(self.train))
@@ -258,5 +258,12 @@ def from_opacus(
         do="write from_opacus(train, engine, delta=1e-5)",
     )
     if epsilon is None:
-        epsilon = math.ceil(_spent_epsilon(engine, delta) * 10**_DIGITS) / 10**_DIGITS
+        spent = _spent_epsilon(engine, delta)
+        require(
+            math.isfinite(spent),
+            f"Opacus's accountant must give a finite epsilon at delta={delta:g}: this training adds hardly any noise",
+            do="add noise, or give the epsilon that is claimed",
+            spent=spent,
+        )
+        epsilon = math.ceil(spent * 10**_DIGITS) / 10**_DIGITS
     return OwnOpacus(train, epsilon, delta)

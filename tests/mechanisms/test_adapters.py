@@ -312,6 +312,10 @@ def test_opacus_is_held_to_its_own_accountant() -> None:
 
     from opacus import PrivacyEngine
 
+    _, bare = user_code.with_opacus(features, torch.from_numpy(NUMBERS.labels), 0)
+    bare.get_epsilon = lambda delta: math.inf
+    with pytest.raises(InputError, match="must give a finite epsilon"):
+        from_opacus(user_code.with_opacus, bare, delta=1e-5)
     with pytest.raises(InputError, match="its accountant has no steps"):
         from_opacus(user_code.with_opacus, PrivacyEngine(), delta=1e-5)
     with pytest.raises(InputError, match="must be an opacus"):

@@ -7,10 +7,12 @@ import sys
 import numpy as np
 import pytest
 from numpy.random import SeedSequence
-from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from dpaudit.claims import Relation
+from dpaudit.engine.games.steps.dp_sgd_steps import StepMidpoint
+from dpaudit.engine.games.steps.step_probes import StepProber
+from dpaudit.engine.games.two_world.canaries import RandomGradient
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import ACCOUNTANTS, OpacusDpSgd, _noise_multiplier
 from dpaudit.mechanisms.compute import Compute
@@ -99,13 +101,10 @@ def test_every_way_of_clipping_trains_and_lets_the_canary_in(clipping: str, grad
     learner = OpacusDpSgd(2_000.0, accountant="rdp", clipping=clipping, grad_sample_mode=grad_sample_mode, model=model)
     train = DIGITS.take(np.arange(400))
 
-    def direction(weights: int) -> NDArray[np.float32]:
-        point = np.random.default_rng(3).normal(size=weights).astype(np.float32)
-        return point / np.float32(np.linalg.norm(point))
-
-    canary = StepCanary(direction, np.random.default_rng(0), clip=1.0, divisor=100)
+    probe = StepProber(StepMidpoint(), 1.0, np.random.default_rng(3), only=RandomGradient())
+    canary = StepCanary(probe, np.random.default_rng(0), clip=1.0, divisor=100)
     learner.show_steps(train, canary, seed=SeedSequence(1), compute=CPU)
-    coins, products = canary.shown()
+    coins, products = probe.shown().coin, probe.shown().features[:, 0]
     assert len(coins) == 16
     apart = products[coins].mean() - products[~coins].mean()
     assert 0.4 < apart < 1.6

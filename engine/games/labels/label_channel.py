@@ -53,6 +53,7 @@ class LabelChannel:
         views={LABEL_MECHANISMS: ChannelView},
         attack="learned-channel",
         estimator="simultaneous-guess-count",
+        repeats_calls=True,
         helps="more `releases`, or more rows",
         check_tests=(
             CheckTest(

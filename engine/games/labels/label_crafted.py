@@ -226,6 +226,7 @@ class LabelCrafted:
         attack="learned-channel",
         estimator="simultaneous-guess-count",
         sharing=most_at_stake,
+        repeats_calls=True,
         helps="more `releases` and `canaries`, or data that the mechanism does not refuse",
         check_tests=(
             CheckTest(

@@ -86,6 +86,7 @@ class LabelRepeats:
         attack="recognised-release",
         estimator="fair-coins",
         independent_trials=True,
+        repeats_calls=True,
         helps="more `trials`",
         check_tests=(
             CheckTest(

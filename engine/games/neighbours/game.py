@@ -8,6 +8,7 @@ Source: Lu et al. (2022), "A General Framework for Auditing Differentially Priva
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -129,6 +130,7 @@ class Neighbours(TrialGame):
         attack="output-set",
         estimator="fair-coins",
         independent_trials=True,
+        repeats_calls=True,
         helps="more `trials`",
         check_tests=CHECK_TESTS,
     )
@@ -363,7 +365,7 @@ def judge_candidate(candidate: Any, search: tuple[Samples, ...]) -> Worth:
     """What one candidate of a `ManyCandidates` is worth on the search samples."""
     known = numbers_to_learn_from(Samples.joined(search))
     if known is None:
-        return Worth(0.0)
+        return Worth(-math.inf)
     summaries, truth = known.summaries(), known.truth
     return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0])))
 
@@ -572,12 +574,13 @@ def limited(near: Samples, far: Samples) -> bool:
     Code that trusts its caller to keep to the range may break any promise outside it; code that limits what it is given
     has promised something of every record.
     """
-    if (near.ending != near.usual_ending).any() or (far.ending != near.usual_ending).any() or not len(near.numbers):
+    if (near.ending != far.ending).any() or (near.ending[near.truth] != near.ending[~near.truth]).any():
         return False
-    if near.usual_ending != f"{near.width[0]} numbers":
+    if near.usual_ending not in {f"{width} numbers" for width in near.width}:
         return False
     for world in (False, True):
-        one, other = (side.where(side.truth == world).summaries() for side in (near, far))
+        of_world = (near.ending == near.usual_ending) & (near.truth == world)
+        one, other = (side.where(of_world).summaries() for side in (near, far))
         if not np.allclose(one, other, rtol=1e-3, atol=1e-9):
             moved, spread = np.abs(np.median(other, 0) - np.median(one, 0)), _spread(one)
             if (moved > 2 * spread).any() or (_spread(other) > 4 * spread).any():

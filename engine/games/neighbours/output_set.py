@@ -1,13 +1,14 @@
 """A learned output set: a classifier of trainings orders their summaries by how much they speak for world 1.
 
 By Neyman and Pearson the best sets are those of the largest likelihood ratio. Each classifier learns on two thirds of
-the search samples and is judged on the last third by the bound it would give; the best learns again on all. A summary
+the search samples and is judged on the last third by its likelihood; the best learns again on all. A summary
 longer than there are samples is narrowed first, on samples that the classifier does not learn from.
 Source: Lu et al. (2022), section 4.2, after Bichsel et al. (2021).
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +20,6 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.errors import InputError, require
-from dpaudit.estimators.scores import Scores
-from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -94,15 +93,17 @@ class OutputSet:
         return self.candidates()[int(np.argmax(worth))]
 
     def worth(self, view: SummaryView) -> float:
-        """The bound that a candidate gives on held-out search samples, in nats; 0 where one world is missing there."""
+        """The mean log-likelihood of held-out search samples' worlds, in nats: of a weak leak and of a rare one alike.
+
+        The lowest there is where one world is missing there.
+        """
         (name,) = self.classifiers
         judged = np.arange(len(view.search)) % JUDGED == JUDGED - 1
         if any(len(np.unique(view.search_truth[part])) < 2 for part in (judged, ~judged)):
-            return 0.0
+            return -math.inf
         likely = self._learned(name, view.search[~judged], view.search_truth[~judged])
-        scores = Scores(_log_odds(likely(view.search[judged])), view.search_truth[judged])
-        estimator = FairCoins()
-        return estimator.bound([estimator.tally(scores)]).lower
+        odds = _log_odds(likely(view.search[judged]))
+        return -float(np.logaddexp(0, np.where(view.search_truth[judged], -odds, odds)).mean())
 
     def _learned(self, name: str, summaries: Floats, truth: Flags) -> Likely:
         from sklearn.exceptions import ConvergenceWarning

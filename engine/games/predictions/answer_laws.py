@@ -135,7 +135,7 @@ def _answered(
             own = seed.child(part, world)
             if laws is not None and draws.sampler == "exact":
                 drawn[part, world] = counted(getattr(laws, world), many, own.rng())
-            elif draws.sampler == "torch" and isinstance(release, GaussianArgmax):
+            elif draws.sampler == "torch" and isinstance(release, GaussianArgmax) and type(release).answers in FORMULAS:
                 count = min(many, draws.simulated)
                 drawn[part, world] = torch_counts(law, release.sigma, count, own, device=compute.device)
             else:
@@ -253,8 +253,14 @@ def _(release: ConfidentArgmax, histograms: Ints) -> Floats | None:
     return found
 
 
+FORMULAS = frozenset(known.answers for known in (GaussianArgmax, LaplaceArgmax, ConfidentArgmax))
+"""The answers that formulas speak of: a subclass with answers of its own is simulated."""
+
+
 def answer_laws(worlds: Worlds, release: Release, seed: Seed) -> AnswerLaws | None:
     """The law of the answers in both worlds; None where the release has no formula."""
+    if type(release).answers not in FORMULAS:
+        return None
     laws = (worlds.one, worlds.zero)
     if isinstance(release, GaussianArgmax) and all(isinstance(law, AlikeTeachers) for law in laws):
         one, zero = (

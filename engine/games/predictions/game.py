@@ -20,6 +20,7 @@ from dpaudit.engine.games.predictions.work import ask_moved, count_runs, craft, 
 from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, require_units
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.answered_queries import AnsweredQuery
+from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor
 from dpaudit.registry import register
 
@@ -27,6 +28,7 @@ VOTING = Capability(
     VotingPredictor, "private predictors (with methods `votes`, `votes_with_canary`, `law` and `release`)"
 )
 ANSWERING = Capability(AnsweringPredictor, "private predictors of one's own (with a method `answers`)")
+SERVICES = Capability(HttpService, "private predictors behind an address")
 POINTS = (1, 2, 4, 8)
 QUERIES_PER_UNIT = 10
 
@@ -42,7 +44,7 @@ def _check_tests(relation: Relation) -> tuple[CheckTest, ...]:
             game={"queries": 20, "runs": 4, "moved_runs": 20, "resamples": 0, "relation": relation.value},
         ),
         CheckTest(
-            ANSWERING,
+            SERVICES,
             (relation,),
             "answers that give a mislabelled record away, run by run",
             trainings=1_000,
@@ -85,6 +87,7 @@ class PrivatePrediction:
         attack="answer-set",
         estimator="answers",
         evidence=AnsweredQuery,
+        repeats_calls=True,
         helps="more `answers`, or with `votes: run` more `full_runs`",
         check_tests=tuple(
             test for relation in (Relation.ADD_REMOVE, Relation.REPLACE) for test in _check_tests(relation)

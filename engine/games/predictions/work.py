@@ -17,7 +17,7 @@ from dpaudit.engine.games.predictions.answer_set import chosen_set
 from dpaudit.errors import require
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.predictors.ensemble import joined
 from dpaudit.mechanisms.predictors.protocol import Added, AnsweringPredictor, PricedPredictor, VotingPredictor
 
@@ -159,8 +159,9 @@ def run_in_full(
             for pair, asked in enumerate(crafted.asked):
                 records = crafted.records.take(crafted.of_pair(pair))
                 more = _with(data, records, replaced=replaced)
-                without.append(_answers(predictor, data, queries, asked, run.child("without", pair), compute))
-                added.append(_answers(predictor, more, queries, asked, run.child("with", pair), compute))
+                features = queries.take(asked).features
+                without.append(answers_of(predictor, data, features, run.child("without", pair), compute))
+                added.append(answers_of(predictor, more, features, run.child("with", pair), compute))
             rows.append(np.concatenate([*added, *without]))
     return Votes(np.stack(rows))
 
@@ -173,14 +174,14 @@ def _with(data: Examples, records: Examples, *, replaced: bool) -> Examples:
     return whole.take(np.concatenate([more, np.arange(len(records), len(data))]))
 
 
-def _answers(predictor: Any, data: Examples, queries: Examples, asked: Ints, seed: Seed, compute: Compute) -> Ints:
-    own, noise = seed.child("run").sequence(), seed.child("noise").rng()
-    features = queries.take(asked).features
+def answers_of(predictor: Any, data: Examples, features: Features, seed: Seed, compute: Compute) -> Ints:
+    """One full run on some data: trains, and answers each query once."""
+    own = seed.child("run").sequence()
     if isinstance(predictor, AnsweringPredictor):
         given = np.asarray(predictor.answers(data, features, seed=own, compute=compute))
-        require(given.shape == asked.shape, "a run must answer each query once", shape=given.shape)
+        require(given.shape == (len(features),), "a run must answer each query once", shape=given.shape)
         return given.astype(np.int64)
-    votes = predictor.votes(data, features, seed=own, compute=compute)
+    votes, noise = predictor.votes(data, features, seed=own, compute=compute), seed.child("noise").rng()
     histograms = predictor.histograms(votes, classes=data.classes, rng=noise)
     releases = releases_of(predictor, features, len(votes), compute)
     each = [release.answers(row[None], noise) for release, row in zip(releases, histograms, strict=True)]

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, ndtri
+from scipy.special import expit, ndtr, ndtri, rel_entr
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.work import Work, unit
+from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, GaussianDP, Relation, SubsampledGaussian
 from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, require_units
+from dpaudit.engine.games.steps.step_probes import StepProber, Steps, StepView
 from dpaudit.engine.games.two_world.canaries import GradientCanary, RandomGradient
-from dpaudit.errors import RunError, SpecError, require
+from dpaudit.errors import InputError, RunError, SpecError, require
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.one_run.step_martingale import StepAccuracy
@@ -45,17 +47,24 @@ TESTED = (
 )
 BELIEVED = 3.0
 """Steps of either kind that must be seen before the claim (a canary adds one clip, the data nothing) is forgotten."""
-
-
-@dataclass(frozen=True, eq=False)
-class StepView:
-    """A step that has just been released, and all before it, whose coins are known by now."""
-
-    # what each released gradient has along the canary, in clips, shape (steps so far,), >= 1 of them; NaN where it was
-    # not finite
-    products: NDArray[np.float64]
-    coins: NDArray[np.bool_]  # whether the canary was let in, shape (steps so far - 1,)
-    shows: ClassVar[str] = "the steps of one training, one after another"
+SEARCHED = 8
+"""Trainings from which on some are made to learn from."""
+FEW_ROWS = (1.5, 8.0)
+"""Rows of an expected batch in trainings on few."""
+FAR_OUT = 30.0
+"""Norm of a row that is copied."""
+MOST_SEARCHED = 12
+"""Trainings to learn from."""
+ROUNDS = 4
+"""In which trainings follow each other, those of one learning from those before."""
+REMEMBERED = 8
+"""Trainings that one learns from, the latest."""
+LATEST = 2
+"""Trainings to learn from by which numbers of rows are compared: those that had learned most."""
+QUIET = 0.6
+"""Share of the claimed variance below which a step's noise is taken for too small."""
+HESITATION = 0.5
+"""By how many square roots of the steps so far another rule must have been right more often to be followed."""
 
 
 @register("game", "dp-sgd-steps", source="Nasr et al. (2023), arXiv:2302.07956, section 5")
@@ -66,8 +75,9 @@ class DpSgdSteps:
     A `claim` in the spec is taken for the step's.
 
     Attributes:
-        canary: Where the canary's gradient points.
-        trainings: How many are made, or at most where `steps` is given; their steps follow each other, >= 1.
+        canary: Where the canary's gradient points; None tries many, step by step, and goes on with what tells most.
+        trainings: How many are made, or at most where `steps` is given, >= 1. Of eight or more, some are made to learn
+            which canaries and which steps tell most, and whether few rows do; the steps of the others count.
         steps: No more trainings are made than have so many steps together, >= 1; None makes all.
         sampling: Whether the step's own sampling has to take the canary too: what is tested is then the subsampled
             step, of which little is seen where few examples are taken. Needs a learner that samples gradients (dp-sgd).
@@ -86,7 +96,7 @@ class DpSgdSteps:
             CheckTest(
                 STEP_LEARNERS,
                 (Relation.ADD_REMOVE,),
-                "noise far too small, clipping that does not bind: step by step of one training",
+                "noise far too small, spared or used again, clipping that does not bind: step by step of one training",
                 trainings=1,
                 scales={"trainings": 1.0},
                 least=1,
@@ -102,12 +112,12 @@ class DpSgdSteps:
                 least=1,
                 variant="many trainings",
                 game={"steps": 4_000},
-                again={"trainings": 4, "steps": 4},
+                again={"trainings": 2, "steps": 2},
             ),
         ),
     )
 
-    canary: GradientCanary = field(default=RandomGradient(), metadata={"kind": "canary"})
+    canary: GradientCanary | None = field(default=None, metadata={"kind": "canary"})
     trainings: int = 1
     steps: int | None = None
     sampling: bool = False
@@ -115,7 +125,7 @@ class DpSgdSteps:
     def __post_init__(self) -> None:
         require(self.trainings >= 1, "trainings must be >= 1", trainings=self.trainings)
         require(self.steps is None or self.steps >= 1, "steps must be >= 1", steps=self.steps)
-        if not isinstance(self.canary, GradientCanary):
+        if self.canary is not None and not isinstance(self.canary, GradientCanary):
             raise SpecError("the game dp-sgd-steps needs a canary that is a gradient: random-gradient, dirac-gradient")
 
     def play(self, setting: Setting, work: Work) -> Played:
@@ -125,28 +135,50 @@ class DpSgdSteps:
             )
         steps: ClaimedSteps = setting.mechanism.claimed_steps(len(setting.parts.target))
         count = self.trainings if self.steps is None else min(self.trainings, -(-self.steps // steps.count))
-        require_units(count + 2)
-        trainings = tuple(
-            work.add(
+        require_units(count + 3)
+        canary = RandomGradient() if self.canary is None and self.sampling else self.canary
+        rows = len(setting.parts.target)
+        sizes = [rows, *(max(2, round(some / steps.private.sample_rate)) for some in FEW_ROWS)]
+        tried = [size for size in sizes if setting.mechanism.claimed_steps(size) == steps]
+        searched = min(MOST_SEARCHED, 3 * (count // 6)) if canary is None and count >= SEARCHED else 0
+
+        def training(number: int, search: Any, earlier: tuple[Unit, ...], size: int) -> Unit:
+            return work.add(
                 train_steps,
                 setting.mechanism,
-                self.canary,
+                setting.attack,
+                canary,
                 setting.required("target"),
+                search,
+                earlier,
+                size=size,
                 sampled=self.sampling,
+                alone=not searched,
                 seed=setting.seed.child("steps", number),
                 label=f"training {number + 1} step by step",
                 **setting.running,
             )
-            for number in range(count)
-        )
+
         on_cpus = setting.resources.on_cpus
-        scores = work.add(score_steps, setting.attack, trainings, label="scores of steps", resources=on_cpus)
-        told = work.add(tell_steps, steps.count * count, label="steps told", resources=on_cpus)
+        before: tuple[Unit, ...] = ()
+        trainings: tuple[Unit, ...] = ()
+        for numbers in in_rounds(range(searched), len(tried)):
+            before += tuple(training(number, None, before, tried[number % len(tried)]) for number in numbers)
+        search = (
+            work.add(learn_steps, before, told_at_most(steps), label="what tells most", resources=on_cpus)
+            if before
+            else None
+        )
+        for numbers in in_rounds(range(searched, count), -(-(count - searched) // ROUNDS)):
+            trainings += tuple(training(number, search, before + trainings, rows) for number in numbers)
+        scores = work.add(score_steps, search, trainings, label="scores of steps", resources=on_cpus)
+        told = work.add(tell_steps, steps.count * len(trainings), label="steps told", resources=on_cpus)
         whole: Claim = setting.mechanism.claim()
         return Played(
             (scores,),
-            trainings=trainings,
+            trainings=before + trainings,
             ceiling=(told,),
+            choices=() if search is None else (search,),
             claim=self.step_claim(steps, whole.delta),
             whole=partial(_whole_training, steps, whole, self.sampling),
         )
@@ -163,11 +195,12 @@ class DpSgdSteps:
 def _whole_training(
     steps: ClaimedSteps, whole: Claim, sampled: bool, finding: Finding, step_claim: Claim
 ) -> tuple[str, ...]:
-    """For a reader: the p-value of the step's claim, the noise that is left, what it costs, what was not tested."""
+    """For a reader: what is claimed of all, the step's p-value, the noise left, what it costs, what was not tested."""
     seen = [some for some in finding.evidence if isinstance(some, StepAccuracy)] if isinstance(finding, Bound) else []
     p_values = [f"p-value of the step's claim: {some.p_value(step_claim.curve):.2g}" for some in seen]
     composed = [_composed(steps, whole, some) for some in seen if some.odds > 0 and not sampled]
-    return (*p_values, *composed, TESTED.format(sampling=", and their sampling" if sampled else ""))
+    claimed = f"claimed epsilon {whole.epsilon:g} at delta={whole.delta:g}"
+    return (claimed, *p_values, *composed, TESTED.format(sampling=", and their sampling" if sampled else ""))
 
 
 def _composed(steps: ClaimedSteps, whole: Claim, seen: StepAccuracy) -> str:
@@ -186,53 +219,123 @@ def _composed(steps: ClaimedSteps, whole: Claim, seen: StepAccuracy) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
-    """What one training showed of each step that it states, all of shape (steps,)."""
+class StepSearch:
+    """What trainings to learn from have shown."""
 
-    coin: NDArray[np.bool_]  # whether it let the canary in
-    product: NDArray[np.float64]  # what the canary saw of the step's gradient; NaN for a step that was not made
+    counts: NDArray[np.bool_]  # which steps of a training count, shape (steps of a training,)
+    size: int  # how many rows are taken
+
+
+def in_rounds(numbers: range, each: int) -> list[range]:
+    """Numbers, so many at a time."""
+    return [numbers[at : at + each] for at in range(0, len(numbers), max(1, each))]
 
 
 @unit
 def train_steps(
-    mechanism: Any, canary: GradientCanary, target: Examples, compute: Compute, *, sampled: bool = False, seed: Seed
+    mechanism: Any,
+    attack: Any,
+    canary: GradientCanary | None,
+    target: Examples,
+    search: StepSearch | None,
+    earlier: tuple[Steps, ...],
+    compute: Compute,
+    *,
+    size: int,
+    sampled: bool = False,
+    alone: bool = False,
+    seed: Seed,
 ) -> Steps:
-    """One training with a canary that each step's own coin lets in, and its sampling, if that is `sampled`, takes."""
-    train = target.writable()
-    claimed = mechanism.claimed_steps(len(train))
-    direction = seed.child("direction").rng()
+    """One training with a canary that each step's own coin lets in, and its sampling, if that is `sampled`, takes.
+
+    On `size` rows, or those that a search found to tell most; where they are not all rows, on copies of one.
+    """
+    claimed = mechanism.claimed_steps(len(target))
+    size = size if search is None else search.size
+    crafted = size != len(target)
+    train = copied_rows(target, size, seed.child("rows").rng()) if crafted else target.writable()
+    before = [one for one in earlier if one.rows == size][-REMEMBERED:]
+    probe = StepProber(
+        attack, claimed.private.noise_multiplier, seed.child("direction").rng(), only=canary, before=before, alone=alone
+    )
     joining = StepCanary(
-        lambda weights: canary.gradient(weights, direction),
-        seed.child("coins").rng(),
-        clip=claimed.private.clip,
-        divisor=claimed.divisor,
-        sampled=sampled,
+        probe, seed.child("coins").rng(), clip=claimed.private.clip, divisor=claimed.divisor, sampled=sampled
     )
-    with threadpool_limits(compute.threads):
-        mechanism.show_steps(train, joining, seed=seed.child("training").sequence(), compute=compute)
-    coins, products = joining.shown()
-    missing = claimed.count - len(coins)
-    require(missing >= 0, f"a training must show the {claimed.count} steps it states", shown=len(coins))
+    with threadpool_limits(compute.threads), np.errstate(all="ignore"):
+        try:
+            mechanism.show_steps(train, joining, seed=seed.child("training").sequence(), compute=compute)
+        except Exception:
+            # A loop need not bear so few rows; the steps it did not make count as wrong guesses.
+            if not crafted:
+                raise
+    if not joining.step and crafted:
+        return Steps.none(claimed.count)
+    if not joining.step:
+        raise InputError("a training must show its steps: it never called `observe`")
+    require(
+        joining.step <= claimed.count,
+        f"a training must show the {claimed.count} steps it states",
+        shown=joining.step,
+    )
     # The number of trials must not depend on them, as it would if a training that breaks off had fewer.
-    return Steps(
-        np.concatenate([coins, np.zeros(missing, np.bool_)]), np.concatenate([products, np.full(missing, np.nan)])
-    )
+    return replace(probe.shown().padded(claimed.count), rows=size)
+
+
+def copied_rows(target: Examples, count: int, rng: np.random.Generator) -> Examples:
+    """Copies of one row, far out, every second one of another class: no training ever fits them."""
+    copies = target.take(np.full(count, int(rng.integers(len(target))))).writable()
+    features = copies.features
+    if isinstance(features, np.ndarray):
+        copies = replace(
+            copies, features=(features * (FAR_OUT / max(float(np.linalg.norm(features[0])), 1.0))).astype("f4")
+        )
+    labels = (copies.labels + np.arange(count) % 2) % target.classes
+    return replace(copies, labels=labels)
 
 
 @unit
-def score_steps(attack: Any, trainings: tuple[Steps, ...]) -> Iterator[StepScores]:
-    """The attack on the steps of all trainings, one after another: of each it sees that step and what was before it."""
-    coins = np.concatenate([steps.coin for steps in trainings])
-    score = np.concatenate([_guessed(attack, steps) for steps in trainings])
+def learn_steps(trainings: tuple[Steps, ...], most: float) -> Outcome[StepSearch]:
+    """How many rows tell most, and which steps to count."""
+    count = len(trainings[0].coin)
+    right = {}
+    for size in dict.fromkeys(one.rows for one in trainings):
+        late = [(one.score[count // 2 :], one.coin[count // 2 :]) for one in trainings if one.rows == size][-LATEST:]
+        right[size] = float(np.mean([((score > 0) == coin)[score != 0].sum() / len(coin) for score, coin in late]))
+    size = max(right, key=lambda one: right[one])
+    quiet = np.max([one.size for one in trainings], axis=0) < QUIET
+    told = np.array([((one.score > 0) == one.coin) & (one.score != 0) for one in trainings])
+    counts = max((np.ones(count, np.bool_), quiet), key=lambda which: _evidence(told[:, which], most))
+    found = "in trainings to learn from, the guess was right in " + ", ".join(
+        f"{share:.0%} of the steps on {rows:,} rows" for rows, share in right.items()
+    )
+    found += (
+        f"; the noise of {counts.sum():,} of {count:,} steps is too small, and these count" if not counts.all() else ""
+    )
+    return Outcome(StepSearch(counts, size), notes=(found,))
+
+
+def told_at_most(steps: ClaimedSteps) -> float:
+    """Probability of a right guess that a step's claim allows."""
+    noise = steps.private.noise_multiplier
+    return float(ndtr(1 / (2 * noise))) if noise else 1.0
+
+
+def _evidence(told: NDArray[np.bool_], most: float) -> float:
+    """What such guesses say against the claim: nats of each step, with as many more at its limit as a round has."""
+    if not told.size or most == 1:
+        return -1.0 if not told.size else 0.0
+    share = (told.sum() + ROUNDS * most) / (told.size + ROUNDS)
+    return float(told.shape[1] * (rel_entr(share, most) + rel_entr(1 - share, 1 - most))) if share > most else 0.0
+
+
+@unit
+def score_steps(search: StepSearch | None, trainings: tuple[Steps, ...]) -> Iterator[StepScores]:
+    """The attack's scores of the steps that count of all trainings, one after another."""
+    counts = np.ones(len(trainings[0].coin), np.bool_) if search is None else search.counts
+    coins, score = (np.concatenate([getattr(one, name)[counts] for one in trainings]) for name in ("coin", "score"))
     if np.isnan(score).any():
-        raise RunError(f"the attack {type(attack).__name__} gave scores that are no numbers")
+        raise RunError("the attack gave scores that are no numbers")
     yield StepScores.kept(coins, score)
-
-
-def _guessed(attack: Any, steps: Steps) -> NDArray[np.float64]:
-    # A view ends where its step does, so that no attack can use what comes later.
-    seen = (StepView(steps.product[: step + 1].copy(), steps.coin[:step].copy()) for step in range(len(steps.coin)))
-    return np.concatenate([attack.score(view) for view in seen])
 
 
 @unit
@@ -245,10 +348,10 @@ def tell_steps(count: int) -> Iterator[StepScores]:
 @register("attack", "step-midpoint", source="Ours, after Nasr et al. (2023), arXiv:2302.07956")
 @dataclass(frozen=True)
 class StepMidpoint:
-    """Guesses that it did where the step lies above the middle of the steps with and without it.
+    """Guesses that it did where a feature of the step lies above the middle of earlier ones with and without it.
 
-    Three rules for the middle, all of them from the past alone; the one that would have been right most often so far is
-    followed (the first at ties):
+    Three rules for the middle of each feature, all of them from the past alone; the one that would have been right most
+    often so far is followed (the first at ties, and the first of all until another is clearly better):
 
     * the canary adds one clip, as it should, to what the data have had along it so far;
     * halfway between the means of the steps with and without it, whatever it adds: gradients that are not clipped;
@@ -259,28 +362,29 @@ class StepMidpoint:
 
     def score(self, view: StepView) -> Floats:
         """Of the last step alone, shape (1,): in clips above the middle; 0 where it was not finite."""
-        x, coins = view.products, np.append(view.coins, False)
-        known = np.isfinite(x)
-        x, seen = np.where(known, x, 0.0), known.astype(np.float64)
+        x, coins = view.features.T, np.append(view.coins, False)
+        known: NDArray[np.bool_] = np.asarray(np.isfinite(x).all(0))
+        x, seen = np.asarray(np.where(known, x, 0.0), np.float64), known.astype(np.float64)
         after = coins & known
         with_it, without = _mean_before(x, after, 1.0), _mean_before(x, known & ~after, 0.0)
         adds = with_it - without
-        data = _sum_before((x - coins) * seen) / (BELIEVED + _sum_before(seen))
-        last = np.concatenate([[0.0], (x - adds * coins)[:-1]])
-        rules = np.stack(
+        data = _sum_before(np.asarray((x - coins) * seen)) / (BELIEVED + _sum_before(seen))
+        last = np.concatenate([np.zeros((len(x), 1)), (x - adds * coins)[:, :-1]], 1)
+        rules = np.concatenate(
             [
                 x - data - 0.5,
                 (x - (with_it + without) / 2) * np.sign(adds),
                 (x - last - adds / 2) * np.sign(adds),
             ]
         )
-        right = ((rules[:, :-1] > 0) == coins[:-1]).sum(1)
+        right = ((rules[:, :-1] > 0) == coins[:-1]).sum(1) - HESITATION * np.sqrt(len(coins))
+        right[:: len(x)] += HESITATION * np.sqrt(len(coins))
         return np.array([rules[int(np.argmax(right)), -1] * seen[-1]])
 
 
 def _sum_before(values: Floats) -> Floats:
     """Of all earlier places, shape as `values`."""
-    return np.cumsum(values) - values
+    return np.asarray(np.cumsum(values, axis=-1) - values)
 
 
 def _mean_before(x: Floats, where: NDArray[np.bool_], believed: float) -> Floats:

@@ -77,6 +77,7 @@ class OpposingGradients(TrialGame):
         attack="crowd-likelihood",
         estimator="fair-coins",
         independent_trials=True,
+        repeats_calls=True,
         helps="more `trials`",
         check_tests=(
             CheckTest(

@@ -129,6 +129,7 @@ class IndMia(TwoWorldGame):
         attack="lira-online",
         estimator="fair-coins",
         independent_trials=True,
+        repeats_calls=True,
         helps="more `trials`",
         check_tests=(
             CheckTest(
@@ -196,6 +197,7 @@ class Mia(TwoWorldGame):
         attack="lira-online",
         estimator="fair-coins",
         independent_trials=True,
+        repeats_calls=True,
         helps="more `trials`",
         check_tests=(
             CheckTest(

@@ -11,15 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.errors import InputError, require
+from dpaudit.errors import require
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Floats = NDArray[np.float64]
+
+MOST_NUMBERS = 20_000_000
+"""Of a batch's gradients that a canary looks at."""
 
 Observer = Callable[[NDArray[np.int64], int, "Tensor", "Tensor"], None]
 """Is shown each step: positions of the models in the list of tasks (A,), the step, the parameters before it (A, P), and
@@ -63,11 +68,20 @@ class ClaimedSteps:
         require(self.divisor > 0, "divisor must be > 0", divisor=self.divisor)
 
 
-LENGTH = 10.0
-"""Norm of the canary's gradient in clips: the training has to clip it itself, and one that does not is seen at once."""
+class StepProbe(Protocol):
+    """Chooses the canary of each step and reads what the step shows; everything in units of the clip."""
 
-Direction = Callable[[int], NDArray[np.float32]]
-"""A vector of norm 1 for a number of weights, shape (weights,)."""
+    def gradient(self, weights: int, batch: Floats | None) -> Floats:
+        """The next canary's gradient before it is clipped, shape (weights,).
+
+        `batch` has the gradients it joins, before they are clipped, shape (batch, weights); None where these are not
+        known.
+        """
+        ...
+
+    def see(self, released: Floats, joined: bool) -> None:
+        """The step's noisy sum, shape (weights,), and whether the canary took part."""
+        ...
 
 
 class StepCanary:
@@ -76,49 +90,44 @@ class StepCanary:
     Attributes:
         clip: The largest norm of one example's gradient, as stated.
         sampled: Whether the step's own sampling has to take the canary as well, once its coin lets it in.
-        coins: Of the steps so far: whether the canary was let in.
-        products: What the released gradients of the steps so far have along the canary, in clips: about 1 where it
-            took part; NaN where a gradient was not finite.
+        step: How many steps have been shown.
+        asked: Whether the current step has asked for the canary and has not been shown yet.
     """
 
     def __init__(
-        self, direction: Direction, rng: np.random.Generator, *, clip: float, divisor: float, sampled: bool = False
+        self, probe: StepProbe, rng: np.random.Generator, *, clip: float, divisor: float, sampled: bool = False
     ) -> None:
-        self.sampled = sampled
-        self.coins: list[bool] = []
-        self.products: list[float] = []
-        self.clip = clip
-        self._direction, self._rng = direction, rng
-        self._unit = clip / divisor
-        self._points: NDArray[np.float32] | None = None
+        self.clip, self.sampled, self.step, self.asked = clip, sampled, 0, False
+        self._probe, self._rng, self._unit = probe, rng, clip / divisor
+        self._weights: int | None = None
+        self._joined = False
 
-    @property
-    def asked(self) -> bool:
-        """Whether the current step has asked for the canary and has not been shown yet."""
-        return len(self.coins) > len(self.products)
-
-    def gradient(self, step: int, weights: int) -> NDArray[np.float32] | None:
+    def gradient(self, step: int, weights: int, batch: Any = None) -> NDArray[np.float32] | None:
         """The canary's gradient before clipping, shape (weights,); None where the step's coin keeps it out.
+
+        `batch` has the other gradients of the step, where they are known, shape (batch, weights).
 
         Raises: InputError when a step asks twice, or out of turn.
         """
         require(
-            step == len(self.products) and not self.asked,
-            f"step {len(self.products)} must ask for its canary once and then be observed; steps are numbered from 0",
+            step == self.step and not self.asked,
+            f"step {self.step} must ask for its canary once and then be observed; steps are numbered from 0",
             asked=step,
         )
-        if self._points is None:
-            self._points = self._direction(weights)
-        require(len(self._points) == weights, f"a gradient must have {len(self._points)} weights", weights=weights)
-        self.coins.append(bool(self._rng.random() < 0.5))
-        return LENGTH * self.clip * self._points if self.coins[-1] else None
+        known = self._weights or weights
+        require(weights == known, f"a gradient must have {known} weights", weights=weights)
+        self._weights, self.asked = weights, True
+        rows = None if batch is None or batch.shape[0] * weights > MOST_NUMBERS else _array(batch) / self.clip
+        row = self._probe.gradient(weights, rows)
+        self._joined = bool(self._rng.random() < 0.5)
+        return (self.clip * row).astype(np.float32) if self._joined else None
 
     def join(self, step: int, gradients: Any) -> Any:
         """The gradients of a batch, not yet clipped, with the canary's behind them if it takes part.
 
         Shape (batch, weights), a NumPy array or a tensor of torch.
         """
-        row = self.gradient(step, gradients.shape[1])
+        row = self.gradient(step, gradients.shape[1], gradients)
         if row is None:
             return gradients
         if isinstance(gradients, np.ndarray):
@@ -133,24 +142,21 @@ class StepCanary:
         Raises: InputError when the step has not asked for its canary, or has another number of weights.
         """
         require(
-            step == len(self.products) and self.asked,
-            f"step {len(self.products)} must ask for its canary (join) before it is observed, once",
+            step == self.step and self.asked,
+            f"step {self.step} must ask for its canary (join) before it is observed, once",
             observed=step,
         )
-        assert self._points is not None
-        array = gradient if isinstance(gradient, np.ndarray) else gradient.detach().cpu().numpy()
-        released = array.astype(np.float64)
+        released = _array(gradient)
         require(
-            released.shape == self._points.shape,
+            released.shape == (self._weights,),
             "an observed gradient must be one vector of all weights",
             shape=released.shape,
-            expected=self._points.shape,
+            expected=(self._weights,),
         )
-        along = float(released @ self._points) / self._unit if np.isfinite(released).all() else np.nan
-        self.products.append(along)
+        self.step, self.asked = step + 1, False
+        self._probe.see(released / self._unit, self._joined)
 
-    def shown(self) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        """Coins and products of all steps, each of shape (steps,); refuses a training that showed none."""
-        if not self.products:
-            raise InputError("a training must show its steps: it never called `observe`")
-        return np.array(self.coins[: len(self.products)]), np.array(self.products)
+
+def _array(given: Any) -> Floats:
+    array = given if isinstance(given, np.ndarray) else given.detach().cpu().numpy()
+    return array.astype(np.float64)

@@ -41,9 +41,9 @@ class OppositeCorners:
     Attributes:
         rows: Of both data sets, >= 2; None takes as many as the data have.
         above: Share of the other rows that stand in the upper corner, in [0, 1], the rest in the lower one; None leaves
-            them as they are in the data. Where the class alone changes all rows stand in the upper corner, and this is
-            the share of the second class.
-        moves: What changes: the "place", the "class", or "both"; with "both" the other rows have a class by corner.
+            them as they are in the data. Where a class changes, all others stand in the lower corner, and this is the
+            share of the second class.
+        moves: What changes: the "place", the "class" of a row in the upper corner, or "both".
         column: In which column the corners differ; -1 takes all of them, -2 every other one upwards and the rest down.
         far: How far beyond the box the corners lie, in its sides, >= 0: for code that limits what it is given.
     """
@@ -59,7 +59,7 @@ class OppositeCorners:
         require(self.above is None or 0 <= self.above <= 1, "above must be in [0, 1]", above=self.above)
         require(self.moves in ("place", "class", "both"), "moves must be place, class or both", moves=self.moves)
         require(self.column >= -2, "column must be >= -2", column=self.column)
-        require(0 <= self.far < 1e9, "far must be in [0, 1e9)", far=self.far)
+        require(0 <= self.far < 1e12, "far must be in [0, 1e12)", far=self.far)
         require(self.rows is None or self.above is not None, "with `rows`, `above` says where the others stand")
 
     @property
@@ -87,11 +87,11 @@ class OppositeCorners:
             if self.moves != "place":  # both classes are there in both worlds: code may refuse to learn from one
                 number = min(max(number, 1), count - copies - 1)
             high = np.arange(count - copies) < number
+            place = np.where(high[:, None], upper, lower)
             if self.moves != "place":
-                labels = high.astype(np.int64)
-            place = upper[None] if self.moves == "class" else np.where(high[:, None], upper, lower)
+                labels, place = high.astype(np.int64), np.repeat(lower[None], count - copies, 0)
             # The records that move are the first rows: they stand before the others.
-            rows = np.concatenate([np.zeros((copies, len(upper))), np.broadcast_to(place, (len(high), len(upper)))])
+            rows = np.concatenate([np.zeros((copies, len(upper))), place])
             others = data.with_(
                 features=rows.astype(np.float32), labels=np.concatenate([np.zeros(copies, np.int64), labels])
             )
@@ -124,8 +124,9 @@ def _variants(cls: type[OppositeCorners]) -> Iterator[tuple[str, OppositeCorners
     yield "(classes, few rows)", cls(FEW, 0.5, "class")
     yield "(all rows)", cls()
     yield "(all rows and classes)", cls(moves="both")
-    yield "(few rows, classes by corner)", cls(FEW, 0.5, "both")
+    yield "(few rows and classes)", cls(FEW, 0.5, "both")
     yield "(beyond the box, equal)", cls(FEW, 0.0, far=FAR)
+    yield "(few rows, into a rare class)", cls(FEW, 0.1, "both")
     yield "(all rows, halves)", cls(None, 0.5)
     yield "(all rows, equal)", cls(None, 0.0)
     yield "(very few rows)", cls(VERY_FEW, 1 / 3)
@@ -138,7 +139,6 @@ def _variants(cls: type[OppositeCorners]) -> Iterator[tuple[str, OppositeCorners
     for share in (0.1, 0.2, 0.45):
         yield f"(classes, few rows, {share:.0%})", cls(FEW, share, "class")
     yield "(classes, all rows, one of the second)", cls(None, 0.0, "class")
-    yield "(few rows, classes by corner, rare)", cls(FEW, 0.1, "both")
 
 
 def _asked(lower: Floats, upper: Floats) -> Floats:

@@ -1,0 +1,574 @@
+"""Loops of DP-SGD as people write them: one honest loop, and classes that change one thing of it.
+
+A loop is a class called as `train(X, y, seed, canary)`: its constructor trains. A step's noise is sigma clips in each
+coordinate of the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.bank import Case
+from dpaudit import from_steps
+
+Floats = NDArray[np.float64]
+
+
+class Loop:
+    """Honest: a perceptron of two classes with one hidden layer, Poisson sampling, flat clip, plain descent."""
+
+    hidden, steps, rate, clip, sigma, divisor, step_size = 8, 200, 0.1, 1.0, 1.0, 70.0, 0.5
+
+    def __init__(self, X: Any, y: Any, seed: int, canary: Any) -> None:
+        self.rng, self.count, self.epoch = np.random.default_rng(seed), 0, round(1 / self.rate)
+        self.weights = self.start(X.shape[1])
+        self.layers = np.cumsum(self.sizes(X.shape[1]))[:-1]
+        self.set_up()
+        for step in range(self.steps):
+            self.count = step
+            taken = self.rng.random(len(X)) < self.rate
+            gradients = canary.join(step, self.gradients(X[taken], y[taken]))
+            released = self.release(gradients)
+            canary.observe(step, released)
+            self.move(released)
+
+    def set_up(self) -> None:
+        """Before the first step."""
+
+    def sizes(self, features: int) -> tuple[int, ...]:
+        return features * self.hidden, self.hidden, self.hidden, 1
+
+    def start(self, features: int) -> Floats:
+        return 0.3 * self.rng.standard_normal(sum(self.sizes(features)))
+
+    def gradients(self, X: Floats, y: Floats) -> Floats:
+        first, bias, last, shift = np.split(self.weights, self.layers)
+        hidden = np.maximum(0, X @ first.reshape(-1, self.hidden) + bias)
+        error = 1 / (1 + np.exp(-np.clip(hidden @ last + shift, -30, 30))) - y
+        back = error[:, None] * last * (hidden > 0)
+        outer = (X[:, :, None] * back[:, None, :]).reshape(len(X), first.size)
+        return np.concatenate([outer, back, error[:, None] * hidden, error[:, None]], 1)
+
+    def release(self, gradients: Floats) -> Floats:
+        summed = self.clipped(gradients).sum(0)
+        return (summed + self.noise(summed)) / self.divisor
+
+    def clipped(self, gradients: Floats) -> Floats:
+        return within(gradients, self.clip)
+
+    def noise(self, summed: Floats) -> Floats:
+        return self.sigma * self.clip * self.rng.standard_normal(summed.size)
+
+    def by_layer(self, gradients: Floats) -> list[Floats]:
+        return np.split(gradients, self.layers, axis=-1)
+
+    def move(self, released: Floats) -> None:
+        self.weights = self.weights - self.step_size * released
+
+
+def within(gradients: Floats, clip: Any) -> Floats:
+    """Rows that are no longer than a clip."""
+    norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+    return np.asarray(gradients * np.minimum(1, clip / np.maximum(norms, 1e-12)))
+
+
+# Honest loops
+
+
+class Logistic(Loop):
+    """Logistic regression."""
+
+    def sizes(self, features: int) -> tuple[int, ...]:
+        return features, 1
+
+    def gradients(self, X: Floats, y: Floats) -> Floats:
+        error = 1 / (1 + np.exp(-np.clip(X @ self.weights[:-1] + self.weights[-1], -30, 30))) - y
+        return np.concatenate([error[:, None] * X, error[:, None]], 1)
+
+
+class Linear(Logistic):
+    """Linear regression."""
+
+    step_size = 0.05
+
+    def gradients(self, X: Floats, y: Floats) -> Floats:
+        error = X @ self.weights[:-1] + self.weights[-1] - y
+        return np.concatenate([error[:, None] * X, error[:, None]], 1)
+
+
+class Wide(Loop):
+    """More weights, another clip, less noise."""
+
+    hidden, clip, sigma = 64, 0.1, 0.8
+
+
+class Quiet(Loop):
+    """More noise."""
+
+    sigma = 2.0
+
+
+class AllRows(Loop):
+    """No sampling: every row in every step."""
+
+    rate, divisor, steps = 1.0, 700.0, 100
+
+
+class Adam(Loop):
+    """Adam on the private gradient."""
+
+    def set_up(self) -> None:
+        self.mean, self.square = np.zeros_like(self.weights), np.zeros_like(self.weights)
+
+    def move(self, released: Floats) -> None:
+        self.mean = 0.9 * self.mean + 0.1 * released
+        self.square = 0.99 * self.square + 0.01 * released**2
+        self.weights = self.weights - 0.05 * self.mean / (np.sqrt(self.square) + 1e-6)
+
+
+class Momentum(Loop):
+    """Momentum of private gradients."""
+
+    def set_up(self) -> None:
+        self.velocity = np.zeros_like(self.weights)
+
+    def move(self, released: Floats) -> None:
+        self.velocity = 0.9 * self.velocity + released
+        self.weights = self.weights - 0.1 * self.velocity
+
+
+class EqualLayers(Loop):
+    """Each layer clipped to its share of the norm; the noise of the whole norm."""
+
+    def clipped(self, gradients: Floats) -> Floats:
+        parts = self.by_layer(gradients)
+        return np.concatenate([within(part, self.clip / np.sqrt(len(parts))) for part in parts], 1)
+
+
+class OwnLayers(Loop):
+    """Each layer has a clip and noise of its own; together they cost what one clip and its noise would."""
+
+    shares = (0.1, 1.0, 0.5, 0.3)
+
+    def clipped(self, gradients: Floats) -> Floats:
+        parts = self.by_layer(gradients)
+        return np.concatenate([within(part, share) for part, share in zip(parts, self.shares, strict=True)], 1)
+
+    def noise(self, summed: Floats) -> Floats:
+        drawn = self.by_layer(self.rng.standard_normal(summed.size))
+        scale = self.sigma * np.sqrt(len(drawn))
+        return np.concatenate([scale * share * part for part, share in zip(drawn, self.shares, strict=True)])
+
+
+class MicroBatches(Loop):
+    """Sums of four gradients after each was clipped."""
+
+    def clipped(self, gradients: Floats) -> Floats:
+        rows = super().clipped(gradients)
+        return np.array([rows[at : at + 4].sum(0) for at in range(0, len(rows), 4)] or np.zeros((0, rows.shape[1])))
+
+
+class NormedGradients(Loop):
+    """Every gradient is made as long as the clip, or nearly so."""
+
+    def clipped(self, gradients: Floats) -> Floats:
+        return self.clip * gradients / (np.linalg.norm(gradients, axis=1, keepdims=True) + 0.01)
+
+
+class DrawnBefore(Loop):
+    """All the noise of the training drawn at once."""
+
+    def set_up(self) -> None:
+        self.drawn = self.sigma * self.clip * self.rng.standard_normal((self.steps, self.weights.size))
+
+    def noise(self, summed: Floats) -> Floats:
+        return self.drawn[self.count]
+
+
+class SinglePrecision(Loop):
+    """In single precision."""
+
+    def release(self, gradients: Floats) -> Floats:
+        return super().release(gradients.astype(np.float32)).astype(np.float32)
+
+
+def torch_images(X: Any, y: Any, seed: int, canary: Any) -> None:
+    """Honest: a small convolutional network of torch on rows taken for signals of one channel; 60 steps."""
+    torch_loop(X, y, seed, canary, whole=False)
+
+
+def torch_images_clipped_whole(X: Any, y: Any, seed: int, canary: Any) -> None:
+    """The sum of the batch is clipped, not each example's gradient."""
+    torch_loop(X, y, seed, canary, whole=True)
+
+
+def torch_loop(X: Any, y: Any, seed: int, canary: Any, *, whole: bool) -> None:
+    import torch
+    from torch import func, nn
+
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Conv1d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * (X.shape[1] - 2), 2))
+    inputs, labels = torch.as_tensor(X, dtype=torch.float32), torch.as_tensor(y)
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+
+    def loss(weights: Any, row: Any, label: Any) -> Any:
+        return nn.functional.cross_entropy(func.functional_call(model, weights, (row[None, None],)), label[None])
+
+    for step in range(60):
+        taken = torch.rand(len(inputs)) < 0.1
+        taken[0] |= not taken.any()  # vmap takes no empty batch
+        each = func.vmap(func.grad(loss), (None, 0, 0))(weights, inputs[taken], labels[taken])
+        gradients = canary.join(step, torch.cat([part.flatten(1) for part in each.values()], 1))
+        if whole:
+            gradients = gradients.sum(0, keepdim=True)
+        summed = (gradients * (1 / gradients.norm(dim=1, keepdim=True).clamp(min=1e-9)).clamp(max=1)).sum(0)
+        noisy = (summed + torch.randn_like(summed)) / 70
+        canary.observe(step, noisy)
+        parts = noisy.split([weight.numel() for weight in weights.values()])
+        for (name, weight), part in zip(list(weights.items()), parts, strict=True):
+            weights[name] = weight - 0.5 * part.view_as(weight)
+
+
+# Loops with a defect: the issue's
+
+
+class OneNoiseForLayers(Loop):
+    """The noise of the longest layer is used for all."""
+
+    def noise(self, summed: Floats) -> Floats:
+        drawn = super().noise(summed)
+        return np.concatenate([drawn[: len(part)] for part in self.by_layer(summed)])
+
+
+class NoiseRecurs(Loop):
+    """Fifty noise vectors, in turn."""
+
+    period = 50
+
+    def set_up(self) -> None:
+        self.drawn = self.sigma * self.clip * self.rng.standard_normal((self.period, self.weights.size))
+
+    def noise(self, summed: Floats) -> Floats:
+        return self.drawn[self.count % self.period]
+
+
+class WeightOutsideClip(Loop):
+    """The last bias is not clipped."""
+
+    def clipped(self, gradients: Floats) -> Floats:
+        return np.concatenate([within(gradients[:, :-1], self.clip), gradients[:, -1:]], 1)
+
+
+class MicroBatchesTogether(Loop):
+    """The mean of four gradients is clipped."""
+
+    def clipped(self, gradients: Floats) -> Floats:
+        groups = [gradients[at : at + 4].mean(0) for at in range(0, len(gradients), 4)]
+        return within(np.array(groups or np.zeros((0, gradients.shape[1]))), self.clip)
+
+
+class BareHundredth(Loop):
+    """No noise in every 100th step."""
+
+    def noise(self, summed: Floats) -> Floats:
+        return super().noise(summed) * (self.count % 100 != 99)
+
+
+class MedianNorm(Loop):
+    """Clip and noise by the median norm of the batch."""
+
+    def release(self, gradients: Floats) -> Floats:
+        self.clip = float(np.median(np.linalg.norm(gradients, axis=1))) if len(gradients) else 0.0
+        return super().release(gradients)
+
+
+class RealBatchSize(Loop):
+    """Divided by the number of gradients there are."""
+
+    def release(self, gradients: Floats) -> Floats:
+        self.divisor = max(1, len(gradients))
+        return super().release(gradients)
+
+
+class MedianOfSome(MedianNorm):
+    """The same; an empty batch is an error."""
+
+    def release(self, gradients: Floats) -> Floats:
+        if not len(gradients):
+            raise ValueError("empty batch")
+        return super().release(gradients)
+
+
+class HalvedHalfWay(Loop):
+    """Half the noise in the second half of the training."""
+
+    def noise(self, summed: Floats) -> Floats:
+        return super().noise(summed) * (0.5 if 2 * self.count >= self.steps else 1)
+
+
+# Their neighbours
+
+
+class OtherLagThenSign(NoiseRecurs):
+    """Noise comes back after 37 steps with its sign changed."""
+
+    period = 37
+
+    def noise(self, summed: Floats) -> Floats:
+        return super().noise(summed) * (-1) ** (self.count // self.period)
+
+
+class SeededEachEpoch(Loop):
+    """The generator of the noise is seeded anew in each epoch."""
+
+    def noise(self, summed: Floats) -> Floats:
+        if self.count % self.epoch == 0:
+            self.drawing = np.random.default_rng(7)
+        return self.sigma * self.clip * self.drawing.standard_normal(summed.size)
+
+
+class PermutedNoise(Loop):
+    """One noise vector for the training, its coordinates permuted in each step."""
+
+    def set_up(self) -> None:
+        self.drawn = self.sigma * self.clip * self.rng.standard_normal(self.weights.size)
+
+    def noise(self, summed: Floats) -> Floats:
+        return self.rng.permutation(self.drawn)
+
+
+class MirroredHalves(Loop):
+    """The second half of the noise is the first one, mirrored."""
+
+    def noise(self, summed: Floats) -> Floats:
+        half = super().noise(summed)[: summed.size // 2]
+        rest = np.zeros(summed.size - 2 * half.size)
+        return np.concatenate([half, rest + half[0], -half[::-1]])
+
+
+class FewDirections(Loop):
+    """Noise of ten dimensions, of the claimed size on average."""
+
+    def set_up(self) -> None:
+        self.basis = self.rng.standard_normal((10, self.weights.size)) / np.sqrt(10)
+
+    def noise(self, summed: Floats) -> Floats:
+        return self.sigma * self.clip * self.rng.standard_normal(10) @ self.basis
+
+
+class BareBias(Loop):
+    """The last bias has no noise."""
+
+    def noise(self, summed: Floats) -> Floats:
+        drawn = super().noise(summed)
+        drawn[-1] = 0
+        return drawn
+
+
+class BareFirstLayer(Loop):
+    """The first layer, an embedding, has no noise."""
+
+    def noise(self, summed: Floats) -> Floats:
+        first, *rest = self.by_layer(super().noise(summed))
+        return np.concatenate([0 * first, *rest])
+
+
+class NoiseByLayerSpread(Loop):
+    """The noise of a layer is scaled by the spread of its weights."""
+
+    def noise(self, summed: Floats) -> Floats:
+        drawn, weights = self.by_layer(super().noise(summed)), self.by_layer(self.weights)
+        return np.concatenate([part * (own.std() or 1) for part, own in zip(drawn, weights, strict=True)])
+
+
+class FirstLayerOutsideClip(Loop):
+    """The first layer is left out of norm and clip."""
+
+    def clipped(self, gradients: Floats) -> Floats:
+        first, *rest = self.by_layer(gradients)
+        return np.concatenate([first, within(np.concatenate(rest, 1), self.clip)], 1)
+
+
+class LayersWithoutShare(Loop):
+    """Each layer is clipped to the whole norm; the noise is that of one."""
+
+    def clipped(self, gradients: Floats) -> Floats:
+        return np.concatenate([within(part, self.clip) for part in self.by_layer(gradients)], 1)
+
+
+class LargestEntry(Loop):
+    """Clipped by the largest entry, not by the norm."""
+
+    def clipped(self, gradients: Floats) -> Floats:
+        largest = np.abs(gradients).max(1, keepdims=True)
+        return gradients * np.minimum(1, self.clip / np.maximum(largest, 1e-12))
+
+
+class SquaredNorm(Loop):
+    """Clipped by the square of the norm."""
+
+    clip = 0.1
+
+    def clipped(self, gradients: Floats) -> Floats:
+        squares = (gradients**2).sum(1, keepdims=True)
+        return gradients * np.minimum(1, self.clip / np.maximum(squares, 1e-12))
+
+
+class SumClipped(Loop):
+    """The sum of the batch is clipped."""
+
+    def clipped(self, gradients: Floats) -> Floats:
+        return within(gradients.sum(0, keepdims=True), self.clip)
+
+
+class PairsTogether(Loop):
+    """Gradients of two rows are added before they are clipped."""
+
+    def clipped(self, gradients: Floats) -> Floats:
+        groups = [gradients[at : at + 2].sum(0) for at in range(0, len(gradients), 2)]
+        return within(np.array(groups or np.zeros((0, gradients.shape[1]))), self.clip)
+
+
+class BareLastBatch(Loop):
+    """The last batch of an epoch has no noise."""
+
+    def noise(self, summed: Floats) -> Floats:
+        return super().noise(summed) * (self.count % self.epoch != self.epoch - 1)
+
+
+class WarmUpBare(Loop):
+    """The first five steps have no noise."""
+
+    def noise(self, summed: Floats) -> Floats:
+        return super().noise(summed) * (self.count >= 5)
+
+
+class NoiseDecays(Loop):
+    """The decay of the step size is applied to the noise too."""
+
+    def noise(self, summed: Floats) -> Floats:
+        return super().noise(summed) * (1 - self.count / self.steps)
+
+
+class NoiseTwiceDivided(Loop):
+    """The noise is divided by the batch size, then added to the sum."""
+
+    def noise(self, summed: Floats) -> Floats:
+        return super().noise(summed) / self.divisor
+
+
+class NoiseWhereMoved(Loop):
+    """Noise only in coordinates where the sum is not 0."""
+
+    def noise(self, summed: Floats) -> Floats:
+        return super().noise(summed) * (summed != 0)
+
+
+class NoiseOverflows(Loop):
+    """Half precision: noise beyond 1.5 deviations overflows and is replaced by 0."""
+
+    def noise(self, summed: Floats) -> Floats:
+        drawn = super().noise(summed)
+        return drawn * (np.abs(drawn) < 1.5 * self.sigma * self.clip)
+
+
+class NoiseOfBatch(Loop):
+    """The noise grows with the batch: sigma times the mean norm of its clipped gradients."""
+
+    def release(self, gradients: Floats) -> Floats:
+        rows = self.clipped(gradients)
+        scale = np.linalg.norm(rows, axis=1).mean() if len(rows) else 0.0
+        return np.asarray((rows.sum(0) + scale * self.noise(rows.sum(0))) / self.divisor)
+
+
+class NoNoiseWhenSmall(Loop):
+    """Steps of fewer than six rows get no noise."""
+
+    rate = 0.01
+
+    def release(self, gradients: Floats) -> Floats:
+        self.small = len(gradients) < 6
+        return super().release(gradients)
+
+    def noise(self, summed: Floats) -> Floats:
+        return super().noise(summed) * (not self.small)
+
+
+class RawMomentum(Loop):
+    """What is shown and moved by has a momentum of gradients that were not clipped."""
+
+    def set_up(self) -> None:
+        self.raw = np.zeros_like(self.weights)
+
+    def release(self, gradients: Floats) -> Floats:
+        released = super().release(gradients) + 0.5 * self.raw
+        self.raw = 0.5 * self.raw + gradients.sum(0) / self.divisor
+        return released
+
+
+class NanBecomesZero(Loop):
+    """A gradient that is too long is taken for broken, and the step for empty."""
+
+    def release(self, gradients: Floats) -> Floats:
+        if len(gradients) and np.abs(gradients).max() > 50:
+            return np.zeros(gradients.shape[1])
+        return super().release(gradients)
+
+
+def _case(defect: Any, twin: Any = None, *, own: Any = Loop, missed: str = "") -> Case:
+    def made(loop: Any) -> Callable[[], Any]:
+        sigma, clip = getattr(loop, "sigma", own.sigma), getattr(loop, "clip", own.clip)
+        steps, rate = getattr(loop, "steps", own.steps), getattr(loop, "rate", own.rate)
+        divisor = getattr(loop, "divisor", own.divisor)
+        return lambda: from_steps(
+            loop, noise_multiplier=sigma, steps=steps, clip=clip, sample_rate=rate, divisor=divisor
+        )
+
+    return Case(made(defect), None if twin is None else made(twin), missed=missed)
+
+
+class _Torch(Loop):
+    steps = 60
+
+
+BANK: dict[str, Case] = {
+    "one noise for layers": _case(OneNoiseForLayers, Logistic),
+    "noise recurs every 50 steps": _case(NoiseRecurs, DrawnBefore),
+    "weight outside the clip": _case(WeightOutsideClip, Linear),
+    "micro-batches clipped together": _case(MicroBatchesTogether, MicroBatches),
+    "every 100th step bare": _case(BareHundredth, Loop),
+    "clip by the median norm": _case(MedianNorm, NormedGradients),
+    "the same, no empty batch": _case(MedianOfSome),
+    "divided by the real batch size": _case(RealBatchSize, AllRows),
+    "sigma halved half-way": _case(HalvedHalfWay, Quiet),
+    "noise comes back negated": _case(OtherLagThenSign, Adam),
+    "seeded each epoch": _case(SeededEachEpoch, Momentum),
+    "permuted noise": _case(PermutedNoise, SinglePrecision),
+    "mirrored halves": _case(MirroredHalves, Wide),
+    "noise of ten dimensions": _case(FewDirections),
+    "bare bias": _case(BareBias, OwnLayers),
+    "bare first layer": _case(BareFirstLayer, EqualLayers),
+    "noise by layer spread": _case(NoiseByLayerSpread),
+    "first layer outside the clip": _case(FirstLayerOutsideClip),
+    "layers without a share": _case(LayersWithoutShare),
+    "clipped by the largest entry": _case(LargestEntry),
+    "squared norm": _case(SquaredNorm),
+    "sum clipped": _case(SumClipped),
+    "pairs clipped together": _case(PairsTogether),
+    "last batch of an epoch bare": _case(BareLastBatch),
+    "first five steps bare": _case(WarmUpBare),
+    "noise decays": _case(NoiseDecays),
+    "noise divided twice": _case(NoiseTwiceDivided),
+    "noise where moved": _case(NoiseWhereMoved),
+    "noise overflows": _case(NoiseOverflows),
+    "noise by the batch's norms": _case(NoiseOfBatch),
+    "small batches bare": _case(NoNoiseWhenSmall),
+    "raw momentum": _case(RawMomentum),
+    "long gradients empty the step": _case(NanBecomesZero),
+    "torch, sum clipped": _case(torch_images_clipped_whole, torch_images, own=_Torch),
+}
+"""The first eight are those of issue 23."""

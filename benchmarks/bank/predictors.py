@@ -1,0 +1,388 @@
+"""Private predictors as a user would write them: noisy votes of neighbours and of teachers, and what goes wrong."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from benchmarks.bank import Case
+from dpaudit import Claim, Relation, from_predictor
+from dpaudit.claims import GaussianDP
+
+PURE = Claim(1.0, relation=Relation.ADD_REMOVE)
+REPLACED = Claim(1.0, relation=Relation.REPLACE)
+GAUSSIAN = Claim.of(GaussianDP(0.5), relation=Relation.ADD_REMOVE, delta=1e-6)
+NEAR_GAUSSIAN = Claim(1.0, 1e-5, relation=Relation.ADD_REMOVE)
+
+
+class Neighbours:
+    """The 15 nearest records vote by their labels; one record moves two counts by one."""
+
+    scale = 2.0  # 2 / epsilon
+
+    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
+        near = np.argsort(((X - query) ** 2).sum(axis=1), kind="stable")[:15]
+        return np.bincount(y[near], minlength=2).astype(float)
+
+    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
+        return rng.laplace(0, self.scale, 2)
+
+    def answer(self, query: Any, data: Any, rng: Any) -> int | None:
+        votes = self.count(query, *data, rng)
+        return int(np.argmax(votes + self.noise(query, *data, rng)))
+
+
+class WithoutNoise(Neighbours):
+    """The winner as it is."""
+
+    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
+        return 0.0
+
+
+class HalfTheNoise(Neighbours):
+    """Scale 1 / epsilon, as if one count moved."""
+
+    scale = 1.0
+
+
+class NoiseOfTheWinner(Neighbours):
+    """Noise is added to the largest count alone, as if it moved alone."""
+
+    scale = 1.0
+
+    def answer(self, query: Any, data: Any, rng: Any) -> int:
+        votes = self.count(query, *data, rng)
+        votes[votes.argmax()] += rng.laplace(0, self.scale)
+        return int(votes.argmax())
+
+
+class SeededByTheQuery(Neighbours):
+    """Whoever asks again gets the same noise, whatever the data."""
+
+    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
+        seed = int(np.abs(query).sum() * 1e6) % 2**32
+        return np.random.default_rng(seed).laplace(0, self.scale, 2)
+
+
+class SeededByTheData(Neighbours):
+    """The noise follows the data and the query alone."""
+
+    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
+        seed = int(np.abs(X).sum() * 1e3 + y.sum() + np.abs(query).sum() * 1e6) % 2**32
+        return np.random.default_rng(seed).laplace(0, self.scale, 2)
+
+
+class NoiseDrawnOnce(Neighbours):
+    """All queries share the noise of the first one."""
+
+    drawn: Any = None
+
+    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
+        if self.drawn is None:
+            self.drawn = super().noise(query, X, y, rng)
+        return self.drawn
+
+
+class NormalOfLaplaceScale(Neighbours):
+    """Normal noise whose deviation is Laplace's scale."""
+
+    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
+        return rng.normal(0, self.scale, 2)
+
+
+class ExactScreening(Neighbours):
+    """Answers only where the exact majority is large; the answer is noisy."""
+
+    def answer(self, query: Any, data: Any, rng: Any) -> int | None:
+        if self.count(query, *data, rng).max() < 10:
+            return None
+        return super().answer(query, data, rng)
+
+
+class NoisyScreening(Neighbours):
+    """The same with half of the budget for either."""
+
+    def answer(self, query: Any, data: Any, rng: Any) -> int | None:
+        votes = self.count(query, *data, rng)
+        if votes.max() + rng.laplace(0, 2.0) < 10:
+            return None
+        return int(np.argmax(votes + rng.laplace(0, 4.0, 2)))
+
+
+class ExactWhereClear(Neighbours):
+    """No noise where the margin is five votes or more."""
+
+    def answer(self, query: Any, data: Any, rng: Any) -> int | None:
+        votes = self.count(query, *data, rng)
+        if abs(votes[1] - votes[0]) >= 5:
+            return int(votes.argmax())
+        return super().answer(query, data, rng)
+
+
+class WeightedByDistance(Neighbours):
+    """Near neighbours count more than one vote, the noise is that of one."""
+
+    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
+        distance = ((X - query) ** 2).sum(axis=1)
+        near = np.argsort(distance, kind="stable")[:15]
+        return np.bincount(y[near], weights=1 / (0.1 + distance[near]), minlength=2)
+
+
+class WithinARadius(Neighbours):
+    """All records within a distance vote; where there are none it says so."""
+
+    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
+        near = ((X - query) ** 2).sum(axis=1) <= 0.25
+        return np.bincount(y[near], minlength=2).astype(float)
+
+    def answer(self, query: Any, data: Any, rng: Any) -> int | None:
+        if not self.count(query, *data, rng).sum():
+            return None
+        return super().answer(query, data, rng)
+
+
+class WithinARadiusAlways(WithinARadius):
+    """The same without saying so."""
+
+    def answer(self, query: Any, data: Any, rng: Any) -> int | None:
+        return Neighbours.answer(self, query, data, rng)
+
+
+class KnowsItsRecords(Neighbours):
+    """A query that is a training record gets that record's label."""
+
+    def answer(self, query: Any, data: Any, rng: Any) -> int | None:
+        same = np.flatnonzero((data[0] == query).all(axis=1))
+        return int(data[1][same[-1]]) if len(same) == 1 else super().answer(query, data, rng)
+
+
+class DrawnUntilRight(Neighbours):
+    """Noise is drawn up to three times, until it does no harm."""
+
+    def answer(self, query: Any, data: Any, rng: Any) -> int | None:
+        exact = int(self.count(query, *data, rng).argmax())
+        for _ in range(3):
+            answer = super().answer(query, data, rng)
+            if answer == exact:
+                break
+        return answer
+
+
+class BudgetSpent(Neighbours):
+    """After ten answers the noise is left out."""
+
+    asked = 0
+
+    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
+        self.asked += 1
+        return super().noise(query, X, y, rng) if self.asked <= 10 else 0.0
+
+
+class NoSubsampling(Neighbours):
+    """The scale is right for neighbours among a fifth of the records; all vote."""
+
+    rate = 0.2
+
+    @property
+    def scale(self) -> float:  # type: ignore[override]
+        return 2 / math.log1p((math.e - 1) / self.rate)
+
+
+class Subsampling(NoSubsampling):
+    """Neighbours among a fifth of the records, drawn for each answer."""
+
+    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
+        kept = rng.random(len(y)) < self.rate
+        return super().count(query, X[kept], y[kept], rng)
+
+
+class Exponential:
+    """The exponential mechanism on the votes of the 15 nearest."""
+
+    factor = 0.5
+
+    def answer(self, query: Any, data: Any, rng: Any) -> int:
+        votes = Neighbours.count(self, query, *data, rng)  # type: ignore[arg-type]
+        weights = np.exp(self.factor * (votes - votes.max()))
+        return int(rng.random() < weights[1] / weights.sum())
+
+
+class ExponentialWithoutTheHalf(Exponential):
+    """Weights exp(epsilon u), not exp(epsilon u / 2)."""
+
+    factor = 1.0
+
+
+class Teachers:
+    """Ten teachers, record i is teacher i mod 10's; each says which class mean is nearer. One vote moves."""
+
+    teachers = 10
+    scale = 2.0
+    means: Any = None
+
+    def parts(self, n: int, rng: Any) -> Any:
+        return [np.arange(teacher, n, self.teachers) for teacher in range(self.teachers)]
+
+    def taught(self, X: Any, y: Any) -> Any:
+        return [X[y == label].mean(axis=0) if (y == label).any() else np.full(X.shape[1], 1e6) for label in (0, 1)]
+
+    def answer(self, query: Any, data: Any, rng: Any) -> int | None:
+        if self.means is None:
+            self.means = [self.taught(data[0][rows], data[1][rows]) for rows in self.parts(len(data[1]), rng)]
+        said = [int(((query - one) ** 2).sum() < ((query - zero) ** 2).sum()) for zero, one in self.means]
+        return self.released(np.bincount(said, minlength=2).astype(float), rng)
+
+    def released(self, votes: Any, rng: Any) -> int | None:
+        return int(np.argmax(votes + rng.laplace(0, self.scale, 2)))
+
+
+class TeachersAtRandom(Teachers):
+    """Each record goes to a teacher drawn at random."""
+
+    def parts(self, n: int, rng: Any) -> Any:
+        teacher = rng.integers(0, self.teachers, n)
+        return [np.flatnonzero(teacher == one) for one in range(self.teachers)]
+
+
+class TeachersWithoutNoise(Teachers):
+    """The most voted class as it is."""
+
+    def released(self, votes: Any, rng: Any) -> int:
+        return int(votes.argmax())
+
+
+class OverlappingTeachers(Teachers):
+    """Each record is in four of the parts."""
+
+    def parts(self, n: int, rng: Any) -> Any:
+        parts = super().parts(n, rng)
+        return [np.concatenate([parts[(one + more) % self.teachers] for more in range(4)]) for one in range(10)]
+
+
+class ShiftingTeachers(Teachers):
+    """Parts of equal size by place: a record more moves the limits of most of them."""
+
+    def parts(self, n: int, rng: Any) -> Any:
+        return np.array_split(np.arange(n)[::-1], self.teachers)
+
+
+class TeachersThatAgree(Teachers):
+    """Refuses where the exact lead is small."""
+
+    def released(self, votes: Any, rng: Any) -> int | None:
+        return None if abs(votes[0] - votes[1]) <= 2 else super().released(votes, rng)
+
+
+class GaussianTeachers(Teachers):
+    """Normal noise of deviation 2 sqrt(2) on two counts that move by one: 0.5-GDP."""
+
+    sigma = 2 * math.sqrt(2)
+
+    def released(self, votes: Any, rng: Any) -> int:
+        return int(np.argmax(votes + rng.normal(0, self.sigma, 2)))
+
+
+class GaussianTeachersHalf(GaussianTeachers):
+    """Half the noise."""
+
+    sigma = math.sqrt(2)
+
+
+class GaussianTeachersWithoutNoise(GaussianTeachers):
+    """No noise."""
+
+    sigma = 0.0
+
+
+class Votes:
+    """Counts of the labels within a distance; noise is added by the audit."""
+
+    weight = 1
+
+    def votes(self, queries: Any, data: Any, rng: Any) -> Any:
+        X, y = data
+        near = ((queries[:, None] - X[None]) ** 2).sum(axis=2) <= 0.25
+        return self.weight * np.stack([(near & (y == label)).sum(axis=1) for label in (0, 1)], axis=1)
+
+
+class VotesCountedThreeTimes(Votes):
+    """Each record votes three times."""
+
+    weight = 3
+
+
+@functools.lru_cache(maxsize=100_000)
+def _memoised(query: bytes, X: bytes, y: bytes) -> int:
+    rows = np.frombuffer(y, np.int64)
+    table = np.frombuffer(X, np.float32).reshape(len(rows), -1)
+    asked = np.frombuffer(query, np.float32)
+    answer = Neighbours().answer(asked, (table, rows), np.random.default_rng())
+    assert answer is not None
+    return answer
+
+
+class Memoised:
+    """Honest by itself: the answer to a query about data is kept in the process."""
+
+    def answer(self, query: Any, data: Any, rng: Any) -> int:
+        X, y = (np.ascontiguousarray(part) for part in data)
+        return _memoised(np.asarray(query, np.float32).tobytes(), X.astype(np.float32).tobytes(), y.tobytes())
+
+
+_KEPT: dict[bytes, Any] = {}
+
+
+class KeptNoise(Neighbours):
+    """Honest by itself: the noise of a query is drawn once in the process."""
+
+    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
+        key = np.asarray(query).tobytes() + np.asarray(X).tobytes() + np.asarray(y).tobytes()
+        if key not in _KEPT:
+            _KEPT[key] = super().noise(query, X, y, rng)
+        return _KEPT[key]
+
+
+def _case(defect: Any, twin: Any = None, claim: Claim = PURE, **more: Any) -> Case:
+    """Of two classes."""
+    made = None if twin is None else (lambda: from_predictor(twin, claim))
+    return Case(lambda: from_predictor(defect, claim), made, **more)
+
+
+BANK = {
+    "without noise": _case(WithoutNoise, Neighbours, true=math.inf),
+    "without noise, replaced": _case(WithoutNoise, Neighbours, REPLACED, true=math.inf),
+    "without noise, delta": _case(WithoutNoise, Neighbours, NEAR_GAUSSIAN, true=math.inf),
+    "half the noise": _case(HalfTheNoise, true=2.0),
+    "half the noise, replaced": _case(HalfTheNoise, claim=REPLACED, true=2.0),
+    "noise of the winner alone": _case(NoiseOfTheWinner),
+    "seeded by the query": _case(SeededByTheQuery, true=math.inf),
+    "seeded by the data": _case(SeededByTheData, true=math.inf),
+    "noise drawn once": _case(NoiseDrawnOnce),
+    "normal for Laplace": _case(
+        NormalOfLaplaceScale,
+        missed="epsilon is exceeded in the tails alone, where few trials are",
+    ),
+    "exact screening": _case(ExactScreening, NoisyScreening, true=math.inf),
+    "exact where clear": _case(ExactWhereClear),
+    "weighted by distance": _case(WeightedByDistance),
+    "within a radius": _case(WithinARadius, WithinARadiusAlways, true=math.inf),
+    "knows its records": _case(KnowsItsRecords, true=math.inf),
+    "drawn until right": _case(DrawnUntilRight),
+    "budget spent": _case(BudgetSpent, true=math.inf),
+    "no subsampling": _case(NoSubsampling, Subsampling, true=math.log1p((math.e - 1) / 0.2)),
+    "exponential without the half": _case(ExponentialWithoutTheHalf, Exponential, true=2.0),
+    "teachers without noise": _case(TeachersWithoutNoise, Teachers, true=math.inf),
+    "teachers without noise, replaced": _case(TeachersWithoutNoise, TeachersAtRandom, REPLACED, true=math.inf),
+    "overlapping teachers": _case(OverlappingTeachers, TeachersAtRandom, true=4.0),
+    "shifting teachers": _case(ShiftingTeachers),
+    "teachers that agree": _case(TeachersThatAgree, true=math.inf),
+    "half of normal noise": _case(GaussianTeachersHalf, GaussianTeachers, GAUSSIAN),
+    "no normal noise": _case(GaussianTeachersWithoutNoise, None, GAUSSIAN, true=math.inf),
+    "votes counted three times": Case(
+        lambda: from_predictor(VotesCountedThreeTimes, GAUSSIAN, sigma=2.0),
+        lambda: from_predictor(Votes, GAUSSIAN, sigma=2.0),
+    ),
+}
