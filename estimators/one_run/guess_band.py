@@ -309,7 +309,7 @@ def _limits(looks: Ints, p: float, levels: Floats) -> Ints:
     guess = np.rint(looks * p - ndtri(np.clip(levels, 1e-300, 0.5)) * spread).astype(np.int64)
     low, high = np.clip(guess - 1, 0, looks), np.clip(guess + 1, 0, looks + 1)
     wider = np.int64(2)
-    while (missed := within(low)).any() and low.any():  # no count below `low` may be in the limit
+    while (missed := within(low) & (low > 0)).any():  # no count below `low` may be in the limit
         low, wider = np.where(missed, np.maximum(low - wider, 0), low), 2 * wider
     wider = np.int64(2)
     while (missed := ~within(high)).any():  # `high` always is

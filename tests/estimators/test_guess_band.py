@@ -204,3 +204,9 @@ def test_the_largest_bound_of_all_right_guesses() -> None:
 def test_counts_that_cannot_be(right: list[int], looks: list[int], message: str) -> None:
     with pytest.raises(InputError, match=message):
         guess_band_epsilon(np.array(right), np.array(looks), significance=0.05)
+
+
+def test_a_limit_of_no_guess_at_all_ends_the_search_of_the_others() -> None:
+    """A level of 1 allows every count; it went on for ever beside one that does not."""
+    found = guess_band._limits(np.array([10, 8_192]), 0.5, np.array([1.0, 0.01]))
+    assert found.tolist() == [0, int(binom.isf(0.01, 8_192, 0.5)) + 1]
