@@ -218,12 +218,12 @@ class AuditResult:
         if not self.of_a_part:
             return self._compared_in_words
         found = "give away more than" if self.verdict is Verdict.VIOLATION else "were not seen to give away more than"
-        return f"{self.whole[0]}; its steps {found} their part of it"
+        return f"{self.whole[0]}; its steps {found} their share"
 
     @property
     def part(self) -> str:
         """Claim and bound of a part alone; "" where nothing is about a part."""
-        return f"of a step: {self._compared_in_words}" if self.of_a_part else ""
+        return f"one step: {self._compared_in_words}" if self.of_a_part else ""
 
     @property
     def _compared_in_words(self) -> str:
