@@ -167,9 +167,7 @@ def _name(call: Callable[[Examples, Seed], Any], data: Examples, seed: Seed) -> 
 def _call(mechanism: Any, compute: Compute) -> Callable[[Examples, Seed], Any]:
     """What one call of a mechanism gives, by the face that games play; their rooms are loaded where they are played."""
     if isinstance(mechanism, LabelMechanism):
-        from dpaudit.engine.games.labels.label_releases import released_anew
-
-        return lambda data, seed: released_anew(mechanism, data, seed)
+        return lambda data, seed: _labels(mechanism, data, seed)
     if isinstance(mechanism, AnsweringPredictor | VotingPredictor):
         from dpaudit.engine.games.predictions.work import answers_of
 
@@ -179,6 +177,15 @@ def _call(mechanism: Any, compute: Compute) -> Callable[[Examples, Seed], Any]:
 
         return lambda data, seed: _summary(mechanism, as_numbers(data, "box"), seed.sequence(), compute)
     return lambda data, seed: mechanism.fit(data, seed=seed.sequence(), compute=compute).probabilities(data.features)
+
+
+def _labels(mechanism: Any, data: Examples, seed: Seed) -> NDArray[np.int64]:
+    from dpaudit.engine.games.labels.label_releases import released_anew
+
+    made = released_anew(mechanism, data, seed)
+    if made.failure:
+        raise RunError(made.failure)
+    return made.symbols
 
 
 def _summary(mechanism: Any, data: Examples, seed: np.random.SeedSequence, compute: Compute) -> Any:
