@@ -179,13 +179,13 @@ def _call(mechanism: Any, compute: Compute) -> Callable[[Examples, Seed], Any]:
     return lambda data, seed: mechanism.fit(data, seed=seed.sequence(), compute=compute).probabilities(data.features)
 
 
-def _labels(mechanism: Any, data: Examples, seed: Seed) -> NDArray[np.int64]:
+def _labels(mechanism: LabelMechanism, data: Examples, seed: Seed) -> NDArray[np.int64]:
     from dpaudit.engine.games.labels.label_releases import released_anew
 
     made = released_anew(mechanism, data, seed)
     if made.failure:
         raise RunError(made.failure)
-    return made.symbols
+    return np.append(made.symbols, made.form)
 
 
 def _summary(mechanism: Any, data: Examples, seed: np.random.SeedSequence, compute: Compute) -> Any:

@@ -117,7 +117,7 @@ class Policy:
         looks = {}
         for entry in self._plan.audits:
             if entry.memory is not None and (entry.confirms or not self._one_claim):
-                found = self._result(entry, finished, failed) if finished >= set(entry.tallies) else None
+                found = self._result(entry, finished, failed)
                 if found is not None and found.verdict is Verdict.VIOLATION:
                     looks[entry.memory.key] = entry.memory
         return tuple(looks.values())

@@ -222,7 +222,7 @@ def test_half_of_a_budget_of_trainings_is_kept_to_play_a_look_again() -> None:
     larger = check_spec(CheckRequest(DpSgd(1.0), budget="300 trainings"))
     one, steps, crowd, far = larger.audits
     assert (one.game.trainings, larger.confirmatory(one).game.trainings) == (1, 4)
-    assert (steps.game.trainings, larger.confirmatory(steps).game.trainings) == (64, 150)
+    assert (steps.game.trainings, larger.confirmatory(steps).game.trainings) == (64, 128)
     # A training on a crowd counts as a twentieth: 3,000 of them may be kept.
     assert (crowd.game.trials, larger.confirmatory(crowd).game.trials) == (1_024, 2_000)
     assert (far.game.trials, larger.confirmatory(far).game.trials) == (8, 16)
