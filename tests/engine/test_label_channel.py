@@ -27,9 +27,11 @@ from dpaudit.engine.games.labels.label_releases import (
 from dpaudit.engine.games.labels.label_repeats import RecognisedRelease, RepeatsView
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
 from dpaudit.engine.games.reference import PairedLabels
+from dpaudit.engine.planning.asked_twice import Memory, look_for_memory
 from dpaudit.errors import RunError
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.planted.labels import ConstantSeedResponse, OneDrawPerLabelResponse
@@ -286,3 +288,11 @@ def test_one_row_in_97_is_found(tmp_path: Path) -> None:
     """Seven such canaries a release: missed below 1e-6."""
     (result,) = played(FewPlacesBare(1.0), "label-channel", tmp_path).results
     assert result.epsilon > 2
+
+
+def test_releases_of_labels_are_compared_by_what_they_say() -> None:
+    """Honest noise differs between two calls, and so do calls that fail."""
+    train = Examples(np.zeros((300, 1), np.float32), np.arange(300) % 10, 10)
+    for honest in (RandomizedResponse(1.0), TellsByFailing(1.0)):
+        assert look_for_memory(honest, b"", train, Compute(), seed=Seed(1)) == Memory(0.0)
+    assert look_for_memory(ConstantSeedResponse(1.0), b"", train, Compute(), seed=Seed(1)).alike == 1.0
