@@ -39,7 +39,7 @@ SPEC = Path(__file__).parent.parent / "examples" / "dp-sgd-steps.yaml"
 def one_run(entry: PlannedAudit, shared: Any, number: int) -> dict[str, Any]:
     """One training with a seed of its own, and what its steps show."""
     began = time.perf_counter()
-    game, target = entry.audit.game, shared[entry.game.units[0].shared[0]]
+    game, target = entry.audit.game, shared[entry.game.trainings[0].shared[0]]
     seed = Seed(number).child("honest")
     audited, attack = entry.audit.mechanism, entry.audit.attack
     steps = train_steps(
