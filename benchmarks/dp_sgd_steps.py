@@ -41,8 +41,11 @@ def one_run(entry: PlannedAudit, shared: Any, number: int) -> dict[str, Any]:
     began = time.perf_counter()
     game, target = entry.audit.game, shared[entry.game.units[0].shared[0]]
     seed = Seed(number).child("honest")
-    steps = train_steps(entry.audit.mechanism, game.canary, target, Compute(), sampled=game.sampling, seed=seed)
-    (scores,) = score_steps(entry.audit.attack, (steps,))
+    audited, attack = entry.audit.mechanism, entry.audit.attack
+    steps = train_steps(
+        audited, attack, game.canary, target, None, (), Compute(), size=len(target), alone=True, seed=seed
+    )
+    (scores,) = score_steps(None, (steps,))
     estimator, curve = entry.audit.estimator, entry.effective_claim.curve
     tally = estimator.tally(scores)
     odds = 2 * np.arctanh(curve.delta(0.0))

@@ -542,7 +542,10 @@ BANK: dict[str, Case] = {
     "micro-batches clipped together": _case(MicroBatchesTogether, MicroBatches),
     "every 100th step bare": _case(BareHundredth, Loop),
     "clip by the median norm": _case(MedianNorm, NormedGradients),
-    "the same, no empty batch": _case(MedianOfSome),
+    "the same, no empty batch": _case(
+        MedianOfSome,
+        missed="an empty batch breaks the training off where few rows are tried, and many rows hardly move a median",
+    ),
     "divided by the real batch size": _case(RealBatchSize, AllRows),
     "sigma halved half-way": _case(HalvedHalfWay, Quiet),
     "noise comes back negated": _case(OtherLagThenSign, Adam),
@@ -554,11 +557,17 @@ BANK: dict[str, Case] = {
     "bare first layer": _case(BareFirstLayer, EqualLayers),
     "noise by layer spread": _case(NoiseByLayerSpread),
     "first layer outside the clip": _case(FirstLayerOutsideClip),
-    "layers without a share": _case(LayersWithoutShare),
+    "layers without a share": _case(
+        LayersWithoutShare,
+        missed="no canary is as long in every layer: layers are not known; found with some seeds and data alone",
+    ),
     "clipped by the largest entry": _case(LargestEntry),
     "squared norm": _case(SquaredNorm),
     "sum clipped": _case(SumClipped),
-    "pairs clipped together": _case(PairsTogether),
+    "pairs clipped together": _case(
+        PairsTogether,
+        missed="the partner's gradient is shorter than the clip; found with some seeds alone",
+    ),
     "last batch of an epoch bare": _case(BareLastBatch),
     "first five steps bare": _case(WarmUpBare),
     "noise decays": _case(NoiseDecays),
@@ -567,8 +576,14 @@ BANK: dict[str, Case] = {
     "noise overflows": _case(NoiseOverflows),
     "noise by the batch's norms": _case(NoiseOfBatch),
     "small batches bare": _case(NoNoiseWhenSmall),
-    "raw momentum": _case(RawMomentum),
-    "long gradients empty the step": _case(NanBecomesZero),
+    "raw momentum": _case(
+        RawMomentum,
+        missed="a step is guessed before the next one, which has what was not clipped",
+    ),
+    "long gradients empty the step": _case(
+        NanBecomesZero,
+        missed="no canary has a single weight beyond 50 clips",
+    ),
     "torch, sum clipped": _case(torch_images_clipped_whole, torch_images, own=_Torch),
 }
 """The first eight are those of issue 23."""

@@ -10,12 +10,22 @@ import pytest
 from numpy.random import SeedSequence
 from scipy.stats import binom
 
+from benchmarks.bank.loops import (
+    BareBias,
+    BareFirstLayer,
+    Loop,
+    MirroredHalves,
+    NoiseOverflows,
+    OneNoiseForLayers,
+    OwnLayers,
+    SeededEachEpoch,
+)
 from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit, load_spec
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import GaussianDP, SubsampledGaussian
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.steps.dp_sgd_steps import DpSgdSteps, StepMidpoint, score_steps, train_steps
+from dpaudit.engine.games.steps.dp_sgd_steps import DpSgdSteps, StepMidpoint, learn_steps, score_steps, train_steps
 from dpaudit.engine.games.steps.step_probes import StepProber, Steps, StepView
 from dpaudit.engine.games.two_world.canaries import RandomGradient
 from dpaudit.engine.planning.plan import make_plan
@@ -305,3 +315,57 @@ def test_opacus_shows_its_steps_as_it_is() -> None:
     assert abs(products[coins].mean() - 1) < limit
     assert abs(products[~coins].mean()) < limit
     assert np.std(products) > 0.3 * claimed.private.noise_multiplier
+
+
+class Short(Loop):
+    """The honest loop of the bank, shorter."""
+
+    steps = 60
+
+
+class ShortLayers(OwnLayers):
+    """Layers with clips and noise of their own."""
+
+    steps = 60
+
+
+def told_by(loop: type[Loop], seed: int) -> float:
+    """P-value of the step's claim after one training that tries all canaries."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, 300)
+    data = Examples((rng.standard_normal((300, 5)) + labels[:, None]).astype(np.float32), labels, 2, "drawn")
+    own = from_steps(loop, noise_multiplier=loop.sigma, steps=loop.steps, sample_rate=loop.rate, divisor=loop.divisor)
+    steps = train_steps(own, StepMidpoint(), None, data, None, (), Compute(), size=300, alone=True, seed=Seed(seed))
+    (scores,) = score_steps(None, (steps,))
+    return StepAccuracy(StepMartingale().tally(scores), 0.0).p_value(GaussianDP(1 / loop.sigma))
+
+
+@pytest.mark.parametrize(
+    "loop", [OneNoiseForLayers, SeededEachEpoch, MirroredHalves, BareBias, BareFirstLayer, NoiseOverflows]
+)
+def test_noise_that_is_shared_used_again_or_spares_weights_is_seen_in_one_training(loop: type[Loop]) -> None:
+    """The seed is fixed; of each loop 20 of 20 other seeds told too."""
+    assert told_by(loop, 1) < 0.001
+
+
+def test_honest_loops_are_refuted_no_more_often_than_stated_whatever_the_canaries_try() -> None:
+    """False failure < 1e-4."""
+    p_values = np.array([told_by(loop, seed) for loop in (Short, ShortLayers) for seed in range(30)])
+    assert (p_values <= 0.05).sum() <= binom.ppf(1 - 1e-4, 60, 0.05)
+
+
+def test_the_steps_and_rows_that_count_are_chosen_by_trainings_to_learn_from() -> None:
+    """Every tenth step told and bare: these alone count; where all tell, all do."""
+    rng = np.random.default_rng(4)
+
+    def training(rows: int, every: int) -> Steps:
+        coin, bare = rng.random(100) < 0.5, np.arange(100) % every == every - 1
+        score = np.where(bare | (rng.random(100) < 0.6), 1.0, -1.0) * np.where(coin, 1, -1)
+        blank = np.zeros(100, np.int64)
+        return Steps(coin, blank, np.zeros((100, 2)), score, np.where(bare, 0.0, 1.0), rows)
+
+    some = learn_steps(tuple(training(300, 10) for _ in range(6)), 0.69).value
+    np.testing.assert_array_equal(np.flatnonzero(some.counts), np.arange(9, 100, 10))
+    every = learn_steps((training(300, 200), training(15, 1), training(300, 200), training(15, 1)), 0.69).value
+    assert every.counts.all()
+    assert every.size == 15
