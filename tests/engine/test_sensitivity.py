@@ -100,15 +100,13 @@ def refusing(X: Any, y: Any, seed: int) -> Any:
     [(clipped_mean, True), (unseeded_clipped_mean, True), (mean, False), (own_range, False), (refusing, False)],
 )
 def test_only_code_that_limits_what_it_is_given_is_asked_beyond_the_box(train: Any, asked: bool) -> None:
-    """The third has noise of its own: it fails once in thousands when all is well."""
+    """The second has noise of its own and is asked in about 85 of 100 tries: twelve in a row fail once in 10^9."""
     near = OppositeCorners(21, 0.0, far=1e4)
     assert near.farther is not None
     mechanism = from_summary(train, REPLACE)
-    first, second = (
-        drawn(mechanism, one.worlds(DATA, 1, np.random.default_rng(0)), 16, 3, paired=True)
-        for one in (near, near.farther)
-    )
-    assert limited(first, second) is asked
+    worlds = [one.worlds(DATA, 1, np.random.default_rng(0)) for one in (near, near.farther)]
+    tries = (limited(*(drawn(mechanism, one, 16, 3, paired=True) for one in worlds)) for _ in range(12))
+    assert any(tries) is asked
 
 
 def same_noise(X: Any, y: Any, seed: int) -> Any:
