@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from dpaudit import Claim, Relation, RunOptions, Verdict, check
+from dpaudit import Claim, Relation, Report, RunOptions, Verdict, check
 from dpaudit.mechanisms.adapters.diffprivlib import PYTHON
 
 ROOT = Path(__file__).parent.parent
@@ -138,20 +138,16 @@ HONEST = {
 }
 
 
+def checked_here(mechanism: Any, data: Any, **asked: Any) -> Report:
+    """The report of a check in this process, which leaves no run folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        return check(mechanism, data, run=HERE, output=Path(folder) / "run", quiet=True, **asked)
+
+
 def run(name: str, checked: Checked, seed: int) -> dict[str, Any]:
     """One check."""
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        report = check(
-            checked.mechanism,
-            checked.data,
-            claim=checked.claim,
-            budget=checked.budget,
-            seed=seed,
-            run=HERE,
-            output=Path(folder) / "run",
-            quiet=True,
-        )
+    report = checked_here(checked.mechanism, checked.data, claim=checked.claim, budget=checked.budget, seed=seed)
     joint = report.joint
     assert joint is not None
     look = joint.deciding

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.check_defects import FLAT_DIGITS, HERE
-from dpaudit import Claim, Relation, Report, Verdict, check, from_summary
+from benchmarks.check_defects import FLAT_DIGITS, checked_here
+from dpaudit import Claim, Relation, Report, Verdict, from_summary
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd, dp_sgd_epsilon
 from dpaudit.mechanisms.models.networks import Mlp
 
@@ -55,8 +54,7 @@ MECHANISMS: dict[str, Callable[[float], tuple[Any, Claim, Any]]] = {
 
 def checked(made: tuple[Any, Claim, Any], seed: int) -> Report:
     mechanism, claim, data = made
-    with tempfile.TemporaryDirectory() as folder:
-        return check(mechanism, data, claim=claim, seed=seed, run=HERE, output=Path(folder) / "run", quiet=True)
+    return checked_here(mechanism, data, claim=claim, seed=seed)
 
 
 def main(output: Path, honest: int = 2, planted: int = 10, *names: str) -> None:

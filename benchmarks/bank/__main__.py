@@ -14,19 +14,16 @@ import json
 import pkgutil
 import statistics
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import benchmarks.bank as bank
 from benchmarks.bank import Case
+from benchmarks.check_defects import checked_here, lines
 from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
-from dpaudit import RunOptions, check
-
-HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 
 
 def cases() -> dict[str, Case]:
@@ -45,20 +42,10 @@ def run(name: str, case: Case, seed: int, twin: bool) -> dict[str, Any]:
     assert made is not None
     began = time.monotonic()
     line: dict[str, Any] = {"case": name, "twin": twin, "seed": seed}
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            report = check(
-                made(),
-                case.data,
-                claim=case.claim,
-                budget=case.budget,
-                seed=seed,
-                run=HERE,
-                output=Path(folder) / "run",
-                quiet=True,
-            )
-        except Exception as err:  # a check that breaks off is a result too
-            return line | {"verdict": type(err).__name__, "game": None, "headline": str(err), "seconds": 0.0}
+    try:
+        report = checked_here(made(), case.data, claim=case.claim, budget=case.budget, seed=seed)
+    except Exception as err:  # a check that breaks off is a result too
+        return line | {"verdict": type(err).__name__, "game": None, "headline": str(err), "seconds": 0.0}
     joint = report.joint
     assert joint is not None
     look = joint.deciding
@@ -69,12 +56,6 @@ def run(name: str, case: Case, seed: int, twin: bool) -> dict[str, Any]:
         "played": {result.name: result.headline for result in report.results},
         "seconds": round(time.monotonic() - began, 1),
     }
-
-
-def lines(output: Path) -> Iterator[dict[str, Any]]:
-    """The runs made so far."""
-    if output.exists():
-        yield from map(json.loads, output.read_text(encoding="utf-8").splitlines())
 
 
 def main(output: Path, what: str = "defects", runs: int = 1, seconds: float = 1e9, *names: str) -> None:

@@ -23,7 +23,6 @@ from dpaudit.actors.work import call_of, unit, value_of
 from dpaudit.errors import RunError, shortened
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor
 from dpaudit.mechanisms.protocols import LabelMechanism, SampledLearner, SummarisedLearner
 
 FIRST = 8
@@ -168,6 +167,8 @@ def _call(mechanism: Any, compute: Compute) -> Callable[[Examples, Seed], Any]:
     """What one call of a mechanism gives, by the face that games play; their rooms are loaded where they are played."""
     if isinstance(mechanism, LabelMechanism):
         return lambda data, seed: _labels(mechanism, data, seed)
+    from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor  # most audits have none
+
     if isinstance(mechanism, AnsweringPredictor | VotingPredictor):
         from dpaudit.engine.games.predictions.work import answers_of
 

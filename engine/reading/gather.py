@@ -25,7 +25,7 @@ from dpaudit.engine.planning.asked_twice import Memory
 from dpaudit.engine.planning.counting import WORTH_S, bound_seconds, control_estimator
 from dpaudit.engine.planning.plan import Plan, PlannedAudit
 from dpaudit.engine.planning.power import ceiling_bound
-from dpaudit.engine.reading.detectable import detectable_factor
+from dpaudit.engine.reading.detectable import MAX_ROWS, detectable_factor
 from dpaudit.engine.reading.joint import refutes
 from dpaudit.engine.reading.result import AuditResult, Ceiling, Failure
 from dpaudit.engine.reading.shift import ShiftControl, rows_needed, shift_control
@@ -35,7 +35,7 @@ from dpaudit.engine.spec.audit_spec import Audit
 from dpaudit.engine.spec.build import in_words
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
-from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.scores import Scores
 
 
 def read_audit(
@@ -226,14 +226,20 @@ class _Finished:
 
     def detectable_factor(self, claim: Claim) -> float | None:
         """How many times too small the noise must be to be found; None where the scores cannot say."""
-        entry, estimator = self._entry, self._audit.estimator
-        if not issubclass(type(estimator), ScoreEstimator):
+        entry = self._entry
+        estimator: Any = self._audit.estimator
+        if estimator.evidence is not Scores:
             return None
-        stored = [key for key in entry.scores if key in self._keys]
-        scores = [each for key in stored for each in decode(self._store.read(key), Scores)]
+        scores: list[Scores] = []
+        rows = 0
+        for key in entry.scores:
+            if key in self._keys:
+                scores += decode(self._store.read(key), Scores)
+                rows = sum(each.score.size for each in scores)
+            if rows > MAX_ROWS:  # no more of them are read than are looked at
+                return None
         replays = len(self._tallies) if entry.reading is Reading.PER_REPLAY else 1
-        rows = sum(each.score.size for each in scores) // replays
-        if not scores or bound_seconds(estimator, replays, rows) / replays > WORTH_S / 4:
+        if not scores or bound_seconds(estimator, replays, rows // replays) / replays > WORTH_S / 4:
             return None
         sure = replace(estimator, confidence=entry.last_confidence or estimator.confidence)
         return detectable_factor(sure, scores, claim.curve, replays=replays)

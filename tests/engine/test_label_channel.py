@@ -18,8 +18,8 @@ from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.labels.label_releases import (
     ChannelView,
+    LabelOutcome,
     LabelReleases,
-    Release,
     hidden_half,
     release_all,
     released_anew,
@@ -254,7 +254,7 @@ def test_what_failed_is_a_symbol_and_a_form() -> None:
                 raise self.said("no")
             return self.said
 
-    def outcome(said: Any) -> Release:
+    def outcome(said: Any) -> LabelOutcome:
         return released_anew(Says(said), train, Seed(0))
 
     assert outcome(np.array([0, 2, 1])).symbols.tolist() == [0, 2, 1]

@@ -24,9 +24,9 @@ from dpaudit.claims import Relation
 from dpaudit.engine.games.labels.label_releases import (
     HIDDEN,
     ChannelView,
+    LabelOutcome,
     LabelReleases,
     PairedReleases,
-    Release,
     guessed,
     hidden_half,
     released_anew,
@@ -318,7 +318,7 @@ class LabelCrafted:
         return Played((guesses,), trainings=fresh, ceiling=(told,), choices=(choice,))
 
 
-def released_symbols(mechanism: Any, train: Examples, design: Design, seed: Seed, compute: Compute) -> Release:
+def released_symbols(mechanism: Any, train: Examples, design: Design, seed: Seed, compute: Compute) -> LabelOutcome:
     """What a copy of the mechanism that has released nothing before says of its training labels, those at stake first.
 
     A label mechanism says a class. A learner's model says the likeliest class of each row; where labels at stake are of
@@ -328,12 +328,12 @@ def released_symbols(mechanism: Any, train: Examples, design: Design, seed: Seed
         moved = released_anew(mechanism, train.with_(labels=np.roll(train.labels, design.place)), seed)
         return replace(moved, symbols=np.roll(moved.symbols, -design.place))
     try:
-        return Release(_said(mechanism, train, design, seed, compute), 0)
+        return LabelOutcome(_said(mechanism, train, design, seed, compute), 0)
     except BaseException as err:  # whatever the mechanism raises may tell of its labels
         if from_outside(err):
             raise
         symbols = symbols_of(mechanism, design, train.classes)
-        return Release.failed(len(train), symbols, type(err).__name__, f"{type(err).__name__}: {shortened(err)}")
+        return LabelOutcome.failed(len(train), symbols, type(err).__name__, f"{type(err).__name__}: {shortened(err)}")
 
 
 def _said(mechanism: Any, train: Examples, design: Design, seed: Seed, compute: Compute) -> Ints:
@@ -367,7 +367,7 @@ class Tried:
 @unit
 def try_design(mechanism: Any, count: int, design: Design, target: Examples, compute: Compute, *, seed: Seed) -> Tried:
     """Releases one data set `count` times; each release's seeds are children of `seed`."""
-    planted, released = [], list[Release]()
+    planted, released = [], list[LabelOutcome]()
     features = crafted_features(target.features, design)
     for release in range(count):
         own = seed.child(release)
@@ -458,7 +458,7 @@ def release_crafted(
     design = designs[taken.number]
     count = min(most, -(-canaries // design.stake), max(1, MOST_ROWS // design.size))
     features = crafted_features(target.features, design)
-    released, asked, failures = list[Release](), [], []
+    released, asked, failures = list[LabelOutcome](), [], []
     for release in range(part, count, parts):
         own = seed.child(release)
         rng = own.child("labels").rng()

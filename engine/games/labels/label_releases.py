@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Release:
+class LabelOutcome:
     """What came of one call: symbols, and the form they came in. A failure is an outcome like any other."""
 
     symbols: Ints  # labels in 0 .. K - 1, else K .. K + NOT_LABELS - 1, shape (n,)
@@ -34,7 +34,7 @@ class Release:
     failure: str = ""  # what was raised, or what is wrong with the shape; "" where each row has its number
 
     @classmethod
-    def failed(cls, rows: int, classes: int, form: str, failure: str) -> Release:
+    def failed(cls, rows: int, classes: int, form: str, failure: str) -> LabelOutcome:
         return cls(np.full(rows, classes), code(form), failure)
 
 
@@ -42,7 +42,7 @@ def code(form: str) -> int:
     return crc32(form.encode())
 
 
-def released_anew(mechanism: Any, train: Examples, noise: Seed) -> Release:
+def released_anew(mechanism: Any, train: Examples, noise: Seed) -> LabelOutcome:
     """What a copy of a label mechanism that has released nothing before makes of some labels."""
     rng = np.random.default_rng(noise.sequence())
     rows, classes = len(train), train.classes
@@ -53,14 +53,14 @@ def released_anew(mechanism: Any, train: Examples, noise: Seed) -> Release:
     except BaseException as err:  # whatever the mechanism raises may tell of its labels
         if from_outside(err):
             raise
-        return Release.failed(rows, classes, type(err).__name__, f"{type(err).__name__}: {shortened(err)}")
+        return LabelOutcome.failed(rows, classes, type(err).__name__, f"{type(err).__name__}: {shortened(err)}")
     form = f"{type(released).__name__} {array.dtype}"
     if values.shape != (rows,):
-        return Release.failed(rows, classes, f"{form} {values.shape}", f"{values.shape} where ({rows},) is due")
+        return LabelOutcome.failed(rows, classes, f"{form} {values.shape}", f"{values.shape} where ({rows},) is due")
     whole = np.floor(values) == values
     odd = [~whole, values < 0, values >= classes]
     symbols = np.select(odd, [classes + 3, classes + 1, classes + 2], values)
-    return Release(symbols.astype(np.int64), code(form))
+    return LabelOutcome(symbols.astype(np.int64), code(form))
 
 
 def release_all(mechanism: Any, trains: Sequence[Examples], seed: Seed) -> tuple[Ints, Ints, tuple[str, ...]]:

@@ -30,6 +30,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     Poisoning,
     PoisoningSearch,
     Worlds,
+    farther,
     fitted,
 )
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
@@ -295,8 +296,7 @@ def choose_worlds(
         worlds = poisoning.worlds(data, copies, seed.rng())
     if scale == "ball":
         return worlds.of_length(1.0)
-    beyond = getattr(poisoning, "farther", None) is not None
-    return worlds.within(0.0, 1.0) if scale == "box" and not beyond else worlds
+    return worlds.within(0.0, 1.0) if scale == "box" and farther(poisoning) is None else worlds
 
 
 def as_numbers(data: Examples, scale: Scale) -> Examples:
@@ -426,11 +426,10 @@ class Tried:
 def offer_worlds(
     name: str, poisoning: Poisoning, copies: int, scale: Scale, target: Examples, compute: Compute, *, seed: Seed
 ) -> Offer:
-    farther = getattr(poisoning, "farther", None)
     try:
         near, far = (
             None if one is None else choose_worlds(one, copies, scale, target, compute, seed=seed)
-            for one in (poisoning, farther)
+            for one in (poisoning, farther(poisoning))
         )
     except InputError as err:
         return Offer(name, None, refused=str(err))

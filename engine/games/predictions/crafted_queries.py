@@ -20,7 +20,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, PrivacyCurve, Relation, claim_under
 from dpaudit.engine.games.predictions.answer_set import AnswerView
-from dpaudit.engine.games.predictions.decisive_data import Pair, pairs
+from dpaudit.engine.games.predictions.decisive_data import DecisivePair, pairs
 from dpaudit.engine.games.predictions.game import ANSWERING, VOTING
 from dpaudit.engine.games.predictions.work import answers_of
 from dpaudit.engine.games.protocol import CheckTest, Fits, Played, Setting
@@ -173,20 +173,12 @@ def _claimed(mechanism: Any) -> Claim:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class PlayedPair:
     """A pair that is played, and how often each answer was given on it."""
 
-    without: Examples
-    added: Examples
-    asked: Examples  # the queries of a run, in order
-    looked_at: Ints  # places of the answers that are looked at
-    failing: bool  # whether raising is an answer
+    pair: DecisivePair
     world_1: Ints  # how often each answer was given with the record, shape (symbols,)
     world_0: Ints  # the same without it
-
-    @property
-    def pair(self) -> Pair:
-        return Pair("", self.without, self.added, self.asked, tuple(self.looked_at.tolist()), self.failing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,11 +195,11 @@ def symbols(classes: int, answers: int) -> int:
     return int((classes + 2) ** answers)
 
 
-def symbol_of(mechanism: Any, pair: Pair, added: bool, seed: Seed, compute: Compute) -> int | BaseException:
+def symbol_of(mechanism: Any, pair: DecisivePair, added: bool, seed: Seed, compute: Compute) -> int | BaseException:
     """The answers that are looked at of one run, as one number; what it raised where that is no answer."""
     data = pair.added if added else pair.without
     try:
-        given = answers_of(mechanism, data, pair.asked.features, seed, compute)[list(pair.looked_at)]
+        given = answers_of(mechanism, data, pair.asked.features, seed, compute)[pair.looked_at]
     except BaseException as err:  # other people's code may raise anything
         if from_outside(err):
             raise
@@ -229,7 +221,7 @@ def choose_pair(
     *,
     replaced: bool,
     seed: Seed,
-) -> Outcome[tuple[Choice, ...]]:
+) -> Outcome[tuple[PlayedPair, ...]]:
     """Tries all pairs on a few runs, then the better half on as many in all, and so on; all runs are learned from.
 
     Raises: What the predictor raises where it runs on none of them.
@@ -259,7 +251,7 @@ def choose_pair(
 class _Candidate:
     """A pair and the answers on it so far."""
 
-    def __init__(self, pair: Pair, answers: int) -> None:
+    def __init__(self, pair: DecisivePair, answers: int) -> None:
         self.pair = pair
         self.counts = np.zeros((2, answers), np.int64)
         self.error: BaseException | None = None
@@ -270,10 +262,8 @@ class _Candidate:
         return bool(self.counts[:, :-1].any())
 
     @property
-    def choice(self) -> Choice:
-        pair = self.pair
-        places = np.array(pair.looked_at)
-        return Choice(pair.without, pair.added, pair.asked, places, pair.failing, self.counts[1], self.counts[0])
+    def choice(self) -> PlayedPair:
+        return PlayedPair(self.pair, self.counts[1], self.counts[0])
 
 
 @dataclass(frozen=True)
@@ -316,7 +306,7 @@ def _excess(curve: PrivacyCurve, zero: Ints, one: Ints) -> float:
 
 @unit
 def run_pair(
-    mechanism: Any, choices: tuple[Choice, ...], compute: Compute, *, first: int, last: int, seed: Seed
+    mechanism: Any, choices: tuple[PlayedPair, ...], compute: Compute, *, first: int, last: int, seed: Seed
 ) -> Outcome[Answered]:
     """Fresh runs on each pair in turn, by its own coin; one that raises counts as the worst guess."""
     own = seed.child(first)
@@ -335,7 +325,7 @@ def run_pair(
 
 
 @unit
-def score_answers(attack: Any, choices: tuple[Choice, ...], trials: tuple[Answered, ...]) -> Iterator[Scores]:
+def score_answers(attack: Any, choices: tuple[PlayedPair, ...], trials: tuple[Answered, ...]) -> Iterator[Scores]:
     """Scores each run by its answers: one replay."""
     number, truth, symbol = (
         np.concatenate([getattr(part, name) for part in trials]) for name in ("number", "truth", "symbol")

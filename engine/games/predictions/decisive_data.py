@@ -30,18 +30,18 @@ OFTEN = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class DecisivePair:
     """Two neighbouring data sets and what is asked."""
 
     name: str  # what they are, in words
     without: Examples
     added: Examples  # with a record more, or another one in its place
     asked: Examples  # the queries of a run, in order
-    looked_at: tuple[int, ...]  # places of the answers that are looked at
+    looked_at: Ints  # places of the answers that are looked at
     failing: bool = True  # whether raising is an answer: not where few records may be too few for anybody
 
 
-def pairs(mechanism: Any, target: Examples, test: Examples, answers: int, replaced: bool) -> list[Pair]:
+def pairs(mechanism: Any, target: Examples, test: Examples, answers: int, replaced: bool) -> list[DecisivePair]:
     """All pairs that are tried, each with so many answers to look at."""
     makes = _Maker(target, test, replaced)
     return list(makes.of_two() if answers == 2 else makes.of_one(own_sizes(mechanism)))
@@ -61,11 +61,11 @@ class _Maker:
     def __init__(self, target: Examples, test: Examples, replaced: bool) -> None:
         self._target, self._test, self._replaced = target, test, replaced
 
-    def of_one(self, sizes: list[int]) -> Iterator[Pair]:
+    def of_one(self, sizes: list[int]) -> Iterator[DecisivePair]:
         """Pairs where one answer is looked at, of each kind in turn."""
         leads = sorted(range(-LEAD, LEAD + 1), key=lambda lead: (abs(lead), lead))
         one_each = dict.fromkeys((*sizes, *SIZES))
-        kinds: tuple[Iterable[Pair], ...] = (
+        kinds: tuple[Iterable[DecisivePair], ...] = (
             (self._around(0, lead, 0, 1) for lead in leads),
             (self._natural(number, shuffled=shuffled) for number in range(NATURAL) for shuffled in (False, True)),
             (self._alone(number, number, 1 - number) for number in (0, 1)),
@@ -77,7 +77,7 @@ class _Maker:
         for of_each_kind in zip_longest(*kinds):
             yield from (pair for pair in of_each_kind if pair is not None)
 
-    def of_two(self) -> Iterator[Pair]:
+    def of_two(self) -> Iterator[DecisivePair]:
         """Pairs where the record decides one answer, and another one tells what noise it had."""
         for number, (zero, one) in enumerate(((0, 1), (1, 0))):
             for lead in (0, -1, -2, 1):
@@ -104,7 +104,7 @@ class _Maker:
         distance = ((features - query.features).reshape(len(features), -1) ** 2).sum(axis=1)
         return self._target.take(np.argsort(-distance, kind="stable")[:count])
 
-    def _around(self, number: int, lead: int, zero: int, one: int, often: int = 1) -> Pair:
+    def _around(self, number: int, lead: int, zero: int, one: int, often: int = 1) -> DecisivePair:
         """All records near the query, their labels in turn, those ahead first; the record is the nearest one."""
         query = self._query(number)
         labels = _in_turn(NEAR, zero, one, lead=lead)
@@ -113,7 +113,7 @@ class _Maker:
             words += f", asked {often} times"
         return self._pair(words, self._near(query, NEAR).with_(labels=labels), query, zero, one, often=often)
 
-    def _alone(self, number: int, zero: int, one: int) -> Pair:
+    def _alone(self, number: int, zero: int, one: int) -> DecisivePair:
         """All records far from the query."""
         query = self._query(number)
         rows = self._far(query, NEAR)
@@ -121,14 +121,14 @@ class _Maker:
             f"a record alone at query {number}", rows.with_(labels=_in_turn(len(rows), zero, one)), query, zero, one
         )
 
-    def _few(self, number: int, size: int, runs: int, zero: int, one: int) -> Pair:
+    def _few(self, number: int, size: int, runs: int, zero: int, one: int) -> DecisivePair:
         """As few records as there may be teachers, or nearly twice as many; half of either label."""
         query = self._query(number)
         rows = self._near(query, size).with_(labels=_in_turn(size, zero, one, runs=runs))
         words = f"{size} records around query {number}, {runs} of a label in turn"
         return self._pair(words, rows, query, zero, one, failing=False)
 
-    def _natural(self, number: int, shuffled: bool) -> Pair:
+    def _natural(self, number: int, shuffled: bool) -> DecisivePair:
         """Records as they are, or with labels at random."""
         query = self._query(number)
         rows = self._target.take(np.arange(min(len(self._target), 2 * NEAR)))
@@ -138,7 +138,7 @@ class _Maker:
         words = "labels at random" if shuffled else "records as they are"
         return self._pair(f"{words}, query {number}", rows, query, label, (label + 1) % rows.classes)
 
-    def _apart(self, number: int, lead: int, other: int, zero: int, one: int) -> Pair:
+    def _apart(self, number: int, lead: int, other: int, zero: int, one: int) -> DecisivePair:
         """Two queries with records of their own around each; the record is at the second one."""
         query = self._query(number)
         away = self._far(query, 1)
@@ -148,11 +148,11 @@ class _Maker:
         )
         words = f"labels {zero} ahead by {lead} at query {number} and by {other} at another one"
         made = self._pair(words, rows, query, zero, one)
-        return Pair(words, made.without, made.added, joined(away, query), (0, 1))
+        return DecisivePair(words, made.without, made.added, joined(away, query), np.array([0, 1]))
 
     def _pair(
         self, name: str, rows: Examples, query: Examples, zero: int, one: int, *, often: int = 1, failing: bool = True
-    ) -> Pair:
+    ) -> DecisivePair:
         """With a record at the query more; or that record with another label in its place."""
         record = query.with_(labels=np.array([one]))
         without = rows
@@ -160,7 +160,7 @@ class _Maker:
             rows = rows.take(np.arange(len(rows) - 1))
             without = joined(rows, query.with_(labels=np.array([zero])))
         asked = query.take(np.zeros(often, np.int64))
-        return Pair(name, without, joined(rows, record), asked, (often - 1,), failing)
+        return DecisivePair(name, without, joined(rows, record), asked, np.array([often - 1]), failing)
 
 
 def _in_turn(count: int, zero: int, one: int, *, lead: int = 0, runs: int = 1) -> Ints:

@@ -244,13 +244,25 @@ class Leftovers:
     """What is left of the noisy sums of one training so far, and what it says of the next one."""
 
     def __init__(self, weights: int) -> None:
-        self._kept = np.zeros((0, weights))
-        self._own = np.zeros(0)  # of those that are kept, the squared norms
-        self._most = max(2, MEMORY // weights)
-        self._basis = np.zeros((0, weights))
+        self._latest = np.empty((max(2, MEMORY // weights), weights))  # in turn; more overwrite the oldest
+        self._norms = np.empty(len(self._latest))  # of these, squared
+        self._directions, self._found = np.empty((min(weights // 2, MEMORY // weights), weights)), 0
         self._squares, self._count = np.zeros(weights), 0
         self._products = np.zeros((weights, weights)) if weights <= PAIRED else None
         self._partner: tuple[Ints, Floats, Floats] | None = None
+
+    @property
+    def _kept(self) -> Floats:
+        return self._latest[: self._count]
+
+    @property
+    def _own(self) -> Floats:
+        return self._norms[: self._count]
+
+    @property
+    def _basis(self) -> Floats:
+        """Directions at right angles that earlier ones lie in."""
+        return self._directions[: self._found]
 
     def quietest(self) -> int:
         """The weight of the least noise so far; the last one at first."""
@@ -283,13 +295,14 @@ class Leftovers:
 
     def add(self, left: Floats) -> None:
         """The next one, without the canary."""
-        outside = left - (self._basis @ left) @ self._basis
-        length = np.linalg.norm(outside)
-        room = min(left.size // 2, MEMORY // left.size)
-        if len(self._basis) < room and length > 1e-6 * np.linalg.norm(left):
-            self._basis = np.concatenate([self._basis, outside[None] / length])
-        self._kept = np.concatenate([self._kept[-self._most + 1 :], left[None]])
-        self._own = np.append(self._own[-self._most + 1 :], left @ left)
+        if self._found < len(self._directions):
+            outside = left - (self._basis @ left) @ self._basis
+            length = np.linalg.norm(outside)
+            if length > 1e-6 * np.linalg.norm(left):
+                self._directions[self._found] = outside / length
+                self._found += 1
+        place = self._count % len(self._latest)
+        self._latest[place], self._norms[place] = left, left @ left
         self._squares += left**2
         self._count += 1
         if self._products is not None:

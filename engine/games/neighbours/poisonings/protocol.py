@@ -76,6 +76,12 @@ class PoisoningSearch(Protocol):
         ...
 
 
+def farther(poisoning: Poisoning) -> Poisoning | None:
+    """The same with records farther beyond the box; None for a poisoning whose records stay within."""
+    found: Poisoning | None = getattr(poisoning, "farther", None)
+    return found
+
+
 def fitted(poisoning: Poisoning, mechanism: Any) -> Poisoning:
     """The poisoning, told which learner it is for if it asks for it."""
     return poisoning.for_mechanism(mechanism) if isinstance(poisoning, InformedPoisoning) else poisoning

@@ -15,6 +15,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     Poisoning,
     Worlds,
     box,
+    farther,
     features_of,
     fitted,
     nearest_to_a_corner,
@@ -164,8 +165,8 @@ class InsertRecords:
     @property
     def farther(self) -> InsertRecords | None:
         """With records farther beyond the box; None where they stay within."""
-        farther = getattr(self.of, "farther", None)
-        return None if farther is None else replace(self, of=farther)
+        of = farther(self.of)
+        return None if of is None else replace(self, of=of)
 
     def for_mechanism(self, mechanism: Any) -> InsertRecords:
         return replace(self, of=fitted(self.of, mechanism))
