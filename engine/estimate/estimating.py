@@ -54,12 +54,13 @@ ROWS_APART = "the intervals of the measures hold if rows are independent trials,
 REVERSED = "members score lower than non-members: larger must mean more likely a member (negate losses)"
 SHUFFLED = "rows are bet on in a shuffled order; rows that are in trial order are bet on as they come with `ordered`"
 NEIGHBOURS = "the claim is taken to be about those neighbours that members and non-members differ by"
-COINS, TWO_SAMPLES, WITH_SELECTION = "simultaneous-guess-count", "band", "clopper-pearson"
+COINS, TWO_SAMPLES, WITH_SELECTION = "simultaneous-guess-count", "two-samples", "clopper-pearson"
 """What reads scores when no method is named.
 
 Where fair coins may have made the members, all numbers of guesses at once: valid for many canaries of one training and
-for independent trials alike. Where members and others are two samples, or too uneven for coins, all thresholds at once:
-valid for independent trials. With a selection, the threshold that it chooses.
+for independent trials alike. Where members and others are two samples, or too uneven for coins, all thresholds at once,
+and all guesses of as many trials as coins would draw: valid for independent trials. With a selection, the threshold
+that it chooses.
 """
 OWN_TRUTH = "truth"
 """The member column of the score tables that a run keeps; the scores in them are centred at 0."""
@@ -210,7 +211,7 @@ def estimate(
         confidence: Probability at least with which the bound is below the true epsilon, in (0, 1).
         method: A registered estimator (`dpaudit list estimators`). Left out: by the columns for counts; for scores
             "simultaneous-guess-count" where a fair coin may have made each canary a member, whether one training had
-            many canaries or each its own; "band" for two samples, which must be independent trials.
+            many canaries or each its own; "two-samples" for two samples, which must be independent trials.
         selection: How the threshold or guess fraction is chosen: "grid", "split:0.5", "fixed:0.01", ...
         claim: What the bound is compared with; a number is an epsilon at `delta`.
         groups: A value for each row; rows that share it speak of one canary.
@@ -353,7 +354,7 @@ def natural_method(table: SourceTable, question: Question) -> str:
     if question.method or fitting:
         return question.method or fitting[0]
     if question.selection:
-        return TWO_SAMPLES if question.selection.startswith("band") else WITH_SELECTION
+        return "band" if question.selection.startswith("band") else WITH_SELECTION
     if table.apart or question.member_column not in table.names:
         return TWO_SAMPLES
     members = table.bits(question.member_column)

@@ -1,4 +1,4 @@
-"""Independent trials whose world a fair coin chose: three tests of the same scores, the error shared among them.
+"""Independent trials of two worlds: three tests of the same scores, the error shared among them.
 
 * the guess band: all numbers of guesses at once, at the bound's delta. It knows the coins, and sees strong leaks.
 * the band: all thresholds at once, so all deltas. It speaks about the whole curve, and does not need the coins.
@@ -6,11 +6,14 @@
   say of it, TV the total variation between the worlds. Weak leaks are seen here first: a claim bounds TV by its delta
   at epsilon = 0.
 
-Assumed: the trials are independent, and a fair coin of its own decided the world of each.
+Assumed: the trials are independent, and a fair coin of its own decided the world of each. Of two samples, whose sizes
+nobody tossed for, as many trials are drawn as fair coins would have made: they are then what coins make, but for a
+probability that is charged to the error.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -35,8 +38,6 @@ from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.estimators.two_world.two_sample import Band, TwoSampleTally
 from dpaudit.registry import register
-
-GUESS_SHARE, BAND_SHARE, ACCURACY_SHARE = 0.4, 0.4, 0.2  # of the error, for each test
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +81,10 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
 
     independent_trials: ClassVar[bool] = True
     tally_type: ClassVar[type[Any]] = FairCoinTally
+    method: ClassVar[str] = "fair-coins"
+    guess_share: ClassVar[float] = 0.4  # of the error, as the next two
+    band_share: ClassVar[float] = 0.4
+    accuracy_share: ClassVar[float] = 0.2
 
     delta: float = 0.0
     confidence: float = 0.95
@@ -90,11 +95,12 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
 
     @property
     def band(self) -> Band:
-        return Band(delta=self.delta, confidence=1 - BAND_SHARE * (1 - self.confidence))
+        return Band(delta=self.delta, confidence=1 - self.band_share * (1 - self.confidence))
 
     def tally(self, scores: Scores) -> FairCoinTally:
-        looks = telling_looks(guess_looks(scores.score.size), scores.score, self.guess)
-        right = right_guesses(scores.score, scores.truth, scores.tie_ranks(), self.guess, looks)
+        trials = self._of_fair_coins(scores)
+        looks = telling_looks(guess_looks(trials.score.size), trials.score, self.guess)
+        right = right_guesses(trials.score, trials.truth, trials.tie_ranks(), self.guess, looks)
         return FairCoinTally(**vars(self.band.tally(scores)), looks=looks, right=right)
 
     def bound(self, tallies: Sequence[FairCoinTally], *, lost: int = 0) -> Bound:
@@ -106,13 +112,13 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
         accuracy = GuessAccuracy(
             np.array([tally.right[-1] for tally in ordered]),
             np.array([tally.looks[-1] for tally in ordered]),
-            self._error(ACCURACY_SHARE, guessed.size),
+            self._error(self.accuracy_share, guessed.size),
             lost,
         )
         found = replace(
             by_band,
             confidence=self.confidence,
-            method="fair-coins",
+            method=self.method,
             selection="all thresholds at once, error shared with two more candidates",
             evidence=(*by_band.evidence, accuracy),
         )
@@ -136,12 +142,51 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
         both = replay_bounds([tally.replay for tally in ordered], best, alone, lost=lost, mean=False)
         return drawn | {"replays": both}
 
+    def _of_fair_coins(self, scores: Scores) -> Scores:
+        return scores
+
     def _guess_bounds(self, tallies: Sequence[FairCoinTally], lost: int) -> Floats:
         """Each replay's bound by the guess band; lost ones come last with 0."""
-        error = self._error(GUESS_SHARE, len(tallies) + lost)
+        error = self._error(self.guess_share, len(tallies) + lost)
         bounds = bounds_of_guesses(tallies, lambda trials: IndependentTrials(trials, self.delta), error)
         return np.append(bounds, np.zeros(lost))
 
     def _error(self, share: float, replays: int) -> float:
         """What a test of one replay may err: a median over replays needs half."""
         return 1 - per_replay_confidence(1 - share * (1 - self.confidence), replays)
+
+
+@register("estimator", "two-samples", source="Ours: as many trials drawn as coins would make, then as fair-coins")
+@dataclass(frozen=True)
+class TwoSamples(FairCoins):
+    """Two samples of independent trials: all thresholds for all of them, all guesses for those that coins would draw.
+
+    As many as a fair binomial allows are drawn at random (73 of 50 + 50, 9,683 of 5,000 + 5,000): their worlds are then
+    as fair coins make them. Guesses of both worlds together see what two limits, one for each sample, lose.
+    """
+
+    method: ClassVar[str] = "two-samples"
+    guess_share: ClassVar[float] = 0.45
+    band_share: ClassVar[float] = 0.4
+    accuracy_share: ClassVar[float] = 0.1
+    drawing_share: ClassVar[float] = 0.05
+
+    def _of_fair_coins(self, scores: Scores) -> Scores:
+        """Trials whose worlds fair coins chose, up to the share of the error, for each of several replays."""
+        members, others = (np.sort(scores.score[scores.truth == world]) for world in (True, False))
+        if not members.size or not others.size:
+            return scores
+        total = _drawn(members.size, others.size, self.drawing_share * (1 - self.confidence) / 2)
+        rng = np.random.default_rng(Scores.content_seed(*((one, one >= 0) for one in (members, others))))
+        count = int(np.clip(rng.binomial(total, 0.5), total - others.size, members.size))
+        drawn = np.append(rng.permutation(members)[:count], rng.permutation(others)[: total - count])
+        return Scores(drawn, np.arange(total) < count, scores.replay)
+
+
+def _drawn(members: int, others: int, error: float) -> int:
+    """The most fair coins that leave neither sample short with more than this probability."""
+
+    def short(coins: int) -> float:
+        return sum(float(special.bdtrc(size, coins, 0.5)) for size in (members, others) if coins > size)
+
+    return bisect.bisect_right(range(2, members + others + 1), error, key=short) + 1

@@ -51,16 +51,16 @@ def test_arrays_of_every_kind_give_the_same_bound() -> None:
     for whole in (table, pd.DataFrame(table, index=RNG.permutation(600)), pa.table(table)):
         assert dpaudit.estimate(whole) == expected
     apart = dpaudit.estimate(in_scores=SCORES[MEMBERS], out_scores=pd.Series(SCORES[~MEMBERS]))
-    assert apart.lower == dpaudit.estimate(SCORES, MEMBERS, method="band").lower
+    assert apart.lower == dpaudit.estimate(SCORES, MEMBERS, method="two-samples").lower
     assert apart.measures[0] == expected.measures[0]
 
 
 def test_without_a_method_each_situation_has_its_own() -> None:
     """Coins may have made the members; members and others were given apart; too uneven for coins."""
     assert dpaudit.estimate(SCORES, MEMBERS).method == "simultaneous-guess-count"
-    assert dpaudit.estimate(in_scores=SCORES[MEMBERS], out_scores=SCORES[~MEMBERS]).method == "band"
+    assert dpaudit.estimate(in_scores=SCORES[MEMBERS], out_scores=SCORES[~MEMBERS]).method == "two-samples"
     uneven = np.arange(600) < 200
-    assert dpaudit.estimate(SCORES, uneven).method == "band"
+    assert dpaudit.estimate(SCORES, uneven).method == "two-samples"
     assert dpaudit.estimate(SCORES, MEMBERS, selection="fixed:0.5").method == "clopper-pearson"
 
 
@@ -69,8 +69,8 @@ def test_independence_that_nobody_stated_leaves_a_claim_undecided() -> None:
     guessed = dpaudit.estimate(**two, claim=0.5)
     assert guessed.lower > 0.5
     assert guessed.verdict is Verdict.UNDECIDED
-    assert "if each row is an independent trial; where that is so, name the method: band" in str(guessed)
-    stated = dpaudit.estimate(**two, claim=0.5, method="band")
+    assert "if each row is an independent trial; where that is so, name the method: two-samples" in str(guessed)
+    stated = dpaudit.estimate(**two, claim=0.5, method="two-samples")
     assert (stated.verdict, stated.lower) == (Verdict.VIOLATION, guessed.lower)
     assert dpaudit.estimate(SCORES, MEMBERS, claim=0.5).verdict is Verdict.VIOLATION  # holds for one training as well
 
@@ -222,7 +222,7 @@ def test_every_format_is_read(tmp_path: Path) -> None:
     for path in sorted(tmp_path.iterdir()):
         shown = command(path)
         assert shown.exit_code == 0, shown.output
-        method = "band" if path.name == "apart.npz" else "simultaneous-guess-count"
+        method = "two-samples" if path.name == "apart.npz" else "simultaneous-guess-count"
         first = str(dpaudit.estimate(SCORES, MEMBERS, method=method)).splitlines()[0]
         assert shown.output.splitlines()[0] == first
         piped = command("-", stdin=path.read_bytes())

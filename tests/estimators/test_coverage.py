@@ -20,6 +20,7 @@ from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTh
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Bonferroni, Fixed, Grid, SimultaneousBand, Split
 from dpaudit.estimators.two_world.confusion_tables import ClopperPearson
+from dpaudit.estimators.two_world.fair_coins import TwoSamples
 from dpaudit.estimators.two_world.ratio_tables import KatzLog
 from dpaudit.estimators.two_world.two_sample import Band
 from tests.nightly import nightly_games
@@ -163,6 +164,7 @@ def test_two_sample_bounds_hold_and_the_best_threshold_uncorrected_does_not() ->
     """Laplace noise at exactly epsilon = 0.5, where all far thresholds attain it. False failure < 5e-6."""
     games = nightly_games(1_000)
     correct = {
+        "two samples": TwoSamples(),
         "band": Band(),
         "flat band": Band(selection=SimultaneousBand("flat")),
         "grid": ClopperPearson(selection=Grid()),
@@ -183,6 +185,7 @@ def test_two_sample_bounds_hold_for_scores_with_ties() -> None:
     games = nightly_games(1_000)
     misses = false_claims(
         {
+            "two samples": TwoSamples(),
             "band": Band(),
             "grid": ClopperPearson(selection=Grid()),
             "split": ClopperPearson(selection=Split()),

@@ -14,7 +14,8 @@ from dpaudit.estimators.one_run.right_guesses import GuessRule
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import ScoreEstimator, Scores
-from dpaudit.estimators.two_world.fair_coins import FairCoins
+from dpaudit.estimators.two_world.fair_coins import FairCoins, TwoSamples
+from dpaudit.estimators.two_world.two_sample import Band
 
 
 def released(rng: np.random.Generator, rows: int, epsilon: float, shown: float = 0.0) -> Scores:
@@ -132,3 +133,34 @@ def test_constant_scores_show_nothing() -> None:
     truth = np.arange(972) < 486
     assert bounded(SimultaneousGuessCount(guess="both-tails"), Scores(np.zeros(972), truth)) < 0.2
     assert bounded(FairCoins(), Scores(np.zeros(972), truth)) < 0.2
+
+
+@pytest.mark.parametrize(("members", "others"), [(50, 50), (500, 500), (100, 400), (1, 3)])
+def test_two_samples_are_drawn_as_coins_would_have_made_them(members: int, others: int) -> None:
+    """As many as leave a sample short in a twentieth of the error at most, halved for a median; one more would not."""
+    truth = np.arange(members + others) < members
+    scores = Scores(np.random.default_rng(members).normal(size=truth.size), truth)
+    drawn = int(TwoSamples().tally(scores).looks[-1])
+
+    def short(coins: int) -> float:
+        return float(stats.binom.sf(members, coins, 0.5) + stats.binom.sf(others, coins, 0.5))
+
+    assert short(drawn) <= 0.05 * 0.05 / 2 < short(drawn + 1)
+
+
+def test_two_samples_do_not_mind_the_order_of_rows() -> None:
+    rng = np.random.default_rng(4)
+    truth = np.arange(400) < 150
+    scores, rows = rng.normal(size=400) + truth, rng.permutation(400)
+    assert bounded(TwoSamples(), Scores(scores, truth)) == bounded(TwoSamples(), Scores(scores[rows], truth[rows])) > 0
+
+
+def test_two_samples_lose_less_than_thresholds_alone() -> None:
+    """RR(1), 50 + 50: limits for both samples leave 0.1 of it, guesses 0.5. Spread of the mean below 0.05."""
+    rng, truth = np.random.default_rng(6), np.arange(100) < 50
+    found = []
+    for _ in range(60):
+        answer = np.where(truth ^ (rng.random(100) >= special.expit(1.0)), 1.0, -1.0)
+        found.append([bounded(estimator, Scores(answer, truth)) for estimator in (TwoSamples(), Band())])
+    both, band = np.mean(found, axis=0)
+    assert both > 0.35 > 0.25 > band
