@@ -1,26 +1,36 @@
-"""The under-noising that a check says it would have refuted, planted: how often it is refuted.
+"""The under-noising that a check or an audit says it would have refuted, planted: how often it is refuted.
 
-    python -m benchmarks.under_noising OUTPUT.jsonl [honest checks] [planted checks of each] [NAME ...]
+    python -m benchmarks.under_noising OUTPUT.jsonl [honest runs] [planted runs of each] [NAME ...]
 
-Each honest mechanism is checked; then the same mechanism with its noise too small by the factor that this check stated,
-with other seeds and the same claim. At least 85 of 100 should end in VIOLATION. Lines that OUTPUT has are kept.
+Each honest mechanism is checked, or audited as one of the examples says; then the same mechanism with its noise too
+small by the factor that this run stated, with other seeds and the same claim. At least 85 of 100 should end in
+VIOLATION. Lines that OUTPUT has are kept. Audits of examples that state no factor are not among them.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
-from benchmarks.check_defects import FLAT_DIGITS, checked_here
-from dpaudit import Claim, Relation, Report, Verdict, from_summary
+from benchmarks.check_defects import FLAT_DIGITS, SPECS, checked_here
+from dpaudit import AuditResult, Claim, Relation, Verdict, audit, from_summary
+from dpaudit.engine.spec.build import build
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd, dp_sgd_epsilon
 from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
 
+EXAMPLES = SPECS.parent
+Run = Callable[[float, int], tuple[Verdict, AuditResult | None]]
+"""An honest run or, with a factor above 1, a planted one, by its seed: the verdict, and the test that decides."""
 CLAIM = Claim(1.0)
 MODEL: dict[str, Any] = {"hidden": (32,), "epochs": 10, "batch_size": 70, "learning_rate": 1.0, "momentum": 0.0}
 REPLACED = Claim(1.0, relation=Relation.REPLACE)
@@ -44,40 +54,98 @@ def dp_sgd(factor: float) -> tuple[Any, Claim, Any]:
     return DpSgd(spent, sample_rate=0.1, model=Mlp(**MODEL)), honest.claim(), FLAT_DIGITS
 
 
-MECHANISMS: dict[str, Callable[[float], tuple[Any, Claim, Any]]] = {
-    "randomized-response": labels("randomized-response"),
-    "one-hot-laplace": labels("one-hot-laplace"),
-    "lp-1st": labels("lp-1st", model="recall"),
-    "mean": lambda factor: (from_summary(mean, REPLACED, factor=factor), REPLACED, None),
+def checked(make: Callable[[float], tuple[Any, Claim, Any]]) -> Run:
+    """One check with default settings."""
+
+    def run(factor: float, seed: int) -> tuple[Verdict, AuditResult | None]:
+        mechanism, claim, data = make(factor)
+        joint = checked_here(mechanism, data, claim=claim, seed=seed).joint
+        assert joint is not None
+        return joint.verdict, joint.deciding
+
+    return run
+
+
+def example(path: str, number: int, plant: Callable[[dict[str, Any], float], Any], claim: Any, **game: Any) -> Run:
+    """One audit of a spec in `examples`, with these fields of its game; `plant` gives the mechanism."""
+
+    def run(factor: float, seed: int) -> tuple[Verdict, AuditResult | None]:
+        spec = yaml.safe_load((EXAMPLES / path).read_text(encoding="utf-8"))
+        asked = spec["audits"][number] if "audits" in spec else {}
+        one = {key: value for key, value in spec.items() if key not in ("audits", "grid")} | asked
+        one |= {"mechanism": plant(one["mechanism"], factor), "claim": claim, "name": "under-noising"}
+        one["game"] = one["game"] | game if game else one["game"]
+        one["run"] = {"runner": "in-process", "figures": False, "repeats": 0}
+        with tempfile.TemporaryDirectory() as folder:
+            (result,) = audit(one, output=Path(folder) / "run", seed=seed, quiet=True).results
+        return result.verdict, result
+
+    return run
+
+
+def times_epsilon(mechanism: dict[str, Any], factor: float) -> dict[str, Any]:
+    """A mechanism whose noise follows from epsilon."""
+    if "labels" in mechanism:
+        return mechanism | {"labels": times_epsilon(mechanism["labels"], factor)}
+    return mechanism | {"epsilon": mechanism["epsilon"] * factor}
+
+
+@cache
+def _weaker(factor: float) -> type[PrivateStack]:
+    class Stack(PrivateStack):
+        def noise_deviation(self, *, last: bool) -> float:
+            return super().noise_deviation(last=last) / factor
+
+    return Stack
+
+
+@dataclass(frozen=True)
+class UnderNoised(DpSgd):
+    """DP-SGD with less noise than it accounts for."""
+
+    too_small: float = 1.0  # how many times
+
+    def stack_type(self) -> type[PrivateStack]:
+        return _weaker(self.too_small)
+
+
+def under_noised(mechanism: dict[str, Any], factor: float) -> UnderNoised:
+    return UnderNoised(**vars(build("mechanism", mechanism, location="mechanism")), too_small=factor)
+
+
+NATURE = {"name": "neighbours", "poisoning": "corner-flip", "copies": 4}
+RUNS: dict[str, Run] = {
+    "randomized-response": checked(labels("randomized-response")),
+    "one-hot-laplace": checked(labels("one-hot-laplace")),
+    "lp-1st": checked(labels("lp-1st", model="recall")),
+    "mean": checked(lambda factor: (from_summary(mean, REPLACED, factor=factor), REPLACED, None)),
+    "dp-sgd": checked(dp_sgd),
+    "dp-sgd-steps.yaml": example("dp-sgd-steps.yaml", 0, under_noised, None),
+    "label-aggregation.yaml": example("label-aggregation.yaml", -1, times_epsilon, {"epsilon": 1.0}),
+    "lira-digits.yaml": example("lira-digits.yaml", -1, under_noised, None),
+    "ml-audit-naive-bayes.yaml": example(
+        "ml-audit-naive-bayes.yaml", 0, times_epsilon, {"epsilon": 1.0, "relation": "replace"}, **NATURE
+    ),
 }
-
-
-def checked(made: tuple[Any, Claim, Any], seed: int) -> Report:
-    mechanism, claim, data = made
-    return checked_here(mechanism, data, claim=claim, seed=seed)
 
 
 def main(output: Path, honest: int = 2, planted: int = 10, *names: str) -> None:
     """Makes the runs that are missing, then prints how often what was stated was refuted."""
     known = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
     done = {(line["mechanism"], line["seed"]): line for line in known}
-    for name in names or MECHANISMS:
+    for name in names or RUNS:
         for seed in range(honest):
             if (name, seed) in done:
                 continue
-            report = checked(MECHANISMS[name](1.0), seed)
-            assert report.joint is not None
-            look = report.joint.deciding
-            factor = None if look is None else look.detectable_factor
-            found = []
-            for again in range(planted if factor else 0):
-                joint = checked(MECHANISMS[name](factor or 1.0), 1000 * (seed + 1) + again).joint
-                found.append(joint is not None and joint.verdict is Verdict.VIOLATION)
+            verdict, test = RUNS[name](1.0, seed)
+            factor = None if test is None else test.detectable_factor
+            seeds = range(1000 * (seed + 1), 1000 * (seed + 1) + (planted if factor else 0))
+            found = [RUNS[name](factor or 1.0, again)[0] is Verdict.VIOLATION for again in seeds]
             line = {
                 "mechanism": name,
                 "seed": seed,
-                "verdict": report.joint.verdict.value,
-                "test": None if look is None else look.name,
+                "verdict": verdict.value,
+                "test": None if test is None else test.name,
                 "factor": factor,
                 "found": sum(found),
                 "checks": len(found),
@@ -86,8 +154,8 @@ def main(output: Path, honest: int = 2, planted: int = 10, *names: str) -> None:
             with output.open("a") as file:
                 file.write(json.dumps(line) + "\n")
             print(line, flush=True)
-    print("| mechanism | honest checks | factors | planted | found |\n" + "| --- " * 5 + "|")
-    for name in MECHANISMS:
+    print("| mechanism | honest runs | factors | planted | found |\n" + "| --- " * 5 + "|")
+    for name in RUNS:
         own = [line for (of, _), line in done.items() if of == name]
         factors = ", ".join(f"{line['factor']:.2f}" if line["factor"] else "none" for line in own)
         counts = (sum(line[key] for line in own) for key in ("checks", "found"))

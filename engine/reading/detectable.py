@@ -12,7 +12,7 @@ from scipy import optimize, special
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.engine.games.reference import GuessLevels
-from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.scores import Scores
 
 POWER = 0.9
 """Probability with which the stated factor would be refuted."""
@@ -26,7 +26,7 @@ _EACH = special.ndtri(1 - (1 - POWER) / 2)  # luck below which neither the first
 
 
 def detectable_factor(
-    estimator: ScoreEstimator[Any], evidence: Sequence[Scores], curve: PrivacyCurve, *, replays: int = 1
+    estimator: Any, evidence: Sequence[Scores], curve: PrivacyCurve, *, replays: int = 1
 ) -> float | None:
     """The smallest factor on the noise, to 2 %, that would be refuted with probability `POWER`.
 
@@ -35,7 +35,7 @@ def detectable_factor(
     scores themselves, and taken at the lower end of what their number of right guesses allows.
 
     Args:
-        estimator: At the confidence of the verdict.
+        estimator: Of `Scores` or `StepScores`, at the confidence of the verdict.
         evidence: The scores of the audit; those of all replays are taken together.
         curve: The claim's, in the relation of the game.
         replays: Bounds that are combined by their median, >= 1.
@@ -86,8 +86,7 @@ def _levels(score: NDArray[np.float64], truth: NDArray[np.bool_], replays: int) 
     return GuessLevels(share, scale * log_odds)
 
 
-def _refuted(
-    estimator: ScoreEstimator[Any], levels: GuessLevels, factor: float, rows: int, curve: PrivacyCurve, replays: int
-) -> bool:
-    scores = GuessLevels(levels.share, factor * levels.log_odds).typical(rows, z=-_EACH)
-    return estimator.find([estimator.tally(scores)] * min(replays, 2)).violation_point(curve) is not None
+def _refuted(estimator: Any, levels: GuessLevels, factor: float, rows: int, curve: PrivacyCurve, replays: int) -> bool:
+    typical = GuessLevels(levels.share, factor * levels.log_odds).typical(rows, z=-_EACH)
+    tally = estimator.tally(estimator.evidence(typical.score, typical.truth))
+    return estimator.find([tally] * min(replays, 2)).violation_point(curve) is not None

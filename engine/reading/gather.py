@@ -228,13 +228,13 @@ class _Finished:
         """How many times too small the noise must be to be found; None where the scores cannot say."""
         entry = self._entry
         estimator: Any = self._audit.estimator
-        if estimator.evidence is not Scores:
+        if not issubclass(estimator.evidence, Scores):
             return None
         scores: list[Scores] = []
         rows = 0
         for key in entry.scores:
             if key in self._keys:
-                scores += decode(self._store.read(key), Scores)
+                scores += decode(self._store.read(key), estimator.evidence)
                 rows = sum(each.score.size for each in scores)
             if rows > MAX_ROWS:  # no more of them are read than are looked at
                 return None
