@@ -14,6 +14,7 @@ from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries
 from dpaudit.engine.reading.detectable import detectable_factor
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
+from dpaudit.estimators.one_run.step_martingale import StepMartingale
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -46,6 +47,7 @@ CASES = [
     (gauss, GaussianDP(1.0), FairCoins(confidence=0.999)),
     (response, PureDP(1.0), SimultaneousGuessCount(confidence=0.999)),
     (laplace, PureDP(1.0), SimultaneousGuessCount(confidence=0.999)),
+    (gauss, GaussianDP(1.0), StepMartingale(confidence=0.999)),
 ]
 
 
@@ -60,7 +62,8 @@ def test_noise_that_is_too_small_by_the_stated_factor_is_refuted(law, curve, est
     for _ in range(10):
         factor = detectable_factor(estimator, [law(rng, 1.0, 1500, seen)], curve)
         for _ in range(10 if factor else 0):
-            tally = estimator.tally(law(rng, factor, 1500, seen))
+            planted = law(rng, factor, 1500, seen)
+            tally = estimator.tally(estimator.evidence(planted.score, planted.truth))
             found.append(estimator.find([tally]).violation_point(curve) is not None)
     assert len(found) >= 80
     assert np.mean(found) >= 0.85
