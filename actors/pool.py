@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import sys
 import threading
 import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -372,7 +373,9 @@ class RayPool:
         except (RayActorError, OutOfMemoryError) as err:
             return self._replace(flight.slot, loss(err))
         except RayError as err:  # the arguments or the table are gone with their node, the task was cancelled, ...
-            ended = flight.failed(loss(err), worker_died=True)
+            unread = cannot_load(err)
+            lost = flight.failed(unread or loss(err), worker_died=not unread)
+            ended = replace(lost, attempt=replace(lost.attempt, retryable=False)) if unread else lost
             self._landed(reference)
             return [ended]
         self._landed(reference)
@@ -433,6 +436,17 @@ class RayPool:
             if beat != slot.beat:
                 slot.beat, slot.heard = beat, now
         return now - slot.heard
+
+
+def cannot_load(err: RayError) -> str:
+    """That a worker could not rebuild what it was given, which no other worker could either; "" for all else."""
+    reasons = re.findall(r"^(?:AttributeError|ModuleNotFoundError|ImportError): (.*)", str(err), re.MULTILINE)
+    if not reasons or "System error" not in str(err):
+        return ""
+    return (
+        f"a worker could not load the code that it was given: {reasons[-1]}; put the code into a module of its own, "
+        "which the workers can import"
+    )
 
 
 def loss(err: RayError) -> str:

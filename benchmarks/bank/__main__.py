@@ -67,7 +67,7 @@ def main(output: Path, what: str = "defects", runs: int = 1, seconds: float = 1e
     print(*written, sep="\n")
     if what == "table":
         write(DATA / "defect-bank.csv", list(table_rows(written, keys=2)))
-        note_origin(measured_here("defect-bank.csv", "python -m benchmarks.bank OUTPUT.jsonl table"))
+        note_origin(measured_here("defect-bank.csv", "make evidence"))
 
 
 def _run_missing(output: Path, wanted: Mapping[str, Case], twins: bool, runs: int, seconds: float) -> None:

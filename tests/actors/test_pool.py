@@ -30,3 +30,16 @@ def test_units_run_where_they_fit_on_nodes_that_come_and_go(tmp_path: Path) -> N
         command = [sys.executable, "-m", "tests.actors.pool_checks"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_code_that_no_worker_can_load_is_told_apart_from_a_worker_that_died() -> None:
+    from ray.exceptions import ObjectLostError, RaySystemError  # loads Ray
+
+    from dpaudit.actors.pool import cannot_load
+
+    raised = "File ...\nAttributeError: Can't get attribute 'kept' on <module '__main__' from 'worker.py'>"
+    said = cannot_load(RaySystemError("Can't get attribute 'kept' on <module '__main__'>", raised))
+    assert said.startswith("a worker could not load the code that it was given: Can't get attribute 'kept' on <module")
+    assert said.endswith("put the code into a module of its own, which the workers can import")
+    assert not cannot_load(RaySystemError("the raylet is gone", None))
+    assert not cannot_load(ObjectLostError("00", None, ""))
