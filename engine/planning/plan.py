@@ -58,7 +58,8 @@ class PlannedAudit:
     @property
     def effective_claim(self) -> Claim:
         """The claim the bound is compared with: the spec's, the game's, or the mechanism's."""
-        return self.audit.claim or self.game.claim or self.audit.effective_claim()
+        stated: Any = self.audit.claim
+        return stated or self.game.claim or self.audit.effective_claim()
 
     @property
     def choices(self) -> tuple[str, ...]:

@@ -145,6 +145,7 @@ class _Finished:
             finding=finding,
             metrics=self._metrics(),
             rows=dict(entry.rows),
+            run_on=self._run_on(),
             data=entry.data_name,
             units=(len(keys & self._keys), len(keys)),
             assumes=audit.game.fits.assumed,
@@ -165,6 +166,11 @@ class _Finished:
             audited=audit.mechanism,
             at_first_confidence=self._at_first_confidence(finding, compared.claim),
         )
+
+    def _run_on(self) -> int | None:
+        """On how many rows one run of the mechanism was; None where the game decides that by itself."""
+        game = self._audit.game
+        return None if game.fits.run_on is None else game.fits.run_on(game, dict(self._entry.rows)["target"])
 
     @property
     def _lost(self) -> int:

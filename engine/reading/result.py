@@ -53,6 +53,7 @@ class AuditResult:
         finding: What the evidence shows; None when too much failed.
         metrics: Utility of the trained models, averaged over trainings.
         rows: Rows of each part of the data.
+        run_on: On how many rows one run of the mechanism was, about; None where the game made data of its own.
         data: What the data are.
         units: Units finished and planned.
         assumes: What must hold beside the arithmetic for the finding to hold.
@@ -99,6 +100,7 @@ class AuditResult:
     control_lost: bool = False
     confirm: bool = False
     again: Verdict | None = None
+    run_on: int | None = None
     rows_needed: int | None = None
     ceiling: Ceiling | None = None
     detectable_factor: float | None = None
@@ -270,6 +272,19 @@ class AuditResult:
         sampled = self.finding is not None and self.finding.confidence is not None
         unknown = "how much of it this attack could reach is not known" if most else "what could be seen is not known"
         return "; ".join(filter(None, [most, unknown if sampled else ""]))
+
+    @property
+    def rows_used(self) -> str:
+        """That the mechanism was run on a part of the rows, in a sentence; "" where it was not."""
+        given = sum(self.rows.values())
+        if self.run_on is None or self.run_on >= given - 1:
+            return ""
+        target = self.rows["target"]
+        coins = ", of which coins leave some out" if self.run_on < target else ""
+        return (
+            f"the mechanism was run on about {self.run_on:,} of {given:,} rows: the target part has {target:,}{coins} "
+            "(`split: {target: ...}`)"
+        )
 
     @property
     def of_a_part(self) -> bool:

@@ -208,6 +208,7 @@ class Report:
         units = f"{self.executed} of {self.units} units run now, {self.seconds:.1f} s; seed {self.seed}"
         tail = [
             units,
+            *dict.fromkeys(result.rows_used for result in self.results),
             *self.origin,
             self.joint_confidence_note if self.sweep is None else "",
             NOT_SHOWN[0],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dpaudit.actors.events import Listener
 from dpaudit.claims import Claim
@@ -20,7 +20,7 @@ def check(
     mechanism: Any,
     data: Any = None,
     *,
-    claim: Claim | None = None,
+    claim: Claim | Literal["accountant"] | None = None,
     split: Partition | None = None,
     budget: str = BUDGET,
     confidence: float = CheckOptions.confidence,
@@ -41,7 +41,8 @@ def check(
     Args:
         mechanism: A registered name, `{"name": ..., fields}`, "package.module:Class", or an object.
         data: As in an `Audit`; left out: small data are made.
-        claim: Overrides what the mechanism states of itself.
+        claim: Overrides what the mechanism states of itself; "accountant": what Opacus's says of one training on as
+            many rows as those of the check have.
         split: Which share of the data plays which part.
         budget: After how much time, or for how many trainings, nothing is begun any more: "10m", "90s",
             "1h, 500 trainings".

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.actors.seed import Seed
 from dpaudit.claims import Claim
 from dpaudit.consent import CLUSTER
 from dpaudit.engine.data.partition import Partition
@@ -21,7 +22,7 @@ from dpaudit.engine.spec.build import anchored, build, describe
 from dpaudit.engine.spec.error_budget import ErrorBudget, JointTest
 from dpaudit.engine.spec.plain_yaml import in_yaml
 from dpaudit.engine.spec.sweep import Sweep
-from dpaudit.errors import SpecError, require, shortened
+from dpaudit.errors import InputError, SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.given import check_fields
@@ -39,6 +40,10 @@ CONFIRMING = "label-canaries"
 """The game that takes nothing on trust."""
 
 
+ACCOUNTANT = "accountant"
+"""In place of a claim: what the accountant says of a training of the audit."""
+
+
 @dataclass(frozen=True)
 class Audit:
     """One audit: a mechanism, its claim, the game it is played in, and how the evidence becomes a bound.
@@ -53,7 +58,8 @@ class Audit:
         estimator: From scores to a bound; its `delta` and `confidence` are filled in from the claim and the spec. The
             game's usual one by default.
         split: Which share of the data plays which part.
-        claim: Overrides what the mechanism states of itself.
+        claim: Overrides what the mechanism states of itself. "accountant": what the accountant of one training says,
+            made when the spec is (`from_opacus`), on as few rows as a training of the audit may have.
         confirm: Whether a claim that an observational game finds exceeded, or leaves open, is tested once more with
             planted labels (`label-canaries`) in the same run: that game takes nothing on trust.
         stop: When to stop before all trials are run, for the estimator "betting"; None runs them all.
@@ -67,7 +73,7 @@ class Audit:
     attack: Any = field(default=None, metadata={"kind": "attack"})
     estimator: Any = field(default=None, metadata={"kind": "estimator"})
     split: Partition = Partition()
-    claim: Claim | None = None
+    claim: Claim | Literal["accountant"] | None = None
     confirm: bool = False
     stop: StopRule | None = None
     name: str = "audit"
@@ -77,8 +83,8 @@ class Audit:
 
     def effective_claim(self) -> Claim:
         """The claim the bound is compared with."""
-        claim: Claim = self.claim or self.mechanism.claim()
-        return claim
+        claim: Any = self.claim or self.mechanism.claim()
+        return cast(Claim, claim)
 
 
 @dataclass(frozen=True)
@@ -224,6 +230,8 @@ class AuditSpec:
             if "kind" in part.metadata and part.name != "estimator"
         }
         audit = replace(audit, **parts)
+        if audit.claim == ACCOUNTANT:
+            audit = replace(audit, mechanism=self._held_to_accountant(audit, at), claim=None)
         stated = _stated_claim(audit, at)
         if isinstance(game, ForClaim):
             game = game.for_claim(stated)
@@ -238,6 +246,22 @@ class AuditSpec:
         if audit.confirm:
             self._complete(_confirming(audit, at), index)
         return audit
+
+    def _held_to_accountant(self, audit: Audit, at: str) -> Any:
+        """The mechanism with the claim of a training on as few rows as one of the audit may have."""
+        mechanism = audit.mechanism
+        if not hasattr(mechanism, "held_to_accountant"):
+            raise SpecError(f"{at}.claim: accountant needs a mechanism made by `from_opacus`, got {_name(mechanism)}")
+        target = audit.split.divide(audit.data.load(seed=self.seed), Seed(self.seed).child("split").rng()).target
+        fits = audit.game.fits
+        usual = fits.run_on(audit.game, len(target)) if fits.run_on else len(target)
+        # Where coins leave rows out, hardly ever more than five standard deviations above half of them.
+        fewest = usual - (fits.records if usual == len(target) else round(2.5 * len(target) ** 0.5))
+        rows = target.take(np.arange(max(1, fewest)))
+        try:
+            return mechanism.held_to_accountant(rows, seed=Seed(self.seed).child("accountant").sequence())
+        except InputError as err:
+            raise SpecError(f"{at}.claim: {err}") from err
 
     def confirmation(self, audit: Audit) -> Audit:
         """The audit that follows one of this spec which has `confirm`: the same mechanism with planted labels."""

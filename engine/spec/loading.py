@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dpaudit import given
 from dpaudit.claims import Claim
@@ -128,7 +128,7 @@ class _PlainFields:
     """The fields of an audit that are no registered parts."""
 
     split: Partition = Partition()
-    claim: Claim | None = None
+    claim: Claim | Literal["accountant"] | None = None
     confirm: bool = False
     stop: StopRule | None = None
     name: str = "audit"

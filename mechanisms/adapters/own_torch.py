@@ -8,7 +8,7 @@ import importlib.util
 import io
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -181,25 +181,45 @@ class OwnOpacus:
 
     Attributes:
         train: The function, or where it is: "module:function".
-        epsilon: What the accountant says, in nats, > 0.
-        delta: At which delta it was asked, in (0, 1).
+        epsilon: What the accountant says, in nats, > 0; None leaves that to a training on as many rows as the audit's
+            trainings have, with `claim="accountant"`.
+        delta: At which delta it is asked, in (0, 1).
+        rows: Of how many rows at least a training is held to epsilon, >= 0: an attack's own models may have fewer.
     """
 
     train: Any
-    epsilon: float
+    epsilon: float | None
     delta: float
+    rows: int = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(0 < self.epsilon < np.inf, "epsilon must be > 0 and finite", epsilon=self.epsilon)
+        require(
+            self.epsilon is None or 0 < self.epsilon < np.inf, "epsilon must be > 0 and finite", epsilon=self.epsilon
+        )
         require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
         if importlib.util.find_spec("opacus") is None:
             raise InputError("this needs the package opacus; install it with `pip install dpaudit[opacus]`")
         object.__setattr__(self, "train", code_of(self.train, field="train", arguments=("X", "y", "seed")))
 
     def claim(self) -> Claim:
-        """(epsilon, delta)-DP under adding or removing one record: the relation of Opacus's accountants."""
+        """(epsilon, delta)-DP under adding or removing one record: the relation of Opacus's accountants.
+
+        Raises: InputError where epsilon was left to the accountant, which nobody has asked.
+        """
+        if self.epsilon is None:
+            raise InputError(
+                'from_opacus without an engine and epsilon needs `claim="accountant"` beside the mechanism'
+            )
         return Claim(self.epsilon, self.delta, Relation.ADD_REMOVE)
+
+    def held_to_accountant(self, train: Examples, *, seed: SeedSequence) -> OwnOpacus:
+        """The same with what the accountant says of one training on these rows, made here and now, as its claim.
+
+        Raises: InputError when the function gives something else than a module and an engine, or hardly any noise.
+        """
+        _, spent = self._trained(train, seed, Compute())
+        return replace(self, epsilon=_as_claim(spent, self.delta), rows=len(train))
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
@@ -208,6 +228,19 @@ class OwnOpacus:
 
         Raises: InputError when it gives something else than a module and an engine, or spent more than is claimed.
         """
+        module, spent = self._trained(train, seed, compute)
+        claimed = self.claim().epsilon
+        require(
+            spent <= claimed or len(train) < self.rows,
+            f"a training must spend at most the claimed epsilon {claimed:g} at delta={self.delta:g}",
+            do=f"Opacus's accountant says so of this one, on {len(train):,} rows: of fewer rows, a batch of "
+            'the same size takes a larger share; have the accountant state it (claim="accountant")',
+            spent=f"{spent:g}",
+        )
+        return _TorchModel(module, train.classes, compute, location(self.train))
+
+    def _trained(self, train: Examples, seed: SeedSequence, compute: Compute) -> tuple[Any, float]:
+        """The module, and what its training spent."""
         import torch
 
         torch.set_num_threads(compute.threads)
@@ -220,15 +253,7 @@ class OwnOpacus:
             given=type(given).__name__,
         )
         module, engine = given
-        spent = _spent_epsilon(engine, self.delta)
-        require(
-            spent <= self.epsilon,
-            f"a training must spend at most the claimed epsilon {self.epsilon:g} at delta={self.delta:g}",
-            do=f"Opacus's accountant says so of this one, on {len(train):,} rows: of fewer rows, a batch of "
-            "the same size takes a larger share; claim that, or fix epsilon with make_private_with_epsilon",
-            spent=f"{spent:g}",
-        )
-        return _TorchModel(module, train.classes, compute, location(self.train))
+        return module, _spent_epsilon(engine, self.delta)
 
 
 def _spent_epsilon(engine: Any, delta: float) -> float:
@@ -240,6 +265,17 @@ def _spent_epsilon(engine: Any, delta: float) -> float:
     return float(engine.get_epsilon(delta))
 
 
+def _as_claim(spent: float, delta: float) -> float:
+    """Rounded up to 4 digits."""
+    require(
+        math.isfinite(spent),
+        f"Opacus's accountant must give a finite epsilon at delta={delta:g}: this training adds hardly any noise",
+        do="add noise, or give the epsilon that is claimed",
+        spent=spent,
+    )
+    return float(math.ceil(spent * 10**_DIGITS) / 10**_DIGITS)
+
+
 def from_opacus(
     train: Callable[..., Any], engine: Any = None, *, delta: float, epsilon: float | None = None
 ) -> OwnOpacus:
@@ -249,21 +285,15 @@ def from_opacus(
         train: `train(X, y, seed)`, gives the trained module and its PrivacyEngine.
         engine: The engine of a run of it: epsilon is taken from its accountant, rounded up to 4 digits.
         delta: At which delta, in (0, 1).
-        epsilon: The claim in nats, instead of an engine.
+        epsilon: The claim in nats, instead of an engine. With neither, `claim="accountant"` beside the mechanism takes
+            what the accountant says of a training on as many rows as the audit's trainings have.
     Raises: InputError when these are no such things.
     """
     require(
-        (engine is None) != (epsilon is None),
-        "from_opacus takes the engine of a run, or epsilon",
-        do="write from_opacus(train, engine, delta=1e-5)",
+        engine is None or epsilon is None,
+        "from_opacus takes the engine of a run, or epsilon, or neither",
+        do='write from_opacus(train, engine, delta=1e-5), or from_opacus(train, delta=1e-5) and claim="accountant"',
     )
-    if epsilon is None:
-        spent = _spent_epsilon(engine, delta)
-        require(
-            math.isfinite(spent),
-            f"Opacus's accountant must give a finite epsilon at delta={delta:g}: this training adds hardly any noise",
-            do="add noise, or give the epsilon that is claimed",
-            spent=spent,
-        )
-        epsilon = math.ceil(spent * 10**_DIGITS) / 10**_DIGITS
+    if engine is not None:
+        epsilon = _as_claim(_spent_epsilon(engine, delta), delta)
     return OwnOpacus(train, epsilon, delta)

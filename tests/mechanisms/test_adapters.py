@@ -7,6 +7,7 @@ import pickle
 import random
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -26,7 +27,19 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from sklearn.svm import SVC
 from xgboost import XGBClassifier
 
-from dpaudit import Claim, Relation, from_callable, from_opacus, from_sklearn, from_summary, from_torch
+from dpaudit import (
+    Audit,
+    AuditSpec,
+    Claim,
+    Relation,
+    RunOptions,
+    audit,
+    from_callable,
+    from_opacus,
+    from_sklearn,
+    from_summary,
+    from_torch,
+)
 from dpaudit.actors.unit import fingerprint
 from dpaudit.engine.spec.build import build, describe
 from dpaudit.errors import InputError, SpecError
@@ -184,7 +197,11 @@ class ChangesItsParameter(KnowsNothing):
         (lambda: from_torch(user_code.Linear, len), r"train must take \(module, X, y, seed\)"),
         (lambda: from_callable(user_code.shares).claim(), "needs a claim: from_callable"),
         (lambda: from_torch(user_code.Linear, user_code.descend).claim(), "needs a claim: from_torch"),
-        (lambda: from_opacus(user_code.with_opacus, delta=1e-5), "takes the engine of a run, or epsilon"),
+        (
+            lambda: from_opacus(user_code.with_opacus, 1, delta=1e-5, epsilon=1.0),
+            "takes the engine of a run, or epsilon",
+        ),
+        (lambda: from_opacus(user_code.with_opacus, delta=1e-5).claim(), 'needs `claim="accountant"`'),
         (lambda: OwnOpacus(user_code.with_opacus, 0.0, 1e-5), "epsilon must be > 0"),
     ],
 )
@@ -322,6 +339,24 @@ def test_opacus_is_held_to_its_own_accountant() -> None:
         from_opacus(user_code.with_opacus, object(), delta=1e-5)
     with pytest.raises(InputError, match="must give the trained module and its PrivacyEngine"):
         probabilities(OwnOpacus(user_code.shares, 1.0, 1e-5), NUMBERS)
+
+
+def test_opacus_states_the_claim_of_the_training_that_is_audited(tmp_path: Path) -> None:
+    """A loader of 50 rows a batch takes a larger share of fewer rows; coins leave half of the 240 out."""
+    pytest.importorskip("opacus")
+    learner = from_opacus(user_code.with_opacus, delta=1e-5)
+    many = NUMBERS.take(np.arange(600) % 200)
+    asked = Audit(learner, many, game="membership", attack="calibrated-loss", claim="accountant")
+    spec = AuditSpec((asked,), run=RunOptions(runner="in-process", figures=False))
+    held = (learner.held_to_accountant(many.take(np.arange(rows)), seed=SeedSequence(0)) for rows in (81, 120, 240))
+    claims = [one.claim() for one in held]
+    assert claims[0] == spec.audits[0].effective_claim()
+    assert claims[0].epsilon > claims[1].epsilon > claims[2].epsilon
+    (result,) = audit(spec, output=tmp_path, quiet=True).results
+    assert not result.failures
+    assert "on about 120 of 600 rows: the target part has 240, of which coins leave some out" in result.rows_used
+    with pytest.raises(SpecError, match="needs a mechanism made by `from_opacus`"):
+        AuditSpec((Audit({"name": "randomized-response", "epsilon": 1.0}, NUMBERS, claim="accountant", proxy=None),))
 
 
 def test_without_opacus_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
 from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.label_inference import LabelInference
-from dpaudit.engine.games.protocol import LEARNERS, Fits, Played, Setting
+from dpaudit.engine.games.protocol import LEARNERS, Fits, Played, Setting, every_row
 from dpaudit.engine.games.proxies.model import Predictor
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples, Features
@@ -53,6 +53,7 @@ class AttributeInference(LabelInference):
         estimator="simultaneous-guess-count",
         curve_estimator="one-run",
         uses_proxy=True,
+        run_on=every_row,
         helps="more rows in the target part, or columns that the rest of the record tells less about",
     )
 

@@ -13,7 +13,7 @@ from dpaudit.claims import Relation
 from dpaudit.engine.games.one_run.answers import CanaryView, ReleaseView
 from dpaudit.engine.games.one_run.proxy_game import ProxyGame
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Reveal, TrialRandomness
-from dpaudit.engine.games.protocol import LABEL_MECHANISMS, LEARNERS, CheckTest, Fits, Setting
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, LEARNERS, CheckTest, Fits, Setting, every_row
 from dpaudit.engine.games.proxies.model import KnownLaw
 from dpaudit.engine.games.reference import PlantedLabels, ProxyLabels, Response
 from dpaudit.mechanisms.examples import Examples
@@ -39,6 +39,7 @@ class LabelInference(ProxyGame):
         estimator="simultaneous-guess-count",
         curve_estimator="one-run",
         uses_proxy=True,
+        run_on=every_row,
         helps="more rows in the target part, or `game: label-canaries`, whose planted labels no proxy knows",
         check_tests=(
             CheckTest(
@@ -100,6 +101,7 @@ class LabelCanaries(ProxyGame):
         estimator="simultaneous-guess-count",
         curve_estimator="one-run",
         uses_proxy=True,
+        run_on=every_row,
         helps="more `canaries`",
         check_tests=(
             CheckTest(

@@ -12,7 +12,7 @@ from dpaudit.claims import Relation
 from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.proxy_game import Asked, ProxyGame
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design, IncludedByCoin, Reveal, TrialRandomness
-from dpaudit.engine.games.protocol import LEARNERS, Fits, Setting
+from dpaudit.engine.games.protocol import LEARNERS, Fits, Setting, every_row
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -25,6 +25,11 @@ class FreshSource(Protocol):
     def sample(self, count: int, rng: np.random.Generator) -> Examples:
         """That many points, independent of each other."""
         ...
+
+
+def half_of_the_canaries(game: Any, rows: int) -> int:
+    """As many as coins leave, about."""
+    return rows - min(game.canaries or rows, rows) // 2
 
 
 @register("game", "membership", source="Steinke et al. (2023), arXiv:2305.08846; arXiv:2511.14084, section 4")
@@ -44,6 +49,7 @@ class Membership(IncludedByCoin[Examples], ProxyGame):
         estimator="simultaneous-guess-count",
         curve_estimator="one-run",
         uses_proxy=True,
+        run_on=half_of_the_canaries,
         helps="more `canaries`; more `trainings` of the same canaries are no help",
     )
 
@@ -71,6 +77,7 @@ class ObservationalMembership(ProxyGame):
         estimator="simultaneous-guess-count",
         curve_estimator="one-run",
         uses_proxy=True,
+        run_on=every_row,
         helps="more `canaries`, and rows in the test part for each",
     )
 

@@ -22,7 +22,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, GaussianDP, Relation, SubsampledGaussian
-from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, require_units
+from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, every_row, require_units
 from dpaudit.engine.games.steps.step_probes import StepProber, Steps, StepView
 from dpaudit.engine.games.two_world.canaries import GradientCanary, RandomGradient
 from dpaudit.errors import InputError, RunError, SpecError, require
@@ -91,6 +91,7 @@ class DpSgdSteps:
         attack="step-midpoint",
         estimator="step-martingale",
         evidence=StepScores,
+        run_on=every_row,
         helps="more steps (epochs), or more `trainings`",
         check_tests=(
             CheckTest(

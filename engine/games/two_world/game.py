@@ -14,7 +14,17 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.protocol import LEARNERS, Capability, CheckTest, Fits, Played, Reading, Setting, StopRule
+from dpaudit.engine.games.protocol import (
+    LEARNERS,
+    Capability,
+    CheckTest,
+    Fits,
+    Played,
+    Reading,
+    Setting,
+    StopRule,
+    every_row,
+)
 from dpaudit.engine.games.trials import grouped_for_reading
 from dpaudit.engine.games.two_world.canaries import Canary, GivenRow, GradientCanary
 from dpaudit.engine.games.two_world.rules import Trial, TrialSetup, TwoWorldRules
@@ -130,6 +140,7 @@ class IndMia(TwoWorldGame):
         estimator="fair-coins",
         independent_trials=True,
         repeats_calls=True,
+        run_on=every_row,
         helps="more `trials`",
         check_tests=(
             CheckTest(
@@ -198,6 +209,7 @@ class Mia(TwoWorldGame):
         estimator="fair-coins",
         independent_trials=True,
         repeats_calls=True,
+        run_on=every_row,
         helps="more `trials`",
         check_tests=(
             CheckTest(
