@@ -371,7 +371,7 @@ BANK: dict[str, Case] = {
     "histogram-small-bins-hidden": Case(
         released(histogram_small_bins_hidden), released(histogram_small_bins_hidden, exact=False), true=math.inf
     ),
-    "histogram-half-noise-scaled": Case(released(histogram_adds_up), true=2),
+    "histogram-half-noise-scaled": Case(released(histogram_adds_up), true=2, missed="seen in some runs alone"),
     "count-positive-noise": Case(
         released(count_positive_noise), released(count_positive_noise, honest=True), true=math.inf
     ),

@@ -291,6 +291,7 @@ class Played:
     # units that play the game where the mechanism remembers nothing, one a distinguisher
     control: tuple[Unit, ...] = ()
     ceiling: tuple[Unit, ...] = ()  # units that play the game against a mechanism without privacy, where that is played
+    noise: Unit | None = None  # the unit that looks at the form of its noise, where noise is seen
     choices: tuple[Unit, ...] = ()  # units whose notes say what was chosen on search data
     shadows: tuple[Unit, ...] = ()  # units that trained shadow models: no evidence comes from these trainings
     # what the mechanism promises of a trial, where that is not what it promises of the whole

@@ -146,6 +146,7 @@ class _Finished:
             metrics=self._metrics(),
             rows=dict(entry.rows),
             run_on=self._run_on(),
+            noise=self._noise(),
             data=entry.data_name,
             units=(len(keys & self._keys), len(keys)),
             assumes=audit.game.fits.assumed,
@@ -171,6 +172,11 @@ class _Finished:
         """On how many rows one run of the mechanism was; None where the game decides that by itself."""
         game = self._audit.game
         return None if game.fits.run_on is None else game.fits.run_on(game, dict(self._entry.rows)["target"])
+
+    def _noise(self) -> Any:
+        """What its noise looks like; None where that was not looked at."""
+        look = self._entry.game.noise
+        return value_of(look, self._store.read(look.key)) if look is not None and look.key in self._keys else None
 
     @property
     def _lost(self) -> int:

@@ -149,7 +149,12 @@ class JointVerdict:
 
     def text(self, name: str, *, verbose: bool = False) -> str:
         """The verdict of a run in three lines, in the form of `AuditResult.text`."""
-        lines = [f"{self.verdict:<{INDENT}}{name}: {self.headline}", self.how_sure, *self.detectable]
+        lines = [
+            f"{self.verdict:<{INDENT}}{name}: {self.headline}",
+            self.how_sure,
+            *dict.fromkeys(test.odd_noise for test in self.tests),
+            *self.detectable,
+        ]
         return f"\n{'':{INDENT}}".join(printable(line) for line in [*lines, *(self.lines if verbose else ())] if line)
 
     def to_dict(self) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class AuditResult:
         metrics: Utility of the trained models, averaged over trainings.
         rows: Rows of each part of the data.
         run_on: On how many rows one run of the mechanism was, about; None where the game made data of its own.
+        noise: What the noise of its steps looks like (`NoiseForm`); None where that was not looked at.
         data: What the data are.
         units: Units finished and planned.
         assumes: What must hold beside the arithmetic for the finding to hold.
@@ -101,6 +102,7 @@ class AuditResult:
     confirm: bool = False
     again: Verdict | None = None
     run_on: int | None = None
+    noise: Any = None
     rows_needed: int | None = None
     ceiling: Ceiling | None = None
     detectable_factor: float | None = None
@@ -245,6 +247,7 @@ class AuditResult:
         """Sentences that must not be overlooked."""
         lines = [_CAUTIONS.get(self.finding.validity, "") if self.finding else "", self.compared.note]
         lines += [CONTROL_LOST if self.control_lost else "", self.open_question, self._not_confirmed, self.same_again]
+        lines.append(self.odd_noise)
         lines.append(self.seen if self.verdict is Verdict.INCONCLUSIVE else "")
         return tuple(line for line in lines if line)
 
@@ -272,6 +275,11 @@ class AuditResult:
         sampled = self.finding is not None and self.finding.confidence is not None
         unknown = "how much of it this attack could reach is not known" if most else "what could be seen is not known"
         return "; ".join(filter(None, [most, unknown if sampled else ""]))
+
+    @property
+    def odd_noise(self) -> str:
+        """That the noise is not as stated, in a sentence; "" where nothing was found. No verdict about privacy."""
+        return self.noise.line if self.noise is not None and self.noise.odd else ""
 
     @property
     def rows_used(self) -> str:
@@ -358,7 +366,7 @@ class AuditResult:
             verbose: Whether all else that is known of the audit follows: method, counts, choices, controls, utility.
         """
         first = f"{self.verdict:<{INDENT}}{self.name}: {self.headline}"
-        lines = [first, self.part, self._how_sure, self.seen, *(self._details if verbose else ())]
+        lines = [first, self.part, self._how_sure, self.odd_noise, self.seen, *(self._details if verbose else ())]
         return f"\n{'':{INDENT}}".join(printable(line) for line in lines if line)
 
     @property
@@ -393,7 +401,7 @@ class AuditResult:
             )
             counts = ", ".join(f"{name} {value:,}" for name, value in finding.counts)
             lines += [f"{finding.method}, {finding.selection}; {counts}", *finding.notes, self.under_family]
-        lines += [*self.whole[1:], *self.chosen]
+        lines += [*self.whole[1:], *self.chosen, "" if self.noise is None or self.noise.odd else self.noise.line]
         lines.append("" if self.stopped is None else str(self.stopped))
         lines += [f"failed: {said}" for said in self.failed_trials[:FAILED_SHOWN]]
         lines += [] if self.control is None else self.control.lines[:1]

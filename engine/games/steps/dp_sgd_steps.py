@@ -23,6 +23,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, GaussianDP, Relation, SubsampledGaussian
 from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, every_row, require_units
+from dpaudit.engine.games.steps.noise_form import NoiseForm
 from dpaudit.engine.games.steps.step_probes import StepProber, Steps, StepView
 from dpaudit.engine.games.two_world.canaries import GradientCanary, RandomGradient
 from dpaudit.errors import InputError, RunError, SpecError, require
@@ -175,8 +176,11 @@ class DpSgdSteps:
         scores = work.add(score_steps, search, trainings, label="scores of steps", resources=on_cpus)
         told = work.add(tell_steps, steps.count * len(trainings), label="steps told", resources=on_cpus)
         whole: Claim = setting.mechanism.claim()
+        shown = (before + trainings, steps.private.noise_multiplier)
+        noise = work.add(look_at_noise, *shown, label="form of the noise", resources=on_cpus)
         return Played(
             (scores,),
+            noise=noise,
             trainings=before + trainings,
             ceiling=(told,),
             choices=() if search is None else (search,),
@@ -337,6 +341,15 @@ def score_steps(search: StepSearch | None, trainings: tuple[Steps, ...]) -> Iter
     if np.isnan(score).any():
         raise RunError("the attack gave scores that are no numbers")
     yield StepScores.kept(coins, score)
+
+
+@unit
+def look_at_noise(trainings: tuple[Steps, ...], noise: float) -> NoiseForm:
+    """Of trainings whose batches were shown; each has its share of the error."""
+    seen = np.array([one.form for one in trainings])
+    looked = np.isfinite(seen)
+    least = np.where(looked, seen, np.inf).min(0)
+    return NoiseForm(np.where(looked.any(0), np.minimum(1.0, looked.sum(0) * least), np.nan), noise)
 
 
 @unit

@@ -9,12 +9,13 @@ clipping does not hold one of the canaries moves the sum by more than a clip. Wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.engine.games.steps.noise_form import LOOKS, form_of
 from dpaudit.engine.games.two_world.canaries import GradientCanary, RandomGradient
 
 Floats = NDArray[np.float64]
@@ -72,6 +73,7 @@ class Steps:
     score: Floats  # the attack's, before the coin was known; 0 for no guess
     size: Floats  # mean square of what is left of the sum, over the claimed variance
     rows: int = 0  # that it was trained on
+    form: Floats = field(default_factory=lambda: np.full(len(LOOKS), np.nan))  # of its noise, see `form_of`
 
     @classmethod
     def joined(cls, parts: Sequence[Steps]) -> Steps:
@@ -87,7 +89,8 @@ class Steps:
 
     def padded(self, count: int) -> Steps:
         """With steps that were not made behind them."""
-        return Steps.joined([self, Steps.none(count - len(self.coin), self.features.shape[1])])
+        joined = Steps.joined([self, Steps.none(count - len(self.coin), self.features.shape[1])])
+        return replace(joined, form=self.form)
 
 
 COLUMNS = ("coin", "kind", "features", "score", "size")
@@ -142,6 +145,7 @@ class StepProber:
                     self._learn(int(kind), features, bool(coin), float(score))
         self._left: Leftovers | None = None
         self._own: Floats | None = None
+        self._batches_shown = True
 
     def gradient(self, weights: int, batch: Floats | None) -> Floats:
         """The next canary's, in clips, shape (weights,); `batch` has the others', shape (batch, weights)."""
@@ -150,6 +154,7 @@ class StepProber:
             self._own = np.asarray((self._only or RandomGradient()).gradient(weights, self._rng), np.float64)
         canary = self._next_canary(batch)
         self._batch = np.zeros((0, weights)) if batch is None else batch
+        self._batches_shown &= batch is not None
         self._kind = ROWS * canary + min(len(self._batch), ROWS - 1)
         raw = self._raw(KINDS[canary], weights)
         self._raw_length = float(np.linalg.norm(raw))
@@ -181,7 +186,10 @@ class StepProber:
     def shown(self) -> Steps:
         """All steps so far."""
         coin, kind, features, score, size = zip(*self._seen, strict=True)
-        return Steps(np.array(coin), np.array(kind, np.int64), np.array(features), np.array(score), np.array(size))
+        columns = np.array(coin), np.array(kind, np.int64), np.array(features), np.array(score), np.array(size)
+        if self._left is None or self._only is not None or not self._batches_shown:  # then data are left in the sums
+            return Steps(*columns)
+        return Steps(*columns, form=form_of(self._left.kept, self._noise))
 
     def _learn(self, kind: int, features: Floats, joined: bool, score: float) -> None:
         self._past[kind].add(features, joined)
@@ -252,7 +260,8 @@ class Leftovers:
         self._partner: tuple[Ints, Floats, Floats] | None = None
 
     @property
-    def _kept(self) -> Floats:
+    def kept(self) -> Floats:
+        """The latest, shape (steps, weights)."""
         return self._latest[: self._count]
 
     @property
@@ -313,7 +322,7 @@ class Leftovers:
         """How much nearer to an earlier one, or its negative, it is with the canary taken away."""
         if not self._count:
             return 0.0
-        without, moved = self._kept @ left, self._kept @ along
+        without, moved = self.kept @ left, self.kept @ along
         dots = np.abs([without, without - moved])
         near = (self._own - 2 * dots).min(1) + np.square(norms)
         return float(np.sqrt(max(near[0], 0)) - np.sqrt(max(near[1], 0)))
