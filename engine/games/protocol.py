@@ -189,9 +189,9 @@ class Fits:
     # how many canaries share one training at most, of a mechanism, where there are several trainings that share no
     # randomness; None where all share one
     sharing: Callable[[Any], int] | None = None
-    # on how many of so many rows of the target part one run of a mechanism is, of a game; None where it makes or picks
-    # data of its own
-    run_on: Callable[[Any, int], int] | None = None
+    # on how many of so many rows of the target part one run of a mechanism is, of a game: about, and at least; None
+    # where it makes or picks data of its own
+    run_on: Callable[[Any, int], tuple[int, int]] | None = None
     # in how many records its two worlds differ: 1, 2, 4 or 8; group privacy says what a claim says of them
     records: int = 1
     # how it takes part in a check; a game without tests is played by those who ask for it
@@ -223,9 +223,9 @@ class Fits:
         return Reading.TOGETHER if self.independent_trials else Reading.PER_REPLAY
 
 
-def every_row(game: Any, rows: int) -> int:
-    """Of the target part, but for one record."""
-    return rows
+def every_row(game: Any, rows: int) -> tuple[int, int]:
+    """All of the target part."""
+    return rows, rows
 
 
 MAX_UNITS = 100_000

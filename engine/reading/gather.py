@@ -171,7 +171,7 @@ class _Finished:
     def _run_on(self) -> int | None:
         """On how many rows one run of the mechanism was; None where the game decides that by itself."""
         game = self._audit.game
-        return None if game.fits.run_on is None else game.fits.run_on(game, dict(self._entry.rows)["target"])
+        return None if game.fits.run_on is None else game.fits.run_on(game, dict(self._entry.rows)["target"])[0]
 
     def _noise(self) -> Any:
         """What its noise looks like; None where that was not looked at."""

@@ -288,9 +288,9 @@ class AuditResult:
         if self.run_on is None or self.run_on >= given - 1:
             return ""
         target = self.rows["target"]
-        coins = ", of which coins leave some out" if self.run_on < target else ""
+        part = ", of which a run takes a part" if self.run_on < target else ""
         return (
-            f"the mechanism was run on about {self.run_on:,} of {given:,} rows: the target part has {target:,}{coins} "
+            f"the mechanism was run on about {self.run_on:,} of {given:,} rows: the target part has {target:,}{part} "
             "(`split: {target: ...}`)"
         )
 

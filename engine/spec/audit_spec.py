@@ -254,10 +254,11 @@ class AuditSpec:
             raise SpecError(f"{at}.claim: accountant needs a mechanism made by `from_opacus`, got {_name(mechanism)}")
         target = audit.split.divide(audit.data.load(seed=self.seed), Seed(self.seed).child("split").rng()).target
         fits = audit.game.fits
-        usual = fits.run_on(audit.game, len(target)) if fits.run_on else len(target)
-        # Where coins leave rows out, hardly ever more than five standard deviations above half of them.
-        fewest = usual - (fits.records if usual == len(target) else round(2.5 * len(target) ** 0.5))
-        rows = target.take(np.arange(max(1, fewest)))
+        if fits.run_on is None:
+            raise SpecError(
+                f"{at}.claim: accountant needs a game that trains on rows of the data, not {_name(audit.game)}"
+            )
+        rows = target.take(np.arange(fits.run_on(audit.game, len(target))[1]))
         try:
             return mechanism.held_to_accountant(rows, seed=Seed(self.seed).child("accountant").sequence())
         except InputError as err:

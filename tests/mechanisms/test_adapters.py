@@ -7,6 +7,7 @@ import pickle
 import random
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from dpaudit import (
     from_torch,
 )
 from dpaudit.actors.unit import fingerprint
+from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.spec.build import build, describe
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.adapters.own_torch import OwnOpacus
@@ -354,9 +356,42 @@ def test_opacus_states_the_claim_of_the_training_that_is_audited(tmp_path: Path)
     assert claims[0].epsilon > claims[1].epsilon > claims[2].epsilon
     (result,) = audit(spec, output=tmp_path, quiet=True).results
     assert not result.failures
-    assert "on about 120 of 600 rows: the target part has 240, of which coins leave some out" in result.rows_used
+    assert "on about 120 of 600 rows: the target part has 240, of which a run takes a part" in result.rows_used
     with pytest.raises(SpecError, match="needs a mechanism made by `from_opacus`"):
         AuditSpec((Audit({"name": "randomized-response", "epsilon": 1.0}, NUMBERS, claim="accountant", proxy=None),))
+
+
+@pytest.mark.parametrize(
+    ("game", "relation"),
+    [
+        ({"name": "ind-mia", "trials": 20, "population": 0, "canary": {"name": "blank", "value": 5.0}}, "add-remove"),
+        ({"name": "ind-mia", "trials": 20, "population": 70, "canary": {"name": "given-row", "rows": [0, 1, 2, 3, 4]}}, "add-remove"),
+        ({"name": "mia", "trials": 20, "population": 0}, "replace"),
+        ({"name": "mia", "trials": 20, "population": 70}, "replace"),
+        ({"name": "membership"}, "add-remove"),
+        ({"name": "membership", "canaries": 30}, "add-remove"),
+        ({"name": "observational-membership", "canaries": 30}, "replace"),
+        ({"name": "label-inference"}, "label"),
+        ({"name": "label-canaries"}, "label"),
+    ],
+)
+def test_what_is_said_of_the_rows_is_what_a_training_gets(game: dict[str, Any], relation: str, tmp_path: Path) -> None:
+    """A claim that the accountant makes for more rows than a training has would convict the honest."""
+    user_code.ROWS.clear()
+    learner = from_callable(user_code.counts_rows, Claim(3.0, relation=Relation(relation)))
+    split = {"target": 0.4, "test": 0.4, "reference": 0.1}
+    one = Audit(learner, NUMBERS.take(np.arange(300) % 200), game=game, split=Partition(**split))
+    if "trials" in game:
+        one = replace(one, attack="loss")
+    spec = AuditSpec((one,), run=RunOptions(runner="in-process", figures=False))
+    (result,) = audit(spec, output=tmp_path, quiet=True).results
+    assert not result.failures
+    played = spec.audits[0].game
+    usual, fewest = played.fits.run_on(played, result.rows["target"])
+    seen = [rows for rows in user_code.ROWS if rows != result.rows["reference"]]
+    assert min(seen) >= fewest
+    assert abs(np.median(seen) - usual) <= 5 * np.sqrt(usual) / 2 * (game["name"] == "membership") + 1
+    assert result.run_on == usual
 
 
 def test_without_opacus_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

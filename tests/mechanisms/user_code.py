@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,15 @@ def shares(X: Any, y: NDArray[np.int64], seed: int, pull: float = 1.0) -> Any:
 def squeezed(X: NDArray[np.float32]) -> NDArray[np.float32]:
     """Features between -pi / 2 and pi / 2."""
     return np.arctan(X)
+
+
+ROWS: list[int] = []
+
+
+def counts_rows(X: NDArray[np.float32], y: NDArray[np.int64], seed: int) -> Callable[[Any], Any]:
+    """Keeps how many rows it was given; answers everyone alike."""
+    ROWS.append(len(X))
+    return lambda rows: np.full((len(rows), 3), 1 / 3)
 
 
 def descend(module: torch.nn.Module, X: torch.Tensor, y: torch.Tensor, seed: int) -> None:

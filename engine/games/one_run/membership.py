@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -27,9 +28,11 @@ class FreshSource(Protocol):
         ...
 
 
-def half_of_the_canaries(game: Any, rows: int) -> int:
-    """As many as coins leave, about."""
-    return rows - min(game.canaries or rows, rows) // 2
+def half_of_the_canaries(game: Any, rows: int) -> tuple[int, int]:
+    """As many as coins leave: hardly ever fewer than five standard deviations below half of the canaries."""
+    canaries = min(game.canaries or rows, rows)
+    usual = rows - canaries // 2
+    return usual, max(1, rows - canaries, math.floor(usual - 2.5 * math.sqrt(canaries)))
 
 
 @register("game", "membership", source="Steinke et al. (2023), arXiv:2305.08846; arXiv:2511.14084, section 4")

@@ -23,7 +23,6 @@ from dpaudit.engine.games.protocol import (
     Reading,
     Setting,
     StopRule,
-    every_row,
 )
 from dpaudit.engine.games.trials import grouped_for_reading
 from dpaudit.engine.games.two_world.canaries import Canary, GivenRow, GradientCanary
@@ -122,6 +121,14 @@ class TwoWorldGame(TwoWorldRules):
         )
 
 
+def half_of_the_pool(game: TwoWorldGame, rows: int) -> tuple[int, int]:
+    """Or what population and challenge points leave of it, with the challenge point or without."""
+    canary = game.challenge_canary
+    points = len(canary.rows) if isinstance(canary, GivenRow) else getattr(canary, "count", 1)
+    fewest = max(1, min(rows // 2, rows - game.population - points))
+    return fewest, fewest
+
+
 @register("game", "ind-mia", source="arXiv:2206.05199, Experiment 2 (IND-MIA)")
 @dataclass(frozen=True)
 class IndMia(TwoWorldGame):
@@ -140,7 +147,7 @@ class IndMia(TwoWorldGame):
         estimator="fair-coins",
         independent_trials=True,
         repeats_calls=True,
-        run_on=every_row,
+        run_on=half_of_the_pool,
         helps="more `trials`",
         check_tests=(
             CheckTest(
@@ -209,7 +216,7 @@ class Mia(TwoWorldGame):
         estimator="fair-coins",
         independent_trials=True,
         repeats_calls=True,
-        run_on=every_row,
+        run_on=half_of_the_pool,
         helps="more `trials`",
         check_tests=(
             CheckTest(
