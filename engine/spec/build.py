@@ -223,7 +223,8 @@ def checked_value(field: dataclasses.Field[Any], hint: Any, value: object, locat
     if _parses_itself(hint):
         return value
     inner = _dataclass_of(hint)
-    if inner is not None:
+    literals = [typing.get_args(option) for option in options_of(hint) if typing.get_origin(option) is typing.Literal]
+    if inner is not None and not any(isinstance(value, str) and value in those for those in literals):
         return _mapped(inner, value, location)
     if _holds_bool(value) and not _mentions(hint, bool):
         kinds = {int: "a whole number", float: "a number", str: "text"}
