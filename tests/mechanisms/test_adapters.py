@@ -365,7 +365,10 @@ def test_opacus_states_the_claim_of_the_training_that_is_audited(tmp_path: Path)
     ("game", "relation"),
     [
         ({"name": "ind-mia", "trials": 20, "population": 0, "canary": {"name": "blank", "value": 5.0}}, "add-remove"),
-        ({"name": "ind-mia", "trials": 20, "population": 70, "canary": {"name": "given-row", "rows": [0, 1, 2, 3, 4]}}, "add-remove"),
+        (
+            {"name": "ind-mia", "trials": 20, "population": 70, "canary": {"name": "given-row", "rows": [0, 1, 2]}},
+            "add-remove",
+        ),
         ({"name": "mia", "trials": 20, "population": 0}, "replace"),
         ({"name": "mia", "trials": 20, "population": 70}, "replace"),
         ({"name": "membership"}, "add-remove"),
