@@ -348,7 +348,7 @@ def look_at_noise(trainings: tuple[Steps, ...], noise: float) -> NoiseForm:
     """Of trainings whose batches were shown; each has its share of the error."""
     seen = np.array([one.form for one in trainings])
     looked = np.isfinite(seen)
-    least = np.where(looked, seen, np.inf).min(0)
+    least = np.where(looked, seen, 1.0).min(0)
     return NoiseForm(np.where(looked.any(0), np.minimum(1.0, looked.sum(0) * least), np.nan), noise)
 
 
