@@ -8,9 +8,26 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dpaudit.errors import SpecError, require
+from dpaudit.errors import DataError, SpecError, require, shortened
 from dpaudit.given import check_fields
 from dpaudit.mechanisms.examples import Rows
+from dpaudit.variables import without_values
+
+
+def loaded_rows(data: Any, seed: int) -> Rows:
+    """The rows of a data set of a spec; no message shows the value of a variable."""
+    try:
+        rows: Rows = data.load(seed=seed)
+    except DataError as err:
+        raise DataError(without_values(str(err), data)) from None  # its cause would show what the message must not
+    except MemoryError as err:
+        raise DataError(f"the data must fit into memory, {shortened(data)} do not; ask for fewer rows") from err
+    if not isinstance(rows, Rows):
+        raise DataError(
+            "the data's method `load` must give dpaudit.Examples, or rows with `name`, `digest`, `take` and a length; "
+            f"got {type(rows).__name__}"
+        )
+    return rows
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, TypeGuard, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ from dpaudit.estimators.counts import (
 from dpaudit.estimators.one_run.right_guesses import Guessing
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
+from dpaudit.estimators.two_world.fair_coins import TwoSamples
 from dpaudit.given import argument, check_fields, require_words
 from dpaudit.registry import load
 
@@ -444,7 +445,7 @@ def _one_row_a_group(
 
 def _require_fair_coins(replays: Sequence[Scores], estimator: object) -> None:
     """Guesses that lean to one side gain by unequal shares of members and non-members, without any leak."""
-    if not isinstance(estimator, Guessing) or estimator.guess == DEFAULT_GUESS:
+    if not _takes_coins(estimator) or estimator.guess == DEFAULT_GUESS:
         return
     for scores in replays:
         members, canaries = int(scores.truth.sum()), scores.truth.size
@@ -453,6 +454,11 @@ def _require_fair_coins(replays: Sequence[Scores], estimator: object) -> None:
                 f"guess {estimator.guess!r} must have canaries that fair coins made members, got {members} members of "
                 f"{canaries}, which fair coins give with probability < {UNEVEN_BY_CHANCE:g}; use guess={DEFAULT_GUESS}"
             )
+
+
+def _takes_coins(estimator: object) -> TypeGuard[Guessing]:
+    """Whether it takes the members for the outcome of fair coins; `two-samples` draws such trials itself."""
+    return isinstance(estimator, Guessing) and not isinstance(estimator, TwoSamples)
 
 
 def _imbalance_p_value(members: NDArray[np.bool_]) -> float:
@@ -512,7 +518,7 @@ def _shuffled(scores: Scores) -> Scores:
 
 def _assumed(replays: Sequence[Scores], estimator: object, question: Question) -> list[str]:
     """What must hold for the bound and no table can show."""
-    if isinstance(estimator, Guessing):
+    if _takes_coins(estimator):
         apart = INDEPENDENT if getattr(estimator, "independent_trials", False) else ROWS_APART
         uneven = [scores for scores in replays if _imbalance_p_value(scores.truth) * len(replays) < UNEVEN_BY_CHANCE]
         if not uneven:

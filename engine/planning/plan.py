@@ -17,15 +17,14 @@ from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.work import Call, Work, value_of
 from dpaudit.claims import Claim
 from dpaudit.consent import contacts
-from dpaudit.engine.data.partition import Parts
+from dpaudit.engine.data.partition import Parts, loaded_rows
 from dpaudit.engine.games.protocol import Foreseen, Played, Reading, Setting, require_units
 from dpaudit.engine.planning.asked_twice import as_given, look_for_memory
 from dpaudit.engine.planning.counting import bound_units, control_estimator, counting
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.build import in_words
-from dpaudit.errors import DataError, SpecError, shortened
+from dpaudit.errors import SpecError
 from dpaudit.mechanisms.examples import Rows
-from dpaudit.variables import without_values
 
 KEPT_ROWS_PER_UNIT = 2_000_000  # score rows of one unit whose table is kept: tens of megabytes
 WORTH_SAYING = 1_000_000  # generated rows from which on it is said beforehand that they are made: a second of planning
@@ -160,7 +159,7 @@ def make_plan(spec: AuditSpec) -> Plan:
     for audit in spec.audits:
         source = repr(audit.data)
         if source not in loaded:
-            loaded[source] = _loaded(audit.data, spec.seed)
+            loaded[source] = loaded_rows(audit.data, spec.seed)
         _require_rows(audit, loaded[source])
         division = f"{source} {audit.split}"
         if division not in divided:  # audits of one division share its rows, its reference model and its digests
@@ -204,21 +203,6 @@ def _fewest_units(spec: AuditSpec) -> int:
 
 def _rows_per_unit(spec: AuditSpec) -> int:
     return KEPT_ROWS_PER_UNIT if spec.run.keep_scores else COUNTED_ROWS_PER_UNIT
-
-
-def _loaded(data: Any, seed: int) -> Rows:
-    try:
-        rows: Rows = data.load(seed=seed)
-    except DataError as err:
-        raise DataError(without_values(str(err), data)) from None  # its cause would show what the message must not
-    except MemoryError as err:
-        raise DataError(f"the data must fit into memory, {shortened(data)} do not; ask for fewer rows") from err
-    if not isinstance(rows, Rows):
-        raise DataError(
-            "the data's method `load` must give dpaudit.Examples, or rows with `name`, `digest`, `take` and a length; "
-            f"got {type(rows).__name__}"
-        )
-    return rows
 
 
 def _require_rows(audit: Audit, rows: Rows) -> None:

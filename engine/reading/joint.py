@@ -152,7 +152,7 @@ class JointVerdict:
         lines = [
             f"{self.verdict:<{INDENT}}{name}: {self.headline}",
             self.how_sure,
-            *dict.fromkeys(test.odd_noise for test in self.tests),
+            next((test.odd_noise for test in self.tests if test.odd_noise), ""),
             *self.detectable,
         ]
         return f"\n{'':{INDENT}}".join(printable(line) for line in [*lines, *(self.lines if verbose else ())] if line)

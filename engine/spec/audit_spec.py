@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Claim
 from dpaudit.consent import CLUSTER
-from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.games.one_run.rules import OneRunRules
 from dpaudit.engine.games.protocol import Fits, ForClaim, Game, StopRule, View
 from dpaudit.engine.spec.build import anchored, build, describe
@@ -250,17 +250,17 @@ class AuditSpec:
     def _held_to_accountant(self, audit: Audit, at: str) -> Any:
         """The mechanism with the claim of a training on as few rows as one of the audit may have."""
         mechanism = audit.mechanism
-        if not hasattr(mechanism, "held_to_accountant"):
-            raise SpecError(f"{at}.claim: accountant needs a mechanism made by `from_opacus`, got {_name(mechanism)}")
-        target = audit.split.divide(audit.data.load(seed=self.seed), Seed(self.seed).child("split").rng()).target
+        require_accountant(mechanism, at)
+        rows = loaded_rows(audit.data, self.seed)
+        target = audit.split.divide(rows, Seed(self.seed).child("split").rng()).target
         fits = audit.game.fits
         if fits.run_on is None:
             raise SpecError(
                 f"{at}.claim: accountant needs a game that trains on rows of the data, not {_name(audit.game)}"
             )
-        rows = target.take(np.arange(fits.run_on(audit.game, len(target))[1]))
+        fewest = target.take(np.arange(fits.run_on(audit.game, len(target))[1]))
         try:
-            return mechanism.held_to_accountant(rows, seed=Seed(self.seed).child("accountant").sequence())
+            return mechanism.held_to_accountant(fewest, seed=Seed(self.seed).child("accountant").sequence())
         except InputError as err:
             raise SpecError(f"{at}.claim: {err}") from err
 
@@ -286,6 +286,12 @@ class AuditSpec:
         Raises: SpecError when it holds an object that has none.
         """
         return in_yaml(describe(self))
+
+
+def require_accountant(mechanism: Any, at: str) -> None:
+    """Refuses the claim of an accountant for a mechanism that has none."""
+    if not hasattr(mechanism, "held_to_accountant"):
+        raise SpecError(f"{at}.claim: accountant needs a mechanism made by `from_opacus`, got {_name(mechanism)}")
 
 
 def given_data(value: object) -> Any:

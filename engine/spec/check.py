@@ -13,7 +13,7 @@ from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.protocol import CheckTest, Fits
-from dpaudit.engine.spec.audit_spec import ACCOUNTANT, Audit, AuditSpec, RunOptions
+from dpaudit.engine.spec.audit_spec import ACCOUNTANT, Audit, AuditSpec, RunOptions, require_accountant
 from dpaudit.engine.spec.build import build
 from dpaudit.engine.spec.error_budget import JointTest
 from dpaudit.errors import AuditError, SpecError, require
@@ -125,6 +125,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     if request.claim is None and not isinstance(mechanism, Claiming):
         raise SpecError("check.mechanism must state its claim: give it a method `claim() -> Claim`, or give `claim`")
     if request.claim == ACCOUNTANT:  # what that is going to say of a training decides no game
+        require_accountant(mechanism, "check")
         claim: Any = Claim(math.inf, relation=Relation.ADD_REMOVE)
     else:
         claim = request.claim or mechanism.claim()

@@ -70,6 +70,11 @@ def test_independence_that_nobody_stated_leaves_a_claim_undecided() -> None:
     assert guessed.lower > 0.5
     assert guessed.verdict is Verdict.UNDECIDED
     assert "if each row is an independent trial; where that is so, name the method: two-samples" in str(guessed)
+    uneven = dpaudit.estimate(in_scores=SCORES[MEMBERS][:60], out_scores=SCORES[~MEMBERS], delta=1e-5)
+    for found in (guessed, uneven):  # two samples assume no coins
+        assert not any("coin" in note for note in found.notes)
+        assert any(note.startswith("each row is taken for an independent trial") for note in found.notes)
+    assert dpaudit.estimate(SCORES, np.arange(600) < 200, method="two-samples", guess="signed").lower >= 0
     stated = dpaudit.estimate(**two, claim=0.5, method="two-samples")
     assert (stated.verdict, stated.lower) == (Verdict.VIOLATION, guessed.lower)
     assert dpaudit.estimate(SCORES, MEMBERS, claim=0.5).verdict is Verdict.VIOLATION  # holds for one training as well

@@ -35,6 +35,7 @@ from dpaudit import (
     Relation,
     RunOptions,
     audit,
+    check,
     from_callable,
     from_opacus,
     from_sklearn,
@@ -357,6 +358,8 @@ def test_opacus_states_the_claim_of_the_training_that_is_audited(tmp_path: Path)
     (result,) = audit(spec, output=tmp_path, quiet=True).results
     assert not result.failures
     assert "on about 120 of 600 rows: the target part has 240, of which a run takes a part" in result.rows_used
+    with pytest.raises(SpecError, match=r"check\.claim: accountant needs a mechanism made by `from_opacus`"):
+        check({"name": "randomized-response", "epsilon": 1.0}, claim="accountant")
     with pytest.raises(SpecError, match="needs a mechanism made by `from_opacus`"):
         AuditSpec((Audit({"name": "randomized-response", "epsilon": 1.0}, NUMBERS, claim="accountant", proxy=None),))
 
