@@ -228,6 +228,8 @@ def every_row(game: Any, rows: int) -> int:
     return rows
 
 
+NOISELESS_TRIALS = 1_000
+"""Trials, or labels at stake, that are played without noise, at most."""
 MAX_UNITS = 100_000
 """Of a plan: about a minute of planning."""
 
@@ -275,6 +277,11 @@ class Setting:
         return {"resources": self.resources, "after": self.after}
 
     @property
+    def noiseless(self) -> Any:
+        """The mechanism with its noise taken away; None where it does not say how (a method `without_noise`)."""
+        return getattr(self.mechanism, "without_noise", lambda: None)()
+
+    @property
     def informed_attack(self) -> Any:
         """The attack, told which mechanism it attacks if it asks for it."""
         if isinstance(self.attack, InformedAttack):
@@ -291,6 +298,7 @@ class Played:
     # units that play the game where the mechanism remembers nothing, one a distinguisher
     control: tuple[Unit, ...] = ()
     ceiling: tuple[Unit, ...] = ()  # units that play the game against a mechanism without privacy, where that is played
+    noiseless: bool = False  # whether that one is the mechanism itself with its noise taken away
     choices: tuple[Unit, ...] = ()  # units whose notes say what was chosen on search data
     shadows: tuple[Unit, ...] = ()  # units that trained shadow models: no evidence comes from these trainings
     # what the mechanism promises of a trial, where that is not what it promises of the whole

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditSpec, Claim, audit
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.games.labels.label_channel import LabelChannel
+from dpaudit.engine.games.labels.label_crafted import LabelCrafted
+from dpaudit.engine.games.labels.label_repeats import LabelRepeats
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.one_run.membership import Membership, ObservationalMembership
 from dpaudit.engine.games.two_world.game import IndMia
@@ -149,3 +152,40 @@ def test_a_ceiling_that_equals_the_claim_could_refute_nothing() -> None:
     assert ceiling.too_low(Claim(epsilon=1.0).curve).startswith(
         "this audit cannot detect a violation: even a mechanism with no privacy would show only epsilon 1.000"
     )
+
+
+@dataclass(frozen=True)
+class Mute:
+    """Says nothing of labels, and takes nothing away: without its noise it would say nothing either."""
+
+    def claim(self) -> Claim:
+        return Claim(epsilon=1.0)
+
+    def without_noise(self) -> Mute:
+        return self
+
+    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        return rng.integers(0, classes, labels.size)
+
+
+@pytest.mark.parametrize(
+    "game", [LabelChannel(releases=5), LabelRepeats(trials=400), LabelCrafted(search=100, releases=100, canaries=400)]
+)
+def test_label_mechanisms_are_played_without_their_noise(tmp_path: Path, game: object) -> None:
+    data = GaussianMixture(rows=800)
+    response, mute, publisher = run(
+        tmp_path,
+        *(
+            Audit(mechanism, data=data, game=game, name=type(mechanism).__name__)  # type: ignore[arg-type]
+            for mechanism in (RandomizedResponse(epsilon=1.0), Mute(), Publisher())
+        ),
+    ).results
+    assert response.verdict is Verdict.NO_VIOLATION
+    assert response.ceiling is not None
+    assert response.ceiling.noiseless
+    assert response.ceiling.exceeds(Claim(epsilon=3.0).curve)
+    assert "without its noise this audit would show epsilon >= " in response.seen
+    assert mute.verdict is Verdict.INCONCLUSIVE
+    assert "even the mechanism without its noise would show only epsilon 0" in mute.seen
+    assert publisher.verdict is Verdict.VIOLATION
+    assert publisher.ceiling is None or not publisher.ceiling.noiseless
