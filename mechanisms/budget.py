@@ -6,6 +6,9 @@ import math
 
 from dpaudit.errors import require
 
+NOISELESS_EPSILON = 1e4
+"""Nats of a mechanism whose noise is to hide nothing, where infinity is refused."""
+
 
 def require_epsilon(epsilon: float) -> None:
     """Refuses an epsilon that is not > 0; `inf` asks for no privacy."""

@@ -345,6 +345,76 @@ class KeptNoise(Neighbours):
         return _KEPT[key]
 
 
+class OneDrawForAll(Neighbours):
+    """`size` was forgotten: all counts get the same noise, which changes no winner."""
+
+    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
+        return rng.laplace(0, self.scale)
+
+
+class ClassesWithVotes(Neighbours):
+    """Noise for the classes that have votes; the others cannot win."""
+
+    def answer(self, query: Any, data: Any, rng: Any) -> int:
+        votes = self.count(query, *data, rng)
+        return int(np.argmax(np.where(votes > 0, votes + self.noise(query, *data, rng), -np.inf)))
+
+
+class MajorityOfFive(Neighbours):
+    """The most frequent of five noisy answers, each with all of the budget."""
+
+    def answer(self, query: Any, data: Any, rng: Any) -> int:
+        votes = self.count(query, *data, rng)
+        return int(sum(int(np.argmax(votes + self.noise(query, *data, rng))) for _ in range(5)) >= 3)
+
+
+class MajorityWithinBudget(MajorityOfFive):
+    """The same with a fifth of the budget for each."""
+
+    scale = 10.0
+
+
+class ScaledByTheData(Neighbours):
+    """Features are brought to the range that the records have: an outlier decides who is near."""
+
+    def range(self, X: Any) -> tuple[Any, Any]:
+        return X.min(axis=0), X.max(axis=0)
+
+    def count(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
+        low, high = self.range(X)
+        wide = np.where(high > low, high - low, 1.0)
+        return super().count((query - low) / wide, (X - low) / wide, y, rng)
+
+
+class ScaledByAPublicRange(ScaledByTheData):
+    """The range is a constant."""
+
+    def range(self, X: Any) -> tuple[Any, Any]:
+        return np.full(X.shape[1], -10.0), np.full(X.shape[1], 10.0)
+
+
+class NoiseOnShares(Neighbours):
+    """Votes are divided by the 15 that vote, the noise by the number of all records."""
+
+    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
+        return 15 * rng.laplace(0, self.scale / len(y), 2)
+
+
+class BoundedNoise(Neighbours):
+    """Noise beyond two scales is cut off."""
+
+    def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
+        return np.clip(super().noise(query, X, y, rng), -2 * self.scale, 2 * self.scale)
+
+
+class BoundedVotes(Neighbours):
+    """Noisy counts are cut off where counts can be, which tells nothing more."""
+
+    def answer(self, query: Any, data: Any, rng: Any) -> int:
+        votes = self.count(query, *data, rng) + self.noise(query, *data, rng)
+        return int(np.clip(votes, 0, 15).argmax())
+
+
 def _case(defect: Any, twin: Any = None, claim: Claim = PURE, **more: Any) -> Case:
     """Of two classes."""
     made = None if twin is None else (lambda: from_predictor(twin, claim))
@@ -385,4 +455,10 @@ BANK = {
         lambda: from_predictor(VotesCountedThreeTimes, GAUSSIAN, sigma=2.0),
         lambda: from_predictor(Votes, GAUSSIAN, sigma=2.0),
     ),
+    "one draw for all classes": _case(OneDrawForAll, true=math.inf),
+    "classes with votes": _case(ClassesWithVotes, true=math.inf),
+    "majority of five": _case(MajorityOfFive, MajorityWithinBudget),
+    "scaled by the data": _case(ScaledByTheData, ScaledByAPublicRange),
+    "noise on shares": _case(NoiseOnShares),
+    "bounded noise": _case(BoundedNoise, BoundedVotes, true=math.inf),
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -228,6 +228,8 @@ def every_row(game: Any, rows: int) -> tuple[int, int]:
     return rows, rows
 
 
+NOISELESS_TRIALS = 500
+"""Trials, or labels at stake, that are played without noise, at most; and as many that an attack learns from."""
 MAX_UNITS = 100_000
 """Of a plan: about a minute of planning."""
 
@@ -275,6 +277,12 @@ class Setting:
         return {"resources": self.resources, "after": self.after}
 
     @property
+    def noiseless(self) -> Setting | None:
+        """With the noise of the mechanism taken away; None where it does not say how (a method `without_noise`)."""
+        bare = getattr(self.mechanism, "without_noise", lambda: None)()
+        return None if bare is None else replace(self, mechanism=bare, seed=self.seed.child("noiseless"))
+
+    @property
     def informed_attack(self) -> Any:
         """The attack, told which mechanism it attacks if it asks for it."""
         if isinstance(self.attack, InformedAttack):
@@ -292,6 +300,7 @@ class Played:
     control: tuple[Unit, ...] = ()
     ceiling: tuple[Unit, ...] = ()  # units that play the game against a mechanism without privacy, where that is played
     noise: Unit | None = None  # the unit that looks at the form of its noise, where noise is seen
+    noiseless: bool = False  # whether that one is the mechanism itself with its noise taken away
     choices: tuple[Unit, ...] = ()  # units whose notes say what was chosen on search data
     shadows: tuple[Unit, ...] = ()  # units that trained shadow models: no evidence comes from these trainings
     # what the mechanism promises of a trial, where that is not what it promises of the whole

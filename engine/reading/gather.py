@@ -52,7 +52,8 @@ def read_audit(
         return found.result(failures or {}, Path())
     found.link_scores(evidence)
     result = found.result(failures or {}, evidence)
-    if result.verdict is not Verdict.NO_VIOLATION or result.conditional:
+    brief = result.verdict is Verdict.INCONCLUSIVE and result.ceiling is not None and result.ceiling.noiseless
+    if not (brief or result.verdict is Verdict.NO_VIOLATION) or result.conditional:
         return result
     return replace(result, detectable_factor=found.detectable_factor(result.compared.claim))
 
@@ -234,7 +235,9 @@ class _Finished:
             finding = ceiling_bound(estimator, entry.game.reference)
         else:
             finding = None
-        return None if finding is None else Ceiling(finding, bool(entry.ceilings), self._audit.game.fits.helps)
+        played = bool(entry.ceilings)
+        helps = self._audit.game.fits.helps
+        return None if finding is None else Ceiling(finding, played, entry.game.noiseless, helps)
 
     def detectable_factor(self, claim: Claim) -> float | None:
         """How many times too small the noise must be to be found; None where the scores cannot say."""

@@ -174,7 +174,11 @@ class AuditResult:
     @property
     def _blind(self) -> bool:
         """Whether nothing could have been seen, or whether anything could is not known."""
-        return self.ceiling_lost or (self.ceiling is not None and not self.ceiling.exceeds(self.compared.claim.curve))
+        if self.ceiling_lost or self.ceiling is None:
+            return self.ceiling_lost
+        if self.ceiling.noiseless and self.detectable_factor is not None:  # few trials are played without noise
+            return False
+        return not self.ceiling.exceeds(self.compared.claim.curve)
 
     @property
     def _beyond_the_proxy(self) -> bool:
@@ -271,6 +275,8 @@ class AuditResult:
             seen = f"detectable with {100 * POWER:.0f} % power: noise {self.detectable_factor:.2f} times too small"
             return "; ".join(filter(None, [seen, most]))
         if self.verdict is not Verdict.NO_VIOLATION:
+            return most
+        if self.ceiling is not None and self.ceiling.noiseless:
             return most
         sampled = self.finding is not None and self.finding.confidence is not None
         unknown = "how much of it this attack could reach is not known" if most else "what could be seen is not known"
@@ -433,6 +439,7 @@ class Ceiling:
     # Whether the game was played, with what is at stake as the mechanism's answers; else every bit is told, which needs
     # no playing
     played: bool
+    noiseless: bool = False  # whether the mechanism itself was played with its noise taken away
     helps: str = ""  # what would let the audit show more; "" where nothing is known
 
     def exceeds(self, curve: PrivacyCurve) -> bool:
@@ -443,20 +450,29 @@ class Ceiling:
     @property
     def line(self) -> str:
         """For a reader, in one line."""
+        if self.noiseless:
+            return f"without its noise this audit would show {self.finding.headline}"
         if self.played:
             return f"at most {self.finding.headline} where nothing is hidden"
         return f"at most {self.finding.headline} if every guess were right"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {**self.finding.to_dict(), "played": self.played, "says": self.line, "helps": self.helps}
+        return {
+            **self.finding.to_dict(),
+            "played": self.played,
+            "noiseless": self.noiseless,
+            "says": self.line,
+            "helps": self.helps,
+        }
 
     def too_low(self, curve: PrivacyCurve) -> str:
         """Why nothing follows from a finding below the claim, and what would help."""
         comparison = self.finding.comparison(curve)
         helps = f"; for more power: {self.helps}" if self.helps else ""
+        other = "the mechanism without its noise" if self.noiseless else "a mechanism with no privacy"
         return (
-            f"this audit cannot detect a violation: even a mechanism with no privacy would show only "
+            f"this audit cannot detect a violation: even {other} would show only "
             f"{comparison.quantity} {format_upper(comparison.observed)} at {comparison.where}{helps}"
         )
 

@@ -12,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError, require, shortened
 from dpaudit.mechanisms.adapters.other_python import diffprivlib_trainings
-from dpaudit.mechanisms.budget import require_finite_epsilon
+from dpaudit.mechanisms.budget import NOISELESS_EPSILON, require_finite_epsilon
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
@@ -83,6 +83,10 @@ class Diffprivlib:
 
     def claim(self) -> Claim:
         return Claim(self.epsilon, relation=self.relation)
+
+    def without_noise(self) -> Self:
+        """The same with noise that is too small to hide anything."""
+        return replace(self, epsilon=NOISELESS_EPSILON)
 
     def sample_summaries(
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute

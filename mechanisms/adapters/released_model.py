@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -37,6 +37,11 @@ class ReleasedModel:
 
     def claim(self) -> Claim:
         return self.learner.claim()
+
+    def without_noise(self) -> ReleasedModel | None:
+        """Of the learner without its noise; None where it does not say how."""
+        bare = getattr(self.learner, "without_noise", lambda: None)()
+        return None if bare is None else replace(self, learner=bare)
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +36,10 @@ class OneHotLaplace:
     def claim(self) -> Claim:
         """(epsilon, 0)-label-DP; tight for the noisy vectors, not for the most likely label."""
         return Claim(self.epsilon)
+
+    def without_noise(self) -> Self:
+        """The same, with labels released as they are."""
+        return replace(self, epsilon=math.inf)
 
     def scale(self) -> float:
         """Laplace scale b of the noise (its standard deviation is sqrt(2) b)."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,10 @@ class RandomizedResponse:
     def claim(self) -> Claim:
         """(epsilon, 0)-label-DP, tight."""
         return Claim(self.epsilon)
+
+    def without_noise(self) -> Self:
+        """The same, with labels released as they are."""
+        return replace(self, epsilon=math.inf)
 
     def keep(self, classes: int) -> float:
         """Probability that a label is released as it is."""

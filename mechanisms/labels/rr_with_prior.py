@@ -7,7 +7,8 @@ label keeps epsilon-label-DP; the rule here maximises the probability that the l
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +75,10 @@ class RRWithPrior:
     def claim(self) -> Claim:
         """(epsilon, 0)-label-DP; tight when more than one class is answered, else nothing is revealed."""
         return Claim(self.epsilon)
+
+    def without_noise(self) -> Self:
+        """The same, with labels released as they are."""
+        return replace(self, epsilon=math.inf)
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """One private label for each label; shape (n,) to (n,)."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,6 +117,10 @@ class DpSgd(StackTrainer):
             return Claim(self.epsilon, relation=Relation.ADD_REMOVE)
         curve = SubsampledGaussian(self.noise_multiplier(), self.sample_rate, self.steps())
         return Claim(self.epsilon, self.delta, Relation.ADD_REMOVE, curve)
+
+    def without_noise(self) -> Self:
+        """The same, with gradients that are clipped and summed alone."""
+        return replace(self, epsilon=math.inf)
 
     def steps(self) -> int:
         """Number of steps."""

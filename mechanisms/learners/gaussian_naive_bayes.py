@@ -17,7 +17,8 @@ Source: Vaidya et al. (2013), "Differentially Private Naive Bayes Classification
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_finite_epsilon
+from dpaudit.mechanisms.budget import NOISELESS_EPSILON, require_finite_epsilon
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.registry import register
@@ -90,6 +91,10 @@ class GaussianNaiveBayes:
     def claim(self) -> Claim:
         """Pure epsilon under its relation."""
         return Claim(self.epsilon, relation=self.relation)
+
+    def without_noise(self) -> Self:
+        """The same with noise that is too small to hide anything."""
+        return replace(self, epsilon=NOISELESS_EPSILON)
 
     @property
     def share(self) -> float:

@@ -27,8 +27,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -38,7 +38,7 @@ from scipy.special import expit
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_finite_epsilon
+from dpaudit.mechanisms.budget import NOISELESS_EPSILON, require_finite_epsilon
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
@@ -88,6 +88,10 @@ class PrivateLogistic(ABC):
     def claim(self) -> Claim:
         """Pure epsilon when one record is replaced; the number of records is public."""
         return Claim(self.epsilon, relation=Relation.REPLACE)
+
+    def without_noise(self) -> Self:
+        """The same with noise that is too small to hide anything."""
+        return replace(self, epsilon=NOISELESS_EPSILON)
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None

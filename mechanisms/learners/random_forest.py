@@ -12,7 +12,8 @@ Source: Holohan et al. (2019), diffprivlib, `RandomForestClassifier`; Fletcher a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numba import njit
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_finite_epsilon
+from dpaudit.mechanisms.budget import NOISELESS_EPSILON, require_finite_epsilon
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
@@ -59,6 +60,10 @@ class PrivateForest:
     def claim(self) -> Claim:
         """Pure epsilon when one record is added or removed."""
         return Claim(self.epsilon, relation=Relation.ADD_REMOVE)
+
+    def without_noise(self) -> Self:
+        """The same with noise that is too small to hide anything."""
+        return replace(self, epsilon=NOISELESS_EPSILON)
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None

@@ -12,6 +12,12 @@ from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditSpec, Claim, audit
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.games.labels.label_channel import LabelChannel
+from dpaudit.engine.games.labels.label_crafted import LabelCrafted
+from dpaudit.engine.games.labels.label_repeats import LabelRepeats
+from dpaudit.engine.games.neighbours.game import Neighbours
+from dpaudit.engine.games.neighbours.poisonings.regression import OpposingRecords
+from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.one_run.membership import Membership, ObservationalMembership
 from dpaudit.engine.games.two_world.game import IndMia
@@ -24,7 +30,10 @@ from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Validity
+from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.learners.gaussian_naive_bayes import ClassSums, GaussianNaiveBayes
+from dpaudit.mechanisms.learners.logistic_regression import LogisticObjectivePerturbation, LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.tables import LogisticRegression
 
@@ -149,3 +158,84 @@ def test_a_ceiling_that_equals_the_claim_could_refute_nothing() -> None:
     assert ceiling.too_low(Claim(epsilon=1.0).curve).startswith(
         "this audit cannot detect a violation: even a mechanism with no privacy would show only epsilon 1.000"
     )
+
+
+@dataclass(frozen=True)
+class Mute:
+    """Says nothing of labels, and takes nothing away: without its noise it would say nothing either."""
+
+    def claim(self) -> Claim:
+        return Claim(epsilon=1.0)
+
+    def without_noise(self) -> Mute:
+        return self
+
+    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        return rng.integers(0, classes, labels.size)
+
+
+@pytest.mark.parametrize(
+    "game", [LabelChannel(releases=5), LabelRepeats(trials=400), LabelCrafted(search=100, releases=100, canaries=400)]
+)
+def test_label_mechanisms_are_played_without_their_noise(tmp_path: Path, game: object) -> None:
+    data = GaussianMixture(rows=800)
+    response, mute, publisher = run(
+        tmp_path,
+        *(
+            Audit(mechanism, data=data, game=game, name=type(mechanism).__name__)  # type: ignore[arg-type]
+            for mechanism in (RandomizedResponse(epsilon=1.0), Mute(), Publisher())
+        ),
+    ).results
+    assert response.verdict is Verdict.NO_VIOLATION
+    assert response.ceiling is not None
+    assert response.ceiling.noiseless
+    assert response.ceiling.exceeds(Claim(epsilon=3.0).curve)
+    assert "without its noise this audit would show epsilon >= " in response.seen
+    assert mute.verdict is Verdict.INCONCLUSIVE
+    assert "even the mechanism without its noise would show only epsilon 0" in mute.seen
+    assert publisher.verdict is Verdict.VIOLATION
+    assert publisher.ceiling is None or not publisher.ceiling.noiseless
+
+
+class Silent(GaussianNaiveBayes):
+    """Counts records that it made up."""
+
+    def sums(self, train: Examples) -> ClassSums:
+        made_up = np.random.default_rng(0)
+        return super().sums(train.with_(features=made_up.random((len(train), 2)), labels=np.arange(len(train)) % 2))
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        GaussianNaiveBayes(1.0),
+        LogisticOutputPerturbation(1.0),
+        LogisticObjectivePerturbation(1.0),
+        Silent(1.0),
+    ],
+    ids=lambda learner: type(learner).__name__,
+)
+def test_learners_are_played_without_their_noise(tmp_path: Path, learner: GaussianNaiveBayes) -> None:
+    by_length = not isinstance(learner, GaussianNaiveBayes)
+    poisoning = CornerFlip() if not by_length else OpposingRecords()
+    game = Neighbours(trials=600, search=600, poisoning=poisoning, scale="ball" if by_length else "box")
+    (result,) = run(tmp_path, Audit(learner, data=GaussianMixture(rows=100, dimensions=2), game=game)).results
+    assert result.ceiling is not None
+    assert result.ceiling.noiseless
+    if isinstance(learner, Silent):
+        assert result.verdict is Verdict.INCONCLUSIVE
+        assert "even the mechanism without its noise would show only epsilon 0" in result.seen
+    else:
+        assert result.verdict is Verdict.NO_VIOLATION
+        assert result.ceiling.exceeds(Claim(epsilon=4.0, relation=result.compared.claim.relation).curve)
+
+
+def test_what_is_refuted_at_a_smaller_factor_outweighs_a_short_play_without_noise(tmp_path: Path) -> None:
+    """Played in 500 trials, labels as they are show less than is claimed; 40,000 noisy ones would have shown more."""
+    game = LabelChannel(releases=100)
+    asked = Audit(RandomizedResponse(epsilon=5.5), data=GaussianMixture(rows=800), game=game)
+    (result,) = run(tmp_path, asked).results
+    assert result.ceiling is not None
+    assert not result.ceiling.exceeds(Claim(epsilon=5.5).curve)
+    assert result.verdict is Verdict.NO_VIOLATION
+    assert "times too small" in result.seen

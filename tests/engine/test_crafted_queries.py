@@ -13,7 +13,13 @@ from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audi
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import GaussianDP
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.predictions.crafted_queries import AnswerOdds, choose_pair, run_pair, score_answers
+from dpaudit.engine.games.predictions.crafted_queries import (
+    AnswerOdds,
+    CraftedQueries,
+    choose_pair,
+    run_pair,
+    score_answers,
+)
 from dpaudit.engine.games.predictions.decisive_data import pairs
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
@@ -162,3 +168,25 @@ def test_both_data_sets_of_a_pair_differ_in_one_record(replaced: bool, answers: 
         low, high = TARGET.features.min(), max(TARGET.features.max(), TEST.features.max())
         assert pair.added.features.max() <= high
         assert pair.added.features.min() >= min(low, TEST.features.min())
+
+
+class Counted:
+    """The labels of the 15 nearest records vote; the audit adds the noise."""
+
+    def votes(self, queries: Any, data: Any, rng: Any) -> Any:
+        X, y = data
+        near = np.argsort(((X[None] - queries[:, None]) ** 2).sum(axis=2), axis=1, kind="stable")[:, :15]
+        return np.stack([np.bincount(row, minlength=2) for row in y[near]])
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["noise added here", "noise of its own"])
+def test_votes_are_played_without_the_noise_that_is_added_here(tmp_path: Path, apart: bool) -> None:
+    claim = Claim.of(GaussianDP(0.5), relation=Relation.ADD_REMOVE, delta=1e-6)
+    own = from_predictor(Counted, claim, sigma=2 * math.sqrt(2)) if apart else from_predictor(Neighbours, ADDED)
+    entry = Audit(own, GaussianMixture(classes=2, rows=200), game=CraftedQueries(trials=300, search=320))
+    spec = AuditSpec((entry,), run=RunOptions(runner="in-process", figures=False))
+    (result,) = audit(spec, output=tmp_path, quiet=True).results
+    assert result.ceiling is not None
+    assert result.ceiling.noiseless is apart
+    assert result.verdict is Verdict.NO_VIOLATION
+    assert ("without its noise this audit would show epsilon >= " in result.seen) is apart

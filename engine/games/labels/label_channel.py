@@ -23,7 +23,7 @@ from dpaudit.engine.games.labels.label_releases import (
     hidden_half,
     release_all,
 )
-from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, Fits, Played, Setting
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, NOISELESS_TRIALS, CheckTest, Fits, Played, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores, scored
@@ -74,30 +74,36 @@ class LabelChannel:
 
     def play(self, setting: Setting, work: Work) -> Played:
         target, resources = setting.parts.target, setting.resources.on_cpus
-        search, fresh = (
+        at_stake = (len(target) + 1) // 2
+        bare_releases = min(self.releases, -(-NOISELESS_TRIALS // max(1, at_stake)))
+        search, fresh, *bare = (
             work.add(
                 release,
-                setting.mechanism,
+                played.mechanism,
                 count,
                 setting.required("target"),
-                seed=setting.seed.child(purpose),
+                seed=played.seed.child(purpose),
                 label=label,
                 resources=resources,
                 after=setting.after,
             )
-            for release, count, purpose, label in (
-                (release_known, self.search, "search", "releases to learn from"),
-                (release_paired, self.releases, "releases", "fresh releases"),
+            for release, played, count, purpose, label in (
+                (release_known, setting, self.search, "search", "releases to learn from"),
+                (release_paired, setting, self.releases, "releases", "fresh releases"),
+                (release_paired, setting.noiseless, bare_releases, "releases", "releases without noise"),
             )
+            if played is not None
         )
-        guesses = work.add(
-            guess_channel, setting.attack, search, fresh, label="guesses in fresh releases", resources=resources
+        guesses, *shown = (
+            work.add(guess_channel, setting.attack, search, each, label=f"guesses in {each.label}", resources=resources)
+            for each in (fresh, *bare)
         )
-        canaries = self.releases * ((len(target) + 1) // 2)
         return Played(
             (guesses,),
             trainings=(search, fresh),
-            reference=Reference(PairedLabels(target.classes), canaries, "canaries"),
+            ceiling=tuple(shown),
+            noiseless=bool(shown),
+            reference=Reference(PairedLabels(target.classes), self.releases * at_stake, "canaries"),
         )
 
 

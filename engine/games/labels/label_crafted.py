@@ -31,7 +31,15 @@ from dpaudit.engine.games.labels.label_releases import (
     hidden_half,
     released_anew,
 )
-from dpaudit.engine.games.protocol import LABEL_MECHANISMS, LEARNERS, CheckTest, Fits, Played, Setting
+from dpaudit.engine.games.protocol import (
+    LABEL_MECHANISMS,
+    LEARNERS,
+    NOISELESS_TRIALS,
+    CheckTest,
+    Fits,
+    Played,
+    Setting,
+)
 from dpaudit.errors import SpecError, require, shortened
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
@@ -287,31 +295,44 @@ class LabelCrafted:
             resources=setting.resources.on_cpus,
         )
         parts = 1 if self.fits.face_of(setting.mechanism) is LABEL_MECHANISMS else PARTS
-        fresh = tuple(
-            work.add(
-                release_crafted,
-                setting.mechanism,
-                choice,
-                designs,
-                target,
-                most=self.releases,
-                canaries=self.canaries,
-                part=part,
-                parts=parts,
-                seed=seed.child("releases"),
-                label=f"fresh releases {part + 1}/{parts}" if parts > 1 else "fresh releases",
-                resources=setting.resources,
+        fresh, bare = (
+            tuple(
+                work.add(
+                    release_crafted,
+                    played.mechanism,
+                    choice,
+                    designs,
+                    target,
+                    most=self.releases,
+                    canaries=canaries,
+                    part=part,
+                    parts=parts,
+                    seed=played.seed.child("releases"),
+                    label=f"{label} {part + 1}/{parts}" if parts > 1 else label,
+                    resources=setting.resources,
+                )
+                for part in range(parts)
+                if played is not None
             )
-            for part in range(parts)
+            for played, canaries, label in (
+                (setting, self.canaries, "fresh releases"),
+                (setting.noiseless, min(self.canaries, NOISELESS_TRIALS), "releases without noise"),
+            )
         )
-        guesses = work.add(
-            guess_crafted,
-            setting.attack,
-            choice,
-            fresh,
-            label="guesses in fresh releases",
-            resources=setting.resources.on_cpus,
+        guesses, *shown = (
+            work.add(
+                guess_crafted,
+                setting.attack,
+                choice,
+                releases,
+                label=f"guesses in {label}",
+                resources=setting.resources.on_cpus,
+            )
+            for releases, label in ((fresh, "fresh releases"), (bare, "releases without noise"))
+            if releases
         )
+        if shown:
+            return Played((guesses,), trainings=fresh, ceiling=tuple(shown), noiseless=True, choices=(choice,))
         told = work.add(
             tell_labels, fresh, label="what a mechanism without privacy would show", resources=setting.resources.on_cpus
         )

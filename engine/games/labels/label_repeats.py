@@ -14,7 +14,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.labels.label_releases import release_all
-from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, Fits, Played, Setting
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, NOISELESS_TRIALS, CheckTest, Fits, Played, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores, scored
@@ -109,30 +109,35 @@ class LabelRepeats:
 
     def play(self, setting: Setting, work: Work) -> Played:
         design, resources = setting.seed.child("design"), setting.resources.on_cpus
-        search, fresh = (
+        search, fresh, *bare = (
             work.add(
                 release_repeatedly,
-                setting.mechanism,
+                played.mechanism,
                 count,
                 self.rows,
                 setting.required("target"),
                 design=design,
-                seed=setting.seed.child(purpose),
+                seed=played.seed.child(purpose),
                 label=label,
                 resources=resources,
                 after=setting.after,
             )
-            for count, purpose, label in (
-                (self.search, "search", "releases to learn from"),
-                (self.trials, "trials", "trial releases"),
+            for played, count, purpose, label in (
+                (setting, self.search, "search", "releases to learn from"),
+                (setting, self.trials, "trials", "trial releases"),
+                (setting.noiseless, min(self.trials, NOISELESS_TRIALS), "trials", "releases without noise"),
             )
+            if played is not None
         )
-        guesses = work.add(
-            guess_repeats, setting.attack, search, fresh, label="guesses in trial releases", resources=resources
+        guesses, *shown = (
+            work.add(guess_repeats, setting.attack, search, each, label=f"guesses in {each.label}", resources=resources)
+            for each in (fresh, *bare)
         )
         return Played(
             (guesses,),
             trainings=(fresh,),
+            ceiling=tuple(shown),
+            noiseless=bool(shown),
             reference=Reference(PairedLabels(setting.parts.target.classes), self.trials, "trials"),
         )
 

@@ -35,7 +35,17 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
 )
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
 from dpaudit.engine.games.neighbours.summaries import SAMPLED, SUMMARISED, Samples, Trainings, sample_summaries, sampled
-from dpaudit.engine.games.protocol import LEARNERS, Capability, CheckTest, Fits, Played, Reading, Setting, require_units
+from dpaudit.engine.games.protocol import (
+    LEARNERS,
+    NOISELESS_TRIALS,
+    Capability,
+    CheckTest,
+    Fits,
+    Played,
+    Reading,
+    Setting,
+    require_units,
+)
 from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading, log_odds_of_endings, scored_trials
 from dpaudit.errors import InputError, RunError, SpecError, require, shortened
 from dpaudit.estimators.bound import format_lower
@@ -165,9 +175,27 @@ class Neighbours(TrialGame):
 
     def play(self, setting: Setting, work: Work) -> Played:
         worlds, left = self._worlds(setting, work)
-        search = self._samples(setting, work, sample_summaries, worlds, "search", left)
+        fresh, scores = self._units(setting, work, worlds, left)
+        shown: tuple[Unit, ...] = ()
+        if setting.noiseless is not None:
+            few = replace(self, trials=min(self.trials, NOISELESS_TRIALS))
+            shown = few._units(setting.noiseless, work, worlds, min(left, NOISELESS_TRIALS), " without noise")[1]
+        return Played(
+            scores,
+            trainings=fresh,
+            ceiling=shown,
+            noiseless=bool(shown),
+            choices=(worlds,) if isinstance(self.poisoning, PoisoningSearch) else (),
+            reference=self.reference(),
+        )
+
+    def _units(
+        self, setting: Setting, work: Work, worlds: Unit, left: int, how: str = ""
+    ) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
+        """The units of the fresh trainings, and those of their scores by what the other trainings teach."""
+        search = self._samples(setting, work, sample_summaries, worlds, f"search{how}", left)
         judged = self._judged(setting, work, search, left)
-        fresh = self._samples(setting, work, sample_summaries, worlds, "fresh", self.trials)
+        fresh = self._samples(setting, work, sample_summaries, worlds, f"fresh{how}", self.trials)
         alone = setting.reading is Reading.IN_ORDER
         scores = tuple(
             work.add(
@@ -176,13 +204,12 @@ class Neighbours(TrialGame):
                 search,
                 trials,
                 judged,
-                label=f"scores of {trials[0].label if alone else f'{self.trials} fresh samples'}",
+                label=f"scores of {trials[0].label if alone else f'{self.trials} fresh{how} samples'}",
                 resources=setting.resources.on_cpus,
             )
             for trials in grouped_for_reading(fresh, setting)
         )
-        searched = isinstance(self.poisoning, PoisoningSearch)
-        return Played(scores, trainings=fresh, choices=(worlds,) if searched else (), reference=self.reference())
+        return fresh, scores
 
     def _worlds(self, setting: Setting, work: Work) -> tuple[Unit, int]:
         """The two data sets, and how many search trainings finding them leaves."""

@@ -17,13 +17,14 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.audited.signals import from_outside
 from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, PrivacyCurve, Relation, claim_under
 from dpaudit.engine.games.predictions.answer_set import AnswerView
 from dpaudit.engine.games.predictions.decisive_data import DecisivePair, pairs
 from dpaudit.engine.games.predictions.game import ANSWERING, VOTING
 from dpaudit.engine.games.predictions.work import answers_of
-from dpaudit.engine.games.protocol import CheckTest, Fits, Played, Setting
+from dpaudit.engine.games.protocol import NOISELESS_TRIALS, CheckTest, Fits, Played, Setting
 from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading
 from dpaudit.errors import InputError, RunError, require, shortened
 from dpaudit.estimators.scores import Scores, scored
@@ -126,6 +127,24 @@ class CraftedQueries(TrialGame):
     def play(self, setting: Setting, work: Work) -> Played:
         claim = replace(_claimed(setting.mechanism), relation=self.relation)
         curve = claim_under(claim, self.relation, records=self.answers).claim.curve
+        choice, fresh, scores = self._units(setting, work, curve)
+        shown: tuple[Unit, ...] = ()
+        if setting.noiseless is not None:  # data sets are chosen anew: with the noise near ties may do as well as ties
+            few = replace(self, trials=min(self.trials, NOISELESS_TRIALS), search=min(self.search, NOISELESS_TRIALS))
+            shown = few._units(setting.noiseless, work, curve, ", without noise")[2]
+        return Played(
+            scores,
+            trainings=fresh,
+            ceiling=shown,
+            noiseless=bool(shown),
+            choices=(choice,),
+            reference=self.reference(),
+        )
+
+    def _units(
+        self, setting: Setting, work: Work, curve: PrivacyCurve, how: str = ""
+    ) -> tuple[Unit, tuple[Unit, ...], tuple[Unit, ...]]:
+        """The unit that chooses the data sets, those of the fresh runs, and those of their scores."""
         choice = work.add(
             choose_pair,
             setting.mechanism,
@@ -136,7 +155,7 @@ class CraftedQueries(TrialGame):
             setting.required("test"),
             replaced=self.relation is Relation.REPLACE,
             seed=setting.seed.child("search"),
-            label="data sets and a query",
+            label=f"data sets and a query{how}",
             **setting.running,
         )
         fresh = work.split(
@@ -146,7 +165,7 @@ class CraftedQueries(TrialGame):
             setting.mechanism,
             choice,
             seed=setting.seed.child("fresh"),
-            label="fresh runs",
+            label=f"fresh runs{how}",
             **setting.running,
         )
         scores = tuple(
@@ -160,7 +179,7 @@ class CraftedQueries(TrialGame):
             )
             for trials in grouped_for_reading(fresh, setting)
         )
-        return Played(scores, trainings=fresh, choices=(choice,), reference=self.reference())
+        return choice, fresh, scores
 
 
 def _claimed(mechanism: Any) -> Claim:

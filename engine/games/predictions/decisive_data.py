@@ -25,6 +25,10 @@ OWN_SIZES = 4
 """Numbers of a predictor's own that are taken for sizes, at most."""
 NEAR = 65
 """Records around a query."""
+ALIKE = (1, 2, 4, NEAR)
+"""Records of one class, to which the first one of another class is added."""
+STEP = 0.002
+"""Of the range of a feature: how far records are from a query whose neighbours an outlier decides."""
 OFTEN = 32
 """How often a query is asked that is asked often."""
 
@@ -65,11 +69,13 @@ class _Maker:
         """Pairs where one answer is looked at, of each kind in turn."""
         leads = sorted(range(-LEAD, LEAD + 1), key=lambda lead: (abs(lead), lead))
         one_each = dict.fromkeys((*sizes, *SIZES))
-        kinds: tuple[Iterable[DecisivePair], ...] = (
+        kinds: tuple[Iterable[DecisivePair | None], ...] = (
             (self._around(0, lead, 0, 1) for lead in leads),
             (self._natural(number, shuffled=shuffled) for number in range(NATURAL) for shuffled in (False, True)),
             (self._alone(number, number, 1 - number) for number in (0, 1)),
             (self._few(number, size, 1, number % 2, 1 - number % 2) for number, size in enumerate(one_each)),
+            (self._first_of_its_class(number, size) for number, size in enumerate(ALIKE)),
+            (self._outlier(number) for number in (0, 1)),
             (self._around(1, lead, 1, 0) for lead in (-1, 0)),
             (self._around(0, lead, 0, 1, often=OFTEN) for lead in (0, -1)),
             (self._few(number, 2 * size - 1, 2, 0, 1) for number, size in enumerate(sizes or SIZES[1:4:2])),
@@ -128,6 +134,41 @@ class _Maker:
         words = f"{size} records around query {number}, {runs} of a label in turn"
         return self._pair(words, rows, query, zero, one, failing=False)
 
+    def _first_of_its_class(self, number: int, size: int) -> DecisivePair:
+        """All records are of one class, the record more is of another one."""
+        query, zero = self._query(number), number % 2
+        rows = self._near(query, size).with_(labels=np.full(size, zero))
+        words = f"the first of its class beside {size}, query {number}"
+        return self._pair(words, rows, query, zero, 1 - zero, failing=size == NEAR)
+
+    def _outlier(self, number: int) -> DecisivePair | None:
+        """The record is at the end of a feature's range, all others are near: whoever scales by the data moves these.
+
+        Along that feature lie those of one class, along another feature, half as far, those of the other class.
+        """
+        query, features = self._query(number), self._target.features
+        if not isinstance(features, np.ndarray) or np.prod(features.shape[1:]) < 2:
+            return None
+        flat = features.reshape(len(features), -1)
+        low, high = flat.min(axis=0), flat.max(axis=0)
+        long, short = np.argsort(low - high, kind="stable")[:2]
+        here = query.features.reshape(-1)
+        step = STEP * (high - low)
+        made = np.tile(here, (NEAR, 1))
+        labels = _in_turn(NEAR, 0, 1)
+        away = np.random.default_rng(number).uniform(0.9, 1.1, NEAR)
+        made[labels == 0, long] += 2 * (away * step[long])[labels == 0]
+        made[labels == 1, short] += (away * step[short])[labels == 1]
+        for row, side in enumerate((-10, -10, 10, 10)):  # both features have as wide a range without the outlier
+            made[row, [long, short]] = here[[long, short]] + side * step[[long, short]]
+        far = here.copy()
+        far[long] = max(low[long], high[long], key=lambda end: abs(end - here[long]))
+        rows = query.take(np.zeros(NEAR, np.int64)).with_(
+            features=made.reshape(NEAR, *features.shape[1:]).astype(np.float32), labels=labels
+        )
+        record = query.with_(features=far.reshape(query.features.shape).astype(np.float32))
+        return self._pair(f"an outlier, query {number}", rows, query, 1, 0, record=record)
+
     def _natural(self, number: int, shuffled: bool) -> DecisivePair:
         """Records as they are, or with labels at random."""
         query = self._query(number)
@@ -151,10 +192,19 @@ class _Maker:
         return DecisivePair(words, made.without, made.added, joined(away, query), np.array([0, 1]))
 
     def _pair(
-        self, name: str, rows: Examples, query: Examples, zero: int, one: int, *, often: int = 1, failing: bool = True
+        self,
+        name: str,
+        rows: Examples,
+        query: Examples,
+        zero: int,
+        one: int,
+        *,
+        often: int = 1,
+        failing: bool = True,
+        record: Examples | None = None,
     ) -> DecisivePair:
-        """With a record at the query more; or that record with another label in its place."""
-        record = query.with_(labels=np.array([one]))
+        """With a record more, the query itself if none is given; or that record in the place of another one."""
+        record = (record or query).with_(labels=np.array([one]))
         without = rows
         if self._replaced:
             rows = rows.take(np.arange(len(rows) - 1))
