@@ -22,7 +22,7 @@ import tempfile
 import threading
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -357,6 +357,15 @@ def _put_back_path(before: list[str]) -> None:
     sys.path[:] = before
 
 
+def _changed_filters(before: list[Any]) -> tuple[str, ...]:
+    """Python compiles a name of its own filters when a library sets them as they are: that changes nothing."""
+
+    def plain(filters: Sequence[Any]) -> list[Any]:
+        return [tuple(getattr(part, "pattern", part) for part in each) for each in filters]
+
+    return () if plain(before) == plain(warnings.filters) else ("",)
+
+
 def _put_back_filters(before: list[Any]) -> None:
     warnings.filters[:] = before  # type: ignore[index]
     warnings._filters_mutated()  # type: ignore[attr-defined]
@@ -373,7 +382,7 @@ _ASPECTS = (
     _Aspect("limits of the process", _limits, _put_back_limits),
     _Aspect("open files it closed", _open_files, None, _closed),
     _Aspect("the standard streams", lambda: (sys.stdin, sys.stdout, sys.stderr), _put_back_streams),
-    _Aspect("warnings filters", lambda: list(warnings.filters), _put_back_filters, by_imports=True),
+    _Aspect("warnings filters", lambda: list(warnings.filters), _put_back_filters, _changed_filters, True),
     _Aspect("the locale", lambda: locale.setlocale(locale.LC_ALL), lambda was: locale.setlocale(locale.LC_ALL, was)),
     _Aspect("numpy.seterr", np.geterr, lambda was: np.seterr(**was)),
     _Aspect("torch", _torch, _put_back_torch, _changed_torch),
