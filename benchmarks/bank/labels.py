@@ -483,6 +483,96 @@ class SmallerWhenLarge(Response):
         return self.noisy(labels, classes, rng, self.epsilon if len(labels) <= 64 else self.epsilon / 2)
 
 
+# Written on 2026-11-23, when the games were finished, and not run before.
+
+
+class RoundedUp(Response):
+    """The probability of keeping is rounded up to tenths."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        kept = math.ceil(10 * math.e / (math.e + classes - 1)) / 10
+        other = (labels + rng.integers(1, classes, len(labels))) % classes
+        return np.where(rng.random(len(labels)) < kept, labels, other)
+
+
+class AsManyOfEachClass(Response):
+    """Of each class as many labels are changed as should be on average."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        released = labels.copy()
+        for label in range(classes):
+            rows = rng.permutation(np.flatnonzero(labels == label))
+            changed = rows[: round(len(rows) * (classes - 1) / (math.e + classes - 1))]
+            released[changed] = (label + rng.integers(1, classes, len(changed))) % classes
+        return released
+
+
+class ByOwnFrequencies(Response):
+    """What is not kept is drawn from the labels that there are."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        flip = rng.random(len(labels)) >= math.e / (math.e + classes - 1)
+        return np.where(flip, rng.choice(labels, len(labels)), labels)
+
+
+class TwiceForZero(Response):
+    """Class 0 matters more and gets twice epsilon."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        usual, twice = self.noisy(labels, classes, rng), self.noisy(labels, classes, rng, 2.0)
+        return np.where(labels == 0, twice, usual)
+
+
+class GroupsThenClasses(Response):
+    """Epsilon is spent on which half of the classes it is, and again within the half."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        half = -(-classes // 2)
+        group = self.noisy(labels // half, 2, rng)
+        return np.minimum(group * half + self.noisy(labels % half, half, rng), classes - 1)
+
+
+class OwnLabelAmongTheOthers(Response):
+    """What is not kept is drawn from all classes, the own one too."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        flip = rng.random(len(labels)) >= math.e / (math.e + classes - 1)
+        return np.where(flip, rng.integers(0, classes, len(labels)), labels)
+
+
+class OrderedClasses(Response):
+    """Classes are taken for numbers that change by 1 at most: rounded Laplace noise, cut off at the ends."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        noisy = np.rint(labels + rng.laplace(0, 1, len(labels)))
+        return np.clip(noisy, 0, classes - 1).astype(np.int64)
+
+
+class SmallSetsThrice(Response):
+    """Fewer than 50 labels get three times epsilon, so that something is left of them."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return self.noisy(labels, classes, rng, 3.0 if len(labels) < 50 else 1.0)
+
+
+class SeededBySize(Response):
+    """A generator seeded by the number of labels."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        return self.noisy(labels, classes, np.random.default_rng(len(labels)))
+
+
+class DrawnUntilUseful(Response):
+    """Drawn again until 30 % of the labels are kept, a hundred times at most."""
+
+    def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
+        for _ in range(100):
+            released = self.noisy(labels, classes, rng)
+            if (released == labels).mean() >= 0.3:
+                break
+        return released
+
+
 def _case(
     defect: Callable[[], Any], true: float | None = math.inf, twin: Callable[[], Any] | None = None, **more: Any
 ) -> Case:
@@ -554,4 +644,14 @@ BANK: dict[str, Case] = {
     "remembered": _case(
         Remembered, 1.0, missed="no leak of one call: epsilon is what it claims; memory between calls is another game's"
     ),
+    "rounded-up": _case(RoundedUp, math.log(0.3 * 9 / 0.7)),
+    "as-many-of-each-class": _case(AsManyOfEachClass),
+    "by-own-frequencies": _case(ByOwnFrequencies),
+    "twice-for-zero": _case(TwiceForZero, 2.0),
+    "groups-then-classes": _case(GroupsThenClasses, None),
+    "own-label-among-the-others": _case(OwnLabelAmongTheOthers, math.log1p(10 * math.e / 9)),
+    "ordered-classes": _case(OrderedClasses, 9.0),
+    "small-sets-thrice": _case(SmallSetsThrice, 3.0),
+    "seeded-by-size": _case(SeededBySize),
+    "drawn-until-useful": _case(DrawnUntilUseful, None),
 }

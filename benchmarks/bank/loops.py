@@ -519,6 +519,104 @@ class NanBecomesZero(Loop):
         return super().release(gradients)
 
 
+# Written on 2026-11-23, when the game was finished, and not run before.
+
+
+class UniformNoise(Loop):
+    """Uniform noise of the claimed deviation."""
+
+    def noise(self, summed: Floats) -> Floats:
+        return self.sigma * self.clip * self.rng.uniform(-np.sqrt(3), np.sqrt(3), summed.size)
+
+
+class NoiseOverRoot(Loop):
+    """The noise is divided by the root of the number of rows taken."""
+
+    def release(self, gradients: Floats) -> Floats:
+        self.rows = max(1, len(gradients))
+        return super().release(gradients)
+
+    def noise(self, summed: Floats) -> Floats:
+        return super().noise(summed) / np.sqrt(self.rows)
+
+
+class ByFirstLayersNorm(Loop):
+    """All layers are shortened by what the first one is too long."""
+
+    def clipped(self, gradients: Floats) -> Floats:
+        first = np.linalg.norm(self.by_layer(gradients)[0], axis=1, keepdims=True)
+        return gradients * np.minimum(1, self.clip / np.maximum(first, 1e-12))
+
+
+class RunningLargest(Loop):
+    """The clip is the largest norm so far, the noise that of the clip that was claimed."""
+
+    def set_up(self) -> None:
+        self.largest = self.clip
+
+    def clipped(self, gradients: Floats) -> Floats:
+        self.largest = max(self.largest, np.linalg.norm(gradients, axis=1).max(initial=0.0))
+        return within(gradients, self.largest)
+
+
+class EverySecondCoordinate(Loop):
+    """Noise in every second coordinate."""
+
+    def noise(self, summed: Floats) -> Floats:
+        drawn = super().noise(summed)
+        drawn[1::2] = 0
+        return drawn
+
+
+class MovingAverage(Loop):
+    """The noise is the sum of this step's draw and the last one's, of the claimed size."""
+
+    def set_up(self) -> None:
+        self.last = np.zeros_like(self.weights)
+
+    def noise(self, summed: Floats) -> Floats:
+        last, self.last = self.last, super().noise(summed)
+        return (last + self.last) / np.sqrt(2)
+
+
+class FirstSixtyFour(Loop):
+    """A buffer holds 64 rows: those after them are added as they are."""
+
+    def clipped(self, gradients: Floats) -> Floats:
+        return np.concatenate([within(gradients[:64], self.clip), gradients[64:]])
+
+
+class LongerNotShorter(Loop):
+    """The factor is at least 1 instead of at most 1."""
+
+    def clipped(self, gradients: Floats) -> Floats:
+        norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+        return gradients * np.maximum(1, self.clip / np.maximum(norms, 0.01))
+
+
+class LargestTenth(Loop):
+    """A tenth of the coordinates, the largest of the sum, get noise; the others are not released."""
+
+    def release(self, gradients: Floats) -> Floats:
+        summed = self.clipped(gradients).sum(0)
+        kept = np.abs(summed) >= np.quantile(np.abs(summed), 0.9)
+        return np.where(kept, summed + self.noise(summed), 0.0) / self.divisor
+
+
+class SeededByStep(Loop):
+    """The generator of a step's noise is seeded by the number of the step."""
+
+    def noise(self, summed: Floats) -> Floats:
+        return self.sigma * self.clip * np.random.default_rng(self.count).standard_normal(summed.size)
+
+
+class BareOnceSmall(Loop):
+    """No noise where the mean gradient is short: the training has converged."""
+
+    def noise(self, summed: Floats) -> Floats:
+        return super().noise(summed) * (np.linalg.norm(summed) > 1.0)
+
+
 def _case(defect: Any, twin: Any = None, *, own: Any = Loop, missed: str = "") -> Case:
     def made(loop: Any) -> Callable[[], Any]:
         sigma, clip = getattr(loop, "sigma", own.sigma), getattr(loop, "clip", own.clip)
@@ -585,5 +683,16 @@ BANK: dict[str, Case] = {
         missed="no canary has a single weight beyond 50 clips",
     ),
     "torch, sum clipped": _case(torch_images_clipped_whole, torch_images, own=_Torch),
+    "uniform noise": _case(UniformNoise),
+    "noise over the root of the batch": _case(NoiseOverRoot),
+    "clipped by the first layer": _case(ByFirstLayersNorm),
+    "running largest norm": _case(RunningLargest),
+    "every second coordinate": _case(EverySecondCoordinate),
+    "moving average of noise": _case(MovingAverage),
+    "first 64 rows clipped": _case(FirstSixtyFour),
+    "longer, not shorter": _case(LongerNotShorter),
+    "largest tenth released": _case(LargestTenth),
+    "seeded by the step": _case(SeededByStep),
+    "bare once small": _case(BareOnceSmall),
 }
 """The first eight are those of issue 23."""
