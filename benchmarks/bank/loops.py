@@ -655,10 +655,7 @@ BANK: dict[str, Case] = {
     "bare first layer": _case(BareFirstLayer, EqualLayers),
     "noise by layer spread": _case(NoiseByLayerSpread),
     "first layer outside the clip": _case(FirstLayerOutsideClip),
-    "layers without a share": _case(
-        LayersWithoutShare,
-        missed="no canary is as long in every layer: layers are not known; found with some seeds and data alone",
-    ),
+    "layers without a share": _case(LayersWithoutShare),
     "clipped by the largest entry": _case(LargestEntry),
     "squared norm": _case(SquaredNorm),
     "sum clipped": _case(SumClipped),
@@ -688,7 +685,10 @@ BANK: dict[str, Case] = {
     "clipped by the first layer": _case(ByFirstLayersNorm),
     "running largest norm": _case(RunningLargest),
     "every second coordinate": _case(EverySecondCoordinate),
-    "moving average of noise": _case(MovingAverage),
+    "moving average of noise": _case(
+        MovingAverage,
+        missed="three guesses in four are right, which is learned late; found with some seeds",
+    ),
     "first 64 rows clipped": _case(FirstSixtyFour),
     "longer, not shorter": _case(LongerNotShorter),
     "largest tenth released": _case(LargestTenth),

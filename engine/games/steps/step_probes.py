@@ -28,6 +28,8 @@ FAR = 100.0
 """The same of one that outweighs others, and shows a single weight that is not clipped."""
 MEMORY = 2_000_000
 """Numbers of earlier steps that are kept for comparison."""
+HANDED_ON = 500_000
+"""The same of a training, for those after it."""
 PAIRED = 512
 """Weights at most that are compared in pairs."""
 LEAST = 8
@@ -45,7 +47,10 @@ KINDS = ("dense", "far", "against the last row", "against the batch", "cycling",
 """Canaries that are tried."""
 BELIEVED = 14.0, 20.0
 """Right guesses, of all, that the first kind is taken to have had where a training has no others to learn from."""
-FEATURES = 13
+FEATURES, RATIOS = 14, 3
+"""Read of a step; the last ones are likelihood ratios."""
+LAGS = 8
+"""Earlier steps from which the noise of the next one is foretold."""
 BARE, BARE_WEIGHTS = 10, 3
 """The feature that counts weights without noise; from how many on these alone are asked."""
 ROWS = 4
@@ -74,6 +79,8 @@ class Steps:
     size: Floats  # mean square of what is left of the sum, over the claimed variance
     rows: int = 0  # that it was trained on
     form: Floats = field(default_factory=lambda: np.full(len(LOOKS), np.nan))  # of its noise, see `form_of`
+    # what was left of its first sums, in clips, shape (some steps, weights): noise may come back in another training
+    left: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
     @classmethod
     def joined(cls, parts: Sequence[Steps]) -> Steps:
@@ -90,7 +97,7 @@ class Steps:
     def padded(self, count: int) -> Steps:
         """With steps that were not made behind them."""
         joined = Steps.joined([self, Steps.none(count - len(self.coin), self.features.shape[1])])
-        return replace(joined, form=self.form)
+        return replace(joined, form=self.form, left=self.left)
 
 
 COLUMNS = ("coin", "kind", "features", "score", "size")
@@ -132,8 +139,11 @@ class StepProber:
         only: GradientCanary | None = None,
         before: Sequence[Steps] = (),
         alone: bool = False,
+        hands_on: bool = False,
     ) -> None:
         self._attack, self._noise, self._rng, self._only = attack, noise, rng, only
+        self._hands_on, self._own_left = hands_on, list[NDArray[np.float32]]()
+        self._before = next((steps.left for steps in reversed(before) if len(steps.left)), None)
         self._seen: list[tuple[bool, int, Floats, float, float]] = []
         self._past = [Past() for _ in range(ROWS * len(KINDS))]
         self._right, self._asked = np.full(len(KINDS), 2.0), np.full(len(KINDS), 4.0)
@@ -151,6 +161,9 @@ class StepProber:
         """The next canary's, in clips, shape (weights,); `batch` has the others', shape (batch, weights)."""
         if self._left is None:
             self._left = Leftovers(weights)
+            if self._before is not None and self._before.shape[1] == weights:
+                for left in self._before:
+                    self._left.add(left.astype(np.float64))
             self._own = np.asarray((self._only or RandomGradient()).gradient(weights, self._rng), np.float64)
         canary = self._next_canary(batch)
         self._batch = np.zeros((0, weights)) if batch is None else batch
@@ -182,6 +195,8 @@ class StepProber:
         self._learn(self._kind, features, joined, score)
         if self._only is None:
             self._left.add(left)
+            if self._hands_on and (len(self._own_left) + 1) * len(left) <= HANDED_ON:
+                self._own_left.append(left.astype(np.float32))
 
     def shown(self) -> Steps:
         """All steps so far."""
@@ -189,7 +204,8 @@ class StepProber:
         columns = np.array(coin), np.array(kind, np.int64), np.array(features), np.array(score), np.array(size)
         if self._left is None or self._only is not None or not self._batches_shown:  # then data are left in the sums
             return Steps(*columns)
-        return Steps(*columns, form=form_of(self._left.kept, self._noise))
+        own = np.array(self._own_left) if self._own_left else np.zeros((0, 0), np.float32)
+        return Steps(*columns, form=form_of(self._left.kept, self._noise), left=own)
 
     def _learn(self, kind: int, features: Floats, joined: bool, score: float) -> None:
         self._past[kind].add(features, joined)
@@ -258,6 +274,8 @@ class Leftovers:
         self._squares, self._count = np.zeros(weights), 0
         self._products = np.zeros((weights, weights)) if weights <= PAIRED else None
         self._partner: tuple[Ints, Floats, Floats] | None = None
+        self._lags, self._lagged = np.zeros((LAGS, weights)), np.zeros((LAGS + 1, LAGS + 1))
+        self._foretold: tuple[Floats, float] | None = None
 
     @property
     def kept(self) -> Floats:
@@ -299,6 +317,7 @@ class Leftovers:
                 self._bare(left, with_it, norms),
                 self._weighted(left, along),
                 self._paired(left, along),
+                self._following(left, along),
             ]
         )
 
@@ -314,6 +333,7 @@ class Leftovers:
         self._latest[place], self._norms[place] = left, left @ left
         self._squares += left**2
         self._count += 1
+        self._foretell(left)
         if self._products is not None:
             self._products += np.outer(left, left)
             self._pair()
@@ -358,6 +378,24 @@ class Leftovers:
             return 0.0
         partner, factor, variance = self._partner
         return _ratio(left - factor * left[partner], along - factor * along[partner], variance)
+
+    def _following(self, left: Floats, along: Floats) -> float:
+        """The same of what the latest ones do not foretell."""
+        if self._foretold is None:
+            return 0.0
+        foretold, variance = self._foretold
+        return _ratio(left - foretold, along, np.full(len(left), variance))
+
+    def _foretell(self, left: Floats) -> None:
+        """The next one from the latest, all weights alike, by least squares."""
+        latest = np.vstack([left, self._lags])
+        self._lagged += latest @ latest.T
+        self._lags = latest[:-1]
+        if self._count > 2 * LAGS:
+            known, wanted = self._lagged[1:, 1:], self._lagged[0, 1:]
+            factors = np.linalg.lstsq(known, wanted, rcond=None)[0]
+            variance = (self._lagged[0, 0] - factors @ wanted) / (self._count * len(left))
+            self._foretold = factors @ self._lags, float(variance)
 
     def _pair(self) -> None:
         if self._products is None or self._count < LEAST or (self._count & (self._count - 1) and self._count % 16):
