@@ -15,9 +15,11 @@ from benchmarks.bank.loops import (
     BareFirstLayer,
     Loop,
     MirroredHalves,
+    MovingAverage,
     NoiseOverflows,
     OneNoiseForLayers,
     OwnLayers,
+    SeededByStep,
     SeededEachEpoch,
 )
 from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit, load_spec
@@ -329,14 +331,18 @@ class ShortLayers(OwnLayers):
     steps = 60
 
 
-def told_by(loop: type[Loop], seed: int) -> float:
-    """P-value of the step's claim after one training that tries all canaries."""
+def told_by(loop: type[Loop], seed: int, *, trainings: int = 1) -> float:
+    """P-value of the step's claim in the last half of some trainings that try all canaries."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, 300)
     data = Examples((rng.standard_normal((300, 5)) + labels[:, None]).astype(np.float32), labels, 2, "drawn")
     own = from_steps(loop, noise_multiplier=loop.sigma, steps=loop.steps, sample_rate=loop.rate, divisor=loop.divisor)
-    steps = train_steps(own, StepMidpoint(), None, data, None, (), Compute(), size=300, alone=True, seed=Seed(seed))
-    (scores,) = score_steps(None, (steps,))
+    made: tuple[Steps, ...] = ()
+    for number in range(trainings):
+        each = Seed(seed).child(number) if number else Seed(seed)
+        attacked = (own, StepMidpoint(), None, data, None, made)
+        made += (train_steps(*attacked, Compute(), size=300, alone=trainings == 1, seed=each),)
+    (scores,) = score_steps(None, made[trainings // 2 :])
     return StepAccuracy(StepMartingale().tally(scores), 0.0).p_value(GaussianDP(1 / loop.sigma))
 
 
@@ -348,10 +354,17 @@ def test_noise_that_is_shared_used_again_or_spares_weights_is_seen_in_one_traini
     assert told_by(loop, 1) < 0.001
 
 
+@pytest.mark.parametrize("loop", [SeededByStep, MovingAverage])
+def test_noise_of_other_trainings_or_of_steps_before_is_seen_in_several(loop: type[Loop]) -> None:
+    """The seed is fixed; of the first loop 10 of 10 other seeds told too, of the second one 3."""
+    assert told_by(loop, 1, trainings=8) < 0.001
+
+
 def test_honest_loops_are_refuted_no_more_often_than_stated_whatever_the_canaries_try() -> None:
     """False failure < 1e-4."""
-    p_values = np.array([told_by(loop, seed) for loop in (Short, ShortLayers) for seed in range(30)])
-    assert (p_values <= 0.05).sum() <= binom.ppf(1 - 1e-4, 60, 0.05)
+    p_values = [told_by(loop, seed) for loop in (Short, ShortLayers) for seed in range(30)]
+    p_values += [told_by(Short, seed, trainings=2) for seed in range(30)]
+    assert (np.array(p_values) <= 0.05).sum() <= binom.ppf(1 - 1e-4, 90, 0.05)
 
 
 def test_the_steps_and_rows_that_count_are_chosen_by_trainings_to_learn_from() -> None:

@@ -377,7 +377,7 @@ class StepMidpoint:
     * halfway between the means of the steps with and without it, whatever it adds: gradients that are not clipped;
     * half of what it adds above the last step without it: noise that is used again.
 
-    Features that are likelihood ratios have a fourth one: above 0.
+    Features that are likelihood ratios have a fourth one, above 0, which all canaries' steps speak for or against.
     """
 
     view: ClassVar[type[StepView]] = StepView
@@ -402,6 +402,7 @@ class StepMidpoint:
         )
         right = ((rules[:, :-1] > 0) == coins[:-1]).sum(1) - HESITATION * np.sqrt(len(coins))
         right[:: len(x)] += HESITATION * np.sqrt(len(coins))
+        right[3 * len(x) :] = view.ratios[: len(rules) - 3 * len(x)] * (len(coins) - 1)
         return np.array([rules[int(np.argmax(right)), -1] * seen[-1]])
 
 

@@ -65,6 +65,8 @@ class StepView:
     # clips; NaN where it was not finite
     features: Floats
     coins: Flags  # whether the canary was let in, shape (steps so far - 1,)
+    # how often the signs of the likelihood ratios, the last features, were right in steps with any canary; shares
+    ratios: Floats = field(default_factory=lambda: np.zeros(0))
     shows: ClassVar[str] = "the steps of one training, one after another"
 
 
@@ -110,21 +112,24 @@ class Past:
     def __init__(self) -> None:
         self._features, self._coins, self._count = np.zeros((0, 0)), np.zeros(2 * HISTORY, np.bool_), 0
 
-    def view(self, features: Floats) -> StepView:
+    def view(self, features: Floats, ratios: Floats) -> StepView:
         """Of the next one."""
-        if not self._features.size:
-            self._features = np.zeros((2 * HISTORY, len(features)))
-        self._features[self._count] = features
-        return StepView(self._features[: self._count + 1], self._coins[: self._count])
+        self._put(features)
+        return StepView(self._features[: self._count + 1], self._coins[: self._count], ratios)
 
     def add(self, features: Floats, joined: bool) -> None:
         """One whose coin is known."""
-        self.view(features)
+        self._put(features)
         self._coins[self._count] = joined
         self._count += 1
         if self._count == 2 * HISTORY:
             self._features[:HISTORY], self._coins[:HISTORY] = self._features[HISTORY:], self._coins[HISTORY:]
             self._count = HISTORY
+
+    def _put(self, features: Floats) -> None:
+        if not self._features.size:
+            self._features = np.zeros((2 * HISTORY, len(features)))
+        self._features[self._count] = features
 
 
 class StepProber:
@@ -145,6 +150,7 @@ class StepProber:
         self._hands_on, self._own_left = hands_on, list[NDArray[np.float32]]()
         self._before = next((steps.left for steps in reversed(before) if len(steps.left)), None)
         self._seen: list[tuple[bool, int, Floats, float, float]] = []
+        self._ratios_right, self._ratios_asked = np.zeros(RATIOS), 0
         self._past = [Past() for _ in range(ROWS * len(KINDS))]
         self._right, self._asked = np.full(len(KINDS), 2.0), np.full(len(KINDS), 4.0)
         if alone:
@@ -187,7 +193,7 @@ class StepProber:
             self._seen.append((joined, self._kind, np.full(len(features), np.nan), 0.0, np.nan))
             return
         past = self._past[self._kind]
-        score = float(self._attack.score(past.view(features))[0])
+        score = float(self._attack.score(past.view(features, self._ratios_right / max(self._ratios_asked, 1)))[0])
         if self._only is None and abs(features[BARE]) >= BARE_WEIGHTS:
             score = features[BARE]
         left = left - joined * self._along
@@ -210,6 +216,8 @@ class StepProber:
     def _learn(self, kind: int, features: Floats, joined: bool, score: float) -> None:
         self._past[kind].add(features, joined)
         self._asked[kind // ROWS] += 1
+        self._ratios_asked += 1
+        self._ratios_right[: len(features)] += (features[-RATIOS:] > 0) == joined
         self._right[kind // ROWS] += (score > 0) == joined and score != 0
 
     def _next_canary(self, batch: Floats | None) -> int:
