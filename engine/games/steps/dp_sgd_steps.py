@@ -402,7 +402,8 @@ class StepMidpoint:
         )
         right = ((rules[:, :-1] > 0) == coins[:-1]).sum(1) - HESITATION * np.sqrt(len(coins))
         right[:: len(x)] += HESITATION * np.sqrt(len(coins))
-        right[3 * len(x) :] = view.ratios[: len(rules) - 3 * len(x)] * (len(coins) - 1)
+        shared = view.ratios[: len(rules) - 3 * len(x)]
+        right[3 * len(x) :] = shared * (len(coins) - 1) - HESITATION * np.sqrt(len(coins))
         return np.array([rules[int(np.argmax(right)), -1] * seen[-1]])
 
 

@@ -43,7 +43,16 @@ NEXT_TO_NONE = 0.2
 LEAST_VARIANCE = 1e-6
 """In clips squared."""
 
-KINDS = ("dense", "far", "against the last row", "against the batch", "cycling", "quietest weight", "short")
+KINDS = (
+    "dense",
+    "far",
+    "against the last row",
+    "against the batch",
+    "cycling",
+    "quietest weight",
+    "short",
+    "moved most",
+)
 """Canaries that are tried."""
 BELIEVED = 14.0, 20.0
 """Right guesses, of all, that the first kind is taken to have had where a training has no others to learn from."""
@@ -150,6 +159,8 @@ class StepProber:
         self._hands_on, self._own_left = hands_on, list[NDArray[np.float32]]()
         self._before = next((steps.left for steps in reversed(before) if len(steps.left)), None)
         self._seen: list[tuple[bool, int, Floats, float, float]] = []
+        self._most: float = 0.0
+        self._moved_most: Floats | None = None
         self._ratios_right, self._ratios_asked = np.zeros(RATIOS), 0
         self._past = [Past() for _ in range(ROWS * len(KINDS))]
         self._right, self._asked = np.full(len(KINDS), 2.0), np.full(len(KINDS), 4.0)
@@ -176,8 +187,7 @@ class StepProber:
         self._batches_shown &= batch is not None
         self._kind = ROWS * canary + min(len(self._batch), ROWS - 1)
         raw = self._raw(KINDS[canary], weights)
-        self._raw_length = float(np.linalg.norm(raw))
-        self._along = raw / max(self._raw_length, 1.0)
+        self._given, self._along = raw, raw / max(float(np.linalg.norm(raw)), 1.0)
         self._sum = _clipped_sum(self._batch)
         return raw
 
@@ -196,6 +206,8 @@ class StepProber:
         score = float(self._attack.score(past.view(features, self._ratios_right / max(self._ratios_asked, 1)))[0])
         if self._only is None and abs(features[BARE]) >= BARE_WEIGHTS:
             score = features[BARE]
+        if joined and left @ self._along > self._most:
+            self._most, self._moved_most = float(left @ self._along), self._given
         left = left - joined * self._along
         self._seen.append((joined, self._kind, features, score, float((left**2).mean()) / self._noise**2))
         self._learn(self._kind, features, joined, score)
@@ -244,6 +256,8 @@ class StepProber:
                 return LENGTH * _block(weights, step)
             case "quietest weight":
                 return np.asarray(LENGTH * np.eye(1, weights, self._left.quietest())[0])
+            case "moved most" if self._moved_most is not None:
+                return self._moved_most
             case "short":
                 return float(np.exp(self._rng.uniform(0.1, 1.6))) * self._own
             case _:
