@@ -13,7 +13,6 @@ from scipy.stats import binom
 from benchmarks.bank.loops import (
     BareBias,
     BareFirstLayer,
-    ByFirstLayersNorm,
     Loop,
     MirroredHalves,
     NoiseOverflows,
@@ -355,20 +354,15 @@ def test_noise_that_is_shared_used_again_or_spares_weights_is_seen_in_one_traini
 
 
 def test_noise_that_comes_back_in_another_training_is_seen() -> None:
-    """The seed is fixed; 10 of 10 other seeds told too."""
-    assert told_by(SeededByStep, 1, trainings=4) < 0.001
-
-
-def test_a_clip_by_part_of_the_weights_is_seen_by_what_moved_most() -> None:
     """The seed is fixed."""
-    assert told_by(ByFirstLayersNorm, 1, trainings=4) < 0.001
+    assert told_by(SeededByStep, 1, trainings=4) < 0.001
 
 
 def test_honest_loops_are_refuted_no_more_often_than_stated_whatever_the_canaries_try() -> None:
     """False failure < 1e-4."""
     p_values = [told_by(loop, seed) for loop in (Short, ShortLayers) for seed in range(30)]
-    p_values += [told_by(Short, seed, trainings=2) for seed in range(30)]
-    assert (np.array(p_values) <= 0.05).sum() <= binom.ppf(1 - 1e-4, 90, 0.05)
+    p_values += [told_by(Short, seed, trainings=2) for seed in range(20)]
+    assert (np.array(p_values) <= 0.05).sum() <= binom.ppf(1 - 1e-4, 80, 0.05)
 
 
 def test_the_steps_and_rows_that_count_are_chosen_by_trainings_to_learn_from() -> None:

@@ -24,7 +24,7 @@ from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, GaussianDP, Relation, SubsampledGaussian
 from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, every_row, require_units
 from dpaudit.engine.games.steps.noise_form import NoiseForm
-from dpaudit.engine.games.steps.step_probes import RATIOS, StepProber, Steps, StepView
+from dpaudit.engine.games.steps.step_probes import StepProber, Steps, StepView
 from dpaudit.engine.games.two_world.canaries import GradientCanary, RandomGradient
 from dpaudit.errors import InputError, RunError, SpecError, require
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
@@ -261,13 +261,7 @@ def train_steps(
     train = copied_rows(target, size, seed.child("rows").rng()) if crafted else target.writable()
     before = [one for one in earlier if one.rows == size][-REMEMBERED:]
     probe = StepProber(
-        attack,
-        claimed.private.noise_multiplier,
-        seed.child("direction").rng(),
-        only=canary,
-        before=before,
-        alone=alone,
-        hands_on=search is None and not alone,
+        attack, claimed.private.noise_multiplier, seed.child("direction").rng(), only=canary, before=before, alone=alone
     )
     joining = StepCanary(
         probe, seed.child("coins").rng(), clip=claimed.private.clip, divisor=claimed.divisor, sampled=sampled
@@ -289,7 +283,8 @@ def train_steps(
         shown=joining.step,
     )
     # The number of trials must not depend on them, as it would if a training that breaks off had fewer.
-    return replace(probe.shown().padded(claimed.count), rows=size)
+    shown = replace(probe.shown().padded(claimed.count), rows=size)
+    return shown if search is None and not alone else replace(shown, left=Steps.none(0).left)
 
 
 def copied_rows(target: Examples, count: int, rng: np.random.Generator) -> Examples:
@@ -376,8 +371,6 @@ class StepMidpoint:
     * the canary adds one clip, as it should, to what the data have had along it so far;
     * halfway between the means of the steps with and without it, whatever it adds: gradients that are not clipped;
     * half of what it adds above the last step without it: noise that is used again.
-
-    Features that are likelihood ratios have a fourth one, above 0, which all canaries' steps speak for or against.
     """
 
     view: ClassVar[type[StepView]] = StepView
@@ -397,13 +390,10 @@ class StepMidpoint:
                 x - data - 0.5,
                 (x - (with_it + without) / 2) * np.sign(adds),
                 (x - last - adds / 2) * np.sign(adds),
-                x[1:][-RATIOS:],
             ]
         )
         right = ((rules[:, :-1] > 0) == coins[:-1]).sum(1) - HESITATION * np.sqrt(len(coins))
         right[:: len(x)] += HESITATION * np.sqrt(len(coins))
-        shared = view.ratios[: len(rules) - 3 * len(x)]
-        right[3 * len(x) :] = shared * (len(coins) - 1) - HESITATION * np.sqrt(len(coins))
         return np.array([rules[int(np.argmax(right)), -1] * seen[-1]])
 
 

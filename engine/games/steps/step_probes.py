@@ -43,23 +43,11 @@ NEXT_TO_NONE = 0.2
 LEAST_VARIANCE = 1e-6
 """In clips squared."""
 
-KINDS = (
-    "dense",
-    "far",
-    "against the last row",
-    "against the batch",
-    "cycling",
-    "quietest weight",
-    "short",
-    "moved most",
-)
+KINDS = ("dense", "far", "against the last row", "against the batch", "cycling", "quietest weight", "short")
 """Canaries that are tried."""
 BELIEVED = 14.0, 20.0
 """Right guesses, of all, that the first kind is taken to have had where a training has no others to learn from."""
-FEATURES, RATIOS = 14, 3
-"""Read of a step; the last ones are likelihood ratios."""
-LAGS = 8
-"""Earlier steps from which the noise of the next one is foretold."""
+FEATURES = 13
 BARE, BARE_WEIGHTS = 10, 3
 """The feature that counts weights without noise; from how many on these alone are asked."""
 ROWS = 4
@@ -74,8 +62,6 @@ class StepView:
     # clips; NaN where it was not finite
     features: Floats
     coins: Flags  # whether the canary was let in, shape (steps so far - 1,)
-    # how often the signs of the likelihood ratios, the last features, were right in steps with any canary; shares
-    ratios: Floats = field(default_factory=lambda: np.zeros(0))
     shows: ClassVar[str] = "the steps of one training, one after another"
 
 
@@ -90,7 +76,7 @@ class Steps:
     size: Floats  # mean square of what is left of the sum, over the claimed variance
     rows: int = 0  # that it was trained on
     form: Floats = field(default_factory=lambda: np.full(len(LOOKS), np.nan))  # of its noise, see `form_of`
-    # what was left of its first sums, in clips, shape (some steps, weights): noise may come back in another training
+    # what was left of its latest sums, in clips, shape (some steps, weights): it may come back in another training
     left: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
     @classmethod
@@ -121,24 +107,21 @@ class Past:
     def __init__(self) -> None:
         self._features, self._coins, self._count = np.zeros((0, 0)), np.zeros(2 * HISTORY, np.bool_), 0
 
-    def view(self, features: Floats, ratios: Floats) -> StepView:
+    def view(self, features: Floats) -> StepView:
         """Of the next one."""
-        self._put(features)
-        return StepView(self._features[: self._count + 1], self._coins[: self._count], ratios)
+        if not self._features.size:
+            self._features = np.zeros((2 * HISTORY, len(features)))
+        self._features[self._count] = features
+        return StepView(self._features[: self._count + 1], self._coins[: self._count])
 
     def add(self, features: Floats, joined: bool) -> None:
         """One whose coin is known."""
-        self._put(features)
+        self.view(features)
         self._coins[self._count] = joined
         self._count += 1
         if self._count == 2 * HISTORY:
             self._features[:HISTORY], self._coins[:HISTORY] = self._features[HISTORY:], self._coins[HISTORY:]
             self._count = HISTORY
-
-    def _put(self, features: Floats) -> None:
-        if not self._features.size:
-            self._features = np.zeros((2 * HISTORY, len(features)))
-        self._features[self._count] = features
 
 
 class StepProber:
@@ -153,15 +136,10 @@ class StepProber:
         only: GradientCanary | None = None,
         before: Sequence[Steps] = (),
         alone: bool = False,
-        hands_on: bool = False,
     ) -> None:
         self._attack, self._noise, self._rng, self._only = attack, noise, rng, only
-        self._hands_on, self._own_left = hands_on, list[NDArray[np.float32]]()
         self._before = next((steps.left for steps in reversed(before) if len(steps.left)), None)
         self._seen: list[tuple[bool, int, Floats, float, float]] = []
-        self._most: float = 0.0
-        self._moved_most: Floats | None = None
-        self._ratios_right, self._ratios_asked = np.zeros(RATIOS), 0
         self._past = [Past() for _ in range(ROWS * len(KINDS))]
         self._right, self._asked = np.full(len(KINDS), 2.0), np.full(len(KINDS), 4.0)
         if alone:
@@ -177,17 +155,15 @@ class StepProber:
     def gradient(self, weights: int, batch: Floats | None) -> Floats:
         """The next canary's, in clips, shape (weights,); `batch` has the others', shape (batch, weights)."""
         if self._left is None:
-            self._left = Leftovers(weights)
-            if self._before is not None and self._before.shape[1] == weights:
-                for left in self._before:
-                    self._left.add(left.astype(np.float64))
+            self._left = Leftovers(weights, self._before)
             self._own = np.asarray((self._only or RandomGradient()).gradient(weights, self._rng), np.float64)
         canary = self._next_canary(batch)
         self._batch = np.zeros((0, weights)) if batch is None else batch
         self._batches_shown &= batch is not None
         self._kind = ROWS * canary + min(len(self._batch), ROWS - 1)
         raw = self._raw(KINDS[canary], weights)
-        self._given, self._along = raw, raw / max(float(np.linalg.norm(raw)), 1.0)
+        self._raw_length = float(np.linalg.norm(raw))
+        self._along = raw / max(self._raw_length, 1.0)
         self._sum = _clipped_sum(self._batch)
         return raw
 
@@ -203,18 +179,14 @@ class StepProber:
             self._seen.append((joined, self._kind, np.full(len(features), np.nan), 0.0, np.nan))
             return
         past = self._past[self._kind]
-        score = float(self._attack.score(past.view(features, self._ratios_right / max(self._ratios_asked, 1)))[0])
+        score = float(self._attack.score(past.view(features))[0])
         if self._only is None and abs(features[BARE]) >= BARE_WEIGHTS:
             score = features[BARE]
-        if joined and left @ self._along > self._most:
-            self._most, self._moved_most = float(left @ self._along), self._given
         left = left - joined * self._along
         self._seen.append((joined, self._kind, features, score, float((left**2).mean()) / self._noise**2))
         self._learn(self._kind, features, joined, score)
         if self._only is None:
             self._left.add(left)
-            if self._hands_on and (len(self._own_left) + 1) * len(left) <= HANDED_ON:
-                self._own_left.append(left.astype(np.float32))
 
     def shown(self) -> Steps:
         """All steps so far."""
@@ -222,14 +194,12 @@ class StepProber:
         columns = np.array(coin), np.array(kind, np.int64), np.array(features), np.array(score), np.array(size)
         if self._left is None or self._only is not None or not self._batches_shown:  # then data are left in the sums
             return Steps(*columns)
-        own = np.array(self._own_left) if self._own_left else np.zeros((0, 0), np.float32)
-        return Steps(*columns, form=form_of(self._left.kept, self._noise), left=own)
+        own = self._left.kept[-max(1, HANDED_ON // self._left.kept.shape[1]) :]
+        return Steps(*columns, form=form_of(self._left.kept, self._noise), left=own.astype(np.float32))
 
     def _learn(self, kind: int, features: Floats, joined: bool, score: float) -> None:
         self._past[kind].add(features, joined)
         self._asked[kind // ROWS] += 1
-        self._ratios_asked += 1
-        self._ratios_right[: len(features)] += (features[-RATIOS:] > 0) == joined
         self._right[kind // ROWS] += (score > 0) == joined and score != 0
 
     def _next_canary(self, batch: Floats | None) -> int:
@@ -256,8 +226,6 @@ class StepProber:
                 return LENGTH * _block(weights, step)
             case "quietest weight":
                 return np.asarray(LENGTH * np.eye(1, weights, self._left.quietest())[0])
-            case "moved most" if self._moved_most is not None:
-                return self._moved_most
             case "short":
                 return float(np.exp(self._rng.uniform(0.1, 1.6))) * self._own
             case _:
@@ -289,15 +257,16 @@ def _clipped_sum(batch: Floats) -> Floats:
 class Leftovers:
     """What is left of the noisy sums of one training so far, and what it says of the next one."""
 
-    def __init__(self, weights: int) -> None:
+    def __init__(self, weights: int, before: NDArray[np.float32] | None = None) -> None:
+        none = np.zeros((0, weights), np.float32)
+        self._before = none if before is None or before.shape[1] != weights else before  # of an earlier training
+        self._before_norms = np.square(self._before, dtype=np.float64).sum(1)
         self._latest = np.empty((max(2, MEMORY // weights), weights))  # in turn; more overwrite the oldest
         self._norms = np.empty(len(self._latest))  # of these, squared
         self._directions, self._found = np.empty((min(weights // 2, MEMORY // weights), weights)), 0
         self._squares, self._count = np.zeros(weights), 0
         self._products = np.zeros((weights, weights)) if weights <= PAIRED else None
         self._partner: tuple[Ints, Floats, Floats] | None = None
-        self._lags, self._lagged = np.zeros((LAGS, weights)), np.zeros((LAGS + 1, LAGS + 1))
-        self._foretold: tuple[Floats, float] | None = None
 
     @property
     def kept(self) -> Floats:
@@ -339,7 +308,6 @@ class Leftovers:
                 self._bare(left, with_it, norms),
                 self._weighted(left, along),
                 self._paired(left, along),
-                self._following(left, along),
             ]
         )
 
@@ -355,18 +323,17 @@ class Leftovers:
         self._latest[place], self._norms[place] = left, left @ left
         self._squares += left**2
         self._count += 1
-        self._foretell(left)
         if self._products is not None:
             self._products += np.outer(left, left)
             self._pair()
 
     def _nearer(self, left: Floats, along: Floats, norms: tuple[float, float]) -> float:
         """How much nearer to an earlier one, or its negative, it is with the canary taken away."""
-        if not self._count:
+        if not self._count + len(self._before):
             return 0.0
-        without, moved = self.kept @ left, self.kept @ along
+        without, moved = (np.concatenate([self.kept @ row, self._before @ row]) for row in (left, along))
         dots = np.abs([without, without - moved])
-        near = (self._own - 2 * dots).min(1) + np.square(norms)
+        near = (np.concatenate([self._own, self._before_norms]) - 2 * dots).min(1) + np.square(norms)
         return float(np.sqrt(max(near[0], 0)) - np.sqrt(max(near[1], 0)))
 
     def _outside(self, left: Floats, along: Floats, norms: tuple[float, float]) -> float:
@@ -400,24 +367,6 @@ class Leftovers:
             return 0.0
         partner, factor, variance = self._partner
         return _ratio(left - factor * left[partner], along - factor * along[partner], variance)
-
-    def _following(self, left: Floats, along: Floats) -> float:
-        """The same of what the latest ones do not foretell."""
-        if self._foretold is None:
-            return 0.0
-        foretold, variance = self._foretold
-        return _ratio(left - foretold, along, np.full(len(left), variance))
-
-    def _foretell(self, left: Floats) -> None:
-        """The next one from the latest, all weights alike, by least squares."""
-        latest = np.vstack([left, self._lags])
-        self._lagged += latest @ latest.T
-        self._lags = latest[:-1]
-        if self._count > 2 * LAGS:
-            known, wanted = self._lagged[1:, 1:], self._lagged[0, 1:]
-            factors = np.linalg.lstsq(known, wanted, rcond=None)[0]
-            variance = (self._lagged[0, 0] - factors @ wanted) / (self._count * len(left))
-            self._foretold = factors @ self._lags, float(variance)
 
     def _pair(self) -> None:
         if self._products is None or self._count < LEAST or (self._count & (self._count - 1) and self._count % 16):
