@@ -27,20 +27,16 @@ class Rows(Protocol):
     @property
     def name(self) -> str:
         """What the data are, for reports."""
-        ...
 
     @property
     def digest(self) -> str:
         """A hash of all their content: it stands for them in every unit's key."""
-        ...
 
     def __len__(self) -> int:
         """How many rows there are."""
-        ...
 
     def take(self, rows: ArrayLike, /) -> Self:
         """The rows at int positions or where a boolean mask is True, in that order."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

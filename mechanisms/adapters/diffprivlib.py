@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError, require, shortened
 from dpaudit.mechanisms.adapters.other_python import diffprivlib_trainings
-from dpaudit.mechanisms.budget import NOISELESS_EPSILON, require_finite_epsilon
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
+from dpaudit.mechanisms.ranges import NOISELESS_EPSILON, require_finite_epsilon, require_positive
 from dpaudit.registry import register
 
 PYTHON = "DPAUDIT_DIFFPRIVLIB_PYTHON"
@@ -78,7 +78,7 @@ class Diffprivlib:
         names = tuple(diffprivlib_trainings.RELEASED)
         require(self.learner in names, f"learner must be one of {', '.join(names)}", learner=self.learner)
         require(self.lower < self.upper, "lower must be below upper", lower=self.lower, upper=self.upper)
-        require(self.norm > 0, "norm must be > 0", norm=self.norm)
+        require_positive(self, "norm")
         object.__setattr__(self, "relation", Relation(self.relation))
 
     def claim(self) -> Claim:

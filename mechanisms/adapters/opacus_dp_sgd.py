@@ -17,6 +17,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.protocols import Model
+from dpaudit.mechanisms.ranges import require_delta, require_finite_epsilon, require_positive
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.mechanisms.training.recipe import one_of
 from dpaudit.registry import register
@@ -55,9 +56,9 @@ class OpacusDpSgd:
     model: Network = field(default=Mlp(learning_rate=0.5, momentum=0.0), metadata={"kind": "model"})
 
     def __post_init__(self) -> None:
-        require(0 < self.epsilon < np.inf, "epsilon must be > 0 and finite", epsilon=self.epsilon)
-        require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
-        require(self.clip > 0, "clip must be > 0", clip=self.clip)
+        require_finite_epsilon(self.epsilon)
+        require_delta(self.delta)
+        require_positive(self, "clip")
         one_of("accountant", self.accountant, ACCOUNTANTS)
         one_of("clipping", self.clipping, CLIPPING)
         one_of("grad_sample_mode", self.grad_sample_mode, SAMPLING)

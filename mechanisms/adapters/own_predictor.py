@@ -23,6 +23,7 @@ from dpaudit.mechanisms.examples import Examples, Features, own_features
 from dpaudit.mechanisms.language_models.prompts import UNREAD, read_class
 from dpaudit.mechanisms.language_models.transport import LONGEST_ASKED_S, HttpService, Trouble
 from dpaudit.mechanisms.predictors.releases import GaussianArgmax
+from dpaudit.mechanisms.ranges import require_positive
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
@@ -64,7 +65,7 @@ class OwnPredictor(ClaimedByUser):
             f"predictor must have a method `{wanted}` (`votes` goes with `sigma`, `answer` without)",
             given=location(code),
         )
-        require(self.sigma is None or self.sigma > 0, "sigma must be > 0", sigma=self.sigma)
+        require_positive(self, "sigma")
 
     def without_noise(self) -> OwnPredictor | None:
         """The same without the noise that is added here; None where its own code adds it."""

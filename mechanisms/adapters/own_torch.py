@@ -23,6 +23,7 @@ from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, checked_probabi
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
+from dpaudit.mechanisms.ranges import require_delta, require_finite_epsilon
 from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.registry import register
 
@@ -194,10 +195,9 @@ class OwnOpacus:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(
-            self.epsilon is None or 0 < self.epsilon < np.inf, "epsilon must be > 0 and finite", epsilon=self.epsilon
-        )
-        require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
+        if self.epsilon is not None:
+            require_finite_epsilon(self.epsilon)
+        require_delta(self.delta)
         if importlib.util.find_spec("opacus") is None:
             raise InputError("this needs the package opacus; install it with `pip install dpaudit[opacus]`")
         object.__setattr__(self, "train", code_of(self.train, field="train", arguments=("X", "y", "seed")))

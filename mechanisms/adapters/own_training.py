@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.composition import SubsampledGaussian
-from dpaudit.errors import InputError, require
+from dpaudit.errors import InputError
 from dpaudit.given import check_fields
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, checked_probabilities, code_of, global_randomness
@@ -20,6 +20,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.tables import columns
 from dpaudit.mechanisms.protocols import Model
+from dpaudit.mechanisms.ranges import require_delta, require_positive
 from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.registry import register
@@ -191,8 +192,8 @@ class OwnSteps:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(self.noise_multiplier > 0, "noise_multiplier must be > 0", noise_multiplier=self.noise_multiplier)
-        require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
+        require_positive(self, "noise_multiplier")
+        require_delta(self.delta)
         self.claimed_steps(0)  # checks the others
         arguments = ("X", "y", "seed", "canary")
         object.__setattr__(self, "train", code_of(self.train, field="train", arguments=arguments))

@@ -12,7 +12,7 @@ from scipy.special import softmax
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_epsilon
+from dpaudit.mechanisms.ranges import require_epsilon
 from dpaudit.registry import register
 
 

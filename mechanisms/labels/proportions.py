@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_finite_epsilon
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import Bags
+from dpaudit.mechanisms.ranges import require_finite_epsilon
 from dpaudit.registry import register
 
 Rest = Literal["left-out", "smaller-bag"]

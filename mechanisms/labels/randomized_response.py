@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
-from dpaudit.mechanisms.budget import require_epsilon
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import Bags
+from dpaudit.mechanisms.ranges import require_epsilon
 from dpaudit.registry import register
 
 

@@ -12,6 +12,7 @@ from dpaudit.consent import PATH
 from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.language_models.protocol import CHARACTERS_PER_TOKEN, Completion, Expected
 from dpaudit.mechanisms.models.transformer_fine_tune import loaded
+from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.registry import register
 
 
@@ -40,8 +41,7 @@ class LocalTransformer:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        require(self.max_tokens >= 1, "max_tokens must be >= 1", max_tokens=self.max_tokens)
-        require(self.batch >= 1, "batch must be >= 1", batch=self.batch)
+        require_at_least(1, self, "max_tokens", "batch")
 
     def complete(self, prompts: Sequence[str]) -> list[Completion]:
         """One completion for each prompt, in their order; see `LanguageModel`.

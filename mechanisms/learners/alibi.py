@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpaudit.claims import Claim
-from dpaudit.mechanisms.budget import require_finite_epsilon
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.models.networks import Network, SmallCnn, require_network
+from dpaudit.mechanisms.ranges import require_finite_epsilon
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.recipe import Recipe, TrainingTask
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer

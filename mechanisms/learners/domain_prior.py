@@ -17,6 +17,7 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.rr_with_prior import rr_with_prior
 from dpaudit.mechanisms.models.tables import MISSING, CatBoost
 from dpaudit.mechanisms.protocols import Model, Trainer
+from dpaudit.mechanisms.ranges import require_at_least, require_positive
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
@@ -33,7 +34,6 @@ class Embedder(Protocol):
 
     def embed(self, features: Features, categorical: tuple[str, ...]) -> NDArray[np.float64]:
         """One vector for each example, shape (n, d)."""
-        ...
 
 
 @register("embedder", "numbers", source="stand-in: how the tables of arXiv:2511.14084 were clustered is not published")
@@ -70,7 +70,7 @@ class PrincipalComponents:
     dimensions: int = 32
 
     def __post_init__(self) -> None:
-        require(self.dimensions >= 1, "dimensions must be >= 1", dimensions=self.dimensions)
+        require_at_least(1, self, "dimensions")
 
     def embed(self, features: Features, categorical: tuple[str, ...]) -> NDArray[np.float64]:
         """One vector for each example, shape (n, min(dimensions, d, n))."""
@@ -99,8 +99,7 @@ class RandomConvolutions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self.filters >= 1, "filters must be >= 1", filters=self.filters)
-        require(self.size >= 1, "size must be >= 1", size=self.size)
+        require_at_least(1, self, "filters", "size")
 
     def embed(self, features: Features, categorical: tuple[str, ...]) -> NDArray[np.float64]:
         """One vector for each image, shape (n, 4 filters): mean response in each quarter of the picture."""
@@ -149,14 +148,14 @@ class LP1STDomainPrior:
     model: Trainer = field(default=CatBoost(), metadata={"kind": "model"})
 
     def __post_init__(self) -> None:
-        require(self.prior_epsilon > 0, "prior_epsilon must be > 0", prior_epsilon=self.prior_epsilon)
+        require_positive(self, "prior_epsilon")
         require(
             self.labels_epsilon > 0,
             "epsilon must be greater than prior_epsilon",
             epsilon=self.epsilon,
             prior_epsilon=self.prior_epsilon,
         )
-        require(self.clusters >= 1, "clusters must be >= 1", clusters=self.clusters)
+        require_at_least(1, self, "clusters")
 
     @property
     def labels_epsilon(self) -> float:

@@ -20,10 +20,10 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.claims.composition import SubsampledGaussian, subsampled_gaussian_rdp
 from dpaudit.claims.renyi import rdp_to_epsilon
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_delta, require_epsilon
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
+from dpaudit.mechanisms.ranges import require_delta, require_epsilon
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps, StepCanary
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask, one_of
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import NOISELESS_EPSILON, require_finite_epsilon
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.ranges import NOISELESS_EPSILON, require_finite_epsilon
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]

@@ -37,11 +37,10 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
 from dpaudit.claims import Claim, Relation
-from dpaudit.errors import require
-from dpaudit.mechanisms.budget import NOISELESS_EPSILON, require_finite_epsilon
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
+from dpaudit.mechanisms.ranges import NOISELESS_EPSILON, require_finite_epsilon, require_positive
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -82,8 +81,7 @@ class PrivateLogistic(ABC):
 
     def __post_init__(self) -> None:
         require_finite_epsilon(self.epsilon)
-        require(self.penalty > 0, "penalty must be > 0", penalty=self.penalty)
-        require(self.norm > 0, "norm must be > 0", norm=self.norm)
+        require_positive(self, "penalty", "norm")
 
     def claim(self) -> Claim:
         """Pure epsilon when one record is replaced; the number of records is public."""

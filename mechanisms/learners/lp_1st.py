@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
-from dpaudit.mechanisms.budget import require_epsilon
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.protocols import LabelMechanism, Model, Trainer
+from dpaudit.mechanisms.ranges import require_epsilon
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_epsilon
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.rr_with_prior import best_k, rr_with_prior
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.protocols import Model, Trainer
+from dpaudit.mechanisms.ranges import require_epsilon, require_positive
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
@@ -58,7 +58,7 @@ class LP2ST:
             "shares must be > 0 and sum to 1",
             shares=self.shares,
         )
-        require(self.temperature > 0, "temperature must be > 0", temperature=self.temperature)
+        require_positive(self, "temperature")
 
     def claim(self) -> Claim:
         """(epsilon, 0)-label-DP: each label is answered once, given what was released before."""

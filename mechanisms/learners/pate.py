@@ -20,11 +20,11 @@ from scipy.optimize import brentq
 from dpaudit.claims import Claim
 from dpaudit.claims.composition import ComposedLaplace
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_delta, require_epsilon
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.protocols import Model, Trainer
+from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_epsilon
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
@@ -71,14 +71,13 @@ class PATE:
     def __post_init__(self) -> None:
         require_epsilon(self.epsilon)
         require_delta(self.delta)
-        require(self.teachers >= 1, "teachers must be >= 1", teachers=self.teachers)
+        require_at_least(1, self, "teachers", "queries")
         require(
             (self.queries is None) != (self.noise is None),
             "one of queries and noise must be given and the other left to epsilon",
             queries=self.queries,
             noise=self.noise,
         )
-        require(self.queries is None or self.queries >= 1, "queries must be >= 1", queries=self.queries)
         require(self.affordable_queries() >= 1, "epsilon must afford one query at this noise", epsilon=self.epsilon)
 
     def affordable_queries(self) -> int:

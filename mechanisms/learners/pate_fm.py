@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, GaussianDP
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_delta, require_epsilon
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.pate import least_noise
 from dpaudit.mechanisms.models.networks import Network, WideResNet28x4, require_network
 from dpaudit.mechanisms.protocols import Model
+from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_epsilon, require_positive
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.registry import register
@@ -73,13 +73,9 @@ class PateFm:
     def __post_init__(self) -> None:
         require_epsilon(self.epsilon)
         require_delta(self.delta)
-        require(self.teachers >= 1, "teachers must be >= 1", teachers=self.teachers)
-        require(self.answers >= 1, "answers must be >= 1", answers=self.answers)
+        require_at_least(1, self, "teachers", "answers", "teacher_steps", "student_steps")
         require(self.queries >= self.answers, f"queries must be >= answers, {self.answers}", queries=self.queries)
-        require(self.threshold_noise > 0, "threshold_noise must be > 0", threshold_noise=self.threshold_noise)
-        require(self.vote_noise > 0, "vote_noise must be > 0", vote_noise=self.vote_noise)
-        require(self.teacher_steps >= 1, "teacher_steps must be >= 1", teacher_steps=self.teacher_steps)
-        require(self.student_steps >= 1, "student_steps must be >= 1", student_steps=self.student_steps)
+        require_positive(self, "threshold_noise", "vote_noise")
         require_network(self.model, of="pate-fm")
 
     def claim(self) -> Claim:

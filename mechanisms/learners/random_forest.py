@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import NOISELESS_EPSILON, require_finite_epsilon
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
+from dpaudit.mechanisms.ranges import NOISELESS_EPSILON, require_at_least, require_finite_epsilon
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -53,7 +53,7 @@ class PrivateForest:
 
     def __post_init__(self) -> None:
         require_finite_epsilon(self.epsilon)
-        require(self.trees >= 1, "trees must be >= 1", trees=self.trees)
+        require_at_least(1, self, "trees")
         require(1 <= self.depth <= 16, "depth must be in 1 .. 16", depth=self.depth)
         require(self.lower < self.upper, "lower must be below upper", lower=self.lower, upper=self.upper)
 

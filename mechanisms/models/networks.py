@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dpaudit.errors import require
+from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.mechanisms.training.recipe import Recipe, one_of
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.registry import register
@@ -228,8 +229,8 @@ class TextNetwork(Network):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.vocabulary >= 2, "vocabulary must be >= 2", vocabulary=self.vocabulary)
-        require(self.width >= 1, "width must be >= 1", width=self.width)
+        require_at_least(2, self, "vocabulary")
+        require_at_least(1, self, "width")
         plain = not self.standardise and not self.mixup and self.augment == "none"
         require(plain, "word numbers cannot be scaled, mixed or augmented", do="leave out standardise, mixup, augment")
 

@@ -14,6 +14,7 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
+from dpaudit.mechanisms.ranges import require_at_least, require_positive
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class CatBoost:
     depth: int = 8
 
     def __post_init__(self) -> None:
-        require(self.iterations >= 1, "iterations must be >= 1", iterations=self.iterations)
+        require_at_least(1, self, "iterations")
         require(0 < self.learning_rate <= 1, "learning_rate must be in (0, 1]", learning_rate=self.learning_rate)
         require(1 <= self.depth <= 16, "depth must be in 1..16", depth=self.depth)
 
@@ -127,9 +128,9 @@ class LogisticRegression:
     categories: int = 100
 
     def __post_init__(self) -> None:
-        require(self.inverse_penalty > 0, "inverse_penalty must be > 0", inverse_penalty=self.inverse_penalty)
-        require(self.iterations >= 1, "iterations must be >= 1", iterations=self.iterations)
-        require(self.categories >= 2, "categories must be >= 2", categories=self.categories)
+        require_positive(self, "inverse_penalty")
+        require_at_least(1, self, "iterations")
+        require_at_least(2, self, "categories")
 
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None

@@ -15,6 +15,7 @@ from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
+from dpaudit.mechanisms.ranges import require_at_least, require_positive
 from dpaudit.registry import register
 from dpaudit.variables import expanded, without_values
 
@@ -51,11 +52,10 @@ class TransformerFineTune:
     warm_up: float = 0.06
 
     def __post_init__(self) -> None:
-        require(self.epochs >= 1, "epochs must be >= 1", epochs=self.epochs)
-        require(self.learning_rate > 0, "learning_rate must be > 0", learning_rate=self.learning_rate)
-        require(self.batch_size >= 1, "batch_size must be >= 1", batch_size=self.batch_size)
-        require(self.length >= 4, "length must be >= 4", length=self.length)
-        require(self.weight_decay >= 0, "weight_decay must be >= 0", weight_decay=self.weight_decay)
+        require_at_least(1, self, "epochs", "batch_size")
+        require_positive(self, "learning_rate")
+        require_at_least(4, self, "length")
+        require_at_least(0, self, "weight_decay")
         require(0 <= self.warm_up < 1, "warm_up must be in [0, 1)", warm_up=self.warm_up)
 
     def fit(

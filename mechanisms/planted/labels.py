@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
-from dpaudit.mechanisms.budget import require_epsilon
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.ranges import require_epsilon
 from dpaudit.registry import register
 
 

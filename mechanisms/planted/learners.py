@@ -12,8 +12,6 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
-from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_epsilon
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
@@ -27,6 +25,7 @@ from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.planted.labels import OneHotLaplaceHalfScale, OneHotLaplaceSigmaForB
 from dpaudit.mechanisms.protocols import LabelMechanism, Model
+from dpaudit.mechanisms.ranges import require_at_least, require_epsilon
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.recipe import Recipe
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
@@ -60,7 +59,7 @@ class LP1STDrawnAgain(LP1ST):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.draws >= 1, "draws must be >= 1", draws=self.draws)
+        require_at_least(1, self, "draws")
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_delta
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.protocol import PublicData
@@ -33,6 +32,7 @@ from dpaudit.mechanisms.predictors.releases import (
 )
 from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers, ApartTeachers, VoteLaw
 from dpaudit.mechanisms.protocols import Model, StackLearner, Trainer
+from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_positive
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.recipe import TrainingTask
 from dpaudit.registry import register
@@ -72,9 +72,8 @@ class NoisyVotes:
     sure: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self.sigma > 0, "sigma must be > 0", sigma=self.sigma)
+        require_positive(self, "sigma", "threshold_sigma", "sure")
         require(self.noise in ("gaussian", "laplace"), "noise must be gaussian or laplace", noise=self.noise)
-        require(self.threshold_sigma > 0, "threshold_sigma must be > 0", threshold_sigma=self.threshold_sigma)
         gaussian = self.threshold is None or self.noise == "gaussian"
         require(gaussian, "a threshold needs gaussian noise", noise=self.noise)
         require_delta(self.delta)
@@ -84,7 +83,6 @@ class NoisyVotes:
             threshold=self.threshold,
             public=self.public,
         )
-        require(self.sure > 0, "sure must be > 0", sure=self.sure)
 
     def release(self) -> Release:
         """Noisy argmax, with a threshold where one is given."""
@@ -142,7 +140,7 @@ class Ensemble(NoisyVotes, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.teachers >= 2, "teachers must be >= 2", teachers=self.teachers)
+        require_at_least(2, self, "teachers")
 
     def claim(self) -> Claim:
         """What one answer promises, a record added or removed: one vote moves.

@@ -20,6 +20,7 @@ from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
 from dpaudit.mechanisms.predictors.ensemble import NoisyVotes
 from dpaudit.mechanisms.predictors.protocol import Added
 from dpaudit.mechanisms.predictors.vote_laws import KnownVotes, VoteLaw
+from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.registry import register
 
 Ints = NDArray[np.int64]
@@ -54,8 +55,8 @@ class PromptPate(NoisyVotes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.teachers >= 2, "teachers must be >= 2", teachers=self.teachers)
-        require(self.shots >= 1, "shots must be >= 1", shots=self.shots)
+        require_at_least(2, self, "teachers")
+        require_at_least(1, self, "shots")
 
     def claim(self) -> Claim:
         """What one answer promises, a record in another's place: one vote moves."""

@@ -14,7 +14,6 @@ class Loss(Protocol):
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Losses of shape (...) from logits and targets of shape (..., classes)."""
-        ...
 
 
 @dataclass(frozen=True)

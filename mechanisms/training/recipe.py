@@ -14,6 +14,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
+from dpaudit.mechanisms.ranges import require_at_least, require_positive
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -66,12 +67,10 @@ class Recipe(ABC):
     compile: bool = False
 
     def __post_init__(self) -> None:
-        require(self.epochs >= 1, "epochs must be >= 1", epochs=self.epochs)
-        require(self.learning_rate > 0, "learning_rate must be > 0", learning_rate=self.learning_rate)
+        require_at_least(1, self, "epochs", "batch_size")
+        require_positive(self, "learning_rate")
         require(0 <= self.momentum < 1, "momentum must be in [0, 1)", momentum=self.momentum)
-        require(self.weight_decay >= 0, "weight_decay must be >= 0", weight_decay=self.weight_decay)
-        require(self.batch_size >= 1, "batch_size must be >= 1", batch_size=self.batch_size)
-        require(self.mixup >= 0, "mixup must be >= 0", mixup=self.mixup)
+        require_at_least(0, self, "weight_decay", "mixup")
         one_of("optimizer", self.optimizer, OPTIMIZERS)
         one_of("schedule", self.schedule, SCHEDULES)
         one_of("augment", self.augment, AUGMENTS)
@@ -127,5 +126,5 @@ class StackPlan:
 
     def __post_init__(self) -> None:
         require(self.method in METHODS, f"method must be one of {', '.join(METHODS)}", method=self.method)
-        require(self.size >= 1, "size must be >= 1", size=self.size)
+        require_at_least(1, self, "size")
         require(self.method != "looped" or self.size == 1, "looped models are trained one at a time", size=self.size)

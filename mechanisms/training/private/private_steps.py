@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
+from dpaudit.mechanisms.ranges import require_at_least, require_positive
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,8 +47,8 @@ class PrivateSteps:
     sample_rate: float
 
     def __post_init__(self) -> None:
-        require(self.noise_multiplier >= 0, "noise_multiplier must be >= 0", noise_multiplier=self.noise_multiplier)
-        require(self.clip > 0, "clip must be > 0", clip=self.clip)
+        require_at_least(0, self, "noise_multiplier")
+        require_positive(self, "clip")
         require(0 < self.sample_rate <= 1, "sample_rate must be in (0, 1]", sample_rate=self.sample_rate)
 
     def steps(self, epochs: int) -> int:
@@ -65,7 +66,7 @@ class ClaimedSteps:
 
     def __post_init__(self) -> None:
         require(self.count >= 1, "a training must have at least one step", count=self.count)
-        require(self.divisor > 0, "divisor must be > 0", divisor=self.divisor)
+        require_positive(self, "divisor")
 
 
 class StepProbe(Protocol):
@@ -77,11 +78,9 @@ class StepProbe(Protocol):
         `batch` has the gradients it joins, before they are clipped, shape (batch, weights); None where these are not
         known.
         """
-        ...
 
     def see(self, released: Floats, joined: bool) -> None:
         """The step's noisy sum, shape (weights,), and whether the canary took part."""
-        ...
 
 
 class StepCanary:

@@ -1,4 +1,4 @@
-"""The privacy a mechanism is asked for, checked in one way."""
+"""Ranges of fields and of budgets, each refused in one way."""
 
 from __future__ import annotations
 
@@ -8,6 +8,20 @@ from dpaudit.errors import require
 
 NOISELESS_EPSILON = 1e4
 """Nats of a mechanism whose noise is to hide nothing, where infinity is refused."""
+
+
+def require_positive(made: object, *names: str) -> None:
+    """Refuses fields of these names that are not > 0; those that are None pass."""
+    for name in names:
+        value = getattr(made, name)
+        require(value is None or value > 0, f"{name} must be > 0", given=value)
+
+
+def require_at_least(least: int, made: object, *names: str) -> None:
+    """Refuses fields of these names that are not >= `least`; those that are None pass."""
+    for name in names:
+        value = getattr(made, name)
+        require(value is None or value >= least, f"{name} must be >= {least}", given=value)
 
 
 def require_epsilon(epsilon: float) -> None:
