@@ -12,11 +12,7 @@ if TYPE_CHECKING:
 
 
 def spawned(seed: SeedSequence, parts: int) -> list[SeedSequence]:
-    """Independent seeds for `parts` parts, the same ones each time it is asked.
-
-    `SeedSequence.spawn` counts its children, so a second call on the same object gives other seeds; a fresh copy does
-    not remember, and a training repeated with one seed object is the same training.
-    """
+    """Independent seeds for some parts, the same ones each time: `SeedSequence.spawn` alone counts its children."""
     return SeedSequence(seed.entropy, spawn_key=seed.spawn_key, pool_size=seed.pool_size).spawn(parts)
 
 

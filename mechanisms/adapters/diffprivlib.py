@@ -85,7 +85,6 @@ class Diffprivlib:
         return Claim(self.epsilon, relation=self.relation)
 
     def without_noise(self) -> Self:
-        """The same with noise that is too small to hide anything."""
         return replace(self, epsilon=NOISELESS_EPSILON)
 
     def sample_summaries(

@@ -75,10 +75,7 @@ class OpacusDpSgd:
         return Claim(self.epsilon, self.delta, Relation.ADD_REMOVE)
 
     def claimed_steps(self, rows: int) -> ClaimedSteps:
-        """What Opacus makes of epsilon on so many rows.
-
-        Raises: InputError when Opacus is not installed.
-        """
+        """What Opacus makes of epsilon on so many rows; refused where it is not installed."""
         _privacy_engine()
         batches = math.ceil(rows / self.model.batch_size)
         noise = _noise_multiplier(self.epsilon, self.delta, 1 / batches, self.model.epochs, self.accountant)
@@ -165,11 +162,9 @@ class OpacusDpSgd:
 def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
     """Inside, every optimizer of Opacus has the canary's gradient among those of the batch, before it clips them.
 
-    The canary is as long, in clips, as the optimizer's own bound of the step says, which adaptive clipping moves.
-
-    The row is appended to `grad_sample`, so of Opacus only the computation of per-example gradients is passed over; in
-    the mode "ghost", which has none, it is added to the sum, clipped. The gradient that is shown is the one the weights
-    are moved by, noise and division done.
+    The canary is as long, in clips, as the optimizer's own bound of the step says, which adaptive clipping moves. It is
+    appended to `grad_sample`; in the mode "ghost", which has none, it is added to the sum, clipped. What is shown is
+    the gradient the weights are moved by, noise and division done.
     """
     import torch
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping

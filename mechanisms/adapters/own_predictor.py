@@ -72,10 +72,7 @@ class OwnPredictor(ClaimedByUser):
         return None if self.sigma is None else replace(self, sigma=1e-6)
 
     def answers(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> NDArray[np.int64]:
-        """One full run; its own exceptions pass.
-
-        Raises: InputError when it gives something else than classes, or counts of votes.
-        """
+        """One full run; its own exceptions pass. Refuses what are no classes, or no counts of votes."""
         running, noise = spawned(seed, 2)
         rng = np.random.default_rng(running)
         pair = (own_features(data.features), data.labels.copy())
@@ -97,7 +94,6 @@ class OwnPredictor(ClaimedByUser):
 
 
 def _is_class(answer: object, classes: int) -> bool:
-    """Whether an answer is the number of a class."""
     one = np.asarray(answer)
     return one.shape == () and one.dtype.kind in "iub" and 0 <= int(one) < classes
 
@@ -111,13 +107,8 @@ def _rows(queries: Features) -> list[Any]:
 def from_predictor(
     predictor: Callable[..., Any], claim: Claim | None = None, *, sigma: float | None = None, **parameters: Any
 ) -> OwnPredictor:
-    """A private predictor of one's own for an audit; see `OwnPredictor`.
+    """A private predictor of one's own for an audit: `claim` is what one answer promises; see `OwnPredictor`.
 
-    Args:
-        predictor: A class with `answer(query, data, rng)`, or with `votes(queries, data, rng)`.
-        claim: What one answer promises.
-        sigma: Noise that is added to votes.
-        parameters: Keyword arguments it is made with.
     Raises: InputError when it has not the method, or cannot be sent to a worker.
     """
     return OwnPredictor(predictor, parameters, claim, sigma)

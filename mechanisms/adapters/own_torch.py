@@ -131,10 +131,7 @@ class _TorchModel:
     code: str  # where the training is
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes): the softmax of the logits.
-
-        Raises: InputError when the module does not give K logits.
-        """
+        """The softmax of the logits; refused where the module does not give K of them."""
         import torch
 
         torch.set_num_threads(self.compute.threads)
@@ -148,7 +145,6 @@ class _TorchModel:
 
 
 def _tensors(examples: Examples, compute: Compute) -> tuple[Any, Any]:
-    """Features and labels as tensors on the unit's device."""
     import torch
 
     features = torch.from_numpy(np.array(as_array(examples.features)))
@@ -159,11 +155,7 @@ def from_torch(module: Any, train: Callable[..., Any], claim: Claim | None = Non
     """A torch module and one's own training loop for an audit; see `OwnTorch`.
 
     Args:
-        module: A class or function that makes it, with fresh weights for each fit; or a module, whose weights each fit
-            starts from.
-        train: `train(module, X, y, seed)`, in place; it may give another module back.
-        claim: What it promises, where it is the mechanism.
-        parameters: Keyword arguments of `module`.
+        module: A class or function that makes it anew for each fit; or a module, whose weights each fit starts from.
     Raises: InputError when these cannot be called so, or not be sent to a worker.
     """
     import torch
@@ -203,10 +195,7 @@ class OwnOpacus:
         object.__setattr__(self, "train", code_of(self.train, field="train", arguments=("X", "y", "seed")))
 
     def claim(self) -> Claim:
-        """(epsilon, delta)-DP under adding or removing one record: the relation of Opacus's accountants.
-
-        Raises: InputError where epsilon was left to the accountant, which nobody has asked.
-        """
+        """(epsilon, delta)-DP under adding or removing one record; refused where nobody has asked the accountant."""
         if self.epsilon is None:
             raise InputError(
                 'from_opacus without an engine and epsilon needs `claim="accountant"` beside the mechanism'
@@ -214,20 +203,14 @@ class OwnOpacus:
         return Claim(self.epsilon, self.delta, Relation.ADD_REMOVE)
 
     def held_to_accountant(self, train: Examples, *, seed: SeedSequence) -> OwnOpacus:
-        """The same with what the accountant says of one training on these rows, made here and now, as its claim.
-
-        Raises: InputError when the function gives something else than a module and an engine, or hardly any noise.
-        """
+        """The same with what the accountant says of one training on these rows, made here and now, as its claim."""
         _, spent = self._trained(train, seed, Compute())
         return replace(self, epsilon=_as_claim(spent, self.delta), rows=len(train))
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Calls the function; `validation` is not used. Its own exceptions pass.
-
-        Raises: InputError when it gives something else than a module and an engine, or spent more than is claimed.
-        """
+        """Calls the function, whose own exceptions pass; refuses what spent more than is claimed."""
         module, spent = self._trained(train, seed, compute)
         claimed = self.claim().epsilon
         require(
@@ -240,7 +223,6 @@ class OwnOpacus:
         return _TorchModel(module, train.classes, compute, location(self.train))
 
     def _trained(self, train: Examples, seed: SeedSequence, compute: Compute) -> tuple[Any, float]:
-        """The module, and what its training spent."""
         import torch
 
         torch.set_num_threads(compute.threads)
@@ -266,7 +248,6 @@ def _spent_epsilon(engine: Any, delta: float) -> float:
 
 
 def _as_claim(spent: float, delta: float) -> float:
-    """Rounded up to 4 digits."""
     require(
         math.isfinite(spent),
         f"Opacus's accountant must give a finite epsilon at delta={delta:g}: this training adds hardly any noise",
@@ -282,9 +263,7 @@ def from_opacus(
     """A training with Opacus for an audit, with the claim its privacy engine's accountant states; see `OwnOpacus`.
 
     Args:
-        train: `train(X, y, seed)`, gives the trained module and its PrivacyEngine.
         engine: The engine of a run of it: epsilon is taken from its accountant, rounded up to 4 digits.
-        delta: At which delta, in (0, 1).
         epsilon: The claim in nats, instead of an engine. With neither, `claim="accountant"` beside the mechanism takes
             what the accountant says of a training on as many rows as the audit's trainings have.
     Raises: InputError when these are no such things.

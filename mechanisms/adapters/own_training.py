@@ -62,10 +62,7 @@ class OwnTraining(_OwnFunction):
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Calls the function; `validation` is not used. Its own exceptions pass.
-
-        Raises: InputError when what it gives cannot be asked for probabilities.
-        """
+        """Calls the function, whose own exceptions pass; refuses what cannot be asked for probabilities."""
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
         rows = _rows(train.features, train.categorical)
@@ -93,10 +90,6 @@ class _OwnModel:
     code: str  # where the training is
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes).
-
-        Raises: InputError when the answer has another shape.
-        """
         return checked_probabilities(
             self.ask(_rows(features, self.train.categorical)),
             rows=len(features),
@@ -114,10 +107,6 @@ def _rows(features: Features, categorical: tuple[str, ...]) -> Any:
 def from_callable(train: Callable[..., Any], claim: Claim | None = None, **parameters: Any) -> OwnTraining:
     """A training function `train(X, y, seed)` for an audit; see `OwnTraining`.
 
-    Args:
-        train: Gives something with `predict_proba(X)`, or a function from X to probabilities.
-        claim: What it promises, where it is the mechanism.
-        parameters: Keyword arguments it is called with besides.
     Raises: InputError when it cannot be called so, or not be sent to a worker.
     """
     return OwnTraining(train, parameters, claim)
@@ -143,7 +132,6 @@ class OwnSummary(_OwnFunction):
     def summarise(
         self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
-        """Calls the function; its own exceptions pass."""
         with global_randomness(seed) as number:
             given = self.train(train.features, train.labels, number, **self.parameters)
         return np.asarray(given, np.float64)
@@ -152,10 +140,6 @@ class OwnSummary(_OwnFunction):
 def from_summary(train: Callable[..., Any], claim: Claim | None = None, **parameters: Any) -> OwnSummary:
     """A function `train(X, y, seed) -> vector` for an audit; see `OwnSummary`.
 
-    Args:
-        train: Trains, and gives a vector of numbers.
-        claim: What it promises.
-        parameters: Keyword arguments it is called with besides.
     Raises: InputError when it cannot be called so, or not be sent to a worker.
     """
     return OwnSummary(train, parameters, claim)
@@ -208,7 +192,6 @@ class OwnSteps:
         return ClaimedSteps(private, self.steps, self.divisor)
 
     def show_steps(self, train: Examples, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
-        """Calls the function; its own exceptions pass."""
         from threadpoolctl import threadpool_limits
 
         with global_randomness(seed) as number, threadpool_limits(compute.threads):
@@ -218,11 +201,8 @@ class OwnSteps:
 def from_steps(train: Callable[..., Any], *, noise_multiplier: float, steps: int, **stated: Any) -> OwnSteps:
     """A loop of DP-SGD `train(X, y, seed, canary)` for an audit step by step; see `OwnSteps`.
 
-    Args:
-        train: Lets the canary into its steps and shows each one's noisy gradient.
-        noise_multiplier: Standard deviation of the noise on a sum over the clip, > 0.
-        steps: How many there are, >= 1.
-        stated: clip, sample_rate, divisor, delta.
+    `stated` are clip, sample_rate, divisor and delta.
+
     Raises: InputError when it cannot be called so, or not be sent to a worker.
     """
     return OwnSteps(train, noise_multiplier, steps, **stated)

@@ -240,7 +240,6 @@ class SklearnModel:
     classes: int  # of the data; those it was not trained on have probability 0
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes)."""
         answer = self.estimator.predict_proba(self.reader.read(features))
         name = f"{type(self.estimator).__name__}.predict_proba"
         return checked_probabilities(answer, rows=len(features), classes=self.classes, columns=self.present, code=name)
@@ -303,7 +302,6 @@ def from_sklearn(
         estimator: An unfitted classifier with `predict_proba`, or its class. It is not changed, and its `random_state`
             is not used: seeds come from the plan.
         claim: What it promises, where it is the mechanism: `Claim(inf)` for an ordinary one.
-        categories: How it takes categorical columns, see `SklearnClassifier`.
     Raises: InputError when it is no such classifier.
     """
     if isinstance(estimator, type):

@@ -26,10 +26,7 @@ class ClaimedByUser:
     claimed: Claim | None
 
     def claim(self) -> Claim:
-        """The claim it was given.
-
-        Raises: InputError when it has none.
-        """
+        """The claim it was given; refused where it has none."""
         if self.claimed is None:
             raise InputError(
                 f"a mechanism made by {self.made_by} needs a claim: {self.made_by}(..., claim=Claim(epsilon, delta, "
@@ -41,13 +38,10 @@ class ClaimedByUser:
 def code_of(
     given: object, *, field: str, arguments: tuple[str, ...] | None = None, parameters: Collection[str] = ()
 ) -> Callable[..., Any]:
-    """A class or function, given as it is or as "module:name".
+    """A class or function, given as it is or as "module:name"; `field` is its name in messages.
 
-    Args:
-        given: What was given.
-        field: Its name, for messages.
-        arguments: The positional arguments it is going to be called with; None does not look.
-        parameters: The keyword arguments besides.
+    Where the positional `arguments` are given, it must take them, and the keyword arguments `parameters`.
+
     Raises: InputError when it cannot be imported, called so, or sent to a worker.
     """
     import cloudpickle  # type: ignore[import-untyped]
@@ -80,10 +74,7 @@ def whole_number(seed: SeedSequence) -> int:
 
 @contextmanager
 def global_randomness(seed: SeedSequence) -> Iterator[int]:
-    """Inside, what draws from the global generators of Python, NumPy and torch (once imported) draws from `seed`.
-
-    It gives the seed as a `whole_number`. States are put back afterwards, so that nobody else's draws depend on this.
-    """
+    """Inside, the global generators of Python, NumPy and torch draw from `seed`; gives it as a number."""
     python, numpy, torch_seed = (int(word) for word in seed.generate_state(3))
     torch = sys.modules.get("torch")
     states = random.getstate(), np.random.get_state(), None if torch is None else torch.get_rng_state()

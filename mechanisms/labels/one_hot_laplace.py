@@ -38,7 +38,6 @@ class OneHotLaplace:
         return Claim(self.epsilon)
 
     def without_noise(self) -> Self:
-        """The same, with labels released as they are."""
         return replace(self, epsilon=math.inf)
 
     def scale(self) -> float:
@@ -54,11 +53,7 @@ class OneHotLaplace:
         return np.asarray(self.observe(labels, classes=classes, rng=rng).argmax(axis=1), dtype=np.int64)
 
     def evidence(self, observed: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Log-likelihood of each label given its noisy row o, up to a constant in each row: (|o_i| - |o_i - 1|) / b.
-
-        It does not change while a model learns: a training loop computes it once, and the posterior at any step is
-        softmax(log prior + evidence). Shape (n, K) to (n, K), each entry in [-1/b, 1/b].
-        """
+        """Log-likelihood of each label given its noisy row o, up to a constant: (|o_i| - |o_i - 1|) / b."""
         require(self.scale() > 0, "scale must be > 0", scale=self.scale())
         return np.asarray((np.abs(observed) - np.abs(observed - 1)) / self.scale())
 

@@ -56,7 +56,6 @@ class Aggregation(ABC):
         """What is released of each label's count in each bag; shape (B, classes) to (B, classes)."""
 
     def targets(self, released: Floats) -> Floats:
-        """Proportions for a model to match, shape (B, classes)."""
         return np.asarray(released / released.sum(axis=1, keepdims=True))
 
 
@@ -73,7 +72,6 @@ class LabelProportions(Aggregation):
         return Claim(math.inf)
 
     def release_counts(self, counts: Ints, *, rng: np.random.Generator) -> Floats:
-        """The counts themselves; shape (B, classes) to (B, classes)."""
         return counts.astype(np.float64)
 
     def log_likelihood(self, released: Floats, size: int) -> Floats:

@@ -38,7 +38,6 @@ class RandomizedResponse:
         return Claim(self.epsilon)
 
     def without_noise(self) -> Self:
-        """The same, with labels released as they are."""
         return replace(self, epsilon=math.inf)
 
     def keep(self, classes: int) -> float:
@@ -51,7 +50,6 @@ class RandomizedResponse:
         return np.where(np.eye(classes, dtype=bool), keep, math.exp(-self.epsilon) * keep)
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """One private label for each label in 0 .. classes - 1; shape (n,) to (n,)."""
         changed = rng.random(labels.shape) >= self.keep(classes)
         steps = rng.integers(1, classes, size=labels.shape)  # to any other label, equally likely
         return np.where(changed, (labels + steps) % classes, labels)
@@ -71,10 +69,7 @@ class RandomizedResponse:
         return np.where(differs, -self.epsilon, 0.0)
 
     def targets(self, released: NDArray[np.float64]) -> NDArray[np.float64]:
-        """One row of weights for each example, of sum 1, some below 0, whose mean over releases is the true label.
-
-        With them a loss that is linear in the target is the debiased one: rows of the inverse of `transition`.
-        """
+        """One row of weights for each example, some below 0, whose mean over releases is the true label."""
         classes = released.shape[1]
         keep = self.keep(classes)
         flip = math.exp(-self.epsilon) * keep  # to one certain other label

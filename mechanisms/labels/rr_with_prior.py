@@ -21,10 +21,7 @@ from dpaudit.registry import register
 def best_k(prior: NDArray[np.float64], epsilon: float) -> NDArray[np.int64]:
     """How many of the most likely labels to answer among, so that the true one is released most often, shape (n,).
 
-    k* maximises e^eps / (e^eps + k - 1) times the sum of the k largest weights, and is the smallest of equally good
-    ones. Weights >= 0 in rows, shape (n, K); their scale is ignored.
-
-    Source: Ghazi et al. (2021), arXiv:2102.06062, RRWithPrior.
+    k* maximises e^eps / (e^eps + k - 1) times the sum of the k largest weights >= 0 of a row, shape (n, K).
     """
     _check(prior, epsilon)
     likely_first = -np.sort(-prior, axis=1)
@@ -38,11 +35,8 @@ def rr_with_prior(
 ) -> NDArray[np.int64]:
     """One private label for each label: randomised response among its k* most likely labels.
 
-    A label among the candidates is kept with probability e^eps / (e^eps + k* - 1), else replaced by another candidate;
-    a label outside them is replaced by any candidate. Equally likely labels are ordered by class index. The prior has
-    rows of weights >= 0, shape (n, K), each independent of its own label; epsilon may be `inf`.
-
-    Source: Ghazi et al. (2021), arXiv:2102.06062, RRTop-k and RRWithPrior.
+    A label among them is kept with probability e^eps / (e^eps + k* - 1), else replaced by another one of them; a label
+    outside by any. The prior has rows of weights >= 0, shape (n, K), each independent of its own label.
     """
     k = best_k(prior, epsilon)
     require(len(labels) == len(prior), "labels and prior must have as many rows", labels=len(labels), prior=len(prior))
@@ -77,11 +71,9 @@ class RRWithPrior:
         return Claim(self.epsilon)
 
     def without_noise(self) -> Self:
-        """The same, with labels released as they are."""
         return replace(self, epsilon=math.inf)
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """One private label for each label; shape (n,) to (n,)."""
         require(len(self.prior) == classes, f"prior must hold {classes} weights", weights=len(self.prior))
         rows = np.broadcast_to(np.array(self.prior), (len(labels), classes))
         return rr_with_prior(labels, rows, self.epsilon, rng)

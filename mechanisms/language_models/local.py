@@ -44,10 +44,7 @@ class LocalTransformer:
         require_at_least(1, self, "max_tokens", "batch")
 
     def complete(self, prompts: Sequence[str]) -> list[Completion]:
-        """One completion for each prompt, in their order; see `LanguageModel`.
-
-        Raises: InputError when transformers or the folder is missing, or a prompt is longer than the model reads.
-        """
+        """See `LanguageModel`; refuses a prompt that is longer than the model reads."""
         import torch
 
         tokenizer, module = _held(self.path, self.device, self.dtype)
@@ -77,7 +74,6 @@ class LocalTransformer:
         return [Completion(texts[prompt]) for prompt in prompts]
 
     def expected(self, prompts: Sequence[str]) -> Expected:
-        """Tokens by the length of the prompts; nothing is loaded."""
         different = dict.fromkeys(prompts)
         read = sum(math.ceil(len(prompt) / CHARACTERS_PER_TOKEN) for prompt in different)
         return Expected(len(different), 0, len(different), read, len(different) * self.max_tokens, None, 0.0)

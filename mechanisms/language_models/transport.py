@@ -97,10 +97,7 @@ class HttpService:
             require(0 < value < math.inf, f"{name} must be > 0 and finite", given=value)
 
     def key(self) -> str:
-        """The key, never shown; "" where no variable is named.
-
-        Raises: InputError, without the key, when the variable is not set or cannot be sent.
-        """
+        """The key, never shown; "" where no variable is named. Refused where it is not set or cannot be sent."""
         if not self.key_variable:
             return ""
         key, variable = os.environ.get(self.key_variable, "").strip(), self.key_variable
@@ -111,7 +108,6 @@ class HttpService:
         return key
 
     def send(self, url: str, body: Mapping[str, Any], *, key: str) -> Mapping[str, Any] | Trouble:
-        """One attempt of a request, see `post`."""
         return post(
             url,
             body,
@@ -133,9 +129,7 @@ def _without_key(text: str, key: str, variable: str) -> str:
 
 
 def require_url(url: str, *, sends_key: bool, plain_http: bool) -> None:
-    """Refuses, without showing it, an address with a password in it, one that is not what it seems, and one that a key
-    would be sent to in the open.
-    """
+    """Refuses, without showing it, an address that is not what it seems, or that a key or password would be open in."""
     require("$" not in url, "url must be written out: `$NAME` is looked up in paths only, never in an address")
     try:
         parts = urlsplit(url)
@@ -194,10 +188,7 @@ def post(
 ) -> Mapping[str, Any] | Trouble:
     """Sends JSON, gives the JSON that came back; redirections are not followed, since the key would go with them.
 
-    Args:
-        variable: The environment variable that stands for the key in whatever is given back.
-        timeout_s: For connecting, for each wait for bytes, and for all of them together.
-        private_network: Whether the host's name may lead to a network of one's own.
+    `variable` stands for the key in what is given back; `timeout_s` is for connecting, for each wait and for all.
     """
     started = time.monotonic()
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
@@ -277,10 +268,7 @@ class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
 
 
 def _proxy(url: str) -> str:
-    """The environment's proxy for a url; "" where there is none, and for what a proxy must not see or look up.
-
-    Over http it would read the key, and what is named by its address is meant from here.
-    """
+    """The environment's proxy for a url, or "": over http it would read the key, an address is meant from here."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme != "https" or host in _LOCAL or _literal(host) is not None or urllib.request.proxy_bypass(host):

@@ -54,7 +54,6 @@ class Alibi(StackTrainer):
 
     @property
     def recipe(self) -> Recipe:
-        """The model's."""
         return self.model
 
     def loss(self) -> Loss:

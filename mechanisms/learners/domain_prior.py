@@ -42,7 +42,6 @@ class Numbers:
     """The numeric columns or pixels themselves, each scaled to mean 0 and variance 1; missing ones become the mean."""
 
     def embed(self, features: Features, categorical: tuple[str, ...]) -> NDArray[np.float64]:
-        """One vector for each example, shape (n, numeric columns)."""
         if isinstance(features, pa.Table):
             names = [name for name in features.column_names if name not in categorical]
             require(
@@ -73,7 +72,6 @@ class PrincipalComponents:
         require_at_least(1, self, "dimensions")
 
     def embed(self, features: Features, categorical: tuple[str, ...]) -> NDArray[np.float64]:
-        """One vector for each example, shape (n, min(dimensions, d, n))."""
         from sklearn.decomposition import PCA
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -205,9 +203,8 @@ def noisy_class_shares(
 ) -> NDArray[np.float64]:
     """Share of each class in each cluster, from counts with noise; rows, shape (C, classes).
 
-    The clusters (n,), in 0 .. C - 1, must not depend on the labels. The noise is discrete Laplace, its probability of t
-    in proportion to e^(-|t| eps / 2): changing a label moves one unit between two counts of one cluster, an L1 distance
-    of 2, so it is epsilon-label-DP. Counts below 0 become 0; a cluster with nothing left gets equal shares.
+    The clusters (n,), in 0 .. C - 1, must not depend on the labels. Changing a label moves one unit between two counts
+    of one cluster, an L1 distance of 2, so the discrete Laplace noise has rate eps / 2. Nothing left: equal shares.
     """
     clusters = int(cluster.max()) + 1 if len(cluster) else 0
     counts = np.bincount(cluster * classes + labels, minlength=clusters * classes).reshape(clusters, classes)

@@ -55,10 +55,7 @@ def dp_sgd_epsilon(
 def dp_sgd_noise_multiplier(
     epsilon: float, *, sample_rate: float, steps: int, delta: float, accountant: str = "rdp"
 ) -> float:
-    """The smallest noise multiplier that costs at most `epsilon`, rounded up by 1e-4 at most; 0 for infinite epsilon.
-
-    Raises: InputError when no multiplier up to 1e6 is enough.
-    """
+    """The smallest noise multiplier up to 1e6 that costs at most `epsilon`, to 1e-4; 0 for infinite epsilon."""
     require(epsilon > 0, "epsilon must be > 0", epsilon=epsilon)
     require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)
     if math.isinf(epsilon):
@@ -119,11 +116,9 @@ class DpSgd(StackTrainer):
         return Claim(self.epsilon, self.delta, Relation.ADD_REMOVE, curve)
 
     def without_noise(self) -> Self:
-        """The same, with gradients that are clipped and summed alone."""
         return replace(self, epsilon=math.inf)
 
     def steps(self) -> int:
-        """Number of steps."""
         return self._sampling().steps(self.model.epochs)
 
     def noise_multiplier(self) -> float:
@@ -149,11 +144,9 @@ class DpSgd(StackTrainer):
         return PrivateSteps(self.clip, 0.0, self.sample_rate)
 
     def private_steps(self) -> PrivateSteps:
-        """Sampling, clipping and noise."""
         return PrivateSteps(self.clip, self.noise_multiplier(), self.sample_rate)
 
     def claimed_steps(self, rows: int) -> ClaimedSteps:
-        """The same for any number of rows."""
         return ClaimedSteps(self.private_steps(), self.steps(), float(self.model.batch_size))
 
     def show_steps(
@@ -167,16 +160,13 @@ class DpSgd(StackTrainer):
     def watch(
         self, features: Features, tasks: Sequence[TrainingTask], *, classes: int, compute: Compute, observer: Observer
     ) -> Sequence[NetworkModel | TrainingError]:
-        """`fit_stack`, watched."""
         return self.fit_stack(features, tasks, classes=classes, compute=compute, observer=observer)
 
     @property
     def recipe(self) -> Recipe:
-        """The model's."""
         return self.model
 
     def stack_type(self) -> type[PrivateStack]:
-        """What trains the models: where sampling, clipping and noise are."""
         from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
 
         return PrivateStack

@@ -93,7 +93,6 @@ class GaussianNaiveBayes:
         return Claim(self.epsilon, relation=self.relation)
 
     def without_noise(self) -> Self:
-        """The same with noise that is too small to hide anything."""
         return replace(self, epsilon=NOISELESS_EPSILON)
 
     @property
@@ -169,7 +168,6 @@ class NaiveBayesModel:
     upper: float  # to here
 
     def probabilities(self, features: Features) -> Floats:
-        """Class probabilities, shape (n, K)."""
         clipped = np.clip(flat_features(features), self.lower, self.upper)
         deviation = clipped[:, None] - self.mean
         log = np.log(self.count) - 0.5 * (np.log(self.variance) + deviation**2 / self.variance).sum(-1)

@@ -88,7 +88,6 @@ class PrivateLogistic(ABC):
         return Claim(self.epsilon, relation=Relation.REPLACE)
 
     def without_noise(self) -> Self:
-        """The same with noise that is too small to hide anything."""
         return replace(self, epsilon=NOISELESS_EPSILON)
 
     def fit(
@@ -236,7 +235,7 @@ class LogisticObjectivePerturbation(PrivateLogistic):
 def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, small: float) -> Floats:
     """The minimisers of mean log(1 + exp(-y w.x)) + (penalty / 2) |w|^2 + tilt.w, one for each tilt (count, d).
 
-    Rows as in `minimiser`; the gradients that are left are no longer than `small`.
+    The gradients that are left are no longer than `small`.
     """
     signed = rows * signs[:, None]
     rough = signed.astype(np.float32)
@@ -258,10 +257,7 @@ def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, small:
 
 
 def _shared_steps(signed: Floats, penalty: float, tilt: Floats, w: Floats, factor: Any, small: float) -> Ints:
-    """Steps with one Hessian for all, each corrected by what the last ones changed (Anderson, 1965); w is moved.
-
-    Returns those that are not there after `SHARED_STEPS`.
-    """
+    """Steps w with one Hessian for all, corrected by the last ones; returns those that are not there in the end."""
     far = np.arange(len(w))
     moves, changes = np.empty((2, len(w), 0, w.shape[1]))
     here, before = w, np.empty_like(w)

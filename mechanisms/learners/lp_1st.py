@@ -68,16 +68,14 @@ class NoiseCorrectedModel:
     epsilon: float  # privacy loss of the randomised response, > 0
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes)."""
         return corrected(self.noisy.probabilities(features), self.epsilon)
 
 
 def corrected(noisy: NDArray[np.float64], epsilon: float) -> NDArray[np.float64]:
     """Probabilities of true labels from those of labels released by randomised response, both of shape (n, K).
 
-    p T^-1 with T the (K, K) matrix of randomised response, each entry cut to [0, 1]. For two classes that is the
-    published correction, ((1 + e^eps) p - 1) / (e^eps - 1), cut; for more, the cut rows no longer sum to 1 and are
-    scaled to do so (an entry is always left, since they sum to 1 before the cut).
+    p T^-1 with T the (K, K) matrix of randomised response, each entry cut to [0, 1]; rows of more than two classes are
+    scaled to sum to 1 again.
     """
     flat = math.exp(-epsilon)
     classes = noisy.shape[1]

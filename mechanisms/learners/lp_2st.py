@@ -67,10 +67,6 @@ class LP2ST:
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Answers and trains stage by stage.
-
-        Raises: TrainingError when the training of any stage failed.
-        """
         splitting, *stages = self.stage_seeds(seed)
         released = np.full(len(train), NOT_YET)
         model: Model | None = None

@@ -95,10 +95,7 @@ class PATE:
         return laplace_counts_noise(self.epsilon, self.queries, self.delta, self.accounting)
 
     def claim(self) -> Claim:
-        """(epsilon, delta)-label-DP: a label is one teacher's, which has one vote on each query.
-
-        The curve is that of the noisy counts, for whatever accounting the noise was found by.
-        """
+        """(epsilon, delta)-label-DP, whatever the accounting: a label is one teacher's, with one vote on each query."""
         if math.isinf(self.epsilon):
             return Claim(self.epsilon)
         curve = laplace_counts_curve(self.affordable_queries(), self.affordable_noise())
@@ -107,10 +104,7 @@ class PATE:
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Trains the teachers, asks them, trains the student on their noisy answers.
-
-        Raises: TrainingError when the training of a teacher or of the student failed.
-        """
+        """Trains the teachers, asks them, trains the student on their noisy answers."""
         choosing, teaching, answering, studying = spawned(seed, 4)
         asked = self._asked(len(train), choosing)
         votes = self._votes(train, train.take(asked), teaching, compute, validation)
@@ -153,22 +147,14 @@ class PATE:
 
 
 def laplace_counts_curve(queries: int, noise: float) -> ComposedLaplace:
-    """What `queries` vote counts, each released with Laplace noise on every class, tell of one teacher's votes.
-
-    On each query two counts move by one and the others stay: the two are what can be told apart, and no less. Holds for
-    whatever is made of the noisy counts: their argmax, or a label sampled in proportion to them. `noise` is the Laplace
-    scale on each count.
-    """
+    """What `queries` vote counts with Laplace noise of a scale tell: on each, two counts move by one."""
     require(queries >= 1, "queries must be >= 1", queries=queries)
     require(noise > 0, "noise must be > 0", noise=noise)
     return ComposedLaplace(noise, 2 * queries)
 
 
 def laplace_counts_epsilon(queries: int, noise: float, delta: float, accounting: Accounting = "exact") -> float:
-    """The epsilon at `delta` of so many vote counts, each with Laplace noise of scale b = 1 / g on every class.
-
-    Source: Papernot et al. (2017), arXiv:1610.05755, for the closed form.
-    """
+    """Epsilon at `delta` of so many vote counts with Laplace noise; "moments" by Papernot et al. (2017)."""
     require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)
     curve = laplace_counts_curve(queries, noise)
     if accounting == "moments":
@@ -178,10 +164,7 @@ def laplace_counts_epsilon(queries: int, noise: float, delta: float, accounting:
 
 @cache
 def laplace_counts_noise(epsilon: float, queries: int, delta: float, accounting: Accounting = "exact") -> float:
-    """Smallest Laplace scale b at which `queries` noisy vote counts cost at most `epsilon`; 0 for infinite epsilon.
-
-    Found to a relative 1e-9, then rounded up: the cost never exceeds `epsilon`.
-    """
+    """Smallest Laplace scale at which `queries` noisy vote counts cost at most `epsilon`, to 1e-9; 0 for infinity."""
     require(epsilon > 0, "epsilon must be > 0", epsilon=epsilon)
     if math.isinf(epsilon):
         return 0.0
@@ -227,10 +210,9 @@ def laplace_argmax(votes: NDArray[np.int64], noise: float, rng: np.random.Genera
 
 
 def laplace_sample(votes: NDArray[np.int64], noise: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """A class drawn in proportion to max(count + Laplace noise, 0), any class where nothing is left.
+    """A class drawn in proportion to max(count + Laplace noise, 0); shape (queries, K) to (queries,).
 
-    The published code falls back to the true share of each class there, which is not private; here it is uniform.
-    Shape (queries, K) to (queries,); the noise is of scale `noise` >= 0.
+    Where nothing is left it is any class; the published code falls back to the true share there: not private.
     """
     weights = np.maximum(votes + rng.laplace(scale=noise, size=votes.shape), 0)
     weights[weights.sum(axis=1) == 0] = 1

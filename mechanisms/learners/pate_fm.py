@@ -81,8 +81,7 @@ class PateFm:
     def claim(self) -> Claim:
         """(epsilon, delta)-label-DP: a label is one teacher's, and moves one vote on each query.
 
-        Every answer is Gaussian noise on votes, at most so many of each kind: mu^2 adds up, also where what is asked
-        next depends on the answers (Smith and Thakurta, 2022, arXiv:2210.17520).
+        mu^2 adds up, also where what is asked next depends on the answers (Smith and Thakurta, 2022, arXiv:2210.17520).
         """
         factor = self.noise_factor()
         if not factor:
@@ -102,10 +101,7 @@ class PateFm:
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Trains the teachers, asks them about some training images, trains the student; `validation` is not used.
-
-        Raises: TrainingError when a training failed or no query was answered; InputError for what is not images.
-        """
+        """Trains the teachers, asks them about some training images, trains the student; `validation` is not used."""
         images = as_array(train.features)
         require(images.ndim == 4, "pate-fm takes images of shape (n, channels, height, width)", shape=images.shape)
         require(self.teachers <= len(train), f"teachers must be at most {len(train)}", teachers=self.teachers)
@@ -155,14 +151,9 @@ class PateFm:
 def confident_gnmax_curve(*, asked: int, answered: int, threshold_noise: float, vote_noise: float) -> GaussianDP:
     """What Confident-GNMax with one Gaussian on the largest count tells of one teacher's votes.
 
-    Each query asked moves the largest count by at most 1, each query answered moves two counts by 1:
-    mu^2 = asked / s1^2 + 2 answered / s2^2. `asked` and `answered` are limits fixed beforehand: stopping earlier, on
-    what was seen, costs no more, and mu^2 adds up also where what is asked next depends on the answers.
-
-    Args:
-        threshold_noise: Standard deviation s1 of the noise on the largest count, > 0.
-        vote_noise: Standard deviation s2 of the noise on each count, > 0.
-    Source: Papernot et al. (2018), arXiv:1802.08908, algorithm 1; Smith and Thakurta (2022), arXiv:2210.17520.
+    Each query asked moves the largest count by at most 1, each query answered moves two counts by 1: mu^2 = asked /
+    s1^2 + 2 answered / s2^2, with standard deviations s1 of the noise on the largest count, s2 on each. `asked` and
+    `answered` are limits fixed beforehand: stopping earlier, on what was seen, costs no more.
     """
     require(0 <= answered <= asked, "answered must be in 0..asked", answered=answered, asked=asked)
     require(threshold_noise > 0, "threshold_noise must be > 0", threshold_noise=threshold_noise)
@@ -174,10 +165,7 @@ def confident_gnmax_curve(*, asked: int, answered: int, threshold_noise: float, 
 def confident_gnmax_noise_factor(
     epsilon: float, *, asked: int, answered: int, threshold_noise: float, vote_noise: float, delta: float
 ) -> float:
-    """Smallest factor on both noises at which Confident-GNMax costs at most `epsilon`; 0 for infinite epsilon.
-
-    Found to a relative 1e-9, then rounded up: the cost never exceeds `epsilon`.
-    """
+    """Smallest factor on both noises at which Confident-GNMax costs at most `epsilon`, to 1e-9; 0 for infinity."""
     require(epsilon > 0, "epsilon must be > 0", epsilon=epsilon)
     require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)
     if math.isinf(epsilon):
@@ -203,16 +191,9 @@ def confident_gnmax(
     rng: np.random.Generator,
     answers: int | None = None,
 ) -> Answers:
-    """Answers the queries whose largest count, with one Gaussian on it, exceeds the threshold.
+    """The first `answers` queries whose largest count, with one Gaussian on it, exceeds the threshold.
 
-    The noise of the threshold is on the largest count alone, which is what `confident_gnmax_curve` charges for; noise
-    on every count and a threshold on their maximum would be another, costlier release.
-
-    Args:
-        votes: Votes for each class, shape (queries, K).
-        threshold_noise: Standard deviation s1, >= 0.
-        vote_noise: Standard deviation s2 of the noise on each count before the argmax, >= 0.
-        answers: Stop after this many answers; None answers all that pass.
+    Noise on every count and a threshold on their maximum would be another, costlier release. Votes (queries, K).
     Source: Papernot et al. (2018), arXiv:1802.08908, algorithm 1.
     """
     largest = votes.max(axis=1) + rng.normal(scale=threshold_noise, size=len(votes))

@@ -62,7 +62,6 @@ class PrivateForest:
         return Claim(self.epsilon, relation=Relation.ADD_REMOVE)
 
     def without_noise(self) -> Self:
-        """The same with noise that is too small to hide anything."""
         return replace(self, epsilon=NOISELESS_EPSILON)
 
     def fit(
@@ -154,11 +153,7 @@ class PrivateForest:
 def leaf_counts(
     columns: Floats, labels: Ints, classes: int, split: Ints, low: Floats, high: Floats, end: float
 ) -> Floats:
-    """How many records of each class are in each leaf, shape (leaves, K), from columns (d, n) and labels (n,).
-
-    `split` has the feature of each split on the way to a leaf, shape (leaves, depth); inside are those at or above its
-    `low` and below its `high`.
-    """
+    """How many of columns (d, n) are between `low` and `high` of each leaf's splits, by class; (leaves, K)."""
     leaves, depth = split.shape
     counts = np.zeros((leaves, classes))
     inside = np.empty(columns.shape[1], np.int64)

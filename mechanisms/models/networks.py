@@ -33,7 +33,6 @@ class Network(Recipe, StackTrainer, ABC):
 
     @property
     def recipe(self) -> Recipe:
-        """A network is its own recipe."""
         return self
 
 

@@ -38,7 +38,6 @@ class RecallModel:
     answers: NDArray[np.float64]  # its class probabilities, shape (m, classes)
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes)."""
         classes = self.answers.shape[1]
         probabilities = np.full((len(features), classes), 1 / classes)
         if len(self.rows):

@@ -49,10 +49,6 @@ class CatBoost:
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Trains with the log loss (two classes) or the softmax loss.
-
-        Raises: TrainingError with CatBoost's message when it gives up.
-        """
         import catboost
 
         constant = single_class(train)
@@ -89,7 +85,6 @@ class CatBoostModel:
     threads: int  # CPU threads to predict with
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes)."""
         predicted = self.classifier.predict_proba(columns(features, self.categorical), thread_count=self.threads)
         return cast(NDArray[np.float64], np.asarray(predicted, dtype=np.float64))
 
@@ -135,10 +130,7 @@ class LogisticRegression:
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Fits by L-BFGS, which draws nothing: `seed` changes nothing, nor does `validation`.
-
-        Raises: TrainingError when the solver gives coefficients that are not finite.
-        """
+        """Fits by L-BFGS, which draws nothing."""
         import warnings
 
         from sklearn.exceptions import ConvergenceWarning
@@ -184,7 +176,6 @@ class LogisticModel:
     categorical: tuple[str, ...]  # names of the categorical columns
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes)."""
         predicted = np.zeros((len(features), self.classes))
         predicted[:, self.pipeline.classes_] = self.pipeline.predict_proba(columns(features, self.categorical))
         predicted /= predicted.sum(axis=1, keepdims=True)  # scikit-learn answers float32 features in float32
@@ -202,10 +193,7 @@ def columns(features: Features, categorical: tuple[str, ...]) -> pd.DataFrame | 
 
 
 def one_hot_numbers(train: Examples, test: Examples) -> tuple[Examples, Examples]:
-    """Both as float32 arrays for a network, coded by what `train` holds; arrays stay as they are.
-
-    Categories become one-hot, the rare ones of a column together; missing numbers their column's mean.
-    """
+    """Both as float32 arrays for a network, one-hot by what `train` holds; arrays stay as they are."""
     if not isinstance(train.features, pa.Table):
         return train, test
     from sklearn.compose import make_column_transformer
@@ -233,16 +221,11 @@ class ConstantModel:
     prediction: tuple[float, ...]  # one probability for each class, summing to 1
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes)."""
         return np.tile(np.asarray(self.prediction), (len(features), 1))
 
 
 def single_class(train: Examples) -> ConstantModel | None:
-    """The constant model of labels that hold one class or none, else None.
-
-    Probabilities are (count + 1) / (n + K), so that the log loss on any other label stays finite, as it does for the
-    libraries that refuse such labels.
-    """
+    """The constant model of labels that hold one class or none, (count + 1) / (n + K); None for other labels."""
     counts = np.bincount(train.labels, minlength=train.classes)
     if np.count_nonzero(counts) > 1:
         return None

@@ -61,10 +61,7 @@ class TransformerFineTune:
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Fine-tunes on all texts; `validation` is not used.
-
-        Raises: InputError without transformers, the folder or texts; TrainingError when the loss stops being a number.
-        """
+        """Fine-tunes on all texts; `validation` is not used. Refused without transformers, the folder or texts."""
         texts = texts_of(train.features)
         transformers = _transformers("transformer-fine-tune needs")
         import torch
@@ -117,7 +114,6 @@ class FineTuned:
     compute: Compute  # threads, and where predictions are made
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes)."""
         import torch
 
         texts = texts_of(features)

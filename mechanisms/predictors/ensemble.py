@@ -93,10 +93,7 @@ class NoisyVotes:
         return ConfidentArgmax(self.sigma, self.threshold, self.threshold_sigma)
 
     def releases(self, queries: Features, *, voters: int, compute: Compute) -> Sequence[Release]:
-        """How each query is answered; the same way where there is no student.
-
-        Raises: TrainingError when the student's training failed.
-        """
+        """How each query is answered; the same way where there is no student."""
         own = self.release()
         if self.student is None or not isinstance(own, ConfidentArgmax):
             return [own] * len(queries)
@@ -143,10 +140,7 @@ class Ensemble(NoisyVotes, ABC):
         require_at_least(2, self, "teachers")
 
     def claim(self) -> Claim:
-        """What one answer promises, a record added or removed: one vote moves.
-
-        Where the record is, the parts of all other teachers are as without it, so no other vote moves.
-        """
+        """What one answer promises, a record added or removed: its teacher's vote moves, and no other."""
         return Claim.of(self.release().curve(), relation=Relation.ADD_REMOVE, delta=self.delta)
 
     @abstractmethod

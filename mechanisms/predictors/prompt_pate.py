@@ -79,10 +79,6 @@ class PromptPate(NoisyVotes):
         return [task.teacher(shots[first : first + self.shots]) for first in range(0, needed, self.shots)]
 
     def votes(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
-        """What each teacher says of each query, shape (teachers, q); K, the number of classes, where it is no class.
-
-        Raises: TrainingError when a prompt has no answer; those that have one are not asked again.
-        """
         return self._asked(data, self.prompts(data), queries)
 
     def votes_with_canary(self, more: Added, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:

@@ -77,10 +77,7 @@ class FixMatch:
         self._weak, self._strong = Augment(network.augment, shape), RandAugment()
 
     def trained(self) -> NetworkModel:
-        """The network after all steps.
-
-        Raises: TrainingError when the weights stop being numbers.
-        """
+        """The network after all steps."""
         for step in range(self.steps):
             self._step(step)
         parameters = self.averaged[0].cpu().numpy()
@@ -126,7 +123,6 @@ class _Shuffled:
         self._left = rng.permutation(positions)
 
     def take(self, count: int) -> NDArray[np.int64]:
-        """The next `count` positions."""
         while len(self._left) < count:
             self._left = np.concatenate([self._left, self._rng.permutation(self._positions)])
         taken, self._left = self._left[:count], self._left[count:]

@@ -40,7 +40,6 @@ class NetworkModel:
         return np.asarray(stack_logits([self], features, compute=self.compute)[0])
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes)."""
         return np.asarray(softmax(self.logits(features), axis=-1))
 
 

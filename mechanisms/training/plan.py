@@ -50,10 +50,7 @@ def _largest_stack(
     compute: Compute,
     each_gradient: bool = False,
 ) -> int:
-    """How many of some models are trained together, >= 1: all of them, or as many as fit on the GPU.
-
-    What counts is this piece's share of it, whatever else is on the card at the moment.
-    """
+    """How many of some models are trained together: all, or as many as fit into this piece's share of the GPU."""
     if not compute.device.startswith("cuda"):
         return models
     total: int = torch.cuda.get_device_properties(compute.device).total_memory

@@ -70,7 +70,6 @@ class Stack:
         self._counts = torch.from_numpy(self.counts)[:, None].to(self.device)
 
     def relabel(self, labels: list[Tensor]) -> None:
-        """Sets each model's labels, one for each of its rows."""
         self._labels = self._padded(labels)
 
     def run_epoch(self, epoch: int) -> None:
@@ -132,7 +131,6 @@ class Stack:
         return rows.astype(np.int64), labels.astype(np.float32) if labels.ndim == 2 else self._one_hot.numpy()[labels]
 
     def _rates(self, epoch: int, steps: int) -> NDArray[np.float32]:
-        """Learning rates of an epoch of a model that has `steps` of them."""
         if self.recipe.schedule == "constant":
             return np.full(steps, self.recipe.learning_rate, np.float32)
         total = self.recipe.epochs * steps
@@ -232,7 +230,6 @@ class Stack:
         return kept | {"buffers": self._buffers}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes up a kept state."""
         self.parameters.copy_(state["parameters"])
         for moment, kept in zip(self.optimizer.moments, state["moments"], strict=True):
             moment.copy_(kept)
@@ -242,7 +239,6 @@ class Stack:
 
 
 def make_kernel(recipe: Recipe, module: nn.Module, *, loss: Loss, plan: StackPlan, device: torch.device) -> Kernel:
-    """The kernel a plan names."""
     bfloat16 = recipe.precision == "bfloat16"
     if plan.method == "batched":
         batched = recipe.batched_kernel(module)

@@ -71,10 +71,7 @@ class StackTrainer(ABC):
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> NetworkModel:
-        """Trains one model; `validation` is not used.
-
-        Raises: TrainingError when the weights stop being numbers; InputError for features the network cannot take.
-        """
+        """Trains one model; `validation` is not used."""
         task = TrainingTask(np.arange(len(train)), train.labels, seed)
         (outcome,) = self.fit_stack(train.features, [task], classes=train.classes, compute=compute)
         if isinstance(outcome, TrainingError):

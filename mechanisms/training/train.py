@@ -119,7 +119,6 @@ class Checkpoint:
                 warnings.warn(said, RuntimeWarning, stacklevel=2)
 
     def restore(self, stack: Stack) -> int:
-        """The epoch to go on with."""
         if self._running is None:
             return 0
         stack.restore(self._running["state"])
@@ -133,7 +132,6 @@ class Checkpoint:
             self._write()
 
     def finish(self, outcomes: list[NetworkModel | TrainingError]) -> None:
-        """Saves what is done."""
         self.finished, self._running = list(outcomes), None
         self._write()
 

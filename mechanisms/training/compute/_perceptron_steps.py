@@ -159,10 +159,7 @@ def _padded(width: int) -> int:
 
 @_compiled
 def _room(widths: Ints, batch: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """Arrays of one step, padded: what each layer takes by rows and by columns, errors by columns, a layer's gradient.
-
-    As wide as the widest layer. Padding is finite and never read into what is kept.
-    """
+    """Arrays of one step, padded: what layers take by rows and by columns, errors by columns, a gradient."""
     layers, many = len(widths) - 1, _padded(batch)
     widest = most = 0
     for layer in range(layers):
@@ -399,10 +396,7 @@ def _update(
     momentum: np.float32,
     decay: np.float32,
 ) -> None:
-    """Moves one model as torch.optim does; moments are (P,), or (0,) where there is none.
-
-    `gradient` is used up; `step` is counted from 1.
-    """
+    """Moves one model as torch.optim does; moments are (P,), or (0,) where there is none; uses up `gradient`."""
     if decay > _ZERO:
         for p in range(len(parameters)):
             gradient[p] += decay * parameters[p]

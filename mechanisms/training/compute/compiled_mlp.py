@@ -57,10 +57,7 @@ class CompiledMlp(BatchedMlp):
         scaling: Scaling | None,
         rates: NDArray[np.float32],
     ) -> float:
-        """One pass over a model's examples, `rows` and `targets` in the order of the epoch; one of `rates` a step.
-
-        Changes its parameters and moments in the stack's. Returns the sum of the batches' mean losses.
-        """
+        """One pass over a model's `rows`, which moves it and its moments; the sum of the batches' mean losses."""
         from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled  # numba is slow to import
 
         first, second = _moments(optimizer, len(parameters))
@@ -112,10 +109,7 @@ class CompiledMlp(BatchedMlp):
         clip: float,
         out: Tensor,
     ) -> None:
-        """Writes each model's sum of clipped gradients to `out` (A, P), 0 where its batch is empty.
-
-        `rows` and `targets` are those of the batches, one model's behind the other's; each ends at one of `ends` (A,).
-        """
+        """Writes each model's sum of clipped gradients to `out` (A, P); its batch ends at one of `ends` (A,)."""
         from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled
 
         compiled.clipped_sums(

@@ -128,10 +128,7 @@ class PrivateStack(Stack):
         return np.stack([rng.random(steps) < self.private.sample_rate for rng in draws], 1)
 
     def sum_gradients(self, batch: list[NDArray[np.int64]], canaries: Tensor | None) -> None:
-        """Writes each model's sum of clipped gradients to `gradient`, its canary's among them; 0 for an empty batch.
-
-        Canaries are zeros where they take no part, shape (models, P); None where there are none.
-        """
+        """Writes each model's sum of clipped gradients to `gradient`; canaries (models, P) may be zeros."""
         clip = self.private.clip
         if isinstance(self.kernel, CompiledMlp):
             sizes = [len(positions) for positions in batch]
@@ -198,8 +195,5 @@ class PrivateStack(Stack):
 
 
 def poisson_sample(rng: np.random.Generator, records: int, rate: float) -> NDArray[np.int64]:
-    """Positions of `records`, each in with probability `rate` on its own; in no particular order.
-
-    A binomial size, then a subset of that size: the same law as a coin for each record, at the cost of the subset.
-    """
+    """Positions of `records`, each in with probability `rate` on its own, in no particular order."""
     return rng.choice(records, rng.binomial(records, rate), replace=False, shuffle=False)

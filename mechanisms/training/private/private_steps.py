@@ -104,9 +104,7 @@ class StepCanary:
     def gradient(self, step: int, weights: int, batch: Any = None) -> NDArray[np.float32] | None:
         """The canary's gradient before clipping, shape (weights,); None where the step's coin keeps it out.
 
-        `batch` has the other gradients of the step, where they are known, shape (batch, weights).
-
-        Raises: InputError when a step asks twice, or out of turn.
+        `batch` has the other gradients of the step, shape (batch, weights). A step asks once, in its turn.
         """
         require(
             step == self.step and not self.asked,
@@ -122,10 +120,7 @@ class StepCanary:
         return (self.clip * row).astype(np.float32) if self._joined else None
 
     def join(self, step: int, gradients: Any) -> Any:
-        """The gradients of a batch, not yet clipped, with the canary's behind them if it takes part.
-
-        Shape (batch, weights), a NumPy array or a tensor of torch.
-        """
+        """The gradients (batch, weights), not yet clipped, with the canary's behind if it takes part."""
         row = self.gradient(step, gradients.shape[1], gradients)
         if row is None:
             return gradients
@@ -136,10 +131,7 @@ class StepCanary:
         return torch.cat([gradients, torch.from_numpy(row)[None].to(gradients)])
 
     def observe(self, step: int, gradient: Any) -> None:
-        """Is shown a step's noisy gradient, as the training goes on with it, shape (weights,), array or tensor.
-
-        Raises: InputError when the step has not asked for its canary, or has another number of weights.
-        """
+        """Is shown a step's noisy gradient, as the training goes on with it, shape (weights,), array or tensor."""
         require(
             step == self.step and self.asked,
             f"step {self.step} must ask for its canary (join) before it is observed, once",
