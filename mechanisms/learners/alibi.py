@@ -13,8 +13,7 @@ from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.models.networks import Network, SmallCnn, require_network
 from dpaudit.mechanisms.ranges import require_finite_epsilon
 from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training.recipe import Recipe, TrainingTask
-from dpaudit.mechanisms.training.stack_trainer import StackTrainer
+from dpaudit.mechanisms.training.recipe import Recipe, StackTrainer, TrainingTask
 from dpaudit.registry import register
 
 if TYPE_CHECKING:

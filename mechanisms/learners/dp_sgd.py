@@ -14,7 +14,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.composition import SubsampledGaussian, subsampled_gaussian_rdp
@@ -25,8 +24,7 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.ranges import require_delta, require_epsilon
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps, StepCanary
-from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask, one_of
-from dpaudit.mechanisms.training.stack_trainer import StackTrainer
+from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, StackTrainer, TrainingTask, one_of
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
@@ -43,7 +41,7 @@ def dp_sgd_epsilon(
     *, noise_multiplier: float, sample_rate: float, steps: int, delta: float, accountant: str = "rdp"
 ) -> float:
     """Epsilon of some steps >= 1 at `delta` in (0, 1) when a record is added or removed; noise > 0, rate in (0, 1]."""
-    require(accountant in ACCOUNTANTS, f"accountant must be one of {', '.join(ACCOUNTANTS)}", accountant=accountant)
+    one_of("accountant", accountant, ACCOUNTANTS)
     require(steps >= 1, "steps must be >= 1", steps=steps)
     if accountant == "pld":
         return SubsampledGaussian(noise_multiplier, sample_rate, steps).epsilon(delta)
@@ -56,8 +54,8 @@ def dp_sgd_noise_multiplier(
     epsilon: float, *, sample_rate: float, steps: int, delta: float, accountant: str = "rdp"
 ) -> float:
     """The smallest noise multiplier up to 1e6 that costs at most `epsilon`, to 1e-4; 0 for infinite epsilon."""
-    require(epsilon > 0, "epsilon must be > 0", epsilon=epsilon)
-    require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)
+    require_epsilon(epsilon)
+    require_delta(delta)
     if math.isinf(epsilon):
         return 0.0
 
@@ -123,21 +121,10 @@ class DpSgd(StackTrainer):
 
     def noise_multiplier(self) -> float:
         """Standard deviation of the noise over `clip`: the least that costs no more than epsilon."""
-        return dp_sgd_noise_multiplier(self.epsilon, **self._accounting())
-
-    def spent(self) -> float:
-        """Epsilon the accountant gives for the noise used; at most epsilon."""
-        noise = self.noise_multiplier()
-        return dp_sgd_epsilon(noise_multiplier=noise, **self._accounting()) if noise else math.inf
-
-    def _accounting(self) -> dict[str, Any]:
-        """What the cost of a noise multiplier depends on."""
-        return {
-            "sample_rate": self.sample_rate,
-            "steps": self.steps(),
-            "delta": self.delta,
-            "accountant": self.accountant,
-        }
+        steps, accountant = self.steps(), self.accountant
+        return dp_sgd_noise_multiplier(
+            self.epsilon, sample_rate=self.sample_rate, steps=steps, delta=self.delta, accountant=accountant
+        )
 
     def _sampling(self) -> PrivateSteps:
         """The steps before their noise is known; refuses a clip and a sampling rate that cannot be."""
@@ -155,7 +142,7 @@ class DpSgd(StackTrainer):
         """Trains one model that the canary takes part in."""
         task = TrainingTask(np.arange(len(train)), train.labels, seed)
         alone = replace(compute, scratch=None)  # a training that goes on later would show the rest alone
-        self._trained(train.features, [task], classes=train.classes, compute=alone, step_canary=canary)
+        self.fit_stack(train.features, [task], classes=train.classes, compute=alone, step_canary=canary)
 
     def watch(
         self, features: Features, tasks: Sequence[TrainingTask], *, classes: int, compute: Compute, observer: Observer
@@ -173,29 +160,14 @@ class DpSgd(StackTrainer):
 
     def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
         """Smaller stacks than without privacy: each example's gradient is held."""
-        from dpaudit.mechanisms.training.plan import private_plan
+        from dpaudit.mechanisms.training.train import private_plan
 
         return private_plan(self.model, shape, classes=classes, models=models, compute=compute)
 
     def fit_stack(
-        self,
-        features: Features,
-        tasks: Sequence[TrainingTask],
-        *,
-        classes: int,
-        compute: Compute,
-        plan: StackPlan | None = None,
-        canaries: Sequence[NDArray[np.float32] | None] | None = None,
-        observer: Observer | None = None,
-    ) -> list[NetworkModel | TrainingError]:
-        """One model, or its error, for each task; arguments as in `train_private_stack`."""
-        return self._trained(
-            features, tasks, classes=classes, compute=compute, plan=plan, canaries=canaries, observer=observer
-        )
-
-    def _trained(
         self, features: Features, tasks: Sequence[TrainingTask], **settings: Any
     ) -> list[NetworkModel | TrainingError]:
+        """One model, or its error, for each task; `settings` as in `train_private_stack`."""
         from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
 
         steps, kind = self.private_steps(), self.stack_type()

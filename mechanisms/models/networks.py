@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.ranges import require_at_least
-from dpaudit.mechanisms.training.recipe import Recipe, one_of
-from dpaudit.mechanisms.training.stack_trainer import StackTrainer
+from dpaudit.mechanisms.training.recipe import Recipe, StackTrainer, one_of
 from dpaudit.registry import register
 
 if TYPE_CHECKING:

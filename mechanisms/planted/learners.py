@@ -27,8 +27,7 @@ from dpaudit.mechanisms.planted.labels import OneHotLaplaceHalfScale, OneHotLapl
 from dpaudit.mechanisms.protocols import LabelMechanism, Model
 from dpaudit.mechanisms.ranges import require_at_least, require_epsilon
 from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training.recipe import Recipe
-from dpaudit.mechanisms.training.stack_trainer import StackTrainer
+from dpaudit.mechanisms.training.recipe import Recipe, StackTrainer
 from dpaudit.registry import register
 
 if TYPE_CHECKING:

@@ -1,11 +1,12 @@
 """What the training of stacks is told: the network and its settings, what each model learns, how they are grouped.
 
-Holds hyper-parameters only; torch is imported when a network is built.
+Torch is imported when a network is built or trained.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,17 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
+    from dpaudit.mechanisms.training.losses import Loss
+    from dpaudit.mechanisms.training.network_model import NetworkModel
+    from dpaudit.mechanisms.training.stack import Stack
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "cosine", "cosine-7-16", "warmup-tenths", "warmup-fifths")
@@ -128,3 +134,63 @@ class StackPlan:
         require(self.method in METHODS, f"method must be one of {', '.join(METHODS)}", method=self.method)
         require_at_least(1, self, "size")
         require(self.method != "looped" or self.size == 1, "looped models are trained one at a time", size=self.size)
+
+
+class StackTrainer(ABC):
+    """A trainer or learner of one network whose models are trained in stacks; one model is a stack of one."""
+
+    @property
+    @abstractmethod
+    def recipe(self) -> Recipe:
+        """The network, and how it is trained."""
+
+    def stack_type(self) -> Callable[..., Stack] | None:
+        """What trains the models of a stack, with the arguments of `Stack`; None for that itself."""
+        return None
+
+    def loss(self) -> Loss | None:
+        """The loss of one example; None for cross-entropy."""
+        return None
+
+    def released(self, tasks: Sequence[TrainingTask], *, classes: int) -> Sequence[TrainingTask]:
+        """What is trained on: the tasks, or what a mechanism releases of them."""
+        return tasks
+
+    def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
+        """How `models` models for examples of `shape` are grouped by a rule, so that it is the same at any time."""
+        from dpaudit.mechanisms.training.train import whole_plan
+
+        return whole_plan(self.recipe, shape, classes=classes, models=models, compute=compute)
+
+    def fit_stack(
+        self,
+        features: Features,
+        tasks: Sequence[TrainingTask],
+        *,
+        classes: int,
+        compute: Compute,
+        plan: StackPlan | None = None,
+    ) -> list[NetworkModel | TrainingError]:
+        """One model, or its error, for each task; arguments as in `train_stack`."""
+        from dpaudit.mechanisms.training.train import train_stack
+
+        return train_stack(
+            self.recipe,
+            features,
+            self.released(tasks, classes=classes),
+            classes=classes,
+            compute=compute,
+            loss=self.loss(),
+            plan=plan,
+            stack_type=self.stack_type(),
+        )
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> NetworkModel:
+        """Trains one model; `validation` is not used."""
+        task = TrainingTask(np.arange(len(train)), train.labels, seed)
+        (outcome,) = self.fit_stack(train.features, [task], classes=train.classes, compute=compute)
+        if isinstance(outcome, TrainingError):
+            raise outcome
+        return outcome

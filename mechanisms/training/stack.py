@@ -22,7 +22,7 @@ from dpaudit.mechanisms.seeds import child, epoch_generator, spawned, torch_gene
 from dpaudit.mechanisms.training.augment import Augment
 from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, Vmapped
-from dpaudit.mechanisms.training.inputs import Scaling, scaled, scaling_of, stack_scaling
+from dpaudit.mechanisms.training.inputs import scaled, scaling_of, stack_scaling
 from dpaudit.mechanisms.training.losses import Loss
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
@@ -62,7 +62,9 @@ class Stack:
         self.losses = torch.zeros(len(tasks), device=self.device)
         self.kernel = make_kernel(recipe, module, loss=loss, plan=plan, device=self.device)
         self.augment = Augment(recipe.augment, shape)
-        self.scalings = [self._scaling(task) for task in self.tasks]
+        self.scalings = [
+            scaling_of(features.cpu().numpy()[task.rows]) if recipe.standardise else None for task in self.tasks
+        ]
         self._scales = stack_scaling(self.scalings, self.device)
         self._rows = self._padded([torch.from_numpy(task.rows.astype(np.int32)) for task in self.tasks])
         self.relabel([torch.from_numpy(np.array(task.labels)) for task in self.tasks])
@@ -198,11 +200,6 @@ class Stack:
     def _padded(self, values: list[Tensor]) -> Tensor:
         """One row for each model, shape (models, most, ...), zeros behind the shorter ones; on the device."""
         return nn.utils.rnn.pad_sequence(values, batch_first=True).to(self.device)
-
-    def _scaling(self, task: TrainingTask) -> Scaling | None:
-        if not self.recipe.standardise:
-            return None
-        return scaling_of(self.features.cpu().numpy()[task.rows])
 
     def healthy(self) -> Tensor:
         """Which models' losses and weights are numbers still, shape (models,)."""

@@ -28,7 +28,6 @@ class CompiledMlp(BatchedMlp):
         super().__init__(module, loss=loss)
         shapes = self.layout.shapes[0::2]
         self._widths = np.array([shapes[0][1], *(outputs for outputs, _ in shapes)])
-        self._tanh = isinstance(self._activation, nn.Tanh)
         self._alibi = loss if isinstance(loss, Alibi) else None
 
     @staticmethod

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,11 +22,10 @@ from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.compute.kernels import clip_factors
 from dpaudit.mechanisms.training.inputs import example_shape
 from dpaudit.mechanisms.training.network_model import NetworkModel
-from dpaudit.mechanisms.training.plan import private_plan
 from dpaudit.mechanisms.training.private.private_steps import Observer, PrivateSteps, StepCanary
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
-from dpaudit.mechanisms.training.train import train_stack
+from dpaudit.mechanisms.training.train import private_plan, train_stack
 
 
 def train_private_stack(
@@ -39,7 +37,6 @@ def train_private_stack(
     classes: int,
     compute: Compute,
     plan: StackPlan | None = None,
-    checkpoint: Path | None = None,
     canaries: Sequence[NDArray[np.float32] | None] | None = None,
     observer: Observer | None = None,
     step_canary: StepCanary | None = None,
@@ -71,7 +68,6 @@ def train_private_stack(
         classes=classes,
         compute=compute,
         plan=plan,
-        checkpoint=checkpoint,
         stack_type=partial(kind, steps=steps, canaries=canaries, observer=observer, step_canary=step_canary),
         told=(recipe, steps, kind, plan, inserted),
     )
@@ -100,7 +96,8 @@ class PrivateStack(Stack):
 
     def run_epoch(self, epoch: int) -> None:
         """The steps of one expected pass."""
-        noises = [self._noise_generator(seed, epoch) for _, _, seed in self.seeds]
+        # The noise is as large as the model at every step: drawn where the model is.
+        noises = [torch_generator(spawned(child(seed, epoch), 1)[0], self.device) for _, _, seed in self.seeds]
         draws = [epoch_generator(order, epoch) for _, order, _ in self.seeds]
         begin, end = (self.private.steps(passes) if passes else 0 for passes in (epoch, epoch + 1))
         batches = self.batches(draws, end - begin)
@@ -187,11 +184,6 @@ class PrivateStack(Stack):
             return
         for row, noise in zip(self.gradient, noises, strict=True):
             row.add_(torch.randn(row.shape, generator=noise, device=self.device), alpha=deviation)
-
-    def _noise_generator(self, seed: np.random.SeedSequence, epoch: int) -> torch.Generator:
-        # The noise is as large as the model at every step: drawn where the model is.
-        (noise,) = spawned(child(seed, epoch), 1)
-        return torch_generator(noise, self.device)
 
 
 def poisson_sample(rng: np.random.Generator, records: int, rate: float) -> NDArray[np.int64]:
