@@ -9,6 +9,7 @@ import io
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import location
-from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, checked_probabilities, code_of, global_randomness
+from dpaudit.mechanisms.adapters.user_code import AskedModel, ClaimedByUser, code_of, global_randomness
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     import torch
 
 _ROWS_AT_ONCE = 4096
-_DIGITS = 4
-"""Digits after the point of a claim for Opacus; it is rounded up, so that the accountant's figure stays below it."""
 
 
 @dataclass(frozen=True)
@@ -118,30 +117,24 @@ class OwnTorch(ClaimedByUser):
         with global_randomness(seed) as number:
             module = self.module(**self.parameters).to(compute.device)
             trained = self.train(module, *_tensors(train, compute), number)
-        return _TorchModel(module if trained is None else trained, train.classes, compute, location(self.train))
+        return _asked(module if trained is None else trained, train, compute, self.train)
 
 
-@dataclass(frozen=True, eq=False)
-class _TorchModel:
-    """A trained module, which gives K logits for each example."""
+def _asked(module: Any, train: Examples, compute: Compute, loop: Any) -> AskedModel:
+    """A trained module, which gives K logits for each example; its probabilities are their softmax."""
+    ask = partial(_softmax_of_logits, module, train.classes, compute)
+    return AskedModel(ask, train.classes, f"the module of {location(loop)}")
 
-    module: Any
-    classes: int
-    compute: Compute  # where it answers
-    code: str  # where the training is
 
-    def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """The softmax of the logits; refused where the module does not give K of them."""
-        import torch
+def _softmax_of_logits(module: Any, classes: int, compute: Compute, features: Features) -> NDArray[np.float64]:
+    import torch
 
-        torch.set_num_threads(self.compute.threads)
-        self.module.eval()
-        parts = torch.from_numpy(np.array(as_array(features))).split(_ROWS_AT_ONCE)
-        with torch.no_grad():
-            answers = [self.module(part.to(self.compute.device)).softmax(-1).cpu().double().numpy() for part in parts]
-        answer = np.concatenate(answers) if answers else np.zeros((0, self.classes))
-        who = f"the module of {self.code}"
-        return checked_probabilities(answer, rows=len(features), classes=self.classes, columns=None, code=who)
+    torch.set_num_threads(compute.threads)
+    module.eval()
+    parts = torch.from_numpy(np.array(as_array(features))).split(_ROWS_AT_ONCE)
+    with torch.no_grad():
+        answers = [module(part.to(compute.device)).softmax(-1).cpu().double().numpy() for part in parts]
+    return np.concatenate(answers) if answers else np.zeros((0, classes))
 
 
 def _tensors(examples: Examples, compute: Compute) -> tuple[Any, Any]:
@@ -220,7 +213,7 @@ class OwnOpacus:
             'the same size takes a larger share; have the accountant state it (claim="accountant")',
             spent=f"{spent:g}",
         )
-        return _TorchModel(module, train.classes, compute, location(self.train))
+        return _asked(module, train, compute, self.train)
 
     def _trained(self, train: Examples, seed: SeedSequence, compute: Compute) -> tuple[Any, float]:
         import torch
@@ -248,13 +241,10 @@ def _spent_epsilon(engine: Any, delta: float) -> float:
 
 
 def _as_claim(spent: float, delta: float) -> float:
-    require(
-        math.isfinite(spent),
-        f"Opacus's accountant must give a finite epsilon at delta={delta:g}: this training adds hardly any noise",
-        do="add noise, or give the epsilon that is claimed",
-        spent=spent,
-    )
-    return float(math.ceil(spent * 10**_DIGITS) / 10**_DIGITS)
+    """Rounded up to 4 digits, so that the accountant's figure stays below it."""
+    must = f"Opacus's accountant must give a finite epsilon at delta={delta:g}: this training adds hardly any noise"
+    require(math.isfinite(spent), must, do="add noise, or give the epsilon that is claimed", spent=spent)
+    return float(math.ceil(spent * 10**4) / 10**4)
 
 
 def from_opacus(

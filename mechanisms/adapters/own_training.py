@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from dpaudit.claims.composition import SubsampledGaussian
 from dpaudit.errors import InputError
 from dpaudit.given import check_fields
 from dpaudit.locations import location
-from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, checked_probabilities, code_of, global_randomness
+from dpaudit.mechanisms.adapters.user_code import AskedModel, ClaimedByUser, code_of, global_randomness
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.tables import columns
@@ -77,26 +78,12 @@ class OwnTraining(_OwnFunction):
             raise InputError(
                 f"{code} must give something with predict_proba(X), or a function of X, got {type(model).__name__}"
             )
-        return _OwnModel(ask, None if seen is None else np.asarray(seen, np.int64), train, code)
+        answer, seen = partial(_answer, ask, train.categorical), None if seen is None else np.asarray(seen, np.int64)
+        return AskedModel(answer, train.classes, f"the model of {code}", seen)
 
 
-@dataclass(frozen=True, eq=False)
-class _OwnModel:
-    """What one's own training gave."""
-
-    ask: Callable[[Any], Any]
-    columns: NDArray[np.int64] | None  # the class of each column of an answer; None: one for each class of the data
-    train: Examples
-    code: str  # where the training is
-
-    def probabilities(self, features: Features) -> NDArray[np.float64]:
-        return checked_probabilities(
-            self.ask(_rows(features, self.train.categorical)),
-            rows=len(features),
-            classes=self.train.classes,
-            columns=self.columns,
-            code=f"the model of {self.code}",
-        )
+def _answer(ask: Callable[[Any], object], categorical: tuple[str, ...], features: Features) -> object:
+    return ask(_rows(features, categorical))
 
 
 def _rows(features: Features, categorical: tuple[str, ...]) -> Any:

@@ -8,20 +8,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.random import SeedSequence
-from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import has_location
 from dpaudit.mechanisms.adapters.user_code import (
+    AskedModel,
     ClaimedByUser,
-    checked_probabilities,
     code_of,
     global_randomness,
     whole_number,
@@ -202,7 +202,8 @@ class SklearnClassifier(ClaimedByUser):
             warnings.simplefilter("ignore", ConvergenceWarning)
             warnings.simplefilter("ignore", FutureWarning)  # n_jobs, where an estimator is about to drop it
             estimator.fit(reader.read(train.features), labels)
-        return SklearnModel(estimator, reader, present, train.classes)
+        code = f"{type(estimator).__name__}.predict_proba"
+        return AskedModel(partial(_answer, estimator, reader), train.classes, code, present)
 
     def _native(self) -> bool:
         names = {kind.__name__ for kind in self.estimator.__mro__}
@@ -230,19 +231,8 @@ class SklearnClassifier(ClaimedByUser):
         )
 
 
-@dataclass(frozen=True, eq=False)
-class SklearnModel:
-    """A fitted estimator."""
-
-    estimator: Any  # scikit-learn's own object
-    reader: _Reader
-    present: NDArray[np.int64]  # the classes it was trained on, in the order of its columns
-    classes: int  # of the data; those it was not trained on have probability 0
-
-    def probabilities(self, features: Features) -> NDArray[np.float64]:
-        answer = self.estimator.predict_proba(self.reader.read(features))
-        name = f"{type(self.estimator).__name__}.predict_proba"
-        return checked_probabilities(answer, rows=len(features), classes=self.classes, columns=self.present, code=name)
+def _answer(estimator: Any, reader: _Reader, features: Features) -> object:
+    return estimator.predict_proba(reader.read(features))
 
 
 @dataclass(frozen=True, eq=False)

@@ -135,10 +135,11 @@ class GaussianNaiveBayes:
         """What `trainings` independent trainings release."""
         d = sums.total.shape[1]
         shape = (trainings, classes, d)
-        count = np.maximum(sums.count + self._count_noise((trainings, classes), rng), 1.0)
+        stop, counts = -np.expm1(-self.share), (trainings, classes)  # two-sided geometric noise
+        count = np.maximum(sums.count + (rng.geometric(stop, counts) - rng.geometric(stop, counts)), 1.0)
         wide = count[..., None]
-        scale = self.sum_scale(d)
-        mean = np.clip((sums.total + rng.laplace(0.0, scale, shape)) / wide, -self.half, self.half)
+        noise = rng.laplace(0.0, self.half * d / self.share, shape)
+        mean = np.clip((sums.total + noise) / wide, -self.half, self.half)
         # The farther end of the range, from the released mean: what one record may add to the squares.
         reach = (self.half + np.abs(mean)) ** 2
         # Exact squares about the released mean, which is no secret any more.
@@ -146,15 +147,6 @@ class GaussianNaiveBayes:
         noise = rng.laplace(0.0, 1.0, shape) * (reach * d / self.share)
         variance = np.clip((squares + noise) / wide, SMALLEST_VARIANCE * (2 * self.half) ** 2, reach)
         return NoisySums(count, mean + (self.lower + self.upper) / 2, variance)
-
-    def sum_scale(self, d: int) -> float:
-        """Scale of the Laplace noise on the sum of a feature."""
-        return self.half * d / self.share
-
-    def _count_noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-        """Two-sided geometric: P[G = t] is proportional to e^(-share |t|)."""
-        stop = -np.expm1(-self.share)
-        return (rng.geometric(stop, shape) - rng.geometric(stop, shape)).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)

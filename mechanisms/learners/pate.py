@@ -24,7 +24,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.protocols import Model, Trainer
-from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_epsilon
+from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_epsilon, require_positive
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
@@ -72,6 +72,7 @@ class PATE:
         require_epsilon(self.epsilon)
         require_delta(self.delta)
         require_at_least(1, self, "teachers", "queries")
+        require_positive(self, "noise")
         require(
             (self.queries is None) != (self.noise is None),
             "one of queries and noise must be given and the other left to epsilon",
@@ -142,30 +143,30 @@ class PATE:
 
     def answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """One released label for each row of votes (queries, K), the only place where the votes are looked at."""
-        release = laplace_sample if self.answer == "sampled" else laplace_argmax
-        return release(votes, self.affordable_noise(), rng)
+        noisy = votes + rng.laplace(scale=self.affordable_noise(), size=votes.shape)
+        if self.answer == "argmax":
+            return np.asarray(noisy.argmax(axis=1), np.int64)
+        weights = np.maximum(noisy, 0)
+        # The published code falls back to the true share of each class, which is not private; here it is any class.
+        weights[weights.sum(axis=1) == 0] = 1
+        return sampled_classes(weights, rng)
 
 
 def laplace_counts_curve(queries: int, noise: float) -> ComposedLaplace:
     """What `queries` vote counts with Laplace noise of a scale tell: on each, two counts move by one."""
-    require(queries >= 1, "queries must be >= 1", queries=queries)
-    require(noise > 0, "noise must be > 0", noise=noise)
     return ComposedLaplace(noise, 2 * queries)
 
 
 def laplace_counts_epsilon(queries: int, noise: float, delta: float, accounting: Accounting = "exact") -> float:
     """Epsilon at `delta` of so many vote counts with Laplace noise; "moments" by Papernot et al. (2017)."""
-    require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)
-    curve = laplace_counts_curve(queries, noise)
     if accounting == "moments":
         return 4 * queries / noise**2 + 2 / noise * math.sqrt(2 * queries * math.log(1 / delta))
-    return curve.epsilon(delta)
+    return laplace_counts_curve(queries, noise).epsilon(delta)
 
 
 @cache
 def laplace_counts_noise(epsilon: float, queries: int, delta: float, accounting: Accounting = "exact") -> float:
     """Smallest Laplace scale at which `queries` noisy vote counts cost at most `epsilon`, to 1e-9; 0 for infinity."""
-    require(epsilon > 0, "epsilon must be > 0", epsilon=epsilon)
     if math.isinf(epsilon):
         return 0.0
     return least_noise(lambda noise: laplace_counts_epsilon(queries, noise, delta, accounting) - epsilon)
@@ -201,22 +202,6 @@ def least_noise(excess: Callable[[float], float]) -> float:
     while excess(noise) > 0:
         noise *= 1 + 1e-9
     return noise
-
-
-def laplace_argmax(votes: NDArray[np.int64], noise: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """The class with the largest count after Laplace noise of scale `noise` >= 0; shape (queries, K) to (queries,)."""
-    noisy = votes + rng.laplace(scale=noise, size=votes.shape)
-    return np.asarray(noisy.argmax(axis=1), dtype=np.int64)
-
-
-def laplace_sample(votes: NDArray[np.int64], noise: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """A class drawn in proportion to max(count + Laplace noise, 0); shape (queries, K) to (queries,).
-
-    Where nothing is left it is any class; the published code falls back to the true share there: not private.
-    """
-    weights = np.maximum(votes + rng.laplace(scale=noise, size=votes.shape), 0)
-    weights[weights.sum(axis=1) == 0] = 1
-    return sampled_classes(weights, rng)
 
 
 def sampled_classes(weights: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:

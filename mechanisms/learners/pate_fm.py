@@ -156,8 +156,6 @@ def confident_gnmax_curve(*, asked: int, answered: int, threshold_noise: float, 
     `answered` are limits fixed beforehand: stopping earlier, on what was seen, costs no more.
     """
     require(0 <= answered <= asked, "answered must be in 0..asked", answered=answered, asked=asked)
-    require(threshold_noise > 0, "threshold_noise must be > 0", threshold_noise=threshold_noise)
-    require(vote_noise > 0, "vote_noise must be > 0", vote_noise=vote_noise)
     return GaussianDP(math.sqrt(asked / threshold_noise**2 + 2 * answered / vote_noise**2))
 
 
@@ -166,8 +164,6 @@ def confident_gnmax_noise_factor(
     epsilon: float, *, asked: int, answered: int, threshold_noise: float, vote_noise: float, delta: float
 ) -> float:
     """Smallest factor on both noises at which Confident-GNMax costs at most `epsilon`, to 1e-9; 0 for infinity."""
-    require(epsilon > 0, "epsilon must be > 0", epsilon=epsilon)
-    require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)
     if math.isinf(epsilon):
         return 0.0
     unit = confident_gnmax_curve(asked=asked, answered=answered, threshold_noise=threshold_noise, vote_noise=vote_noise)

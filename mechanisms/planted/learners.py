@@ -19,8 +19,7 @@ from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import ClassSums, GaussianNaiveBayes, NoisySums
-from dpaudit.mechanisms.learners.lp_1st import LP1ST
-from dpaudit.mechanisms.learners.lp_2st import LP2ST
+from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.planted.labels import OneHotLaplaceHalfScale, OneHotLaplaceSigmaForB

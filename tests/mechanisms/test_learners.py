@@ -31,8 +31,7 @@ from dpaudit.mechanisms.learners.domain_prior import (
     nearest_centres,
     noisy_class_shares,
 )
-from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection, ReleasedLabels, corrected
-from dpaudit.mechanisms.learners.lp_2st import LP2ST
+from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST, LP1STNoiseCorrection, ReleasedLabels, corrected
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.learners.recalled_labels import NoisyOneHotLabels

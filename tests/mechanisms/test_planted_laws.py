@@ -14,7 +14,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
-from dpaudit.mechanisms.learners.lp_2st import LP2ST
+from dpaudit.mechanisms.learners.lp_mst import LP2ST
 from dpaudit.mechanisms.planted.dp_sgd import (
     ClipDoubledAfterWarmUpDpSgd,
     ClipEachCoordinateDpSgd,
