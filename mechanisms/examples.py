@@ -87,7 +87,6 @@ class Examples:
         return self.with_(features=features, labels=self.labels[where])
 
     def with_(self, *, features: Features | None = None, labels: NDArray[np.int64] | None = None) -> Examples:
-        """The same examples with other features or labels."""
         features = self.features if features is None else features
         return replace(self, features=features, labels=self.labels if labels is None else labels)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -155,17 +155,9 @@ class ObservableLearner(StackLearner, Protocol):
         """Sampling, clipping and noise."""
 
     def fit_stack(
-        self,
-        features: Features,
-        tasks: Sequence[TrainingTask],
-        *,
-        classes: int,
-        compute: Compute,
-        plan: StackPlan | None = None,
-        canaries: Sequence[NDArray[np.float32] | None] | None = None,
-        observer: Observer | None = None,
+        self, features: Features, tasks: Sequence[TrainingTask], **settings: Any
     ) -> Sequence[Model | TrainingError]:
-        """One model, or its error, for each task; arguments as in `train_private_stack`."""
+        """One model, or its error, for each task; `settings` as in `train_private_stack`."""
 
 
 @runtime_checkable

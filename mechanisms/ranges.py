@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import ClassVar, Self
 
 from dpaudit.errors import require
 
-NOISELESS_EPSILON = 1e4
-"""Nats of a mechanism whose noise is to hide nothing, where infinity is refused."""
+
+class NoiseByEpsilon:
+    """A mechanism that can be played without its noise, since epsilon alone says how much there is.
+
+    Attributes:
+        epsilon: Privacy loss in nats, > 0.
+    """
+
+    noiseless_epsilon: ClassVar[float] = math.inf
+    """In nats; 10,000, whose noise hides nothing, where infinity is refused."""
+
+    def without_noise(self) -> Self:
+        """The same at that epsilon."""
+        return replace(self, epsilon=self.noiseless_epsilon)  # type: ignore[type-var]
 
 
 def require_positive(made: object, *names: str) -> None:

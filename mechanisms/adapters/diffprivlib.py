@@ -12,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -26,7 +26,7 @@ from dpaudit.mechanisms.adapters.other_python import diffprivlib_trainings
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
-from dpaudit.mechanisms.ranges import NOISELESS_EPSILON, require_finite_epsilon, require_positive
+from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_finite_epsilon, require_positive
 from dpaudit.registry import register
 
 PYTHON = "DPAUDIT_DIFFPRIVLIB_PYTHON"
@@ -44,7 +44,7 @@ Learner = Literal[
 
 @register("mechanism", "diffprivlib", source="the package diffprivlib; Holohan et al. (2019), arXiv:1907.02444")
 @dataclass(frozen=True)
-class Diffprivlib:
+class Diffprivlib(NoiseByEpsilon):
     """An estimator of diffprivlib, trained by the library itself and summed up as what it releases.
 
     Data from 0 to 1 (`scale: box` of the game) are brought to `lower` .. `upper`, the range the library is told; rows
@@ -73,6 +73,8 @@ class Diffprivlib:
     relation: Relation = Relation.ADD_REMOVE
     version: str = "0.6.6"
 
+    noiseless_epsilon = 1e4
+
     def __post_init__(self) -> None:
         require_finite_epsilon(self.epsilon)
         names = tuple(diffprivlib_trainings.RELEASED)
@@ -83,9 +85,6 @@ class Diffprivlib:
 
     def claim(self) -> Claim:
         return Claim(self.epsilon, relation=self.relation)
-
-    def without_noise(self) -> Self:
-        return replace(self, epsilon=NOISELESS_EPSILON)
 
     def sample_summaries(
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute

@@ -85,7 +85,6 @@ class OpacusDpSgd:
     def show_steps(
         self, train: Examples, canary: StepCanary, *, seed: np.random.SeedSequence, compute: Compute
     ) -> None:
-        """`fit` as it is, while Opacus's optimizers let the canary in and show what they go on with."""
         _privacy_engine()
         with suppress(TrainingError), steps_of_opacus(canary):
             self.fit(train, seed=seed, compute=compute)
@@ -93,10 +92,6 @@ class OpacusDpSgd:
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Trains by Opacus; `validation` is not used.
-
-        Raises: InputError when Opacus is not installed; TrainingError when the weights stop being numbers.
-        """
         engine_class = _privacy_engine()
         import torch
         from torch.utils.data import DataLoader, TensorDataset

@@ -99,7 +99,6 @@ def _is_class(answer: object, classes: int) -> bool:
 
 
 def _rows(queries: Features) -> list[Any]:
-    """Each query by itself: a row of the array, or of the table as a dictionary."""
     rows: list[Any] = queries.to_pylist() if isinstance(queries, pa.Table) else list(own_features(queries))
     return rows
 

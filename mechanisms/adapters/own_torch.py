@@ -75,7 +75,6 @@ class OwnTorch(ClaimedByUser):
         module: A class or function that makes the module, or where one is: "module:Class".
         train: The loop, or where it is.
         parameters: Keyword arguments of `module`.
-        claimed: What it promises, for a learner; a model needs none.
     """
 
     made_by = "from_torch"
@@ -110,7 +109,6 @@ class OwnTorch(ClaimedByUser):
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Makes a module and runs the loop; `validation` is not used. Its own exceptions pass."""
         import torch
 
         torch.set_num_threads(compute.threads)
@@ -161,9 +159,8 @@ def from_torch(module: Any, train: Callable[..., Any], claim: Claim | None = Non
 class OwnOpacus:
     """A function `train(X, y, seed)` that trains with Opacus and gives (module, privacy engine).
 
-    X are float32 tensors, y classes 0 .. K - 1; the global generators that Opacus draws from are seeded. After each
-    training the engine's accountant is asked what that training spent; one that spent more than is claimed is refused,
-    since the claim would not be about it. (A sample rate depends on the number of rows, so may the privacy spent.)
+    X are float32 tensors, y classes 0 .. K - 1; the global generators that Opacus draws from are seeded. A training
+    that spent more than is claimed, by the engine's accountant, is refused: the claim would not be about it.
 
     Attributes:
         train: The function, or where it is: "module:function".

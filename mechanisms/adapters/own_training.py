@@ -29,7 +29,12 @@ from dpaudit.registry import register
 
 @dataclass(frozen=True)
 class _OwnFunction(ClaimedByUser):
-    """A function `train(X, y, seed)` of the user's, and what it promises."""
+    """A function `train(X, y, seed)` of the user's, and what it promises.
+
+    Attributes:
+        train: The function, or where it is: "module:function".
+        parameters: Keyword arguments it is called with besides.
+    """
 
     train: Any
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -44,18 +49,12 @@ class _OwnFunction(ClaimedByUser):
 
 @register("mechanism", "callable", source="one's own code")
 @register("model", "callable", source="one's own code")
-@dataclass(frozen=True)
 class OwnTraining(_OwnFunction):
     """A function `train(X, y, seed)` that gives a trained model: a model inside any learner, or with a claim a learner.
 
     X is a float32 array, or a data frame where columns are categorical (as text); y holds classes 0 .. K - 1; seed is a
     whole number below 2^31, and the global generators of Python, NumPy and torch are seeded as well. What it gives has
     `predict_proba(X)`, or is a function of X: one probability for each example and class.
-
-    Attributes:
-        train: The function, or where it is: "module:function".
-        parameters: Keyword arguments it is called with besides.
-        claimed: What it promises, for a learner; a model needs none.
     """
 
     made_by = "from_callable"
@@ -100,18 +99,12 @@ def from_callable(train: Callable[..., Any], claim: Claim | None = None, **param
 
 
 @register("mechanism", "summary", source="one's own code")
-@dataclass(frozen=True)
 class OwnSummary(_OwnFunction):
     """A function `train(X, y, seed)` that trains and gives a vector of numbers, for the game `neighbours`.
 
     X is a float32 array of shape (n, d) that may be written to, y holds classes 0 .. K - 1, seed is a whole number
     below 2^31; the global generators of Python, NumPy and torch are seeded as well. Anything released may go into the
     vector: coefficients, tables, answers. Its length must not depend on the seed.
-
-    Attributes:
-        train: The function, or where it is: "module:function".
-        parameters: Keyword arguments it is called with besides.
-        claimed: What it promises.
     """
 
     made_by = "from_summary"
@@ -170,7 +163,6 @@ class OwnSteps:
         object.__setattr__(self, "train", code_of(self.train, field="train", arguments=arguments))
 
     def claim(self) -> Claim:
-        """The curve of all steps, adding or removing a record."""
         curve = SubsampledGaussian(self.noise_multiplier, self.sample_rate, self.steps)
         return Claim.of(curve, relation=Relation.ADD_REMOVE, delta=self.delta)
 

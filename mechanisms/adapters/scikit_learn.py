@@ -152,7 +152,6 @@ class SklearnClassifier(ClaimedByUser):
         categories: How it takes categorical columns: "one-hot"; "native" as pandas' categories; "auto" is native for
             HistGradientBoosting, LightGBM and pipelines, one-hot for others (XGBoost reads categories natively only
             with enable_categorical=True).
-        claimed: What it promises, for a learner; a model needs none.
     """
 
     made_by = "from_sklearn"
@@ -178,7 +177,6 @@ class SklearnClassifier(ClaimedByUser):
         _check(self.make())
 
     def make(self) -> Any:
-        """A new, unfitted estimator."""
         try:
             return Settings(self.estimator, self.parameters).make()
         except (TypeError, ValueError) as err:
@@ -188,7 +186,6 @@ class SklearnClassifier(ClaimedByUser):
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Fits a new estimator; `validation` is not used. Its own exceptions pass."""
         from sklearn.exceptions import ConvergenceWarning
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 

@@ -22,7 +22,11 @@ from dpaudit.mechanisms.examples import Features
 
 
 class ClaimedByUser:
-    """Somebody else's code, audited against the claim that its user gave."""
+    """Somebody else's code, audited against the claim that its user gave.
+
+    Attributes:
+        claimed: What it promises, for a learner; a model needs none.
+    """
 
     made_by: ClassVar[str]  # what a user calls to make one
     claimed: Claim | None

@@ -60,7 +60,6 @@ class Aggregation(ABC):
 
 
 @register("mechanism", "llp", source="Busa-Fekete et al. (2024), section 2, LLP; exact label proportions")
-@dataclass(frozen=True)
 class LabelProportions(Aggregation):
     """Releases how often each label is in each bag, exactly; hides nothing of a bag whose labels are all the same.
 
@@ -99,7 +98,7 @@ class NoisyAggregation(Aggregation):
         return Claim(self.epsilon)
 
     def release_counts(self, counts: Ints, *, rng: np.random.Generator) -> Floats:
-        """Noisy counts that sum to the bag's size; shape (B, 2) to (B, 2). Refuses more than two classes."""
+        """Noisy counts that sum to the bag's size; refuses more than two classes."""
         classes = counts.shape[1]
         require(classes == 2, f"{type(self).__name__} is for two classes", classes=classes, do="use llp, or merge some")
         sizes = counts.sum(axis=1)
@@ -117,7 +116,6 @@ class NoisyAggregation(Aggregation):
 
 
 @register("mechanism", "llp-laplace", source="Busa-Fekete et al. (2024), section 4, LLP+Lap")
-@dataclass(frozen=True)
 class LaplaceProportions(NoisyAggregation):
     """Adds Laplace noise of scale 1/eps to each bag's count of positives (of two classes)."""
 
@@ -129,7 +127,6 @@ class LaplaceProportions(NoisyAggregation):
         return self._by_distance(released, size)
 
     def targets(self, released: Floats) -> Floats:
-        """Noisy proportions cut to [0, 1]."""
         return np.clip(super().targets(released), 0.0, 1.0)
 
 

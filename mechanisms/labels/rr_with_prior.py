@@ -7,14 +7,14 @@ label keeps epsilon-label-DP; the rule here maximises the probability that the l
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
+from dpaudit.mechanisms.ranges import NoiseByEpsilon
 from dpaudit.registry import register
 
 
@@ -51,11 +51,10 @@ def rr_with_prior(
 
 @register("mechanism", "rr-with-prior", source="Ghazi et al. (2021), arXiv:2102.06062, RRWithPrior")
 @dataclass(frozen=True)
-class RRWithPrior:
+class RRWithPrior(NoiseByEpsilon):
     """Randomised response among the classes that a public class prior finds likely.
 
     Attributes:
-        epsilon: Privacy loss in nats, > 0.
         prior: Weight >= 0 of each class, the same for every example; public.
     """
 
@@ -69,9 +68,6 @@ class RRWithPrior:
     def claim(self) -> Claim:
         """(epsilon, 0)-label-DP; tight when more than one class is answered, else nothing is revealed."""
         return Claim(self.epsilon)
-
-    def without_noise(self) -> Self:
-        return replace(self, epsilon=math.inf)
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         require(len(self.prior) == classes, f"prior must hold {classes} weights", weights=len(self.prior))

@@ -80,7 +80,6 @@ class StandIn:
 
 @lru_cache(maxsize=1 << 14)
 def _words(text: str) -> list[int]:
-    """The different words of a text, hashed."""
     return sorted({zlib.crc32(word.encode()) % BUCKETS for word in re.findall(r"\w+", text.lower())})
 
 

@@ -167,7 +167,6 @@ class LP1STDomainPrior:
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Clusters, releases the class counts, then the labels, then trains on these."""
         clustering, counting, answering, training = spawned(seed, 4)
         cluster = self._cluster(train, clustering)
         shares = noisy_class_shares(

@@ -1,8 +1,7 @@
 """DP-SGD: records are protected by clipping each one's gradient and adding noise to every step.
 
-Its privacy is that of the Poisson-subsampled Gaussian mechanism: each step includes every record with probability q and
-adds N(0, (m C)^2) to a sum of vectors of norm at most C; records are added or removed. Renyi costs add up over the
-steps and are turned into epsilon at the end.
+Each step includes every record with probability q and adds N(0, (m C)^2) to a sum of vectors of norm at most C: the
+Poisson-subsampled Gaussian mechanism, for records that are added or removed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,9 +21,10 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
-from dpaudit.mechanisms.ranges import require_delta, require_epsilon
+from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_delta, require_epsilon
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps, StepCanary
-from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, StackTrainer, TrainingTask, one_of
+from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask, one_of
+from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def dp_sgd_noise_multiplier(
 
 @register("mechanism", "dp-sgd", source="Abadi et al. (2016), arXiv:1607.00133; accounting of arXiv:1908.10530")
 @dataclass(frozen=True)
-class DpSgd(StackTrainer):
+class DpSgd(StackTrainer, NoiseByEpsilon):
     """DP-SGD with Poisson sampling, the noise being what epsilon asks for.
 
     A step takes each example with probability `sample_rate`, clips its gradient, adds noise to the sum and divides by
@@ -113,9 +113,6 @@ class DpSgd(StackTrainer):
         curve = SubsampledGaussian(self.noise_multiplier(), self.sample_rate, self.steps())
         return Claim(self.epsilon, self.delta, Relation.ADD_REMOVE, curve)
 
-    def without_noise(self) -> Self:
-        return replace(self, epsilon=math.inf)
-
     def steps(self) -> int:
         return self._sampling().steps(self.model.epochs)
 
@@ -148,10 +145,6 @@ class DpSgd(StackTrainer):
         self, features: Features, tasks: Sequence[TrainingTask], *, classes: int, compute: Compute, observer: Observer
     ) -> Sequence[NetworkModel | TrainingError]:
         return self.fit_stack(features, tasks, classes=classes, compute=compute, observer=observer)
-
-    @property
-    def recipe(self) -> Recipe:
-        return self.model
 
     def stack_type(self) -> type[PrivateStack]:
         from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack

@@ -13,11 +13,9 @@ uniform. With c = 1/4, the largest second derivative of the loss, and rows no lo
 Hessian's jump is c R^2 with R = 1): eps' = epsilon - 2 log(1 + c / (n penalty)) and extra = 0; where that is not
 positive, extra = c / (n (e^(epsilon / 4) - 1)) - penalty and eps' = epsilon / 2.
 
-Many of its minimisers at once: all start from the one without noise, and take steps with the inverse of its Hessian,
-which is factorised once, each corrected by what the last ones changed (Anderson, 1965); those that are not there after
-some steps go on by Newton's method, each with its own Hessian. The first gradient, which the next one corrects, is of
-32 bits. All end with a gradient r so small that they are the exact minimisers, as the proof wants them, for noise
-b - n r that is off by at most `EXACT` of its scale.
+Many of its minimisers at once start from the one without noise and take steps with its Hessian, factorised once; those
+that are not there after some steps go on by Newton's method. All end with a gradient r so small that they are the exact
+minimisers, as the proof wants them, for noise b - n r that is off by at most `EXACT` of its scale.
 
 Source: Chaudhuri, Monteleoni and Sarwate (2011), "Differentially Private Empirical Risk Minimization", Algorithms 1
 and 2.
@@ -27,8 +25,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -40,7 +38,7 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
-from dpaudit.mechanisms.ranges import NOISELESS_EPSILON, require_finite_epsilon, require_positive
+from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_finite_epsilon, require_positive
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -66,11 +64,10 @@ CURVATURE = 0.25
 
 
 @dataclass(frozen=True)
-class PrivateLogistic(ABC):
+class PrivateLogistic(ABC, NoiseByEpsilon):
     """What both ways share.
 
     Attributes:
-        epsilon: Privacy loss in nats, > 0.
         penalty: Of the squared length of the coefficients in the mean objective, > 0.
         norm: Rows longer than this are shortened to it, > 0.
     """
@@ -78,6 +75,8 @@ class PrivateLogistic(ABC):
     epsilon: float
     penalty: float = 0.01
     norm: float = 1.0
+
+    noiseless_epsilon = 1e4
 
     def __post_init__(self) -> None:
         require_finite_epsilon(self.epsilon)
@@ -87,13 +86,9 @@ class PrivateLogistic(ABC):
         """Pure epsilon when one record is replaced; the number of records is public."""
         return Claim(self.epsilon, relation=Relation.REPLACE)
 
-    def without_noise(self) -> Self:
-        return replace(self, epsilon=NOISELESS_EPSILON)
-
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> LinearModel:
-        """One training; `validation` is not used."""
         drawn = self.sample_summaries(train, np.empty((0, 0), np.float32), 1, seed=seed, compute=compute)
         return LinearModel(drawn[0].reshape(len(self.problems(train.classes)), -1), self)
 
@@ -149,7 +144,6 @@ def spherical_noise(count: int, d: int, scale: float, rng: np.random.Generator) 
 
 
 @register("mechanism", "logistic-output-perturbation", source="Chaudhuri, Monteleoni and Sarwate (2011), Algorithm 1")
-@dataclass(frozen=True)
 class LogisticOutputPerturbation(PrivateLogistic):
     """Logistic regression whose exact minimiser gets noise of density exp(-n penalty epsilon |b| / 2)."""
 
@@ -203,7 +197,6 @@ class LinearModel:
     "logistic-objective-perturbation",
     source="Chaudhuri, Monteleoni and Sarwate (2011), Algorithm 2, with the jump c R^2",
 )
-@dataclass(frozen=True)
 class LogisticObjectivePerturbation(PrivateLogistic):
     """Logistic regression with a random linear term in its objective, minimised exactly."""
 

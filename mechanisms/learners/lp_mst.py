@@ -51,13 +51,11 @@ class LP1ST:
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Releases the labels of `train`, then trains on them."""
         learner = ReleasedLabels(RandomizedResponse(self.epsilon), self.model)
         return learner.fit(train, seed=seed, compute=compute, validation=validation)
 
 
 @register("mechanism", "lp-1st-noise-correction", source="arXiv:2511.14084, section 6.4; Wu et al. (2023)")
-@dataclass(frozen=True)
 class LP1STNoiseCorrection(LP1ST):
     """LP-1ST whose predictions are corrected for the noise in the labels they were learned from."""
 
@@ -114,7 +112,6 @@ class ReleasedLabels:
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Releases the labels of `train`, then trains on them; `validation` keeps its own labels."""
         noise, training = spawned(seed, 2)
         released = self.labels.release(train.labels, classes=train.classes, rng=np.random.default_rng(noise))
         return self.model.fit(train.with_(labels=released), seed=training, compute=compute, validation=validation)
@@ -125,9 +122,8 @@ class ReleasedLabels:
 class LP2ST:
     """Multi-stage training; as it stands the Criteo version: two halves, the stage-1 model as prior, no filter.
 
-    The examples are split at random. The first part is answered by randomised response; each later one by RRWithPrior,
-    its prior being the probabilities of a model trained on all labels released so far. The last model learns from all
-    of them. Each label is used once, so the stages together cost what one does.
+    Of a random split the first part is answered by randomised response, each later one by RRWithPrior, its prior being
+    the probabilities of a model of all labels released so far. Each label is used once: the stages cost what one does.
 
     The image version of Ghazi et al. uses, for epsilon 1, 2, 4 and 8, shares (.8, .2), (.7, .3), (.6, .4), (.6, .4),
     temperature .6, .5, .5, .5, and the filter.

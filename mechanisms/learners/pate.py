@@ -82,7 +82,6 @@ class PATE:
         require(self.affordable_queries() >= 1, "epsilon must afford one query at this noise", epsilon=self.epsilon)
 
     def affordable_queries(self) -> int:
-        """How many queries are answered."""
         if self.queries is not None:
             return self.queries
         assert self.noise is not None
@@ -105,7 +104,6 @@ class PATE:
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Trains the teachers, asks them, trains the student on their noisy answers."""
         choosing, teaching, answering, studying = spawned(seed, 4)
         asked = self._asked(len(train), choosing)
         votes = self._votes(train, train.take(asked), teaching, compute, validation)

@@ -36,9 +36,8 @@ WIDE_RESNET = WideResNet28x4(
 class PateFm:
     """FixMatch teachers, each with its share of the labels and all images, answer by Confident-GNMax; FixMatch student.
 
-    The release is what the accounting charges for: one Gaussian on the largest count decides whether a query is
-    answered, Gaussians on all counts decide the answer. Both deviations are multiplied by one factor, the least that
-    costs no more than epsilon for `queries` asked and `answers` given, so the cost does not depend on the data.
+    One Gaussian on the largest count decides whether a query is answered, Gaussians on all counts decide the answer.
+    Both deviations are multiplied by one factor, the least that costs no more than epsilon for `queries` and `answers`.
 
     Attributes:
         epsilon: Privacy loss in nats, > 0; `inf` adds no noise.
@@ -73,7 +72,8 @@ class PateFm:
     def __post_init__(self) -> None:
         require_epsilon(self.epsilon)
         require_delta(self.delta)
-        require_at_least(1, self, "teachers", "answers", "teacher_steps", "student_steps")
+        require_at_least(1, self, "teachers", "answers", "teacher_steps", "student_steps", "ratio")
+        require(0 <= self.confidence <= 1, "confidence must be in [0, 1]", confidence=self.confidence)
         require(self.queries >= self.answers, f"queries must be >= answers, {self.answers}", queries=self.queries)
         require_positive(self, "threshold_noise", "vote_noise")
         require_network(self.model, of="pate-fm")
@@ -90,7 +90,6 @@ class PateFm:
         return Claim(self.epsilon, self.delta, curve=curve)
 
     def noise_factor(self) -> float:
-        """What both noises are multiplied by; 0 for infinite epsilon."""
         return confident_gnmax_noise_factor(
             self.epsilon, asked=self.queries, answered=self.answers, delta=self.delta, **self._noises(1.0)
         )

@@ -92,6 +92,5 @@ class NoisyOneHotLabels:
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Draws the noisy rows once and keeps their posteriors; `validation` changes nothing."""
         observed = self.labels.observe(train.labels, classes=train.classes, rng=np.random.default_rng(seed))
         return recalling(train.features, self.labels.posterior(observed, np.zeros(train.classes)))

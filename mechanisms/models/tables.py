@@ -130,7 +130,6 @@ class LogisticRegression:
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Fits by L-BFGS, which draws nothing."""
         import warnings
 
         from sklearn.exceptions import ConvergenceWarning

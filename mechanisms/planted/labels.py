@@ -16,7 +16,6 @@ from dpaudit.registry import register
 
 
 @register("mechanism", "planted-one-hot-laplace-sigma-for-b", source="planted defect")
-@dataclass(frozen=True)
 class OneHotLaplaceSigmaForB(OneHotLaplace):
     """DEFECT ON PURPOSE: 2 / eps is taken for the noise's standard deviation, so it costs sqrt(2) times the claim."""
 
@@ -26,7 +25,6 @@ class OneHotLaplaceSigmaForB(OneHotLaplace):
 
 
 @register("mechanism", "planted-one-hot-laplace-half-scale", source="planted defect")
-@dataclass(frozen=True)
 class OneHotLaplaceHalfScale(OneHotLaplace):
     """DEFECT ON PURPOSE: the change of one coordinate is paid for, not that of two; it costs twice the claim."""
 
@@ -35,7 +33,6 @@ class OneHotLaplaceHalfScale(OneHotLaplace):
 
 
 @register("mechanism", "planted-rr-binary-formula", source="planted defect")
-@dataclass(frozen=True)
 class BinaryFormulaResponse(RandomizedResponse):
     """DEFECT ON PURPOSE: keeps a label as of two classes, however many there are; the truth is eps + log(K - 1)."""
 
@@ -47,7 +44,6 @@ class BinaryFormulaResponse(RandomizedResponse):
 
 
 @register("mechanism", "planted-rr-one-draw-per-label", source="planted defect")
-@dataclass(frozen=True)
 class OneDrawPerLabelResponse(RandomizedResponse):
     """DEFECT ON PURPOSE: answers all examples of one label alike, so classes stay apart, whatever they are called."""
 
@@ -56,7 +52,6 @@ class OneDrawPerLabelResponse(RandomizedResponse):
 
 
 @register("mechanism", "planted-rr-constant-seed", source="planted defect, as in the code for arXiv:2102.06062")
-@dataclass(frozen=True)
 class ConstantSeedResponse(RandomizedResponse):
     """DEFECT ON PURPOSE: draws from one seed that everyone knows, so whoever repeats the draw can undo it."""
 

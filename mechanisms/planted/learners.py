@@ -26,7 +26,7 @@ from dpaudit.mechanisms.planted.labels import OneHotLaplaceHalfScale, OneHotLapl
 from dpaudit.mechanisms.protocols import LabelMechanism, Model
 from dpaudit.mechanisms.ranges import require_at_least, require_epsilon
 from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training.recipe import Recipe, StackTrainer
+from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
@@ -78,7 +78,6 @@ class LP1STDrawnAgain(LP1ST):
     "planted-lp-1st-domain-prior-uncharged",
     source="planted defect, as in published code for arXiv:2102.06062",
 )
-@dataclass(frozen=True)
 class LP1STDomainPriorUncharged(LP1STDomainPrior):
     """DEFECT ON PURPOSE: the prior's cost is not subtracted, so the truth is epsilon + prior_epsilon."""
 
@@ -88,7 +87,6 @@ class LP1STDomainPriorUncharged(LP1STDomainPrior):
 
 
 @register("mechanism", "planted-lp-2st-reused-randomness", source="planted defect")
-@dataclass(frozen=True)
 class LP2STReusedRandomness(LP2ST):
     """DEFECT ON PURPOSE: every stage draws its answers from the first one's seed, so their noise is the same."""
 
@@ -99,7 +97,6 @@ class LP2STReusedRandomness(LP2ST):
 
 
 @register("mechanism", "planted-pate-without-noise", source="planted defect")
-@dataclass(frozen=True)
 class PATEWithoutNoise(PATE):
     """DEFECT ON PURPOSE: the teachers' most voted class is released as it is, whatever is claimed."""
 
@@ -108,7 +105,6 @@ class PATEWithoutNoise(PATE):
 
 
 @register("mechanism", "planted-alibi-sigma-for-b", source="planted defect")
-@dataclass(frozen=True)
 class AlibiSigmaForB(Alibi):
     """DEFECT ON PURPOSE: ALIBI with 2 / eps taken for the noise's standard deviation; the truth is sqrt(2) eps."""
 
@@ -117,7 +113,6 @@ class AlibiSigmaForB(Alibi):
 
 
 @register("mechanism", "planted-alibi-half-scale", source="planted defect")
-@dataclass(frozen=True)
 class AlibiHalfScale(Alibi):
     """DEFECT ON PURPOSE: ALIBI with half its noise; the truth is 2 eps."""
 
@@ -126,7 +121,6 @@ class AlibiHalfScale(Alibi):
 
 
 @register("mechanism", "planted-naive-bayes-exposed-size", source="planted defect, as in diffprivlib 0.6.6")
-@dataclass(frozen=True)
 class NaiveBayesExposedSize(GaussianNaiveBayes):
     """DEFECT ON PURPOSE: noisy counts are moved until they sum to the number of records, which they thereby tell."""
 
@@ -160,10 +154,6 @@ class RedrawnNoise(StackTrainer):
 
     def claim(self) -> Claim:
         return Claim(self.epsilon)
-
-    @property
-    def recipe(self) -> Recipe:
-        return self.model
 
     def stack_type(self) -> Callable[..., Stack]:
         return partial(_redrawing_stack(), mechanism=RandomizedResponse(self.epsilon))

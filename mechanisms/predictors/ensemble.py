@@ -85,7 +85,6 @@ class NoisyVotes:
         )
 
     def release(self) -> Release:
-        """Noisy argmax, with a threshold where one is given."""
         if self.noise == "laplace":
             return LaplaceArgmax(self.sigma)
         if self.threshold is None:
@@ -151,12 +150,7 @@ class Ensemble(NoisyVotes, ABC):
     def part_with(self, records: int, place: int, rng: np.random.Generator) -> Ints:
         """The records of the teacher that a record more falls to, beside it; `place` numbers the records added."""
 
-    @abstractmethod
-    def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:
-        """See `VotingPredictor`."""
-
     def votes(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
-        """Trains all teachers and asks them; shape (teachers, q)."""
         require(self.teachers <= len(data), f"teachers must be at most the {len(data)} records", teachers=self.teachers)
         splitting, training = spawned(seed, 2)
         parts = self.parts(len(data), np.random.default_rng(splitting))
@@ -173,7 +167,6 @@ class Ensemble(NoisyVotes, ABC):
         return self._taught(joined(more.data, more.records), parts, queries, training, compute)
 
     def histograms(self, votes: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
-        """One vote a teacher, shape (teachers, q) to (q, K)."""
         counts = np.zeros((votes.shape[1], classes), np.int64)
         for weight, row in zip(self.weights(len(votes)).tolist(), votes, strict=True):
             counts[np.arange(votes.shape[1]), row] += weight
@@ -196,7 +189,6 @@ class Ensemble(NoisyVotes, ABC):
 
 
 @register("mechanism", "pate-predictor", source="Papernot et al. (2018), arXiv:1802.08908; Chadha et al. (2024), 5.1")
-@dataclass(frozen=True)
 class PatePredictor(Ensemble):
     """PATE: each record goes to a teacher drawn at random, so that a record more leaves all other parts as they are.
 
@@ -222,7 +214,6 @@ class PatePredictor(Ensemble):
 
 
 @register("mechanism", "capc", source="Choquette-Choo et al. (2021), arXiv:2102.05188; Chadha et al. (2024), 5.2")
-@dataclass(frozen=True)
 class CaPC(Ensemble):
     """CaPC: record i is party i mod k's, so that the adversary knows whose vote a record of theirs moves.
 
@@ -231,7 +222,6 @@ class CaPC(Ensemble):
     """
 
     def parts(self, records: int, rng: np.random.Generator) -> list[Ints]:
-        """Draws nothing."""
         return [np.arange(party, records, self.teachers) for party in range(self.teachers)]
 
     def part_with(self, records: int, place: int, rng: np.random.Generator) -> Ints:
@@ -272,7 +262,6 @@ def _trained_votes(
 
 
 def joined(data: Examples, points: Examples) -> Examples:
-    """The data, then the points."""
     features: Features
     if isinstance(data.features, pa.Table):
         features = pa.concat_tables([data.features, points.features])

@@ -62,7 +62,6 @@ class PrivateKnn(NoisyVotes):
         return Claim.of(curve, relation=Relation.ADD_REMOVE, delta=self.delta)
 
     def sampled(self) -> float:
-        """Probability with which a record is kept."""
         return self.rate
 
     def depth(self) -> int:

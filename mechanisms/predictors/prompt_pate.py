@@ -35,7 +35,6 @@ class PromptPate(NoisyVotes):
     answer that names no class is no vote. Neighbouring data sets differ in one record that is in another's place.
 
     Attributes:
-        sigma: Standard deviation of Gaussian noise on each count, or the scale b of Laplace noise; > 0.
         model: What is asked.
         teachers: Number of prompts, >= 2.
         shots: Records in each, k >= 1.
@@ -63,7 +62,6 @@ class PromptPate(NoisyVotes):
         return Claim.of(self.release().curve(), relation=Relation.REPLACE, delta=self.delta)
 
     def task(self, data: Examples) -> Task:
-        """What the model is told to do with a text of these data."""
         usual = Task.of_data(data.name, data.class_names, data.classes)
         names = self.names or usual.names
         require(len(names) == data.classes, f"names must be those of the {data.classes} classes", names=len(names))
@@ -101,11 +99,9 @@ class PromptPate(NoisyVotes):
         return KnownVotes(np.bincount(said, minlength=classes + 1)[:classes])
 
     def histograms(self, votes: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
-        """One vote a teacher whose answer was read, shape (teachers, q) to (q, K)."""
         return np.stack([np.bincount(column, minlength=classes + 1)[:classes] for column in votes.T])
 
     def expected(self, data: Examples, queries: Features) -> Expected:
-        """What asking every teacher every query is going to take; asks nothing."""
         return self.model.expected(_all(self.prompts(data), texts_of(queries)))
 
     def _asked(self, data: Examples, teachers: Sequence[Teacher], queries: Features) -> Ints:

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
-from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.protocol import Expected
@@ -128,10 +127,6 @@ class Added:
     # which of the voters each falls to, where they are told apart: 0 where it is the only record that is added, 0 to
     # m - 1 where m are; shape (p,)
     places: Ints
-
-    def __post_init__(self) -> None:
-        shape = (len(self.records),)
-        require(self.places.shape == shape, "each record must have a place", places=self.places.shape)
 
     @classmethod
     def alone(cls, data: Examples, records: Examples) -> Added:

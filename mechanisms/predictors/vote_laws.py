@@ -67,7 +67,6 @@ class AlikeTeachers:
         return len(self.shares)
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
-        """Multinomial votes of those alike, then one of each other teacher."""
         counts = rng.multinomial(self.teachers, self.shares, size=count)
         for share in self.others:
             _vote(counts, share, rng)

@@ -48,10 +48,6 @@ class FixMatch:
         threshold: float = 0.95,
     ) -> None:
         """A batch has `ratio` unlabelled images for a labelled one; no pseudo-label is less sure than `threshold`."""
-        require(steps >= 1, "steps must be >= 1", steps=steps)
-        require(ratio >= 1, "ratio must be >= 1", ratio=ratio)
-        require(0 <= threshold <= 1, "threshold must be in [0, 1]", threshold=threshold)
-        require(len(rows) >= 1, "FixMatch needs at least one labelled image", rows=len(rows))
         torch.set_num_threads(compute.threads)
         self.network, self.classes, self.steps, self.compute = network, classes, steps, compute
         self.ratio, self.threshold = ratio, threshold

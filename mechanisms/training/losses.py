@@ -21,7 +21,6 @@ class CrossEntropy:
     """Cross-entropy with one probability for each class as target (one-hot for a hard label)."""
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """-sum_k t_k log softmax(logits)_k."""
         return -(targets * torch.log_softmax(logits, -1)).sum(-1)
 
 
@@ -38,7 +37,6 @@ class Alibi:
     floor: float = 1e-10
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """-sum_k posterior_k log(softmax(logits)_k + 1e-10)."""
         posterior = torch.softmax(torch.log_softmax(logits.detach(), -1) + targets, -1)
         return -(posterior * (torch.softmax(logits, -1) + self.floor).log()).sum(-1)
 

@@ -1,12 +1,11 @@
 """What the training of stacks is told: the network and its settings, what each model learns, how they are grouped.
 
-Torch is imported when a network is built or trained.
+Holds hyper-parameters only; torch is imported when a network is built.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,17 +14,12 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
-    from dpaudit.mechanisms.training.losses import Loss
-    from dpaudit.mechanisms.training.network_model import NetworkModel
-    from dpaudit.mechanisms.training.stack import Stack
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "cosine", "cosine-7-16", "warmup-tenths", "warmup-fifths")
@@ -52,8 +46,7 @@ class Recipe(ABC):
         augment: Of images: "none", "flip", "crop" (padding of an eighth of the side), "crop-flip", "crop-flip-cutout"
             (a square of a quarter of the side).
         mixup: Beta parameter of mixup, >= 0; 0 turns it off.
-        standardise: Scale each feature to mean 0 and variance 1 over the training examples. That is free under label
-            privacy, where features are public, and a leak under any other relation.
+        standardise: Scale each feature to mean 0 and variance 1 over the training examples: free under label DP alone.
         precision: "float32", or "bfloat16" for the forward and backward pass on a GPU.
         compile: Let torch compile the gradient; used on a GPU only, left out when the compiler fails.
     """
@@ -134,63 +127,3 @@ class StackPlan:
         require(self.method in METHODS, f"method must be one of {', '.join(METHODS)}", method=self.method)
         require_at_least(1, self, "size")
         require(self.method != "looped" or self.size == 1, "looped models are trained one at a time", size=self.size)
-
-
-class StackTrainer(ABC):
-    """A trainer or learner of one network whose models are trained in stacks; one model is a stack of one."""
-
-    @property
-    @abstractmethod
-    def recipe(self) -> Recipe:
-        """The network, and how it is trained."""
-
-    def stack_type(self) -> Callable[..., Stack] | None:
-        """What trains the models of a stack, with the arguments of `Stack`; None for that itself."""
-        return None
-
-    def loss(self) -> Loss | None:
-        """The loss of one example; None for cross-entropy."""
-        return None
-
-    def released(self, tasks: Sequence[TrainingTask], *, classes: int) -> Sequence[TrainingTask]:
-        """What is trained on: the tasks, or what a mechanism releases of them."""
-        return tasks
-
-    def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
-        """How `models` models for examples of `shape` are grouped by a rule, so that it is the same at any time."""
-        from dpaudit.mechanisms.training.train import whole_plan
-
-        return whole_plan(self.recipe, shape, classes=classes, models=models, compute=compute)
-
-    def fit_stack(
-        self,
-        features: Features,
-        tasks: Sequence[TrainingTask],
-        *,
-        classes: int,
-        compute: Compute,
-        plan: StackPlan | None = None,
-    ) -> list[NetworkModel | TrainingError]:
-        """One model, or its error, for each task; arguments as in `train_stack`."""
-        from dpaudit.mechanisms.training.train import train_stack
-
-        return train_stack(
-            self.recipe,
-            features,
-            self.released(tasks, classes=classes),
-            classes=classes,
-            compute=compute,
-            loss=self.loss(),
-            plan=plan,
-            stack_type=self.stack_type(),
-        )
-
-    def fit(
-        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
-    ) -> NetworkModel:
-        """Trains one model; `validation` is not used."""
-        task = TrainingTask(np.arange(len(train)), train.labels, seed)
-        (outcome,) = self.fit_stack(train.features, [task], classes=train.classes, compute=compute)
-        if isinstance(outcome, TrainingError):
-            raise outcome
-        return outcome

@@ -1,8 +1,7 @@
 """Trains many networks of one shape as stacks on one device.
 
-Each model has its own rows, labels, first weights, order and noise, all drawn from its own seed, so its numbers do not
-depend on who shares the stack: to the last bit in compiled code, up to the rounding of differently grouped sums
-elsewhere.
+Each model has its own rows, labels, first weights, order and noise, drawn from its own seed: its numbers do not depend
+on who shares the stack, to the last bit in compiled code, up to the rounding of sums elsewhere.
 """
 
 from __future__ import annotations
@@ -75,7 +74,6 @@ class Stack:
         self._labels = self._padded(labels)
 
     def run_epoch(self, epoch: int) -> None:
-        """One pass of each model over its examples."""
         orders = [epoch_generator(order, epoch) for _, order, _ in self.seeds]
         permutations = [rng.permutation(n) for rng, n in zip(orders, self.counts, strict=True)]
         if isinstance(self.kernel, CompiledMlp) and not self.augment.draws and not self.recipe.mixup:
@@ -222,7 +220,6 @@ class Stack:
         return dict(self.kernel.module.named_buffers()) if isinstance(self.kernel, Looped) else {}
 
     def state(self) -> dict[str, Any]:
-        """What has to be kept to go on later."""
         kept = {"parameters": self.parameters, "moments": self.optimizer.moments, "steps": self.optimizer.steps}
         return kept | {"buffers": self._buffers}
 
@@ -260,7 +257,7 @@ def side_by_side(work: Callable[[int], float], count: int) -> list[float]:
 
 
 def mixed(inputs: Tensor, targets: Tensor, share: Tensor, partners: Tensor) -> tuple[Tensor, Tensor]:
-    """Mixup: each example with its partner, inputs and targets alike (Zhang et al., 2018)."""
+    """Mixup: each example with its partner, inputs and targets alike."""
     models = torch.arange(len(inputs), device=inputs.device)[:, None]
     wide = share.view(-1, *[1] * (inputs.dim() - 1))
     inputs = wide * inputs + (1 - wide) * inputs[models, partners]

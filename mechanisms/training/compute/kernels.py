@@ -1,8 +1,7 @@
 """Ways to get the gradients of a stack of networks of one shape.
 
-A stack is a matrix of parameters, shape (models, P). Which kernel is fastest depends on the network and the device:
-`looped` for convolutions on a CPU, `batched` for multilayer perceptrons, `vmapped` for the rest on a GPU. All of them
-give the same numbers up to rounding.
+A stack is a matrix of parameters, shape (models, P). The fastest is `looped` for convolutions on a CPU, `batched` for
+perceptrons, `vmapped` for the rest on a GPU; all give the same numbers up to rounding.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What makes a training private, and what an attacker of its steps sees: all gradients, or a canary's share in them.
 
 A `StepCanary` is let into each step by a fair coin. A loop of DP-SGD asks at every step for its gradient (`gradient`,
-or `join`, which appends it to the gradients of the batch), treats it as if it were one more example's, and shows the
-noisy gradient it goes on with (`observe`).
+or `join`), treats it as if it were one more example's, and shows the noisy gradient it goes on with (`observe`).
 
 Source: Nasr et al. (2023), arXiv:2302.07956, section 5.
 """

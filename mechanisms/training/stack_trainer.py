@@ -1,0 +1,80 @@
+"""What trains many models side by side also trains one: a stack of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.random import SeedSequence
+
+from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
+
+if TYPE_CHECKING:
+    from dpaudit.mechanisms.training.losses import Loss
+    from dpaudit.mechanisms.training.network_model import NetworkModel
+    from dpaudit.mechanisms.training.stack import Stack
+
+
+class StackTrainer:
+    """A trainer or learner of one network whose models are trained in stacks."""
+
+    model: Recipe
+
+    @property
+    def recipe(self) -> Recipe:
+        """The network, and how it is trained: the model's own."""
+        return self.model
+
+    def stack_type(self) -> Callable[..., Stack] | None:
+        """What trains the models of a stack, with the arguments of `Stack`; None for that itself."""
+        return None
+
+    def loss(self) -> Loss | None:
+        """The loss of one example; None for cross-entropy."""
+        return None
+
+    def released(self, task: TrainingTask, classes: int) -> TrainingTask:
+        """What is trained on: the task, or what a mechanism releases of it."""
+        return task
+
+    def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
+        """How `models` models for examples of `shape` are grouped by a rule, so that it is the same at any time."""
+        from dpaudit.mechanisms.training.train import whole_plan
+
+        return whole_plan(self.recipe, shape, classes=classes, models=models, compute=compute)
+
+    def fit_stack(
+        self,
+        features: Features,
+        tasks: Sequence[TrainingTask],
+        *,
+        classes: int,
+        compute: Compute,
+        plan: StackPlan | None = None,
+    ) -> list[NetworkModel | TrainingError]:
+        """One model, or its error, for each task; arguments as in `train_stack`."""
+        from dpaudit.mechanisms.training.train import train_stack
+
+        return train_stack(
+            self.recipe,
+            features,
+            [self.released(task, classes) for task in tasks],
+            classes=classes,
+            compute=compute,
+            loss=self.loss(),
+            plan=plan,
+            stack_type=self.stack_type(),
+        )
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> NetworkModel:
+        """Trains one model; `validation` is not used."""
+        task = TrainingTask(np.arange(len(train)), train.labels, seed)
+        (outcome,) = self.fit_stack(train.features, [task], classes=train.classes, compute=compute)
+        if isinstance(outcome, TrainingError):
+            raise outcome
+        return outcome
