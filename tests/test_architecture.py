@@ -78,7 +78,6 @@ MECHANISMS = Rooms(
     "dpaudit.mechanisms",
     (
         *(
-            "seeds",
             "ranges",
             "examples",
             "compute",
@@ -265,7 +264,7 @@ PLANTED = [
     ("order of dpaudit", "dpaudit.errors", "dpaudit.claims.curve"),
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.training.recipe", "dpaudit.mechanisms.models.tables"),
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.models.tables", "dpaudit.mechanisms.learners.dp_sgd"),
-    ("order of dpaudit.mechanisms", "dpaudit.mechanisms.learners.dp_sgd", "dpaudit.mechanisms.planted.labels"),
+    ("order of dpaudit.mechanisms", "dpaudit.mechanisms.learners.dp_sgd", "dpaudit.mechanisms.planted.learners"),
     ("order of dpaudit.engine", "dpaudit.engine.games.protocol", "dpaudit.engine.spec.build"),
     ("order of dpaudit.engine", "dpaudit.engine.data.files", "dpaudit.engine.planning.plan"),
     ("order of dpaudit.engine.games", "dpaudit.engine.games.protocol", "dpaudit.engine.games.one_run.game"),

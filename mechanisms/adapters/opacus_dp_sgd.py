@@ -96,7 +96,7 @@ class OpacusDpSgd:
         import torch
         from torch.utils.data import DataLoader, TensorDataset
 
-        from dpaudit.mechanisms.seeds import spawned, torch_generator
+        from dpaudit.mechanisms.compute import spawned, torch_generator
         from dpaudit.mechanisms.training.inputs import as_array
         from dpaudit.mechanisms.training.network_model import NetworkModel
         from dpaudit.mechanisms.training.parameters import initial

@@ -18,13 +18,12 @@ from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, global_randomness, whole_number
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
 from dpaudit.mechanisms.examples import Examples, Features, own_features
 from dpaudit.mechanisms.language_models.prompts import UNREAD, read_class
 from dpaudit.mechanisms.language_models.transport import LONGEST_ASKED_S, HttpService, Trouble
 from dpaudit.mechanisms.predictors.releases import GaussianArgmax
 from dpaudit.mechanisms.ranges import require_positive
-from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
 SEND_DATA = 428

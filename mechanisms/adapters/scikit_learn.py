@@ -26,11 +26,10 @@ from dpaudit.mechanisms.adapters.user_code import (
     global_randomness,
     whole_number,
 )
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.tables import columns, single_class
 from dpaudit.mechanisms.protocols import Model
-from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
 _READS_CATEGORIES = ("HistGradientBoostingClassifier", "LGBMClassifier", "Pipeline")

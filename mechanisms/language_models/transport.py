@@ -108,14 +108,32 @@ class HttpService:
         return key
 
     def send(self, url: str, body: Mapping[str, Any], *, key: str) -> Mapping[str, Any] | Trouble:
-        return post(
-            url,
-            body,
-            key=key,
-            variable=self.key_variable,
-            timeout_s=self.timeout_s,
-            private_network=self.private_network,
-        )
+        """Sends JSON, gives the JSON that came back; redirections are not followed, since the key would go with them.
+
+        The time is for connecting, for each wait for bytes, and for all of them together.
+        """
+        deadline = time.monotonic() + self.timeout_s
+        request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        if key:
+            request.add_unredirected_header("Authorization", f"Bearer {key}")
+        try:
+            with _opener(self.private_network, _proxy(url)).open(request, timeout=self.timeout_s) as response:
+                answer = _read(response, deadline)
+        except urllib.error.HTTPError as err:
+            with err:
+                return _refused(err, key, self.key_variable)
+        except (OSError, http.client.HTTPException) as err:
+            reason = err.reason if isinstance(err, urllib.error.URLError) else err
+            if isinstance(reason, TimeoutError):
+                return Trouble(f"timed out after {self.timeout_s:g} s")
+            if isinstance(reason, _InsideError):
+                return Trouble(INSIDE, again=False, useless=True)
+            return Trouble(f"{'connection lost' if reason is err else 'no connection'} ({type(reason).__name__})")
+        try:
+            found = json.loads(_without_key(answer.decode(), key, self.key_variable))
+        except ValueError:
+            return Trouble("answer is no JSON")
+        return found if isinstance(found, dict) else Trouble("answer is no JSON object")
 
 
 def _without_key(text: str, key: str, variable: str) -> str:
@@ -181,40 +199,6 @@ def named(host: str, address: Address, *, private_network: bool) -> bool:
     if _outside(address) or _literal(host) == address or (host == "localhost" and address.is_loopback):
         return True
     return private_network and any(_meant(address) in network for network in _PRIVATE)
-
-
-def post(
-    url: str, body: Mapping[str, Any], *, key: str, variable: str, timeout_s: float, private_network: bool = False
-) -> Mapping[str, Any] | Trouble:
-    """Sends JSON, gives the JSON that came back; redirections are not followed, since the key would go with them.
-
-    `variable` stands for the key in what is given back; `timeout_s` is for connecting, for each wait and for all.
-    """
-    started = time.monotonic()
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    if key:
-        request.add_unredirected_header("Authorization", f"Bearer {key}")
-    try:
-        with _opener(private_network, _proxy(url)).open(request, timeout=timeout_s) as response:
-            answer = _read(response, started + timeout_s)
-    except urllib.error.HTTPError as err:
-        with err:
-            return _refused(err, key, variable)
-    except TimeoutError:
-        return Trouble(f"timed out after {timeout_s:g} s")
-    except urllib.error.URLError as err:
-        if isinstance(err.reason, TimeoutError):
-            return Trouble(f"timed out after {timeout_s:g} s")
-        if isinstance(err.reason, _InsideError):
-            return Trouble(INSIDE, again=False, useless=True)
-        return Trouble(f"no connection ({type(err.reason).__name__})")
-    except (OSError, http.client.HTTPException) as err:
-        return Trouble(f"connection lost ({type(err).__name__})")
-    try:
-        found = json.loads(_without_key(answer.decode(), key, variable))
-    except ValueError:
-        return Trouble("answer is no JSON")
-    return found if isinstance(found, dict) else Trouble("answer is no JSON object")
 
 
 INSIDE = (

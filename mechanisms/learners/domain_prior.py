@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.rr_with_prior import rr_with_prior
 from dpaudit.mechanisms.models.tables import MISSING, CatBoost
 from dpaudit.mechanisms.protocols import Model, Trainer
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
-from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
 CLUSTERED_AT_MOST = 100_000

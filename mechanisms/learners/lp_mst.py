@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.labels.rr_with_prior import best_k, rr_with_prior
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.protocols import LabelMechanism, Model, Trainer
 from dpaudit.mechanisms.ranges import require_epsilon, require_positive
-from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
 NOT_YET = -1

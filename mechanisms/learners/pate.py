@@ -20,12 +20,11 @@ from scipy.optimize import brentq
 from dpaudit.claims import Claim
 from dpaudit.claims.composition import ComposedLaplace
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.protocols import Model, Trainer
 from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_epsilon, require_positive
-from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
 Choice = Literal["sampled", "argmax"]

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, GaussianDP
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.pate import least_noise
 from dpaudit.mechanisms.models.networks import Network, WideResNet28x4, require_network
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_epsilon, require_positive
-from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.registry import register
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.protocol import PublicData
 from dpaudit.mechanisms.models.networks import Mlp
@@ -33,7 +33,6 @@ from dpaudit.mechanisms.predictors.releases import (
 from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers, ApartTeachers, VoteLaw
 from dpaudit.mechanisms.protocols import Model, StackLearner, Trainer
 from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_positive
-from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.recipe import TrainingTask
 from dpaudit.registry import register
 

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.seeds import epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
 from dpaudit.mechanisms.training.inputs import as_array, scaled, scaling_of, stack_scaling
 from dpaudit.mechanisms.training.losses import CrossEntropy

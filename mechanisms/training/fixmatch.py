@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.seeds import spawned, torch_generator
+from dpaudit.mechanisms.compute import Compute, TrainingError, spawned, torch_generator
 from dpaudit.mechanisms.training.augment import Augment, RandAugment
 from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, couples_examples
 from dpaudit.mechanisms.training.losses import CrossEntropy

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.seeds import child, epoch_generator, spawned, torch_generator
+from dpaudit.mechanisms.compute import Compute, TrainingError, child, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training.augment import Augment
 from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, Vmapped

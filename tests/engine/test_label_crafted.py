@@ -46,7 +46,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.lp_mst import LP2ST
 from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.models.recall import Recall, recalling
+from dpaudit.mechanisms.learners.recalled_labels import Recall, recalling
 from dpaudit.mechanisms.planted.learners import LP2STReusedRandomness
 from dpaudit.mechanisms.protocols import Model
 

@@ -28,9 +28,8 @@ from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior, LP1STOutO
 from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST, LP1STNoiseCorrection
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.learners.pate_fm import PateFm
-from dpaudit.mechanisms.learners.recalled_labels import NoisyOneHotLabels
+from dpaudit.mechanisms.learners.recalled_labels import NoisyOneHotLabels, Recall
 from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
-from dpaudit.mechanisms.models.recall import Recall
 from dpaudit.mechanisms.planted.learners import LP1STDrawnAgain, PATEWithoutNoise
 from dpaudit.registry import load
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dpaudit.claims import Relation
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import (
     DpSgd,
@@ -27,7 +27,6 @@ from dpaudit.mechanisms.learners.dp_sgd import (
 )
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
 from dpaudit.mechanisms.protocols import Learner
-from dpaudit.mechanisms.seeds import epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.parameters import initial
 from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack, poisson_sample, train_private_stack

@@ -17,8 +17,7 @@ from dpaudit.errors import InputError
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior, best_k, rr_with_prior
-from dpaudit.mechanisms.planted.labels import LeakyRandomizedResponse, OneHotLaplaceSigmaForB
-from dpaudit.mechanisms.planted.learners import redrawn_labels
+from dpaudit.mechanisms.planted.learners import LeakyRandomizedResponse, OneHotLaplaceSigmaForB, redrawn_labels
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.testing import check_mechanism
 

@@ -23,13 +23,15 @@ from dpaudit.mechanisms.planted.dp_sgd import (
     NoClippingDpSgd,
     NoiseSeededEachStepDpSgd,
 )
-from dpaudit.mechanisms.planted.labels import (
+from dpaudit.mechanisms.planted.learners import (
+    AlibiHalfScale,
+    AlibiSigmaForB,
     BinaryFormulaResponse,
     ConstantSeedResponse,
+    LP2STReusedRandomness,
     OneDrawPerLabelResponse,
     OneHotLaplaceHalfScale,
 )
-from dpaudit.mechanisms.planted.learners import AlibiHalfScale, AlibiSigmaForB, LP2STReusedRandomness
 from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import TrainingTask

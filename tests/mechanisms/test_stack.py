@@ -17,9 +17,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
-from dpaudit.mechanisms.seeds import epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training import train as training
 from dpaudit.mechanisms.training.augment import OPERATIONS, Augment, RandAugment, crop, flip
 from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, Kernel, Looped, Vmapped, compiled_or_plain

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, child, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.seeds import child, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.compute.kernels import clip_factors
 from dpaudit.mechanisms.training.inputs import example_shape
