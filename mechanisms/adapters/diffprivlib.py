@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -27,6 +27,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
 from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_finite_epsilon, require_positive
+from dpaudit.mechanisms.training.recipe import one_of
 from dpaudit.registry import register
 
 PYTHON = "DPAUDIT_DIFFPRIVLIB_PYTHON"
@@ -77,8 +78,7 @@ class Diffprivlib(NoiseByEpsilon):
 
     def __post_init__(self) -> None:
         require_finite_epsilon(self.epsilon)
-        names = tuple(diffprivlib_trainings.RELEASED)
-        require(self.learner in names, f"learner must be one of {', '.join(names)}", learner=self.learner)
+        one_of("learner", self.learner, get_args(Learner))
         require(self.lower < self.upper, "lower must be below upper", lower=self.lower, upper=self.upper)
         require_positive(self, "norm")
         object.__setattr__(self, "relation", Relation(self.relation))

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from dpaudit.consent import PATH
-from dpaudit.errors import InputError, require
+from dpaudit.errors import require
 from dpaudit.mechanisms.language_models.protocol import CHARACTERS_PER_TOKEN, Completion, Expected
 from dpaudit.mechanisms.models.transformer_fine_tune import loaded
 from dpaudit.mechanisms.ranges import require_at_least
@@ -89,15 +89,9 @@ class LocalTransformer:
 @lru_cache(maxsize=1)
 def _held(path: str, device: str, dtype: str) -> tuple[Any, Any]:
     """The tokenizer and the model: one at a time is held in a process."""
-    try:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-    except ImportError as err:
-        raise InputError(
-            "local-transformer needs the package transformers; install it with `pip install dpaudit[text]`"
-        ) from err
     import torch
 
     kind = getattr(torch, dtype, None)
     require(isinstance(kind, torch.dtype), "dtype must be one of torch's", dtype=dtype)
-    module = loaded(AutoModelForCausalLM, path, dtype=kind)
-    return loaded(AutoTokenizer, path), module.to(device).eval()
+    module = loaded("AutoModelForCausalLM", path, dtype=kind)
+    return loaded("AutoTokenizer", path), module.to(device).eval()

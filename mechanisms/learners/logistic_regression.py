@@ -153,7 +153,8 @@ class LogisticOutputPerturbation(PrivateLogistic):
         """One fit, and noise for each training: the coefficients, shape (count, problems (d + 1))."""
         rng = np.random.default_rng(seed)
         exact = self.exact(train, compute)
-        noise = spherical_noise(count * len(exact), exact.shape[1], self.noise_scale(len(train), len(exact)), rng)
+        scale = 2 * len(exact) / (len(train) * self.penalty * self.epsilon)  # for each problem's share of epsilon
+        noise = spherical_noise(count * len(exact), exact.shape[1], scale, rng)
         summaries: Floats = (exact + noise.reshape(count, *exact.shape)).reshape(count, exact.size)
         return summaries
 
@@ -169,10 +170,6 @@ class LogisticOutputPerturbation(PrivateLogistic):
                     for label in self.problems(train.classes)
                 ]
             )
-
-    def noise_scale(self, n: int, problems: int) -> float:
-        """Of the length: 2 / (n penalty epsilon) for each problem's share of epsilon."""
-        return 2 * problems / (n * self.penalty * self.epsilon)
 
 
 @dataclass(frozen=True, eq=False)

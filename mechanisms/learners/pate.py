@@ -104,16 +104,13 @@ class PATE:
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
         choosing, teaching, answering, studying = spawned(seed, 4)
-        asked = self._asked(len(train), choosing)
+        count, every = self.affordable_queries(), len(train)
+        require(count <= every, f"queries must be at most the number of examples, {every}", queries=count)
+        asked = np.sort(np.random.default_rng(choosing).permutation(every)[:count])
         votes = self._votes(train, train.take(asked), teaching, compute, validation)
         labels = self.answers(votes, np.random.default_rng(answering))
         answered = train.take(asked).with_(labels=labels)
         return self.model.fit(answered, seed=studying, compute=compute, validation=validation)
-
-    def _asked(self, examples: int, seed: SeedSequence) -> NDArray[np.int64]:
-        count = self.affordable_queries()
-        require(count <= examples, f"queries must be at most the number of examples, {examples}", queries=count)
-        return np.sort(np.random.default_rng(seed).permutation(examples)[:count])
 
     def _votes(
         self, train: Examples, asked: Examples, seed: SeedSequence, compute: Compute, validation: Examples | None

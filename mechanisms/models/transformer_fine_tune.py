@@ -63,7 +63,6 @@ class TransformerFineTune:
     ) -> Model:
         """Fine-tunes on all texts; `validation` is not used. Refused without transformers, the folder or texts."""
         texts = texts_of(train.features)
-        transformers = _transformers("transformer-fine-tune needs")
         import torch
 
         torch.set_num_threads(compute.threads)
@@ -73,11 +72,9 @@ class TransformerFineTune:
         # The new head and the dropout draw from torch's own generators: they are borrowed, and given back as they were.
         with torch.random.fork_rng(devices):
             torch.manual_seed(int(of_torch) % 2**63)
-            tokenizer = loaded(transformers.AutoTokenizer, self.path)
-            module = loaded(transformers.AutoModelForSequenceClassification, self.path, num_labels=train.classes).to(
-                compute.device
-            )
-            module.train()
+            tokenizer = loaded("AutoTokenizer", self.path)
+            module = loaded("AutoModelForSequenceClassification", self.path, num_labels=train.classes)
+            module.to(compute.device).train()
             steps = self.epochs * -(-len(texts) // self.batch_size)
             optimizer = torch.optim.AdamW(
                 module.parameters(), lr=self.learning_rate, betas=(0.9, 0.98), eps=1e-6, weight_decay=self.weight_decay
@@ -142,21 +139,18 @@ def texts_of(features: Features) -> list[str]:
     return texts
 
 
-def _transformers(asking: str) -> Any:
+def loaded(kind: str, path: str, **settings: Any) -> Any:
+    """What a class of transformers makes of a local folder; refuses one that holds no such thing."""
     try:
         import transformers
     except ImportError as err:
-        raise InputError(f"{asking} the package transformers; install it with `pip install dpaudit[text]`") from err
-    return transformers
-
-
-def loaded(kind: Any, path: str, **settings: Any) -> Any:
-    """What a class of transformers makes of a local folder; refuses one that holds no such thing."""
+        raise InputError("this needs the package transformers; install it with `pip install dpaudit[text]`") from err
     folder = expanded(path)
     do = "set `path` to what save_pretrained of the model and its tokenizer wrote"
     require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
     try:
-        return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **settings)
+        made = getattr(transformers, kind)
+        return made.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **settings)
     except (OSError, ValueError) as err:
         reason = without_values(str(err).splitlines()[0], path)
         raise InputError(f"{path} must hold a model and a tokenizer that transformers can load: {reason}") from err
@@ -168,11 +162,10 @@ def _tokens(tokenizer: Any, texts: list[str], length: int, device: str) -> Any:
 
 def encoded(texts: list[str], path: str, *, length: int, device: str = "cpu") -> NDArray[np.float32]:
     """The mean of the encoder's last states over a text's tokens, scaled to length 1; shape (n, width)."""
-    transformers = _transformers("sentence embeddings need")
     import torch
 
-    tokenizer = loaded(transformers.AutoTokenizer, path)
-    module: Any = loaded(transformers.AutoModel, path).to(device).eval()
+    tokenizer = loaded("AutoTokenizer", path)
+    module: Any = loaded("AutoModel", path).to(device).eval()
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # texts of a length go together
     found = np.empty((len(texts), module.config.hidden_size), np.float32)
     with torch.inference_mode():

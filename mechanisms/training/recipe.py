@@ -25,7 +25,6 @@ OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "cosine", "cosine-7-16", "warmup-tenths", "warmup-fifths")
 AUGMENTS = ("none", "flip", "crop", "crop-flip", "crop-flip-cutout")
 PRECISIONS = ("float32", "bfloat16")
-METHODS = ("looped", "batched", "vmapped")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +121,3 @@ class StackPlan:
 
     method: str  # "looped", "batched" (perceptrons, bags of embeddings) or "vmapped"
     size: int = 1  # models in a stack, >= 1; 1 when looped
-
-    def __post_init__(self) -> None:
-        require(self.method in METHODS, f"method must be one of {', '.join(METHODS)}", method=self.method)
-        require_at_least(1, self, "size")
-        require(self.method != "looped" or self.size == 1, "looped models are trained one at a time", size=self.size)

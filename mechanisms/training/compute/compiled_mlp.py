@@ -7,9 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpaudit.mechanisms.training.compute.kernels import NORM_FLOOR, BatchedMlp, Kernel
+from dpaudit.mechanisms.training.compute.kernels import NORM_FLOOR, Alibi, BatchedMlp, CrossEntropy, Kernel, Loss
 from dpaudit.mechanisms.training.inputs import Scaling
-from dpaudit.mechanisms.training.losses import Alibi, CrossEntropy, Loss
 from dpaudit.mechanisms.training.optimizers import Optimizer
 from dpaudit.mechanisms.training.recipe import Recipe
 

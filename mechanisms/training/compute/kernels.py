@@ -1,4 +1,4 @@
-"""Ways to get the gradients of a stack of networks of one shape.
+"""Losses of one example each, and ways to get the gradients of a stack of networks of one shape.
 
 A stack is a matrix of parameters, shape (models, P). The fastest is `looped` for convolutions on a CPU, `batched` for
 perceptrons, `vmapped` for the rest on a GPU; all give the same numbers up to rounding.
@@ -10,17 +10,62 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value, vmap
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.training.losses import Loss, slope
 from dpaudit.mechanisms.training.parameters import layout_of
 
 PER_SAMPLE_BYTES = 256 * 2**20
 NORM_FLOOR = 1e-6
+
+
+class Loss(Protocol):
+    """A loss of each example; must not couple the examples of a batch."""
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Losses of shape (...) from logits and targets of shape (..., classes)."""
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Cross-entropy with one probability for each class as target (one-hot for a hard label)."""
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return -(targets * torch.log_softmax(logits, -1)).sum(-1)
+
+
+@dataclass(frozen=True)
+class Alibi:
+    """Cross-entropy with the posterior of the label under the model's own current prediction as prior.
+
+    Targets are the evidence of the noisy label, its log-likelihood for each class. The posterior is a constant of the
+    step: no gradient goes through it.
+
+    Source: Malek et al. (2021), arXiv:2106.03408, ALIBI.
+    """
+
+    floor: float = 1e-10
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        posterior = torch.softmax(torch.log_softmax(logits.detach(), -1) + targets, -1)
+        return -(posterior * (torch.softmax(logits, -1) + self.floor).log()).sum(-1)
+
+
+def slope(loss: Loss, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Losses (...) and their derivatives by the logits (..., classes)."""
+    if isinstance(loss, CrossEntropy):  # by far the commonest: spare it the autograd
+        logs = torch.log_softmax(logits, -1)
+        return -(targets * logs).sum(-1), logs.exp_().mul_(targets.sum(-1, keepdim=True)).sub_(targets)
+    with torch.enable_grad():
+        leaf = logits.detach().requires_grad_()
+        losses = loss(leaf, targets)
+        (derivative,) = torch.autograd.grad(losses.sum(), leaf)
+    return losses.detach(), derivative
 
 
 class Kernel(ABC):
