@@ -26,8 +26,7 @@ from dpaudit.mechanisms.predictors.releases import GaussianArgmax
 from dpaudit.mechanisms.ranges import require_positive
 from dpaudit.registry import register
 
-SEND_DATA = 428
-"""Precondition Required: the server has not got these data."""
+SEND_DATA = 428  # Precondition Required: the server has not got these data
 
 
 @register("mechanism", "own-predictor", source="one's own code")

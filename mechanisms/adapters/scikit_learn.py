@@ -34,8 +34,7 @@ from dpaudit.registry import register
 
 _READS_CATEGORIES = ("HistGradientBoostingClassifier", "LGBMClassifier", "Pipeline")
 """Classes that read pandas' categories themselves, or a pipeline whose steps name the columns."""
-_MAX_CATEGORIES = 100
-"""One-hot columns for each categorical column at most; the rare categories share one."""
+_MAX_CATEGORIES = 100  # One-hot columns for each categorical column at most; the rare categories share one
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,8 @@ from typing import Any
 
 from dpaudit.errors import InputError, printable, require, shortened
 
-_FARTHEST_S = 86_400.0
-"""A moment farther away than this was not written by a request that waited for its turn."""
-_MAX_BYTES = 1 << 30
-"""Of a file that one process has written: more than all answers of a large audit."""
+_FARTHEST_S = 86_400.0  # A moment farther away than this was not written by a request that waited for its turn
+_MAX_BYTES = 1 << 30  # Of a file that one process has written: more than all answers of a large audit
 
 
 class AnswerStore:

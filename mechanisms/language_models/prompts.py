@@ -95,8 +95,7 @@ _TASKS = {
 }
 """The paper's four tasks. It prints the words of ag-news and says that the others' are similar."""
 
-UNREAD = -1
-"""In place of a class where the words name none, or more than one."""
+UNREAD = -1  # In place of a class where the words name none, or more than one
 
 _WRAPPING = " \t*_`'\"“”‘’"
 _ENDS = ".,;:!)]"

@@ -28,8 +28,7 @@ from urllib.parse import quote, urlsplit
 from dpaudit.consent import ADDRESS, VARIABLE
 from dpaudit.errors import InputError, printable, require, shortened
 
-LONGEST_ASKED_S = 600.0
-"""More than a server may make everybody wait by its Retry-After."""
+LONGEST_ASKED_S = 600.0  # More than a server may make everybody wait by its Retry-After
 _MAX_BYTES = 8 << 20
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 _SHORTEST = 8
@@ -39,14 +38,11 @@ _PRIVATE = tuple(
     map(ipaddress.ip_network, ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"))
 )
 """Networks of one's own, to which one's own name servers give names."""
-_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
-"""IPv4 addresses as networks without IPv4 write them."""
+_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")  # IPv4 addresses as networks without IPv4 write them
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
-_AGAIN = (408, 409, 425, 429)
-"""Beside all of 500 and above."""
-_USELESS = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)
-"""Whoever gets one of these gets it for every request."""
+_AGAIN = (408, 409, 425, 429)  # Beside all of 500 and above
+_USELESS = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)  # Whoever gets one of these gets it for every request
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +15,12 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.rr_with_prior import rr_with_prior
-from dpaudit.mechanisms.models.tables import MISSING, CatBoost
+from dpaudit.mechanisms.models.tables import CatBoost, columns
 from dpaudit.mechanisms.protocols import Model, Trainer
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
 from dpaudit.registry import register
 
-CLUSTERED_AT_MOST = 100_000
-"""Examples that k-means looks at; the others join the nearest centre."""
+CLUSTERED_AT_MOST = 100_000  # Examples that k-means looks at; the others join the nearest centre
 
 
 @runtime_checkable
@@ -224,8 +223,9 @@ def values_of(train: Examples, column: str) -> NDArray[np.int64]:
         f"group_by must be one of the categorical columns ({', '.join(train.categorical) or 'there are none'})",
         group_by=column,
     )
-    values = train.features[column].cast(pa.string()).fill_null(MISSING).to_numpy(zero_copy_only=False)  # type: ignore[call-overload]
-    return np.asarray(np.unique(values.astype(str), return_inverse=True)[1], dtype=np.int64)
+    table: Any = train.features
+    frame: Any = columns(table.select([column]), (column,))
+    return np.asarray(np.unique(np.asarray(frame[column], str), return_inverse=True)[1], dtype=np.int64)
 
 
 def nearest_centres(vectors: NDArray[np.float64], clusters: int, seed: SeedSequence) -> NDArray[np.int64]:

@@ -31,10 +31,8 @@ from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
 
-SMALLEST_VARIANCE = 1e-9
-"""As a share of the squared range."""
-AT_ONCE = 4_000_000
-"""Numbers of one block of draws: tens of megabytes."""
+SMALLEST_VARIANCE = 1e-9  # As a share of the squared range
+AT_ONCE = 4_000_000  # Numbers of one block of draws: tens of megabytes
 
 
 @dataclass(frozen=True, eq=False)

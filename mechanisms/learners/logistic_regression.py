@@ -44,23 +44,16 @@ from dpaudit.registry import register
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-GRADIENT = 1e-11
-"""Where Newton's method ends: the minimiser is then off by at most this over the penalty."""
+GRADIENT = 1e-11  # Where Newton's method ends: the minimiser is then off by at most this over the penalty
 MAX_STEPS = 100
-EXACT = 1e-6
-"""How far noise may be off because a minimiser is not exact, as a share of the noise's scale."""
+EXACT = 1e-6  # How far noise may be off because a minimiser is not exact, as a share of the noise's scale
 SHARED_STEPS = 20
 """With the one factorisation: each costs two products of matrices, and gains a digit or more where noise is small."""
-REMEMBERED = 5
-"""Steps that correct the next one."""
-AT_ONCE = 4_000_000
-"""Numbers of one block: margins, or Hessians."""
-MIN_AT_ONCE = 256
-"""Minimisers of one block, at least: products of matrices with fewer columns are slower."""
-IN_CACHE = 250_000
-"""Margins that are made and used up together."""
-CURVATURE = 0.25
-"""The largest second derivative of the logistic loss."""
+REMEMBERED = 5  # Steps that correct the next one
+AT_ONCE = 4_000_000  # Numbers of one block: margins, or Hessians
+MIN_AT_ONCE = 256  # Minimisers of one block, at least: products of matrices with fewer columns are slower
+IN_CACHE = 250_000  # Margins that are made and used up together
+CURVATURE = 0.25  # The largest second derivative of the logistic loss
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from dpaudit.mechanisms.protocols import LabelMechanism, Model, Trainer
 from dpaudit.mechanisms.ranges import require_epsilon, require_positive
 from dpaudit.registry import register
 
-NOT_YET = -1
-"""Label of an example whose stage has not come, or that was dropped."""
+NOT_YET = -1  # Label of an example whose stage has not come, or that was dropped
 
 
 @register("mechanism", "lp-1st", source="Ghazi et al. (2021), arXiv:2102.06062, LP-1ST with a uniform prior")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, clip_factors, slope
+from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, clip_factors
 
 GROUPS = 16
 
@@ -154,7 +154,7 @@ class BatchedBag(BatchedMlp):
         words, shares = _read(inputs)
         ((weight, _),) = self._layers(parameters)
         seen = self.forward(parameters, self._mean(parameters, words, shares))
-        losses, last = slope(self.loss, seen[-1], targets)
+        losses, last = self._slope(seen[-1], targets)
         last *= coefficients[..., None]
         self._collect(seen, [last], out)
         self._spread(words, shares, torch.bmm(last, weight), out)
@@ -166,7 +166,7 @@ class BatchedBag(BatchedMlp):
         words, shares = _read(inputs)
         ((weight, _),) = self._layers(parameters)
         seen = self.forward(parameters, self._mean(parameters, words, shares))
-        last = slope(self.loss, seen[-1], targets)[1]
+        last = self._slope(seen[-1], targets)[1]
         by_mean = torch.bmm(last, weight)
         # A word's vector takes the error by the mean times its share of the text, repetitions of a word together.
         squares = (last * last).sum(-1) * ((seen[0] * seen[0]).sum(-1) + 1)

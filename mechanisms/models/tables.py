@@ -20,8 +20,7 @@ from dpaudit.registry import register
 if TYPE_CHECKING:
     import pandas as pd
 
-MISSING = "unknown"
-"""What a missing category becomes: a category of its own."""
+_MISSING = "unknown"  # What a missing category becomes: a category of its own
 
 
 @register("model", "catboost", source="Prokhorenkova et al. (2018); settings of arXiv:2511.14084, section 6.4")
@@ -186,7 +185,7 @@ def columns(features: Features, categorical: tuple[str, ...]) -> pd.DataFrame | 
     if not isinstance(features, pa.Table):
         return features.reshape(len(features), -1)
     for name in categorical:
-        filled = pc.fill_null(features[name].cast(pa.string()), MISSING)
+        filled = pc.fill_null(features[name].cast(pa.string()), _MISSING)
         features = features.set_column(features.column_names.index(name), name, filled)
     return cast("pd.DataFrame", features.to_pandas())
 

@@ -19,10 +19,8 @@ from dpaudit.mechanisms.ranges import require_at_least, require_positive
 from dpaudit.registry import register
 from dpaudit.variables import expanded, without_values
 
-ROWS = 64
-"""Texts asked about together."""
-BATCH = 32
-"""Texts encoded together."""
+ROWS = 64  # Texts asked about together
+BATCH = 32  # Texts encoded together
 
 
 @register("model", "transformer-fine-tune", source="Liu et al. (2019), arXiv:1907.11692, appendix C; transformers")

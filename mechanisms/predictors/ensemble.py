@@ -99,16 +99,10 @@ class NoisyVotes:
         assert self.public is not None
         student = _trained(self.student, self.public, replace(compute, scratch=None))
         shares = np.asarray(student.probabilities(queries), np.float64)
-        return [
-            InteractiveArgmax(
-                own.sigma,
-                own.threshold,
-                own.threshold_sigma,
-                expected=tuple((voters * row).tolist()),
-                own=int(row.argmax()) if row.max() > self.sure else None,
-            )
-            for row in shares
-        ]
+        noise = own.sigma, own.threshold, own.threshold_sigma
+        sure = [int(row.argmax()) if row.max() > self.sure else None for row in shares]
+        expected = [tuple((voters * row).tolist()) for row in shares]
+        return [InteractiveArgmax(*noise, votes, answer) for votes, answer in zip(expected, sure, strict=True)]
 
 
 @lru_cache(maxsize=4)

@@ -23,8 +23,7 @@ from dpaudit.registry import register
 
 Ints = NDArray[np.int64]
 
-ROWS = 4096
-"""Records whose distances to all queries are computed at once."""
+ROWS = 4096  # Records whose distances to all queries are computed at once
 
 
 @register("mechanism", "private-knn", source="Zhu et al. (2020), CVPR; Chadha et al. (2024), section 6")

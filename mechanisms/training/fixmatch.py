@@ -20,8 +20,7 @@ from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial
 from dpaudit.mechanisms.training.recipe import Recipe
 
-AVERAGE = 0.999
-"""Decay of the averaged weights that are the result."""
+AVERAGE = 0.999  # Decay of the averaged weights that are the result
 
 
 class FixMatch:

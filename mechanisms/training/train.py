@@ -32,10 +32,8 @@ from dpaudit.mechanisms.training.stack import Stack
 from dpaudit.plain_files import write_whole
 
 CHECKPOINT_EVERY_S = 60.0
-PRIVATE_STACK = 64
-"""Models trained by DP-SGD together at most: each example's gradient is held for each of them."""
-GPU_SHARE = 0.7
-"""Of the part of a GPU's memory that is a piece of work's, how much a stack may use."""
+PRIVATE_STACK = 64  # Models trained by DP-SGD together at most: each example's gradient is held for each of them
+GPU_SHARE = 0.7  # Of the part of a GPU's memory that is a piece of work's, how much a stack may use
 
 Trained: TypeAlias = Callable[[NDArray[np.float32], dict[str, NDArray[np.float32]], Scaling | None], NetworkModel]
 """The model with these weights, buffers and scaling; what else it is, the call that trains it knows."""

@@ -25,8 +25,7 @@ Ints = NDArray[np.int64]
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
-LANES = 16
-"""Floats of a vector; rows of V and C are padded to a multiple of it."""
+LANES = 16  # Floats of a vector; rows of V and C are padded to a multiple of it
 
 _FLOAT, _INDEX, _PLACE = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 _VECTOR = ir.VectorType(_FLOAT, LANES)

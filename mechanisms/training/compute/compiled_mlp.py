@@ -12,8 +12,7 @@ from dpaudit.mechanisms.training.inputs import Scaling
 from dpaudit.mechanisms.training.optimizers import Optimizer
 from dpaudit.mechanisms.training.recipe import Recipe
 
-LARGEST = 2**20
-"""Parameters of a small perceptron at most; of larger ones one model alone keeps several cores busy."""
+LARGEST = 2**20  # Parameters of a small perceptron at most; of larger ones one model alone keeps several cores busy
 
 
 class CompiledMlp(BatchedMlp):

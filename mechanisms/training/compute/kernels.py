@@ -56,18 +56,6 @@ class Alibi:
         return -(posterior * (torch.softmax(logits, -1) + self.floor).log()).sum(-1)
 
 
-def slope(loss: Loss, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses (...) and their derivatives by the logits (..., classes)."""
-    if isinstance(loss, CrossEntropy):  # by far the commonest: spare it the autograd
-        logs = torch.log_softmax(logits, -1)
-        return -(targets * logs).sum(-1), logs.exp_().mul_(targets.sum(-1, keepdim=True)).sub_(targets)
-    with torch.enable_grad():
-        leaf = logits.detach().requires_grad_()
-        losses = loss(leaf, targets)
-        (derivative,) = torch.autograd.grad(losses.sum(), leaf)
-    return losses.detach(), derivative
-
-
 class Kernel(ABC):
     """Gradients of a stack of networks.
 
@@ -94,6 +82,17 @@ class Kernel(ABC):
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, clip: float, out: Tensor
     ) -> None:
         """Writes sum_i present_i min(1, clip / (|g_i| + 1e-6)) g_i over each model's examples to `out` (A, P)."""
+
+    def _slope(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses (...) and their derivatives by the logits (..., classes)."""
+        if isinstance(self.loss, CrossEntropy):  # by far the commonest: spare it the autograd
+            logs = torch.log_softmax(logits, -1)
+            return -(targets * logs).sum(-1), logs.exp_().mul_(targets.sum(-1, keepdim=True)).sub_(targets)
+        with torch.enable_grad():
+            leaf = logits.detach().requires_grad_()
+            losses = self.loss(leaf, targets)
+            (derivative,) = torch.autograd.grad(losses.sum(), leaf)
+        return losses.detach(), derivative
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
         return torch.autocast(device.type, torch.bfloat16, enabled=self._bfloat16 and device.type == "cuda")
@@ -279,7 +278,7 @@ class BatchedMlp(Kernel):
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor, out: Tensor
     ) -> Tensor:
         seen = self.forward(parameters, inputs)
-        losses, last = slope(self.loss, seen[-1], targets)
+        losses, last = self._slope(seen[-1], targets)
         last *= coefficients[..., None]
         self.backward(parameters, seen, last, out)
         return (losses * coefficients).sum(1)
@@ -288,7 +287,7 @@ class BatchedMlp(Kernel):
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, clip: float, out: Tensor
     ) -> None:
         seen = self.forward(parameters, inputs)
-        errors = self._errors(parameters, seen, slope(self.loss, seen[-1], targets)[1])
+        errors = self._errors(parameters, seen, self._slope(seen[-1], targets)[1])
         # One example's gradient of a layer is error x input; squared norm |error|^2 (|input|^2 + 1), 1 for the bias.
         squares = sum(
             (error * error).sum(-1) * ((activated * activated).sum(-1) + 1)

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-MOST_NUMBERS = 20_000_000
-"""Of a batch's gradients that a canary looks at."""
+MOST_NUMBERS = 20_000_000  # Of a batch's gradients that a canary looks at
 
 Observer = Callable[[NDArray[np.int64], int, "Tensor", "Tensor"], None]
 """Is shown each step: positions of the models in the list of tasks (A,), the step, the parameters before it (A, P), and
