@@ -100,18 +100,17 @@ class PateFm:
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
         """Trains the teachers, asks them about some training images, trains the student; `validation` is not used."""
-        images = as_array(train.features)
-        require(images.ndim == 4, "pate-fm takes images of shape (n, channels, height, width)", shape=images.shape)
+        shape = as_array(train.features).shape
+        require(len(shape) == 4, "pate-fm takes images of shape (n, channels, height, width)", shape=shape)
         require(self.teachers <= len(train), f"teachers must be at most {len(train)}", teachers=self.teachers)
         choosing, teaching, answering, studying = spawned(seed, 4)
         asked = np.sort(np.random.default_rng(choosing).permutation(len(train))[: self.queries])
-        votes = self._votes(images, train, asked, teaching, compute)
+        votes = self._votes(train, asked, teaching, compute)
         answered = self.answered(votes, np.random.default_rng(answering))
         if not len(answered.labels):
             raise TrainingError("the teachers answered no query; lower threshold or train them longer")
-        rows, labels = asked[answered.queries], answered.labels
         return self._trained(
-            images, rows, labels, classes=train.classes, steps=self.student_steps, seed=studying, compute=compute
+            train, asked[answered.queries], answered.labels, self.student_steps, seed=studying, compute=compute
         )
 
     def answered(self, votes: NDArray[np.int64], rng: np.random.Generator) -> Answers:
@@ -120,30 +119,26 @@ class PateFm:
         return confident_gnmax(votes, threshold=self.threshold, rng=rng, answers=self.answers, **noises)
 
     def _votes(
-        self,
-        images: NDArray[np.float32],
-        train: Examples,
-        asked: NDArray[np.int64],
-        seed: SeedSequence,
-        compute: Compute,
+        self, train: Examples, asked: NDArray[np.int64], seed: SeedSequence, compute: Compute
     ) -> NDArray[np.int64]:
         """Votes for each class on each query, shape (queries, K), one a teacher; leftover labels go unused."""
         splitting, *seeds = spawned(seed, 1 + self.teachers)
-        share = len(train) // self.teachers
+        questions, share = as_array(train.features)[asked], len(train) // self.teachers
         parts = np.random.default_rng(splitting).permutation(len(train))[: share * self.teachers]
         votes = np.zeros((len(asked), train.classes), np.int64)
         for rows, training in zip(parts.reshape(self.teachers, share), seeds, strict=True):
-            own, steps = train.labels[rows], self.teacher_steps
-            teacher = self._trained(
-                images, rows, own, classes=train.classes, steps=steps, seed=training, compute=compute
-            )
-            votes[np.arange(len(asked)), teacher.logits(images[asked]).argmax(1)] += 1
+            own = train.labels[rows]
+            teacher = self._trained(train, rows, own, self.teacher_steps, seed=training, compute=compute)
+            votes[np.arange(len(asked)), teacher.logits(questions).argmax(1)] += 1
         return votes
 
-    def _trained(self, *data: NDArray[Any], **settings: Any) -> NetworkModel:
+    def _trained(
+        self, train: Examples, rows: NDArray[np.int64], labels: NDArray[np.int64], steps: int, **settings: Any
+    ) -> NetworkModel:
         from dpaudit.mechanisms.training.fixmatch import FixMatch
 
-        return FixMatch(self.model, *data, ratio=self.ratio, threshold=self.confidence, **settings).trained()
+        settings |= {"classes": train.classes, "steps": steps, "ratio": self.ratio, "threshold": self.confidence}
+        return FixMatch(self.model, as_array(train.features), rows, labels, **settings).trained()
 
 
 def confident_gnmax_curve(*, asked: int, answered: int, threshold_noise: float, vote_noise: float) -> GaussianDP:
