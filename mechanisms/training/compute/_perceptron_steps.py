@@ -24,8 +24,8 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 Network = tuple[Ints, bool, bool, np.float32]
-"""Widths of inputs, hidden layers and logits; whether tanh, else ReLU, is between layers; whether targets are those
-of ALIBI, evidence of noisy labels, else probabilities, for cross-entropy; what ALIBI adds to a probability before its logarithm."""
+"""Widths of inputs, hidden layers and logits; whether tanh, else ReLU, is between layers; whether targets are noisy
+labels' evidence (ALIBI), else probabilities; what ALIBI adds to a probability before its logarithm."""
 Rule = tuple[bool, bool, np.float32, np.float32]
 """Whether Adam, else SGD; whether Nesterov's form of momentum; momentum; weight decay."""
 
