@@ -51,11 +51,8 @@ class VotingPredictor(Protocol):
         """How an answer is made of a histogram."""
 
     def votes(self, data: Examples, queries: Features, *, seed: np.random.SeedSequence, compute: Compute) -> Ints:
-        """One run of the training phase on `data`; q queries are asked, rows like its features.
+        """One run of the training phase on `data`, decided by `seed`; q queries are asked, rows like its features.
 
-        Args:
-            seed: Decides everything that is drawn: parts, weights, orders.
-            compute: What may be used.
         Returns: The class each voter votes for, K where it has no vote, shape (voters, q); the same number of voters
             in every run. For neighbours that are drawn anew for each answer: the labels of all records by distance,
             nearest first.
