@@ -27,20 +27,16 @@ class Rows(Protocol):
     @property
     def name(self) -> str:
         """What the data are, for reports."""
-        ...
 
     @property
     def digest(self) -> str:
         """A hash of all their content: it stands for them in every unit's key."""
-        ...
 
     def __len__(self) -> int:
         """How many rows there are."""
-        ...
 
     def take(self, rows: ArrayLike, /) -> Self:
         """The rows at int positions or where a boolean mask is True, in that order."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +87,6 @@ class Examples:
         return self.with_(features=features, labels=self.labels[where])
 
     def with_(self, *, features: Features | None = None, labels: NDArray[np.int64] | None = None) -> Examples:
-        """The same examples with other features or labels."""
         features = self.features if features is None else features
         return replace(self, features=features, labels=self.labels if labels is None else labels)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -25,7 +25,6 @@ class Claiming(Protocol):
 
     def claim(self) -> Claim:
         """What it promises."""
-        ...
 
 
 @runtime_checkable
@@ -34,7 +33,6 @@ class Model(Protocol):
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         """Class probabilities, shape (n, classes), rows summing to 1."""
-        ...
 
 
 @runtime_checkable
@@ -44,11 +42,9 @@ class LogitModel(Model, Protocol):
     @property
     def recipe(self) -> Recipe:
         """What it was trained by."""
-        ...
 
     def logits(self, features: Features) -> NDArray[np.float64]:
         """Logits before the softmax, shape (n, classes)."""
-        ...
 
 
 @runtime_checkable
@@ -58,11 +54,10 @@ class Trainer(Protocol):
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Trains on the labels as they are given. Decided by `seed` alone, whatever else runs beside it.
+        """Trains on `train`, decided by `seed` alone; `validation` is nobody's secret (early stopping).
 
         Raises: TrainingError when this seed's training failed.
         """
-        ...
 
 
 @runtime_checkable
@@ -71,7 +66,6 @@ class LabelMechanism(Claiming, Protocol):
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """One released label for each example, shape (n,) to (n,), drawn once."""
-        ...
 
 
 @runtime_checkable
@@ -83,36 +77,23 @@ class BagMechanism(Claiming, Protocol):
 
     def bags(self, train: Examples, *, rng: np.random.Generator) -> Bags:
         """Which examples are released together."""
-        ...
 
     def release_counts(self, counts: NDArray[np.int64], *, rng: np.random.Generator) -> NDArray[np.float64]:
         """What is released, drawn once; counts of each label in each bag, shape (B, classes) to (B, classes)."""
-        ...
 
     def log_likelihood(self, released: NDArray[np.float64], size: int) -> NDArray[np.float64]:
         """The exact law, of two classes: log P[released | s of `size` labels are 1], up to a constant for each bag.
 
         From the numbers released for label 1 of bags of one size, shape (B,), to (B, size + 1); -inf where impossible.
         """
-        ...
 
     def targets(self, released: NDArray[np.float64]) -> NDArray[np.float64]:
         """What a model's mean answer in each bag is trained towards: post-processing, shape (B, classes)."""
-        ...
 
 
 @runtime_checkable
-class Learner(Claiming, Protocol):
+class Learner(Claiming, Trainer, Protocol):
     """Trains a model whose training data it protects as its claim says (registered as "mechanism")."""
-
-    def fit(
-        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
-    ) -> Model:
-        """Trains on `train`. `validation` holds examples that are nobody's secret (early stopping).
-
-        Raises: TrainingError when this seed's training failed.
-        """
-        ...
 
 
 @runtime_checkable
@@ -128,7 +109,6 @@ class SampledLearner(Claiming, Protocol):
 
         Raises: TrainingError when the trainings failed.
         """
-        ...
 
 
 @runtime_checkable
@@ -142,7 +122,6 @@ class SummarisedLearner(Claiming, Protocol):
 
         Raises: TrainingError when this seed's training failed; other people's exceptions pass.
         """
-        ...
 
 
 @runtime_checkable
@@ -152,11 +131,9 @@ class StackLearner(Protocol):
     @property
     def recipe(self) -> Recipe:
         """The network, and how it is trained."""
-        ...
 
     def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
         """How `models` models for examples of `shape` are grouped by a rule, so that it is the same at any time."""
-        ...
 
     def fit_stack(
         self,
@@ -168,7 +145,6 @@ class StackLearner(Protocol):
         plan: StackPlan | None = None,
     ) -> Sequence[Model | TrainingError]:
         """One model, or its error, for each task; arguments as in `train_stack`."""
-        ...
 
 
 @runtime_checkable
@@ -177,21 +153,11 @@ class ObservableLearner(StackLearner, Protocol):
 
     def private_steps(self) -> PrivateSteps:
         """Sampling, clipping and noise."""
-        ...
 
     def fit_stack(
-        self,
-        features: Features,
-        tasks: Sequence[TrainingTask],
-        *,
-        classes: int,
-        compute: Compute,
-        plan: StackPlan | None = None,
-        canaries: Sequence[NDArray[np.float32] | None] | None = None,
-        observer: Observer | None = None,
+        self, features: Features, tasks: Sequence[TrainingTask], **settings: Any
     ) -> Sequence[Model | TrainingError]:
-        """One model, or its error, for each task; arguments as in `train_private_stack`."""
-        ...
+        """One model, or its error, for each task; `settings` as in `train_private_stack`."""
 
 
 @runtime_checkable
@@ -201,17 +167,14 @@ class WatchedLearner(Claiming, Protocol):
     @property
     def recipe(self) -> Recipe:
         """The network, and how it is trained."""
-        ...
 
     def claimed_steps(self, rows: int) -> ClaimedSteps:
         """What a training on so many rows says of its steps."""
-        ...
 
     def watch(
         self, features: Features, tasks: Sequence[TrainingTask], *, classes: int, compute: Compute, observer: Observer
     ) -> Sequence[Model | TrainingError]:
         """One model, or its error, for each task; the observer is shown every step, its sum divided as is claimed."""
-        ...
 
 
 @runtime_checkable
@@ -220,11 +183,9 @@ class StepLearner(Claiming, Protocol):
 
     def claimed_steps(self, rows: int) -> ClaimedSteps:
         """What a training on so many rows says of its steps."""
-        ...
 
     def show_steps(self, train: Examples, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
         """Trains on `train` and the canary; what is learned is left in the canary.
 
         A training that goes wrong just shows fewer steps.
         """
-        ...

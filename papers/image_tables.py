@@ -15,7 +15,7 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.proxies.model import ModelProxy
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.domain_prior import LP1STOutOfDomainPrior
-from dpaudit.mechanisms.learners.lp_1st import LP1ST
+from dpaudit.mechanisms.learners.lp_mst import LP1ST
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate_fm import WIDE_RESNET, PateFm
 from dpaudit.mechanisms.models.networks import Network, ResNet18, SmallCnn, WideResNet28x4

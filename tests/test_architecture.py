@@ -78,8 +78,7 @@ MECHANISMS = Rooms(
     "dpaudit.mechanisms",
     (
         *(
-            "seeds",
-            "budget",
+            "ranges",
             "examples",
             "compute",
             "labels",
@@ -254,18 +253,18 @@ HOW = {
 """Ways to import a module; each is planted for each rule about who imports whom."""
 PLANTED = [
     # rule, importing module, imported module
-    ("order of dpaudit", "dpaudit.mechanisms.budget", "dpaudit.engine.run.lease"),
-    ("order of dpaudit", "dpaudit.mechanisms.budget", "dpaudit.estimators.bound"),
-    ("order of dpaudit", "dpaudit.estimators.bound", "dpaudit.mechanisms.budget"),
+    ("order of dpaudit", "dpaudit.mechanisms.ranges", "dpaudit.engine.run.lease"),
+    ("order of dpaudit", "dpaudit.mechanisms.ranges", "dpaudit.estimators.bound"),
+    ("order of dpaudit", "dpaudit.estimators.bound", "dpaudit.mechanisms.ranges"),
     ("order of dpaudit", "dpaudit.actors.storage.store", "dpaudit.engine.run.lease"),
     ("order of dpaudit", "dpaudit.actors.storage.store", "dpaudit.estimators.bound"),
     ("order of dpaudit", "dpaudit.actors.storage.store", "dpaudit.cluster.session"),
     ("order of dpaudit", "dpaudit.cluster.manifests", "dpaudit.actors.storage.store"),
-    ("order of dpaudit", "dpaudit.claims.curve", "dpaudit.mechanisms.budget"),
+    ("order of dpaudit", "dpaudit.claims.curve", "dpaudit.mechanisms.ranges"),
     ("order of dpaudit", "dpaudit.errors", "dpaudit.claims.curve"),
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.training.recipe", "dpaudit.mechanisms.models.tables"),
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.models.tables", "dpaudit.mechanisms.learners.dp_sgd"),
-    ("order of dpaudit.mechanisms", "dpaudit.mechanisms.learners.dp_sgd", "dpaudit.mechanisms.planted.labels"),
+    ("order of dpaudit.mechanisms", "dpaudit.mechanisms.learners.dp_sgd", "dpaudit.mechanisms.planted.learners"),
     ("order of dpaudit.engine", "dpaudit.engine.games.protocol", "dpaudit.engine.spec.build"),
     ("order of dpaudit.engine", "dpaudit.engine.data.files", "dpaudit.engine.planning.plan"),
     ("order of dpaudit.engine.games", "dpaudit.engine.games.protocol", "dpaudit.engine.games.one_run.game"),
@@ -322,8 +321,8 @@ def test_a_wrong_import_is_found_in_relative_form() -> None:
         ("past the package", "dpaudit.engine.planning.plan", "def f():\n    from actors.store import UnitStore"),
         ("past the package", "dpaudit.errors", "import engine"),
         ("front door, from inside", "dpaudit.engine.planning.plan", "from dpaudit import Claim"),
-        ("front door, from inside", "dpaudit.mechanisms.budget", "import dpaudit\nx = dpaudit.audit"),
-        ("front door, from inside", "dpaudit.mechanisms.budget", "import dpaudit as d\nx = d.audit"),
+        ("front door, from inside", "dpaudit.mechanisms.ranges", "import dpaudit\nx = dpaudit.audit"),
+        ("front door, from inside", "dpaudit.mechanisms.ranges", "import dpaudit as d\nx = d.audit"),
         (
             "front door, from inside",
             "dpaudit.registry",
@@ -336,7 +335,7 @@ def test_a_wrong_import_is_found_in_relative_form() -> None:
             "dpaudit.estimators.one_run.guesses",
             "import importlib\nx = importlib.import_module('torch')",
         ),
-        ("ground floor", "dpaudit.mechanisms.budget", "from ray.util import metrics"),
+        ("ground floor", "dpaudit.mechanisms.ranges", "from ray.util import metrics"),
         ("front door", "dpaudit", "__all__ = ['audit']"),
         ("front door", "dpaudit", "if TYPE_CHECKING:\n    from dpaudit.errors import SpecError"),
     ],

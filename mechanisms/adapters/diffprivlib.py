@@ -12,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError, require, shortened
 from dpaudit.mechanisms.adapters.other_python import diffprivlib_trainings
-from dpaudit.mechanisms.budget import NOISELESS_EPSILON, require_finite_epsilon
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
+from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_finite_epsilon, require_positive
+from dpaudit.mechanisms.training.recipe import one_of
 from dpaudit.registry import register
 
 PYTHON = "DPAUDIT_DIFFPRIVLIB_PYTHON"
@@ -44,7 +45,7 @@ Learner = Literal[
 
 @register("mechanism", "diffprivlib", source="the package diffprivlib; Holohan et al. (2019), arXiv:1907.02444")
 @dataclass(frozen=True)
-class Diffprivlib:
+class Diffprivlib(NoiseByEpsilon):
     """An estimator of diffprivlib, trained by the library itself and summed up as what it releases.
 
     Data from 0 to 1 (`scale: box` of the game) are brought to `lower` .. `upper`, the range the library is told; rows
@@ -73,20 +74,17 @@ class Diffprivlib:
     relation: Relation = Relation.ADD_REMOVE
     version: str = "0.6.6"
 
+    noiseless_epsilon = 1e4
+
     def __post_init__(self) -> None:
         require_finite_epsilon(self.epsilon)
-        names = tuple(diffprivlib_trainings.RELEASED)
-        require(self.learner in names, f"learner must be one of {', '.join(names)}", learner=self.learner)
+        one_of("learner", self.learner, get_args(Learner))
         require(self.lower < self.upper, "lower must be below upper", lower=self.lower, upper=self.upper)
-        require(self.norm > 0, "norm must be > 0", norm=self.norm)
+        require_positive(self, "norm")
         object.__setattr__(self, "relation", Relation(self.relation))
 
     def claim(self) -> Claim:
         return Claim(self.epsilon, relation=self.relation)
-
-    def without_noise(self) -> Self:
-        """The same with noise that is too small to hide anything."""
-        return replace(self, epsilon=NOISELESS_EPSILON)
 
     def sample_summaries(
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute

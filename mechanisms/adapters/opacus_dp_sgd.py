@@ -17,6 +17,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.protocols import Model
+from dpaudit.mechanisms.ranges import require_delta, require_finite_epsilon, require_positive
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.mechanisms.training.recipe import one_of
 from dpaudit.registry import register
@@ -55,9 +56,9 @@ class OpacusDpSgd:
     model: Network = field(default=Mlp(learning_rate=0.5, momentum=0.0), metadata={"kind": "model"})
 
     def __post_init__(self) -> None:
-        require(0 < self.epsilon < np.inf, "epsilon must be > 0 and finite", epsilon=self.epsilon)
-        require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
-        require(self.clip > 0, "clip must be > 0", clip=self.clip)
+        require_finite_epsilon(self.epsilon)
+        require_delta(self.delta)
+        require_positive(self, "clip")
         one_of("accountant", self.accountant, ACCOUNTANTS)
         one_of("clipping", self.clipping, CLIPPING)
         one_of("grad_sample_mode", self.grad_sample_mode, SAMPLING)
@@ -74,10 +75,7 @@ class OpacusDpSgd:
         return Claim(self.epsilon, self.delta, Relation.ADD_REMOVE)
 
     def claimed_steps(self, rows: int) -> ClaimedSteps:
-        """What Opacus makes of epsilon on so many rows.
-
-        Raises: InputError when Opacus is not installed.
-        """
+        """What Opacus makes of epsilon on so many rows; refused where it is not installed."""
         _privacy_engine()
         batches = math.ceil(rows / self.model.batch_size)
         noise = _noise_multiplier(self.epsilon, self.delta, 1 / batches, self.model.epochs, self.accountant)
@@ -87,7 +85,6 @@ class OpacusDpSgd:
     def show_steps(
         self, train: Examples, canary: StepCanary, *, seed: np.random.SeedSequence, compute: Compute
     ) -> None:
-        """`fit` as it is, while Opacus's optimizers let the canary in and show what they go on with."""
         _privacy_engine()
         with suppress(TrainingError), steps_of_opacus(canary):
             self.fit(train, seed=seed, compute=compute)
@@ -95,15 +92,11 @@ class OpacusDpSgd:
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Trains by Opacus; `validation` is not used.
-
-        Raises: InputError when Opacus is not installed; TrainingError when the weights stop being numbers.
-        """
         engine_class = _privacy_engine()
         import torch
         from torch.utils.data import DataLoader, TensorDataset
 
-        from dpaudit.mechanisms.seeds import spawned, torch_generator
+        from dpaudit.mechanisms.compute import spawned, torch_generator
         from dpaudit.mechanisms.training.inputs import as_array
         from dpaudit.mechanisms.training.network_model import NetworkModel
         from dpaudit.mechanisms.training.parameters import initial
@@ -164,11 +157,9 @@ class OpacusDpSgd:
 def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
     """Inside, every optimizer of Opacus has the canary's gradient among those of the batch, before it clips them.
 
-    The canary is as long, in clips, as the optimizer's own bound of the step says, which adaptive clipping moves.
-
-    The row is appended to `grad_sample`, so of Opacus only the computation of per-example gradients is passed over; in
-    the mode "ghost", which has none, it is added to the sum, clipped. The gradient that is shown is the one the weights
-    are moved by, noise and division done.
+    The canary is as long, in clips, as the optimizer's own bound of the step says, which adaptive clipping moves. It is
+    appended to `grad_sample`; in the mode "ghost", which has none, it is added to the sum, clipped. What is shown is
+    the gradient the weights are moved by, noise and division done.
     """
     import torch
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping

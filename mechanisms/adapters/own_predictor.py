@@ -18,16 +18,15 @@ from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, global_randomness, whole_number
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
 from dpaudit.mechanisms.examples import Examples, Features, own_features
 from dpaudit.mechanisms.language_models.prompts import UNREAD, read_class
 from dpaudit.mechanisms.language_models.transport import LONGEST_ASKED_S, HttpService, Trouble
 from dpaudit.mechanisms.predictors.releases import GaussianArgmax
-from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.ranges import require_positive
 from dpaudit.registry import register
 
-SEND_DATA = 428
-"""Precondition Required: the server has not got these data."""
+SEND_DATA = 428  # Precondition Required: the server has not got these data
 
 
 @register("mechanism", "own-predictor", source="one's own code")
@@ -64,17 +63,14 @@ class OwnPredictor(ClaimedByUser):
             f"predictor must have a method `{wanted}` (`votes` goes with `sigma`, `answer` without)",
             given=location(code),
         )
-        require(self.sigma is None or self.sigma > 0, "sigma must be > 0", sigma=self.sigma)
+        require_positive(self, "sigma")
 
     def without_noise(self) -> OwnPredictor | None:
         """The same without the noise that is added here; None where its own code adds it."""
         return None if self.sigma is None else replace(self, sigma=1e-6)
 
     def answers(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> NDArray[np.int64]:
-        """One full run; its own exceptions pass.
-
-        Raises: InputError when it gives something else than classes, or counts of votes.
-        """
+        """One full run; its own exceptions pass. Refuses what are no classes, or no counts of votes."""
         running, noise = spawned(seed, 2)
         rng = np.random.default_rng(running)
         pair = (own_features(data.features), data.labels.copy())
@@ -96,13 +92,11 @@ class OwnPredictor(ClaimedByUser):
 
 
 def _is_class(answer: object, classes: int) -> bool:
-    """Whether an answer is the number of a class."""
     one = np.asarray(answer)
     return one.shape == () and one.dtype.kind in "iub" and 0 <= int(one) < classes
 
 
 def _rows(queries: Features) -> list[Any]:
-    """Each query by itself: a row of the array, or of the table as a dictionary."""
     rows: list[Any] = queries.to_pylist() if isinstance(queries, pa.Table) else list(own_features(queries))
     return rows
 
@@ -110,13 +104,8 @@ def _rows(queries: Features) -> list[Any]:
 def from_predictor(
     predictor: Callable[..., Any], claim: Claim | None = None, *, sigma: float | None = None, **parameters: Any
 ) -> OwnPredictor:
-    """A private predictor of one's own for an audit; see `OwnPredictor`.
+    """A private predictor of one's own for an audit: `claim` is what one answer promises; see `OwnPredictor`.
 
-    Args:
-        predictor: A class with `answer(query, data, rng)`, or with `votes(queries, data, rng)`.
-        claim: What one answer promises.
-        sigma: Noise that is added to votes.
-        parameters: Keyword arguments it is made with.
     Raises: InputError when it has not the method, or cannot be sent to a worker.
     """
     return OwnPredictor(predictor, parameters, claim, sigma)

@@ -9,6 +9,7 @@ import io
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,10 +20,11 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import location
-from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, checked_probabilities, code_of, global_randomness
+from dpaudit.mechanisms.adapters.user_code import AskedModel, ClaimedByUser, code_of, global_randomness
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
+from dpaudit.mechanisms.ranges import require_delta, require_finite_epsilon
 from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.registry import register
 
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     import torch
 
 _ROWS_AT_ONCE = 4096
-_DIGITS = 4
-"""Digits after the point of a claim for Opacus; it is rounded up, so that the accountant's figure stays below it."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,6 @@ class OwnTorch(ClaimedByUser):
         module: A class or function that makes the module, or where one is: "module:Class".
         train: The loop, or where it is.
         parameters: Keyword arguments of `module`.
-        claimed: What it promises, for a learner; a model needs none.
     """
 
     made_by = "from_torch"
@@ -110,44 +109,33 @@ class OwnTorch(ClaimedByUser):
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Makes a module and runs the loop; `validation` is not used. Its own exceptions pass."""
         import torch
 
         torch.set_num_threads(compute.threads)
         with global_randomness(seed) as number:
             module = self.module(**self.parameters).to(compute.device)
             trained = self.train(module, *_tensors(train, compute), number)
-        return _TorchModel(module if trained is None else trained, train.classes, compute, location(self.train))
+        return _asked(module if trained is None else trained, train, compute, self.train)
 
 
-@dataclass(frozen=True, eq=False)
-class _TorchModel:
-    """A trained module, which gives K logits for each example."""
+def _asked(module: Any, train: Examples, compute: Compute, loop: Any) -> AskedModel:
+    """A trained module, which gives K logits for each example; its probabilities are their softmax."""
+    ask = partial(_softmax_of_logits, module, train.classes, compute)
+    return AskedModel(ask, train.classes, f"the module of {location(loop)}")
 
-    module: Any
-    classes: int
-    compute: Compute  # where it answers
-    code: str  # where the training is
 
-    def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes): the softmax of the logits.
+def _softmax_of_logits(module: Any, classes: int, compute: Compute, features: Features) -> NDArray[np.float64]:
+    import torch
 
-        Raises: InputError when the module does not give K logits.
-        """
-        import torch
-
-        torch.set_num_threads(self.compute.threads)
-        self.module.eval()
-        parts = torch.from_numpy(np.array(as_array(features))).split(_ROWS_AT_ONCE)
-        with torch.no_grad():
-            answers = [self.module(part.to(self.compute.device)).softmax(-1).cpu().double().numpy() for part in parts]
-        answer = np.concatenate(answers) if answers else np.zeros((0, self.classes))
-        who = f"the module of {self.code}"
-        return checked_probabilities(answer, rows=len(features), classes=self.classes, columns=None, code=who)
+    torch.set_num_threads(compute.threads)
+    module.eval()
+    parts = torch.from_numpy(np.array(as_array(features))).split(_ROWS_AT_ONCE)
+    with torch.no_grad():
+        answers = [module(part.to(compute.device)).softmax(-1).cpu().double().numpy() for part in parts]
+    return np.concatenate(answers) if answers else np.zeros((0, classes))
 
 
 def _tensors(examples: Examples, compute: Compute) -> tuple[Any, Any]:
-    """Features and labels as tensors on the unit's device."""
     import torch
 
     features = torch.from_numpy(np.array(as_array(examples.features)))
@@ -158,11 +146,7 @@ def from_torch(module: Any, train: Callable[..., Any], claim: Claim | None = Non
     """A torch module and one's own training loop for an audit; see `OwnTorch`.
 
     Args:
-        module: A class or function that makes it, with fresh weights for each fit; or a module, whose weights each fit
-            starts from.
-        train: `train(module, X, y, seed)`, in place; it may give another module back.
-        claim: What it promises, where it is the mechanism.
-        parameters: Keyword arguments of `module`.
+        module: A class or function that makes it anew for each fit; or a module, whose weights each fit starts from.
     Raises: InputError when these cannot be called so, or not be sent to a worker.
     """
     import torch
@@ -175,9 +159,8 @@ def from_torch(module: Any, train: Callable[..., Any], claim: Claim | None = Non
 class OwnOpacus:
     """A function `train(X, y, seed)` that trains with Opacus and gives (module, privacy engine).
 
-    X are float32 tensors, y classes 0 .. K - 1; the global generators that Opacus draws from are seeded. After each
-    training the engine's accountant is asked what that training spent; one that spent more than is claimed is refused,
-    since the claim would not be about it. (A sample rate depends on the number of rows, so may the privacy spent.)
+    X are float32 tensors, y classes 0 .. K - 1; the global generators that Opacus draws from are seeded. A training
+    that spent more than is claimed, by the engine's accountant, is refused: the claim would not be about it.
 
     Attributes:
         train: The function, or where it is: "module:function".
@@ -194,19 +177,15 @@ class OwnOpacus:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(
-            self.epsilon is None or 0 < self.epsilon < np.inf, "epsilon must be > 0 and finite", epsilon=self.epsilon
-        )
-        require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
+        if self.epsilon is not None:
+            require_finite_epsilon(self.epsilon)
+        require_delta(self.delta)
         if importlib.util.find_spec("opacus") is None:
             raise InputError("this needs the package opacus; install it with `pip install dpaudit[opacus]`")
         object.__setattr__(self, "train", code_of(self.train, field="train", arguments=("X", "y", "seed")))
 
     def claim(self) -> Claim:
-        """(epsilon, delta)-DP under adding or removing one record: the relation of Opacus's accountants.
-
-        Raises: InputError where epsilon was left to the accountant, which nobody has asked.
-        """
+        """(epsilon, delta)-DP under adding or removing one record; refused where nobody has asked the accountant."""
         if self.epsilon is None:
             raise InputError(
                 'from_opacus without an engine and epsilon needs `claim="accountant"` beside the mechanism'
@@ -214,20 +193,14 @@ class OwnOpacus:
         return Claim(self.epsilon, self.delta, Relation.ADD_REMOVE)
 
     def held_to_accountant(self, train: Examples, *, seed: SeedSequence) -> OwnOpacus:
-        """The same with what the accountant says of one training on these rows, made here and now, as its claim.
-
-        Raises: InputError when the function gives something else than a module and an engine, or hardly any noise.
-        """
+        """The same with what the accountant says of one training on these rows, made here and now, as its claim."""
         _, spent = self._trained(train, seed, Compute())
         return replace(self, epsilon=_as_claim(spent, self.delta), rows=len(train))
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Calls the function; `validation` is not used. Its own exceptions pass.
-
-        Raises: InputError when it gives something else than a module and an engine, or spent more than is claimed.
-        """
+        """Calls the function, whose own exceptions pass; refuses what spent more than is claimed."""
         module, spent = self._trained(train, seed, compute)
         claimed = self.claim().epsilon
         require(
@@ -237,10 +210,9 @@ class OwnOpacus:
             'the same size takes a larger share; have the accountant state it (claim="accountant")',
             spent=f"{spent:g}",
         )
-        return _TorchModel(module, train.classes, compute, location(self.train))
+        return _asked(module, train, compute, self.train)
 
     def _trained(self, train: Examples, seed: SeedSequence, compute: Compute) -> tuple[Any, float]:
-        """The module, and what its training spent."""
         import torch
 
         torch.set_num_threads(compute.threads)
@@ -266,14 +238,10 @@ def _spent_epsilon(engine: Any, delta: float) -> float:
 
 
 def _as_claim(spent: float, delta: float) -> float:
-    """Rounded up to 4 digits."""
-    require(
-        math.isfinite(spent),
-        f"Opacus's accountant must give a finite epsilon at delta={delta:g}: this training adds hardly any noise",
-        do="add noise, or give the epsilon that is claimed",
-        spent=spent,
-    )
-    return float(math.ceil(spent * 10**_DIGITS) / 10**_DIGITS)
+    """Rounded up to 4 digits, so that the accountant's figure stays below it."""
+    must = f"Opacus's accountant must give a finite epsilon at delta={delta:g}: this training adds hardly any noise"
+    require(math.isfinite(spent), must, do="add noise, or give the epsilon that is claimed", spent=spent)
+    return float(math.ceil(spent * 10**4) / 10**4)
 
 
 def from_opacus(
@@ -282,9 +250,7 @@ def from_opacus(
     """A training with Opacus for an audit, with the claim its privacy engine's accountant states; see `OwnOpacus`.
 
     Args:
-        train: `train(X, y, seed)`, gives the trained module and its PrivacyEngine.
         engine: The engine of a run of it: epsilon is taken from its accountant, rounded up to 4 digits.
-        delta: At which delta, in (0, 1).
         epsilon: The claim in nats, instead of an engine. With neither, `claim="accountant"` beside the mechanism takes
             what the accountant says of a training on as many rows as the audit's trainings have.
     Raises: InputError when these are no such things.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,15 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.composition import SubsampledGaussian
-from dpaudit.errors import InputError, require
+from dpaudit.errors import InputError
 from dpaudit.given import check_fields
 from dpaudit.locations import location
-from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, checked_probabilities, code_of, global_randomness
+from dpaudit.mechanisms.adapters.user_code import AskedModel, ClaimedByUser, code_of, global_randomness
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.tables import columns
 from dpaudit.mechanisms.protocols import Model
+from dpaudit.mechanisms.ranges import require_delta, require_positive
 from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.registry import register
@@ -27,7 +29,12 @@ from dpaudit.registry import register
 
 @dataclass(frozen=True)
 class _OwnFunction(ClaimedByUser):
-    """A function `train(X, y, seed)` of the user's, and what it promises."""
+    """A function `train(X, y, seed)` of the user's, and what it promises.
+
+    Attributes:
+        train: The function, or where it is: "module:function".
+        parameters: Keyword arguments it is called with besides.
+    """
 
     train: Any
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -42,18 +49,12 @@ class _OwnFunction(ClaimedByUser):
 
 @register("mechanism", "callable", source="one's own code")
 @register("model", "callable", source="one's own code")
-@dataclass(frozen=True)
 class OwnTraining(_OwnFunction):
     """A function `train(X, y, seed)` that gives a trained model: a model inside any learner, or with a claim a learner.
 
     X is a float32 array, or a data frame where columns are categorical (as text); y holds classes 0 .. K - 1; seed is a
     whole number below 2^31, and the global generators of Python, NumPy and torch are seeded as well. What it gives has
     `predict_proba(X)`, or is a function of X: one probability for each example and class.
-
-    Attributes:
-        train: The function, or where it is: "module:function".
-        parameters: Keyword arguments it is called with besides.
-        claimed: What it promises, for a learner; a model needs none.
     """
 
     made_by = "from_callable"
@@ -61,10 +62,7 @@ class OwnTraining(_OwnFunction):
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Calls the function; `validation` is not used. Its own exceptions pass.
-
-        Raises: InputError when what it gives cannot be asked for probabilities.
-        """
+        """Calls the function, whose own exceptions pass; refuses what cannot be asked for probabilities."""
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
         rows = _rows(train.features, train.categorical)
@@ -79,30 +77,12 @@ class OwnTraining(_OwnFunction):
             raise InputError(
                 f"{code} must give something with predict_proba(X), or a function of X, got {type(model).__name__}"
             )
-        return _OwnModel(ask, None if seen is None else np.asarray(seen, np.int64), train, code)
+        answer, seen = partial(_answer, ask, train.categorical), None if seen is None else np.asarray(seen, np.int64)
+        return AskedModel(answer, train.classes, f"the model of {code}", seen)
 
 
-@dataclass(frozen=True, eq=False)
-class _OwnModel:
-    """What one's own training gave."""
-
-    ask: Callable[[Any], Any]
-    columns: NDArray[np.int64] | None  # the class of each column of an answer; None: one for each class of the data
-    train: Examples
-    code: str  # where the training is
-
-    def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes).
-
-        Raises: InputError when the answer has another shape.
-        """
-        return checked_probabilities(
-            self.ask(_rows(features, self.train.categorical)),
-            rows=len(features),
-            classes=self.train.classes,
-            columns=self.columns,
-            code=f"the model of {self.code}",
-        )
+def _answer(ask: Callable[[Any], object], categorical: tuple[str, ...], features: Features) -> object:
+    return ask(_rows(features, categorical))
 
 
 def _rows(features: Features, categorical: tuple[str, ...]) -> Any:
@@ -113,28 +93,18 @@ def _rows(features: Features, categorical: tuple[str, ...]) -> Any:
 def from_callable(train: Callable[..., Any], claim: Claim | None = None, **parameters: Any) -> OwnTraining:
     """A training function `train(X, y, seed)` for an audit; see `OwnTraining`.
 
-    Args:
-        train: Gives something with `predict_proba(X)`, or a function from X to probabilities.
-        claim: What it promises, where it is the mechanism.
-        parameters: Keyword arguments it is called with besides.
     Raises: InputError when it cannot be called so, or not be sent to a worker.
     """
     return OwnTraining(train, parameters, claim)
 
 
 @register("mechanism", "summary", source="one's own code")
-@dataclass(frozen=True)
 class OwnSummary(_OwnFunction):
     """A function `train(X, y, seed)` that trains and gives a vector of numbers, for the game `neighbours`.
 
     X is a float32 array of shape (n, d) that may be written to, y holds classes 0 .. K - 1, seed is a whole number
     below 2^31; the global generators of Python, NumPy and torch are seeded as well. Anything released may go into the
     vector: coefficients, tables, answers. Its length must not depend on the seed.
-
-    Attributes:
-        train: The function, or where it is: "module:function".
-        parameters: Keyword arguments it is called with besides.
-        claimed: What it promises.
     """
 
     made_by = "from_summary"
@@ -142,7 +112,6 @@ class OwnSummary(_OwnFunction):
     def summarise(
         self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
-        """Calls the function; its own exceptions pass."""
         with global_randomness(seed) as number:
             given = self.train(train.features, train.labels, number, **self.parameters)
         return np.asarray(given, np.float64)
@@ -151,10 +120,6 @@ class OwnSummary(_OwnFunction):
 def from_summary(train: Callable[..., Any], claim: Claim | None = None, **parameters: Any) -> OwnSummary:
     """A function `train(X, y, seed) -> vector` for an audit; see `OwnSummary`.
 
-    Args:
-        train: Trains, and gives a vector of numbers.
-        claim: What it promises.
-        parameters: Keyword arguments it is called with besides.
     Raises: InputError when it cannot be called so, or not be sent to a worker.
     """
     return OwnSummary(train, parameters, claim)
@@ -191,14 +156,13 @@ class OwnSteps:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(self.noise_multiplier > 0, "noise_multiplier must be > 0", noise_multiplier=self.noise_multiplier)
-        require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
+        require_positive(self, "noise_multiplier")
+        require_delta(self.delta)
         self.claimed_steps(0)  # checks the others
         arguments = ("X", "y", "seed", "canary")
         object.__setattr__(self, "train", code_of(self.train, field="train", arguments=arguments))
 
     def claim(self) -> Claim:
-        """The curve of all steps, adding or removing a record."""
         curve = SubsampledGaussian(self.noise_multiplier, self.sample_rate, self.steps)
         return Claim.of(curve, relation=Relation.ADD_REMOVE, delta=self.delta)
 
@@ -207,7 +171,6 @@ class OwnSteps:
         return ClaimedSteps(private, self.steps, self.divisor)
 
     def show_steps(self, train: Examples, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
-        """Calls the function; its own exceptions pass."""
         from threadpoolctl import threadpool_limits
 
         with global_randomness(seed) as number, threadpool_limits(compute.threads):
@@ -217,11 +180,8 @@ class OwnSteps:
 def from_steps(train: Callable[..., Any], *, noise_multiplier: float, steps: int, **stated: Any) -> OwnSteps:
     """A loop of DP-SGD `train(X, y, seed, canary)` for an audit step by step; see `OwnSteps`.
 
-    Args:
-        train: Lets the canary into its steps and shows each one's noisy gradient.
-        noise_multiplier: Standard deviation of the noise on a sum over the clip, > 0.
-        steps: How many there are, >= 1.
-        stated: clip, sample_rate, divisor, delta.
+    `stated` are clip, sample_rate, divisor and delta.
+
     Raises: InputError when it cannot be called so, or not be sent to a worker.
     """
     return OwnSteps(train, noise_multiplier, steps, **stated)

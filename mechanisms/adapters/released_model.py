@@ -51,10 +51,7 @@ class ReleasedModel:
     def summarise(
         self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
-        """Weights and logits, shape (P + m K,).
-
-        Raises: InputError when the learner trains no network.
-        """
+        """Weights and logits, shape (P + m K,); refuses a learner that trains no network."""
         model = self.learner.fit(train, seed=seed, compute=compute)
         require(isinstance(model, NetworkModel), "learner must train a network", model=type(model).__name__)
         assert isinstance(model, NetworkModel)

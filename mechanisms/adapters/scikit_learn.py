@@ -8,35 +8,33 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.random import SeedSequence
-from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import has_location
 from dpaudit.mechanisms.adapters.user_code import (
+    AskedModel,
     ClaimedByUser,
-    checked_probabilities,
     code_of,
     global_randomness,
     whole_number,
 )
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.tables import columns, single_class
 from dpaudit.mechanisms.protocols import Model
-from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
 _READS_CATEGORIES = ("HistGradientBoostingClassifier", "LGBMClassifier", "Pipeline")
 """Classes that read pandas' categories themselves, or a pipeline whose steps name the columns."""
-_MAX_CATEGORIES = 100
-"""One-hot columns for each categorical column at most; the rare categories share one."""
+_MAX_CATEGORIES = 100  # One-hot columns for each categorical column at most; the rare categories share one
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,6 @@ class SklearnClassifier(ClaimedByUser):
         categories: How it takes categorical columns: "one-hot"; "native" as pandas' categories; "auto" is native for
             HistGradientBoosting, LightGBM and pipelines, one-hot for others (XGBoost reads categories natively only
             with enable_categorical=True).
-        claimed: What it promises, for a learner; a model needs none.
     """
 
     made_by = "from_sklearn"
@@ -178,7 +175,6 @@ class SklearnClassifier(ClaimedByUser):
         _check(self.make())
 
     def make(self) -> Any:
-        """A new, unfitted estimator."""
         try:
             return Settings(self.estimator, self.parameters).make()
         except (TypeError, ValueError) as err:
@@ -188,7 +184,6 @@ class SklearnClassifier(ClaimedByUser):
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Fits a new estimator; `validation` is not used. Its own exceptions pass."""
         from sklearn.exceptions import ConvergenceWarning
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -202,7 +197,8 @@ class SklearnClassifier(ClaimedByUser):
             warnings.simplefilter("ignore", ConvergenceWarning)
             warnings.simplefilter("ignore", FutureWarning)  # n_jobs, where an estimator is about to drop it
             estimator.fit(reader.read(train.features), labels)
-        return SklearnModel(estimator, reader, present, train.classes)
+        code = f"{type(estimator).__name__}.predict_proba"
+        return AskedModel(partial(_answer, estimator, reader), train.classes, code, present)
 
     def _native(self) -> bool:
         names = {kind.__name__ for kind in self.estimator.__mro__}
@@ -230,20 +226,8 @@ class SklearnClassifier(ClaimedByUser):
         )
 
 
-@dataclass(frozen=True, eq=False)
-class SklearnModel:
-    """A fitted estimator."""
-
-    estimator: Any  # scikit-learn's own object
-    reader: _Reader
-    present: NDArray[np.int64]  # the classes it was trained on, in the order of its columns
-    classes: int  # of the data; those it was not trained on have probability 0
-
-    def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes)."""
-        answer = self.estimator.predict_proba(self.reader.read(features))
-        name = f"{type(self.estimator).__name__}.predict_proba"
-        return checked_probabilities(answer, rows=len(features), classes=self.classes, columns=self.present, code=name)
+def _answer(estimator: Any, reader: _Reader, features: Features) -> object:
+    return estimator.predict_proba(reader.read(features))
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,7 +287,6 @@ def from_sklearn(
         estimator: An unfitted classifier with `predict_proba`, or its class. It is not changed, and its `random_state`
             is not used: seeds come from the plan.
         claim: What it promises, where it is the mechanism: `Claim(inf)` for an ordinary one.
-        categories: How it takes categorical columns, see `SklearnClassifier`.
     Raises: InputError when it is no such classifier.
     """
     if isinstance(estimator, type):

@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,19 +18,21 @@ from dpaudit.claims import Claim
 from dpaudit.errors import InputError, UnknownNameError, require
 from dpaudit.locations import has_location, located, location
 from dpaudit.mechanisms.compute import TrainingError
+from dpaudit.mechanisms.examples import Features
 
 
 class ClaimedByUser:
-    """Somebody else's code, audited against the claim that its user gave."""
+    """Somebody else's code, audited against the claim that its user gave.
+
+    Attributes:
+        claimed: What it promises, for a learner; a model needs none.
+    """
 
     made_by: ClassVar[str]  # what a user calls to make one
     claimed: Claim | None
 
     def claim(self) -> Claim:
-        """The claim it was given.
-
-        Raises: InputError when it has none.
-        """
+        """The claim it was given; refused where it has none."""
         if self.claimed is None:
             raise InputError(
                 f"a mechanism made by {self.made_by} needs a claim: {self.made_by}(..., claim=Claim(epsilon, delta, "
@@ -41,13 +44,10 @@ class ClaimedByUser:
 def code_of(
     given: object, *, field: str, arguments: tuple[str, ...] | None = None, parameters: Collection[str] = ()
 ) -> Callable[..., Any]:
-    """A class or function, given as it is or as "module:name".
+    """A class or function, given as it is or as "module:name"; `field` is its name in messages.
 
-    Args:
-        given: What was given.
-        field: Its name, for messages.
-        arguments: The positional arguments it is going to be called with; None does not look.
-        parameters: The keyword arguments besides.
+    Where the positional `arguments` are given, it must take them, and the keyword arguments `parameters`.
+
     Raises: InputError when it cannot be imported, called so, or sent to a worker.
     """
     import cloudpickle  # type: ignore[import-untyped]
@@ -80,10 +80,7 @@ def whole_number(seed: SeedSequence) -> int:
 
 @contextmanager
 def global_randomness(seed: SeedSequence) -> Iterator[int]:
-    """Inside, what draws from the global generators of Python, NumPy and torch (once imported) draws from `seed`.
-
-    It gives the seed as a `whole_number`. States are put back afterwards, so that nobody else's draws depend on this.
-    """
+    """Inside, the global generators of Python, NumPy and torch draw from `seed`; gives it as a number."""
     python, numpy, torch_seed = (int(word) for word in seed.generate_state(3))
     torch = sys.modules.get("torch")
     states = random.getstate(), np.random.get_state(), None if torch is None else torch.get_rng_state()
@@ -102,31 +99,30 @@ def global_randomness(seed: SeedSequence) -> Iterator[int]:
             torch.set_rng_state(states[2])
 
 
-def checked_probabilities(
-    answer: object, *, rows: int, classes: int, columns: NDArray[np.int64] | None, code: str
-) -> NDArray[np.float64]:
-    """Class probabilities of shape (rows, classes), each row summing to 1.
+@dataclass(frozen=True, eq=False)
+class AskedModel:
+    """A model that is not ours: what it answers is held to be probabilities."""
 
-    Args:
-        answer: What the code gave: shape (rows, classes), or one column for each class it saw in training.
-        rows: How many examples it was asked about.
-        classes: Number of classes K of the data.
-        columns: The class of each column; None = there is one column for each of the K classes, in order.
-        code: What gave it, for messages.
-    Raises: InputError when it has another shape; TrainingError when it holds something that is no probability.
-    """
-    given = np.asarray(answer, dtype=np.float64)
-    expected = classes if columns is None else len(columns)
-    require(
-        given.shape == (rows, expected),
-        f"{code} must give one probability for each example and class, an array of shape ({rows}, {expected})",
-        shape=given.shape,
-    )
-    if not (np.isfinite(given).all() and (given >= 0).all() and (given.sum(axis=1) > 0).all()):
-        raise TrainingError(f"{code} gave numbers that are no probabilities (negative, NaN, infinite or all 0)")
-    probabilities = given
-    if columns is not None:
-        probabilities = np.zeros((rows, classes))
-        probabilities[:, columns] = given
-    normalised: NDArray[np.float64] = probabilities / probabilities.sum(axis=1, keepdims=True)
-    return normalised
+    ask: Callable[[Features], object]
+    classes: int  # of the data, K
+    code: str  # what answers, for messages
+    columns: NDArray[np.int64] | None = None  # the class of each column of an answer; None: all K in order
+
+    def probabilities(self, features: Features) -> NDArray[np.float64]:
+        """Class probabilities, shape (n, classes), each row summing to 1.
+
+        Raises: InputError for an answer of another shape; TrainingError for one that holds what is no probability.
+        """
+        given = np.asarray(self.ask(features), dtype=np.float64)
+        expected = len(features), self.classes if self.columns is None else len(self.columns)
+        must = f"{self.code} must give one probability for each example and class, an array of shape {expected}"
+        require(given.shape == expected, must, shape=given.shape)
+        if not (np.isfinite(given).all() and (given >= 0).all() and (given.sum(axis=1) > 0).all()):
+            raise TrainingError(
+                f"{self.code} gave numbers that are no probabilities (negative, NaN, infinite or all 0)"
+            )
+        probabilities = given
+        if self.columns is not None:
+            probabilities = np.zeros((len(features), self.classes))
+            probabilities[:, self.columns] = given
+        return np.asarray(probabilities / probabilities.sum(axis=1, keepdims=True))

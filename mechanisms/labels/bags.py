@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Features
 
-LEFT_OUT = -1
-"""The bag of an example that nothing is released about."""
+LEFT_OUT = -1  # The bag of an example that nothing is released about
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_finite_epsilon
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import Bags
+from dpaudit.mechanisms.ranges import require_finite_epsilon
 from dpaudit.registry import register
 
 Rest = Literal["left-out", "smaller-bag"]
@@ -56,12 +56,10 @@ class Aggregation(ABC):
         """What is released of each label's count in each bag; shape (B, classes) to (B, classes)."""
 
     def targets(self, released: Floats) -> Floats:
-        """Proportions for a model to match, shape (B, classes)."""
         return np.asarray(released / released.sum(axis=1, keepdims=True))
 
 
 @register("mechanism", "llp", source="Busa-Fekete et al. (2024), section 2, LLP; exact label proportions")
-@dataclass(frozen=True)
 class LabelProportions(Aggregation):
     """Releases how often each label is in each bag, exactly; hides nothing of a bag whose labels are all the same.
 
@@ -73,7 +71,6 @@ class LabelProportions(Aggregation):
         return Claim(math.inf)
 
     def release_counts(self, counts: Ints, *, rng: np.random.Generator) -> Floats:
-        """The counts themselves; shape (B, classes) to (B, classes)."""
         return counts.astype(np.float64)
 
     def log_likelihood(self, released: Floats, size: int) -> Floats:
@@ -101,7 +98,7 @@ class NoisyAggregation(Aggregation):
         return Claim(self.epsilon)
 
     def release_counts(self, counts: Ints, *, rng: np.random.Generator) -> Floats:
-        """Noisy counts that sum to the bag's size; shape (B, 2) to (B, 2). Refuses more than two classes."""
+        """Noisy counts that sum to the bag's size; refuses more than two classes."""
         classes = counts.shape[1]
         require(classes == 2, f"{type(self).__name__} is for two classes", classes=classes, do="use llp, or merge some")
         sizes = counts.sum(axis=1)
@@ -119,7 +116,6 @@ class NoisyAggregation(Aggregation):
 
 
 @register("mechanism", "llp-laplace", source="Busa-Fekete et al. (2024), section 4, LLP+Lap")
-@dataclass(frozen=True)
 class LaplaceProportions(NoisyAggregation):
     """Adds Laplace noise of scale 1/eps to each bag's count of positives (of two classes)."""
 
@@ -131,7 +127,6 @@ class LaplaceProportions(NoisyAggregation):
         return self._by_distance(released, size)
 
     def targets(self, released: Floats) -> Floats:
-        """Noisy proportions cut to [0, 1]."""
         return np.clip(super().targets(released), 0.0, 1.0)
 
 

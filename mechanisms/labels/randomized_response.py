@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
-from dpaudit.mechanisms.budget import require_epsilon
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import Bags
+from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_epsilon
 from dpaudit.registry import register
 
 
 @register("mechanism", "randomized-response", source="Warner (1965), J. Am. Stat. Assoc. 60(309)")
 @dataclass(frozen=True)
-class RandomizedResponse:
+class RandomizedResponse(NoiseByEpsilon):
     """Keeps a label with probability e^eps / (e^eps + K - 1), else draws one of the others.
 
-    Exactly epsilon-label-DP, and no less: the odds of a released label under two true labels are e^eps where they
-    differ.
+    Exactly epsilon-label-DP: the odds of a released label under two true labels are e^eps where they differ.
 
     Attributes:
         epsilon: Privacy loss in nats, > 0; `inf` releases the labels as they are.
@@ -37,12 +35,7 @@ class RandomizedResponse:
         """(epsilon, 0)-label-DP, tight."""
         return Claim(self.epsilon)
 
-    def without_noise(self) -> Self:
-        """The same, with labels released as they are."""
-        return replace(self, epsilon=math.inf)
-
     def keep(self, classes: int) -> float:
-        """Probability that a label is released as it is."""
         return 1 / (1 + (classes - 1) * math.exp(-self.epsilon))
 
     def transition(self, classes: int) -> NDArray[np.float64]:
@@ -51,30 +44,23 @@ class RandomizedResponse:
         return np.where(np.eye(classes, dtype=bool), keep, math.exp(-self.epsilon) * keep)
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """One private label for each label in 0 .. classes - 1; shape (n,) to (n,)."""
         changed = rng.random(labels.shape) >= self.keep(classes)
         steps = rng.integers(1, classes, size=labels.shape)  # to any other label, equally likely
         return np.where(changed, (labels + steps) % classes, labels)
 
     def bags(self, train: Examples, *, rng: np.random.Generator) -> Bags:
-        """Each example by itself: a release for each."""
         return Bags(np.arange(len(train)))
 
     def release_counts(self, counts: NDArray[np.int64], *, rng: np.random.Generator) -> NDArray[np.float64]:
-        """The released labels of bags of one as counts; shape (n, classes) to (n, classes)."""
         classes = counts.shape[1]
         return np.eye(classes)[self.release(counts.argmax(axis=1), classes=classes, rng=rng)]
 
     def log_likelihood(self, released: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-        """Log-likelihood of the two labels given the released one, up to a constant; shape (n,) to (n, 2)."""
         differs = released[:, None] != np.arange(size + 1)
         return np.where(differs, -self.epsilon, 0.0)
 
     def targets(self, released: NDArray[np.float64]) -> NDArray[np.float64]:
-        """One row of weights for each example, of sum 1, some below 0, whose mean over releases is the true label.
-
-        With them a loss that is linear in the target is the debiased one: rows of the inverse of `transition`.
-        """
+        """One row of weights for each example, some below 0, whose mean over releases is the true label."""
         classes = released.shape[1]
         keep = self.keep(classes)
         flip = math.exp(-self.epsilon) * keep  # to one certain other label

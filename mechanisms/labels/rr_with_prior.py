@@ -7,24 +7,21 @@ label keeps epsilon-label-DP; the rule here maximises the probability that the l
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
+from dpaudit.mechanisms.ranges import NoiseByEpsilon
 from dpaudit.registry import register
 
 
 def best_k(prior: NDArray[np.float64], epsilon: float) -> NDArray[np.int64]:
     """How many of the most likely labels to answer among, so that the true one is released most often, shape (n,).
 
-    k* maximises e^eps / (e^eps + k - 1) times the sum of the k largest weights, and is the smallest of equally good
-    ones. Weights >= 0 in rows, shape (n, K); their scale is ignored.
-
-    Source: Ghazi et al. (2021), arXiv:2102.06062, RRWithPrior.
+    k* maximises e^eps / (e^eps + k - 1) times the sum of the k largest weights >= 0 of a row, shape (n, K).
     """
     _check(prior, epsilon)
     likely_first = -np.sort(-prior, axis=1)
@@ -38,11 +35,8 @@ def rr_with_prior(
 ) -> NDArray[np.int64]:
     """One private label for each label: randomised response among its k* most likely labels.
 
-    A label among the candidates is kept with probability e^eps / (e^eps + k* - 1), else replaced by another candidate;
-    a label outside them is replaced by any candidate. Equally likely labels are ordered by class index. The prior has
-    rows of weights >= 0, shape (n, K), each independent of its own label; epsilon may be `inf`.
-
-    Source: Ghazi et al. (2021), arXiv:2102.06062, RRTop-k and RRWithPrior.
+    A label among them is kept with probability e^eps / (e^eps + k* - 1), else replaced by another one of them; a label
+    outside by any. The prior has rows of weights >= 0, shape (n, K), each independent of its own label.
     """
     k = best_k(prior, epsilon)
     require(len(labels) == len(prior), "labels and prior must have as many rows", labels=len(labels), prior=len(prior))
@@ -57,11 +51,10 @@ def rr_with_prior(
 
 @register("mechanism", "rr-with-prior", source="Ghazi et al. (2021), arXiv:2102.06062, RRWithPrior")
 @dataclass(frozen=True)
-class RRWithPrior:
+class RRWithPrior(NoiseByEpsilon):
     """Randomised response among the classes that a public class prior finds likely.
 
     Attributes:
-        epsilon: Privacy loss in nats, > 0.
         prior: Weight >= 0 of each class, the same for every example; public.
     """
 
@@ -76,12 +69,7 @@ class RRWithPrior:
         """(epsilon, 0)-label-DP; tight when more than one class is answered, else nothing is revealed."""
         return Claim(self.epsilon)
 
-    def without_noise(self) -> Self:
-        """The same, with labels released as they are."""
-        return replace(self, epsilon=math.inf)
-
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """One private label for each label; shape (n,) to (n,)."""
         require(len(self.prior) == classes, f"prior must hold {classes} weights", weights=len(self.prior))
         rows = np.broadcast_to(np.array(self.prior), (len(labels), classes))
         return rr_with_prior(labels, rows, self.epsilon, rng)

@@ -25,18 +25,15 @@ from typing import Any
 
 from dpaudit.errors import InputError, printable, require, shortened
 
-_FARTHEST_S = 86_400.0
-"""A moment farther away than this was not written by a request that waited for its turn."""
-_MAX_BYTES = 1 << 30
-"""Of a file that one process has written: more than all answers of a large audit."""
+_FARTHEST_S = 86_400.0  # A moment farther away than this was not written by a request that waited for its turn
+_MAX_BYTES = 1 << 30  # Of a file that one process has written: more than all answers of a large audit
 
 
 class AnswerStore:
     """The answers in one folder, by key, and a journal of what went wrong on the way to them.
 
-    Lines that are no answers are left where they are and not used: their questions are asked again. Which they are is
-    noted in a file beside them, and said by whoever finds them first. The folder is made where it is not there; one
-    that others can write in is refused: their answers would be taken for the model's.
+    Lines that are no answers are not used, which is noted in a file beside them and said by whoever finds them first. A
+    folder that others can write in is refused: their answers would be taken for the model's.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -62,13 +59,11 @@ class AnswerStore:
             self._known[key] = dict(answer)
 
     def note(self, key: str, what: str, attempt: int) -> None:
-        """Writes down what went wrong with a question at its so-manieth attempt."""
         self._append("trouble", {"key": key, "what": what, "attempt": attempt})
 
     def _append(self, kind: str, record: Mapping[str, Any]) -> None:
         line = json.dumps({**record, "at": round(time.time(), 3)}).encode() + b"\n"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = os.open(self._folder / f"{kind}-{self._own}", flags, 0o600)
+        file = _open_regular(self._folder / f"{kind}-{self._own}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             os.write(file, line)
         finally:

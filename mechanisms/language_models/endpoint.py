@@ -85,7 +85,7 @@ class Endpoint(HttpService):
             raise InputError("extra must hold plain values, as JSON has them") from None
 
     def complete(self, prompts: Sequence[str]) -> list[Completion]:
-        """One completion for each prompt, in their order; see `LanguageModel`.
+        """See `LanguageModel`.
 
         Raises: InputError when the key is missing, the estimate exceeds `most_cost`, or the server turns everything
             away (a wrong key, address or model); what was answered until then is kept.
@@ -108,7 +108,6 @@ class Endpoint(HttpService):
         return [found[prompt] for prompt in prompts]
 
     def expected(self, prompts: Sequence[str]) -> Expected:
-        """What `complete` is going to take; asks nothing."""
         keys = {prompt: self._key(prompt) for prompt in prompts}
         folder = self._folder()
         known = AnswerStore(folder).known(keys.values()) if folder.is_dir() else {}
@@ -119,7 +118,6 @@ class Endpoint(HttpService):
         return math.ceil(len(prompt) / CHARACTERS_PER_TOKEN) + self.max_tokens
 
     def body(self, prompts: Sequence[str]) -> dict[str, Any]:
-        """The request for these prompts."""
         if self.style == "chat":
             content: dict[str, Any] = {"messages": [{"role": "user", "content": prompts[0]}]}
         else:
@@ -129,7 +127,6 @@ class Endpoint(HttpService):
 
     @property
     def address(self) -> str:
-        """Where requests go."""
         parts = urlsplit(self.url)  # what stands behind a question mark stays behind
         last = "/chat/completions" if self.style == "chat" else "/completions"
         return urlunsplit(parts._replace(path=parts.path.rstrip("/") + last))
@@ -175,7 +172,6 @@ class _Asking:
         self._useless = ""
 
     def ask(self, prompts: Sequence[str], keys: Mapping[str, str]) -> dict[str, Completion]:
-        """A completion for each prompt."""
         size = self.endpoint.prompts_per_request
         batches = [prompts[first : first + size] for first in range(0, len(prompts), size)]
         with ThreadPoolExecutor(min(self.endpoint.parallel, len(batches))) as pool:

@@ -9,9 +9,10 @@ from functools import lru_cache
 from typing import Any
 
 from dpaudit.consent import PATH
-from dpaudit.errors import InputError, require
+from dpaudit.errors import require
 from dpaudit.mechanisms.language_models.protocol import CHARACTERS_PER_TOKEN, Completion, Expected
 from dpaudit.mechanisms.models.transformer_fine_tune import loaded
+from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.registry import register
 
 
@@ -40,14 +41,10 @@ class LocalTransformer:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        require(self.max_tokens >= 1, "max_tokens must be >= 1", max_tokens=self.max_tokens)
-        require(self.batch >= 1, "batch must be >= 1", batch=self.batch)
+        require_at_least(1, self, "max_tokens", "batch")
 
     def complete(self, prompts: Sequence[str]) -> list[Completion]:
-        """One completion for each prompt, in their order; see `LanguageModel`.
-
-        Raises: InputError when transformers or the folder is missing, or a prompt is longer than the model reads.
-        """
+        """See `LanguageModel`; refuses a prompt that is longer than the model reads."""
         import torch
 
         tokenizer, module = _held(self.path, self.device, self.dtype)
@@ -77,7 +74,6 @@ class LocalTransformer:
         return [Completion(texts[prompt]) for prompt in prompts]
 
     def expected(self, prompts: Sequence[str]) -> Expected:
-        """Tokens by the length of the prompts; nothing is loaded."""
         different = dict.fromkeys(prompts)
         read = sum(math.ceil(len(prompt) / CHARACTERS_PER_TOKEN) for prompt in different)
         return Expected(len(different), 0, len(different), read, len(different) * self.max_tokens, None, 0.0)
@@ -93,15 +89,9 @@ class LocalTransformer:
 @lru_cache(maxsize=1)
 def _held(path: str, device: str, dtype: str) -> tuple[Any, Any]:
     """The tokenizer and the model: one at a time is held in a process."""
-    try:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-    except ImportError as err:
-        raise InputError(
-            "local-transformer needs the package transformers; install it with `pip install dpaudit[text]`"
-        ) from err
     import torch
 
     kind = getattr(torch, dtype, None)
     require(isinstance(kind, torch.dtype), "dtype must be one of torch's", dtype=dtype)
-    module = loaded(AutoModelForCausalLM, path, dtype=kind)
-    return loaded(AutoTokenizer, path), module.to(device).eval()
+    module = loaded("AutoModelForCausalLM", path, dtype=kind)
+    return loaded("AutoTokenizer", path), module.to(device).eval()

@@ -28,7 +28,6 @@ class Teacher:
         )
 
     def about(self, query: str) -> str:
-        """The whole prompt about one text."""
         return f"{self.head}\nText: {_one_line(query)}\nAnswer:"
 
     def as_record(self) -> str:
@@ -60,10 +59,7 @@ class Task:
         return tuple(map(str, range(len(self.names))))
 
     def teacher(self, shots: Sequence[tuple[str, int]]) -> Teacher:
-        """The instruction and examples, texts with their classes: an honest teacher, or one whose examples lie.
-
-        A record that is a whole teacher is that teacher (see `Teacher.as_record`).
-        """
+        """The instruction, and texts with their classes; a record that is a whole teacher is that teacher."""
         whole = next((text for text, _ in shots if text.startswith(_WHOLE)), None)
         return self.mapped(range(len(self.names)), shots) if whole is None else Teacher(whole[len(_WHOLE) :])
 
@@ -99,8 +95,7 @@ _TASKS = {
 }
 """The paper's four tasks. It prints the words of ag-news and says that the others' are similar."""
 
-UNREAD = -1
-"""In place of a class where the words name none, or more than one."""
+UNREAD = -1  # In place of a class where the words name none, or more than one
 
 _WRAPPING = " \t*_`'\"“”‘’"
 _ENDS = ".,;:!)]"
@@ -109,9 +104,8 @@ _ENDS = ".,;:!)]"
 def read_class(text: str | None, labels: Sequence[str], names: Sequence[str] = ()) -> int:
     """The position of the one label that the first line of an answer consists of; `UNREAD` for anything else.
 
-    A line may begin with "Answer:" and end with a full stop, be in quotes, and give label and name together where they
-    agree: "1", "Answer: 1.", "Sports", "1 (Sports)". What follows the first line, a base model's own next question, is
-    not looked at. "0 or 1", "class 1", "10" for "1" and an empty line are unread; case does not matter.
+    Read are "1", "Answer: 1.", "Sports", "1 (Sports)" where these agree, in quotes or not, in capitals or not; not
+    "0 or 1", "class 1", "10" for "1". A base model writes its own next question behind the first line.
     """
     lines = (text or "").strip().splitlines()
     if not lines:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from dpaudit.mechanisms.examples import Examples
 
-CHARACTERS_PER_TOKEN = 3.5
-"""On the high side of what English takes; a server's own count is kept with each answer."""
+CHARACTERS_PER_TOKEN = 3.5  # On the high side of what English takes; a server's own count is kept with each answer
 
 
 class PublicData(Protocol):

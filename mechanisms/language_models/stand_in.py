@@ -16,6 +16,7 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.language_models.protocol import Completion, Expected, PublicData
 from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
+from dpaudit.mechanisms.ranges import require_positive
 from dpaudit.registry import register
 
 BUCKETS = 1 << 15
@@ -48,7 +49,7 @@ class StandIn:
 
     def __post_init__(self) -> None:
         require(self.habit >= 0 and self.likeness >= 0, "habit and likeness must be >= 0", habit=self.habit)
-        require(self.penalty > 0, "penalty must be > 0", penalty=self.penalty)
+        require_positive(self, "penalty")
 
     def complete(self, prompts: Sequence[str]) -> list[Completion]:
         weights, bias = _learned(self.public, self.penalty)
@@ -79,7 +80,6 @@ class StandIn:
 
 @lru_cache(maxsize=1 << 14)
 def _words(text: str) -> list[int]:
-    """The different words of a text, hashed."""
     return sorted({zlib.crc32(word.encode()) % BUCKETS for word in re.findall(r"\w+", text.lower())})
 
 

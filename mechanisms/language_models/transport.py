@@ -28,8 +28,7 @@ from urllib.parse import quote, urlsplit
 from dpaudit.consent import ADDRESS, VARIABLE
 from dpaudit.errors import InputError, printable, require, shortened
 
-LONGEST_ASKED_S = 600.0
-"""More than a server may make everybody wait by its Retry-After."""
+LONGEST_ASKED_S = 600.0  # More than a server may make everybody wait by its Retry-After
 _MAX_BYTES = 8 << 20
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 _SHORTEST = 8
@@ -39,14 +38,11 @@ _PRIVATE = tuple(
     map(ipaddress.ip_network, ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"))
 )
 """Networks of one's own, to which one's own name servers give names."""
-_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
-"""IPv4 addresses as networks without IPv4 write them."""
+_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")  # IPv4 addresses as networks without IPv4 write them
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
-_AGAIN = (408, 409, 425, 429)
-"""Beside all of 500 and above."""
-_USELESS = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)
-"""Whoever gets one of these gets it for every request."""
+_AGAIN = (408, 409, 425, 429)  # Beside all of 500 and above
+_USELESS = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)  # Whoever gets one of these gets it for every request
 
 
 @dataclass(frozen=True)
@@ -97,10 +93,7 @@ class HttpService:
             require(0 < value < math.inf, f"{name} must be > 0 and finite", given=value)
 
     def key(self) -> str:
-        """The key, never shown; "" where no variable is named.
-
-        Raises: InputError, without the key, when the variable is not set or cannot be sent.
-        """
+        """The key, never shown; "" where no variable is named. Refused where it is not set or cannot be sent."""
         if not self.key_variable:
             return ""
         key, variable = os.environ.get(self.key_variable, "").strip(), self.key_variable
@@ -111,15 +104,32 @@ class HttpService:
         return key
 
     def send(self, url: str, body: Mapping[str, Any], *, key: str) -> Mapping[str, Any] | Trouble:
-        """One attempt of a request, see `post`."""
-        return post(
-            url,
-            body,
-            key=key,
-            variable=self.key_variable,
-            timeout_s=self.timeout_s,
-            private_network=self.private_network,
-        )
+        """Sends JSON, gives the JSON that came back; redirections are not followed, since the key would go with them.
+
+        The time is for connecting, for each wait for bytes, and for all of them together.
+        """
+        deadline = time.monotonic() + self.timeout_s
+        request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        if key:
+            request.add_unredirected_header("Authorization", f"Bearer {key}")
+        try:
+            with _opener(self.private_network, _proxy(url)).open(request, timeout=self.timeout_s) as response:
+                answer = _read(response, deadline)
+        except urllib.error.HTTPError as err:
+            with err:
+                return _refused(err, key, self.key_variable)
+        except (OSError, http.client.HTTPException) as err:
+            reason = err.reason if isinstance(err, urllib.error.URLError) else err
+            if isinstance(reason, TimeoutError):
+                return Trouble(f"timed out after {self.timeout_s:g} s")
+            if isinstance(reason, _InsideError):
+                return Trouble(INSIDE, again=False, useless=True)
+            return Trouble(f"{'connection lost' if reason is err else 'no connection'} ({type(reason).__name__})")
+        try:
+            found = json.loads(_without_key(answer.decode(), key, self.key_variable))
+        except ValueError:
+            return Trouble("answer is no JSON")
+        return found if isinstance(found, dict) else Trouble("answer is no JSON object")
 
 
 def _without_key(text: str, key: str, variable: str) -> str:
@@ -133,9 +143,7 @@ def _without_key(text: str, key: str, variable: str) -> str:
 
 
 def require_url(url: str, *, sends_key: bool, plain_http: bool) -> None:
-    """Refuses, without showing it, an address with a password in it, one that is not what it seems, and one that a key
-    would be sent to in the open.
-    """
+    """Refuses, without showing it, an address that is not what it seems, or that a key or password would be open in."""
     require("$" not in url, "url must be written out: `$NAME` is looked up in paths only, never in an address")
     try:
         parts = urlsplit(url)
@@ -189,43 +197,6 @@ def named(host: str, address: Address, *, private_network: bool) -> bool:
     return private_network and any(_meant(address) in network for network in _PRIVATE)
 
 
-def post(
-    url: str, body: Mapping[str, Any], *, key: str, variable: str, timeout_s: float, private_network: bool = False
-) -> Mapping[str, Any] | Trouble:
-    """Sends JSON, gives the JSON that came back; redirections are not followed, since the key would go with them.
-
-    Args:
-        variable: The environment variable that stands for the key in whatever is given back.
-        timeout_s: For connecting, for each wait for bytes, and for all of them together.
-        private_network: Whether the host's name may lead to a network of one's own.
-    """
-    started = time.monotonic()
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    if key:
-        request.add_unredirected_header("Authorization", f"Bearer {key}")
-    try:
-        with _opener(private_network, _proxy(url)).open(request, timeout=timeout_s) as response:
-            answer = _read(response, started + timeout_s)
-    except urllib.error.HTTPError as err:
-        with err:
-            return _refused(err, key, variable)
-    except TimeoutError:
-        return Trouble(f"timed out after {timeout_s:g} s")
-    except urllib.error.URLError as err:
-        if isinstance(err.reason, TimeoutError):
-            return Trouble(f"timed out after {timeout_s:g} s")
-        if isinstance(err.reason, _InsideError):
-            return Trouble(INSIDE, again=False, useless=True)
-        return Trouble(f"no connection ({type(err.reason).__name__})")
-    except (OSError, http.client.HTTPException) as err:
-        return Trouble(f"connection lost ({type(err).__name__})")
-    try:
-        found = json.loads(_without_key(answer.decode(), key, variable))
-    except ValueError:
-        return Trouble("answer is no JSON")
-    return found if isinstance(found, dict) else Trouble("answer is no JSON object")
-
-
 INSIDE = (
     "its name leads to an address of this machine or of a network around it; write that address in url, or set "
     "private_network: true where it is a server of your own network"
@@ -277,10 +248,7 @@ class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
 
 
 def _proxy(url: str) -> str:
-    """The environment's proxy for a url; "" where there is none, and for what a proxy must not see or look up.
-
-    Over http it would read the key, and what is named by its address is meant from here.
-    """
+    """The environment's proxy for a url, or "": over http it would read the key, an address is meant from here."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme != "https" or host in _LOCAL or _literal(host) is not None or urllib.request.proxy_bypass(host):

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpaudit.claims import Claim
-from dpaudit.mechanisms.budget import require_finite_epsilon
+from dpaudit.mechanisms.compute import spawned
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.models.networks import Network, SmallCnn, require_network
-from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training.recipe import Recipe, TrainingTask
+from dpaudit.mechanisms.ranges import require_finite_epsilon
+from dpaudit.mechanisms.training.recipe import TrainingTask
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.training.losses import Loss
+    from dpaudit.mechanisms.training.compute.kernels import Loss
 
 
 @register("mechanism", "alibi", source="Malek et al. (2021), arXiv:2106.03408, ALIBI")
@@ -45,29 +44,18 @@ class Alibi(StackTrainer):
         require_network(self.model, of="alibi")
 
     def claim(self) -> Claim:
-        """(epsilon, 0)-label-DP."""
         return self.labels().claim()
 
     def labels(self) -> OneHotLaplace:
-        """What releases the labels."""
         return OneHotLaplace(self.epsilon)
 
-    @property
-    def recipe(self) -> Recipe:
-        """The model's."""
-        return self.model
-
     def loss(self) -> Loss:
-        """Cross-entropy with the posterior of the label."""
-        from dpaudit.mechanisms.training.losses import Alibi as AlibiLoss
+        from dpaudit.mechanisms.training.compute.kernels import Alibi as AlibiLoss
 
         return AlibiLoss()
 
-    def released(self, tasks: Sequence[TrainingTask], *, classes: int) -> Sequence[TrainingTask]:
-        """The tasks with the evidence of noisy labels, drawn for each task, in place of the labels."""
-        return [self._released(task, classes) for task in tasks]
-
-    def _released(self, task: TrainingTask, classes: int) -> TrainingTask:
+    def released(self, task: TrainingTask, classes: int) -> TrainingTask:
+        """The task with the evidence of noisy labels in place of the labels."""
         noise, training = spawned(task.seed, 2)
         mechanism = self.labels()
         true = np.asarray(task.labels, np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.rr_with_prior import rr_with_prior
-from dpaudit.mechanisms.models.tables import MISSING, CatBoost
+from dpaudit.mechanisms.models.tables import CatBoost, columns
 from dpaudit.mechanisms.protocols import Model, Trainer
-from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.ranges import require_at_least, require_positive
 from dpaudit.registry import register
 
-CLUSTERED_AT_MOST = 100_000
-"""Examples that k-means looks at; the others join the nearest centre."""
+CLUSTERED_AT_MOST = 100_000  # Examples that k-means looks at; the others join the nearest centre
 
 
 @runtime_checkable
@@ -33,7 +32,6 @@ class Embedder(Protocol):
 
     def embed(self, features: Features, categorical: tuple[str, ...]) -> NDArray[np.float64]:
         """One vector for each example, shape (n, d)."""
-        ...
 
 
 @register("embedder", "numbers", source="stand-in: how the tables of arXiv:2511.14084 were clustered is not published")
@@ -42,7 +40,6 @@ class Numbers:
     """The numeric columns or pixels themselves, each scaled to mean 0 and variance 1; missing ones become the mean."""
 
     def embed(self, features: Features, categorical: tuple[str, ...]) -> NDArray[np.float64]:
-        """One vector for each example, shape (n, numeric columns)."""
         if isinstance(features, pa.Table):
             names = [name for name in features.column_names if name not in categorical]
             require(
@@ -70,10 +67,9 @@ class PrincipalComponents:
     dimensions: int = 32
 
     def __post_init__(self) -> None:
-        require(self.dimensions >= 1, "dimensions must be >= 1", dimensions=self.dimensions)
+        require_at_least(1, self, "dimensions")
 
     def embed(self, features: Features, categorical: tuple[str, ...]) -> NDArray[np.float64]:
-        """One vector for each example, shape (n, min(dimensions, d, n))."""
         from sklearn.decomposition import PCA
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -99,8 +95,7 @@ class RandomConvolutions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self.filters >= 1, "filters must be >= 1", filters=self.filters)
-        require(self.size >= 1, "size must be >= 1", size=self.size)
+        require_at_least(1, self, "filters", "size")
 
     def embed(self, features: Features, categorical: tuple[str, ...]) -> NDArray[np.float64]:
         """One vector for each image, shape (n, 4 filters): mean response in each quarter of the picture."""
@@ -149,14 +144,14 @@ class LP1STDomainPrior:
     model: Trainer = field(default=CatBoost(), metadata={"kind": "model"})
 
     def __post_init__(self) -> None:
-        require(self.prior_epsilon > 0, "prior_epsilon must be > 0", prior_epsilon=self.prior_epsilon)
+        require_positive(self, "prior_epsilon")
         require(
             self.labels_epsilon > 0,
             "epsilon must be greater than prior_epsilon",
             epsilon=self.epsilon,
             prior_epsilon=self.prior_epsilon,
         )
-        require(self.clusters >= 1, "clusters must be >= 1", clusters=self.clusters)
+        require_at_least(1, self, "clusters")
 
     @property
     def labels_epsilon(self) -> float:
@@ -170,7 +165,6 @@ class LP1STDomainPrior:
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Clusters, releases the class counts, then the labels, then trains on these."""
         clustering, counting, answering, training = spawned(seed, 4)
         cluster = self._cluster(train, clustering)
         shares = noisy_class_shares(
@@ -206,9 +200,8 @@ def noisy_class_shares(
 ) -> NDArray[np.float64]:
     """Share of each class in each cluster, from counts with noise; rows, shape (C, classes).
 
-    The clusters (n,), in 0 .. C - 1, must not depend on the labels. The noise is discrete Laplace, its probability of t
-    in proportion to e^(-|t| eps / 2): changing a label moves one unit between two counts of one cluster, an L1 distance
-    of 2, so it is epsilon-label-DP. Counts below 0 become 0; a cluster with nothing left gets equal shares.
+    The clusters (n,), in 0 .. C - 1, must not depend on the labels. Changing a label moves one unit between two counts
+    of one cluster, an L1 distance of 2, so the discrete Laplace noise has rate eps / 2. Nothing left: equal shares.
     """
     clusters = int(cluster.max()) + 1 if len(cluster) else 0
     counts = np.bincount(cluster * classes + labels, minlength=clusters * classes).reshape(clusters, classes)
@@ -230,8 +223,9 @@ def values_of(train: Examples, column: str) -> NDArray[np.int64]:
         f"group_by must be one of the categorical columns ({', '.join(train.categorical) or 'there are none'})",
         group_by=column,
     )
-    values = train.features[column].cast(pa.string()).fill_null(MISSING).to_numpy(zero_copy_only=False)  # type: ignore[call-overload]
-    return np.asarray(np.unique(values.astype(str), return_inverse=True)[1], dtype=np.int64)
+    table: Any = train.features
+    frame: Any = columns(table.select([column]), (column,))
+    return np.asarray(np.unique(np.asarray(frame[column], str), return_inverse=True)[1], dtype=np.int64)
 
 
 def nearest_centres(vectors: NDArray[np.float64], clusters: int, seed: SeedSequence) -> NDArray[np.int64]:

@@ -1,8 +1,7 @@
 """DP-SGD: records are protected by clipping each one's gradient and adding noise to every step.
 
-Its privacy is that of the Poisson-subsampled Gaussian mechanism: each step includes every record with probability q and
-adds N(0, (m C)^2) to a sum of vectors of norm at most C; records are added or removed. Renyi costs add up over the
-steps and are turned into epsilon at the end.
+Each step includes every record with probability q and adds N(0, (m C)^2) to a sum of vectors of norm at most C: the
+Poisson-subsampled Gaussian mechanism, for records that are added or removed.
 """
 
 from __future__ import annotations
@@ -11,21 +10,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.composition import SubsampledGaussian, subsampled_gaussian_rdp
 from dpaudit.claims.renyi import rdp_to_epsilon
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_delta, require_epsilon
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
+from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_delta, require_epsilon
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps, StepCanary
-from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask, one_of
+from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask, one_of
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.registry import register
 
@@ -43,7 +41,7 @@ def dp_sgd_epsilon(
     *, noise_multiplier: float, sample_rate: float, steps: int, delta: float, accountant: str = "rdp"
 ) -> float:
     """Epsilon of some steps >= 1 at `delta` in (0, 1) when a record is added or removed; noise > 0, rate in (0, 1]."""
-    require(accountant in ACCOUNTANTS, f"accountant must be one of {', '.join(ACCOUNTANTS)}", accountant=accountant)
+    one_of("accountant", accountant, ACCOUNTANTS)
     require(steps >= 1, "steps must be >= 1", steps=steps)
     if accountant == "pld":
         return SubsampledGaussian(noise_multiplier, sample_rate, steps).epsilon(delta)
@@ -55,12 +53,9 @@ def dp_sgd_epsilon(
 def dp_sgd_noise_multiplier(
     epsilon: float, *, sample_rate: float, steps: int, delta: float, accountant: str = "rdp"
 ) -> float:
-    """The smallest noise multiplier that costs at most `epsilon`, rounded up by 1e-4 at most; 0 for infinite epsilon.
-
-    Raises: InputError when no multiplier up to 1e6 is enough.
-    """
-    require(epsilon > 0, "epsilon must be > 0", epsilon=epsilon)
-    require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)
+    """The smallest noise multiplier up to 1e6 that costs at most `epsilon`, to 1e-4; 0 for infinite epsilon."""
+    require_epsilon(epsilon)
+    require_delta(delta)
     if math.isinf(epsilon):
         return 0.0
 
@@ -82,7 +77,7 @@ def dp_sgd_noise_multiplier(
 
 @register("mechanism", "dp-sgd", source="Abadi et al. (2016), arXiv:1607.00133; accounting of arXiv:1908.10530")
 @dataclass(frozen=True)
-class DpSgd(StackTrainer):
+class DpSgd(StackTrainer, NoiseByEpsilon):
     """DP-SGD with Poisson sampling, the noise being what epsilon asks for.
 
     A step takes each example with probability `sample_rate`, clips its gradient, adds noise to the sum and divides by
@@ -118,42 +113,24 @@ class DpSgd(StackTrainer):
         curve = SubsampledGaussian(self.noise_multiplier(), self.sample_rate, self.steps())
         return Claim(self.epsilon, self.delta, Relation.ADD_REMOVE, curve)
 
-    def without_noise(self) -> Self:
-        """The same, with gradients that are clipped and summed alone."""
-        return replace(self, epsilon=math.inf)
-
     def steps(self) -> int:
-        """Number of steps."""
         return self._sampling().steps(self.model.epochs)
 
     def noise_multiplier(self) -> float:
         """Standard deviation of the noise over `clip`: the least that costs no more than epsilon."""
-        return dp_sgd_noise_multiplier(self.epsilon, **self._accounting())
-
-    def spent(self) -> float:
-        """Epsilon the accountant gives for the noise used; at most epsilon."""
-        noise = self.noise_multiplier()
-        return dp_sgd_epsilon(noise_multiplier=noise, **self._accounting()) if noise else math.inf
-
-    def _accounting(self) -> dict[str, Any]:
-        """What the cost of a noise multiplier depends on."""
-        return {
-            "sample_rate": self.sample_rate,
-            "steps": self.steps(),
-            "delta": self.delta,
-            "accountant": self.accountant,
-        }
+        steps, accountant = self.steps(), self.accountant
+        return dp_sgd_noise_multiplier(
+            self.epsilon, sample_rate=self.sample_rate, steps=steps, delta=self.delta, accountant=accountant
+        )
 
     def _sampling(self) -> PrivateSteps:
         """The steps before their noise is known; refuses a clip and a sampling rate that cannot be."""
         return PrivateSteps(self.clip, 0.0, self.sample_rate)
 
     def private_steps(self) -> PrivateSteps:
-        """Sampling, clipping and noise."""
         return PrivateSteps(self.clip, self.noise_multiplier(), self.sample_rate)
 
     def claimed_steps(self, rows: int) -> ClaimedSteps:
-        """The same for any number of rows."""
         return ClaimedSteps(self.private_steps(), self.steps(), float(self.model.batch_size))
 
     def show_steps(
@@ -162,50 +139,28 @@ class DpSgd(StackTrainer):
         """Trains one model that the canary takes part in."""
         task = TrainingTask(np.arange(len(train)), train.labels, seed)
         alone = replace(compute, scratch=None)  # a training that goes on later would show the rest alone
-        self._trained(train.features, [task], classes=train.classes, compute=alone, step_canary=canary)
+        self.fit_stack(train.features, [task], classes=train.classes, compute=alone, step_canary=canary)
 
     def watch(
         self, features: Features, tasks: Sequence[TrainingTask], *, classes: int, compute: Compute, observer: Observer
     ) -> Sequence[NetworkModel | TrainingError]:
-        """`fit_stack`, watched."""
         return self.fit_stack(features, tasks, classes=classes, compute=compute, observer=observer)
 
-    @property
-    def recipe(self) -> Recipe:
-        """The model's."""
-        return self.model
-
     def stack_type(self) -> type[PrivateStack]:
-        """What trains the models: where sampling, clipping and noise are."""
         from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
 
         return PrivateStack
 
     def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
         """Smaller stacks than without privacy: each example's gradient is held."""
-        from dpaudit.mechanisms.training.plan import private_plan
+        from dpaudit.mechanisms.training.train import private_plan
 
         return private_plan(self.model, shape, classes=classes, models=models, compute=compute)
 
     def fit_stack(
-        self,
-        features: Features,
-        tasks: Sequence[TrainingTask],
-        *,
-        classes: int,
-        compute: Compute,
-        plan: StackPlan | None = None,
-        canaries: Sequence[NDArray[np.float32] | None] | None = None,
-        observer: Observer | None = None,
-    ) -> list[NetworkModel | TrainingError]:
-        """One model, or its error, for each task; arguments as in `train_private_stack`."""
-        return self._trained(
-            features, tasks, classes=classes, compute=compute, plan=plan, canaries=canaries, observer=observer
-        )
-
-    def _trained(
         self, features: Features, tasks: Sequence[TrainingTask], **settings: Any
     ) -> list[NetworkModel | TrainingError]:
+        """One model, or its error, for each task; `settings` as in `train_private_stack`."""
         from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
 
         steps, kind = self.private_steps(), self.stack_type()

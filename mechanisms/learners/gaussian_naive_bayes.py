@@ -8,17 +8,15 @@ clipped to it) and m its middle, one record that is added or removed changes
   max(|l|, |u|), which is more unless 0 is the middle;
 - its sum of squares about its released mean by at most the square of that mean's distance to the farther end.
 
-Classes share no records, so noise on one is not paid for by the others. A record that is replaced, or whose class is,
-changes two classes: `relation: replace` adds twice the noise. The number of records is not told: counts need not sum to
-it.
+Classes share no records, so noise on one is not paid for by the others; `relation: replace`, where a record changes two
+classes, adds twice the noise. The number of records is not told: counts need not sum to it.
 
 Source: Vaidya et al. (2013), "Differentially Private Naive Bayes Classification"; sums about the middle are ours.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -26,17 +24,15 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import NOISELESS_EPSILON, require_finite_epsilon
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_finite_epsilon
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
 
-SMALLEST_VARIANCE = 1e-9
-"""As a share of the squared range."""
-AT_ONCE = 4_000_000
-"""Numbers of one block of draws: tens of megabytes."""
+SMALLEST_VARIANCE = 1e-9  # As a share of the squared range
+AT_ONCE = 4_000_000  # Numbers of one block of draws: tens of megabytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +62,10 @@ class NoisySums:
 
 @register("mechanism", "gaussian-naive-bayes", source="Vaidya et al. (2013); sums about the middle are ours")
 @dataclass(frozen=True)
-class GaussianNaiveBayes:
+class GaussianNaiveBayes(NoiseByEpsilon):
     """Gaussian naive Bayes from noisy counts, sums and sums of squares of each class; the classes are public.
 
     Attributes:
-        epsilon: Privacy loss in nats, > 0.
         lower: The range of every feature, from here; what lies outside is clipped.
         upper: To here.
         relation: "add-remove", or "replace" with twice the noise.
@@ -81,6 +76,8 @@ class GaussianNaiveBayes:
     upper: float = 1.0
     relation: Relation = Relation.ADD_REMOVE
 
+    noiseless_epsilon = 1e4
+
     def __post_init__(self) -> None:
         require_finite_epsilon(self.epsilon)
         require(self.lower < self.upper, "lower must be below upper", lower=self.lower, upper=self.upper)
@@ -89,12 +86,7 @@ class GaussianNaiveBayes:
         require(self.relation in known, "relation must be add-remove or replace", relation=self.relation)
 
     def claim(self) -> Claim:
-        """Pure epsilon under its relation."""
         return Claim(self.epsilon, relation=self.relation)
-
-    def without_noise(self) -> Self:
-        """The same with noise that is too small to hide anything."""
-        return replace(self, epsilon=NOISELESS_EPSILON)
 
     @property
     def share(self) -> float:
@@ -109,7 +101,6 @@ class GaussianNaiveBayes:
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> NaiveBayesModel:
-        """One training on an array of features; `validation` is not used."""
         released = self.noisy(self.sums(train), train.classes, 1, np.random.default_rng(seed))
         return NaiveBayesModel(released.count[0], released.mean[0], released.variance[0], self.lower, self.upper)
 
@@ -126,20 +117,19 @@ class GaussianNaiveBayes:
         return np.concatenate(drawn) if drawn else np.empty((0, train.classes + 2 * sums.total.size))
 
     def sums(self, train: Examples) -> ClassSums:
-        """Exact sums of clipped values."""
         features = flat_features(train.features)
         centred = np.clip(features, self.lower, self.upper) - (self.lower + self.upper) / 2
         members = (train.labels[:, None] == np.arange(train.classes)).astype(np.float64)
         return ClassSums(members.sum(0).astype(np.int64), members.T @ centred, members.T @ centred**2)
 
     def noisy(self, sums: ClassSums, classes: int, trainings: int, rng: np.random.Generator) -> NoisySums:
-        """What `trainings` independent trainings release."""
         d = sums.total.shape[1]
         shape = (trainings, classes, d)
-        count = np.maximum(sums.count + self._count_noise((trainings, classes), rng), 1.0)
+        stop, counts = -np.expm1(-self.share), (trainings, classes)  # two-sided geometric noise
+        count = np.maximum(sums.count + (rng.geometric(stop, counts) - rng.geometric(stop, counts)), 1.0)
         wide = count[..., None]
-        scale = self.sum_scale(d)
-        mean = np.clip((sums.total + rng.laplace(0.0, scale, shape)) / wide, -self.half, self.half)
+        noise = rng.laplace(0.0, self.half * d / self.share, shape)
+        mean = np.clip((sums.total + noise) / wide, -self.half, self.half)
         # The farther end of the range, from the released mean: what one record may add to the squares.
         reach = (self.half + np.abs(mean)) ** 2
         # Exact squares about the released mean, which is no secret any more.
@@ -147,15 +137,6 @@ class GaussianNaiveBayes:
         noise = rng.laplace(0.0, 1.0, shape) * (reach * d / self.share)
         variance = np.clip((squares + noise) / wide, SMALLEST_VARIANCE * (2 * self.half) ** 2, reach)
         return NoisySums(count, mean + (self.lower + self.upper) / 2, variance)
-
-    def sum_scale(self, d: int) -> float:
-        """Scale of the Laplace noise on the sum of a feature."""
-        return self.half * d / self.share
-
-    def _count_noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-        """Two-sided geometric: P[G = t] is proportional to e^(-share |t|)."""
-        stop = -np.expm1(-self.share)
-        return (rng.geometric(stop, shape) - rng.geometric(stop, shape)).astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +150,6 @@ class NaiveBayesModel:
     upper: float  # to here
 
     def probabilities(self, features: Features) -> Floats:
-        """Class probabilities, shape (n, K)."""
         clipped = np.clip(flat_features(features), self.lower, self.upper)
         deviation = clipped[:, None] - self.mean
         log = np.log(self.count) - 0.5 * (np.log(self.variance) + deviation**2 / self.variance).sum(-1)

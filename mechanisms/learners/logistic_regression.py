@@ -13,11 +13,9 @@ uniform. With c = 1/4, the largest second derivative of the loss, and rows no lo
 Hessian's jump is c R^2 with R = 1): eps' = epsilon - 2 log(1 + c / (n penalty)) and extra = 0; where that is not
 positive, extra = c / (n (e^(epsilon / 4) - 1)) - penalty and eps' = epsilon / 2.
 
-Many of its minimisers at once: all start from the one without noise, and take steps with the inverse of its Hessian,
-which is factorised once, each corrected by what the last ones changed (Anderson, 1965); those that are not there after
-some steps go on by Newton's method, each with its own Hessian. The first gradient, which the next one corrects, is of
-32 bits. All end with a gradient r so small that they are the exact minimisers, as the proof wants them, for noise
-b - n r that is off by at most `EXACT` of its scale.
+Many of its minimisers at once start from the one without noise and take steps with its Hessian, factorised once; those
+that are not there after some steps go on by Newton's method. All end with a gradient r so small that they are the exact
+minimisers, as the proof wants them, for noise b - n r that is off by at most `EXACT` of its scale.
 
 Source: Chaudhuri, Monteleoni and Sarwate (2011), "Differentially Private Empirical Risk Minimization", Algorithms 1
 and 2.
@@ -27,8 +25,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -37,41 +35,32 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
 from dpaudit.claims import Claim, Relation
-from dpaudit.errors import require
-from dpaudit.mechanisms.budget import NOISELESS_EPSILON, require_finite_epsilon
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
+from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_finite_epsilon, require_positive
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-GRADIENT = 1e-11
-"""Where Newton's method ends: the minimiser is then off by at most this over the penalty."""
+GRADIENT = 1e-11  # Where Newton's method ends: the minimiser is then off by at most this over the penalty
 MAX_STEPS = 100
-EXACT = 1e-6
-"""How far noise may be off because a minimiser is not exact, as a share of the noise's scale."""
+EXACT = 1e-6  # How far noise may be off because a minimiser is not exact, as a share of the noise's scale
 SHARED_STEPS = 20
 """With the one factorisation: each costs two products of matrices, and gains a digit or more where noise is small."""
-REMEMBERED = 5
-"""Steps that correct the next one."""
-AT_ONCE = 4_000_000
-"""Numbers of one block: margins, or Hessians."""
-MIN_AT_ONCE = 256
-"""Minimisers of one block, at least: products of matrices with fewer columns are slower."""
-IN_CACHE = 250_000
-"""Margins that are made and used up together."""
-CURVATURE = 0.25
-"""The largest second derivative of the logistic loss."""
+REMEMBERED = 5  # Steps that correct the next one
+AT_ONCE = 4_000_000  # Numbers of one block: margins, or Hessians
+MIN_AT_ONCE = 256  # Minimisers of one block, at least: products of matrices with fewer columns are slower
+IN_CACHE = 250_000  # Margins that are made and used up together
+CURVATURE = 0.25  # The largest second derivative of the logistic loss
 
 
 @dataclass(frozen=True)
-class PrivateLogistic(ABC):
+class PrivateLogistic(ABC, NoiseByEpsilon):
     """What both ways share.
 
     Attributes:
-        epsilon: Privacy loss in nats, > 0.
         penalty: Of the squared length of the coefficients in the mean objective, > 0.
         norm: Rows longer than this are shortened to it, > 0.
     """
@@ -80,23 +69,19 @@ class PrivateLogistic(ABC):
     penalty: float = 0.01
     norm: float = 1.0
 
+    noiseless_epsilon = 1e4
+
     def __post_init__(self) -> None:
         require_finite_epsilon(self.epsilon)
-        require(self.penalty > 0, "penalty must be > 0", penalty=self.penalty)
-        require(self.norm > 0, "norm must be > 0", norm=self.norm)
+        require_positive(self, "penalty", "norm")
 
     def claim(self) -> Claim:
         """Pure epsilon when one record is replaced; the number of records is public."""
         return Claim(self.epsilon, relation=Relation.REPLACE)
 
-    def without_noise(self) -> Self:
-        """The same with noise that is too small to hide anything."""
-        return replace(self, epsilon=NOISELESS_EPSILON)
-
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> LinearModel:
-        """One training; `validation` is not used."""
         drawn = self.sample_summaries(train, np.empty((0, 0), np.float32), 1, seed=seed, compute=compute)
         return LinearModel(drawn[0].reshape(len(self.problems(train.classes)), -1), self)
 
@@ -152,7 +137,6 @@ def spherical_noise(count: int, d: int, scale: float, rng: np.random.Generator) 
 
 
 @register("mechanism", "logistic-output-perturbation", source="Chaudhuri, Monteleoni and Sarwate (2011), Algorithm 1")
-@dataclass(frozen=True)
 class LogisticOutputPerturbation(PrivateLogistic):
     """Logistic regression whose exact minimiser gets noise of density exp(-n penalty epsilon |b| / 2)."""
 
@@ -162,7 +146,8 @@ class LogisticOutputPerturbation(PrivateLogistic):
         """One fit, and noise for each training: the coefficients, shape (count, problems (d + 1))."""
         rng = np.random.default_rng(seed)
         exact = self.exact(train, compute)
-        noise = spherical_noise(count * len(exact), exact.shape[1], self.noise_scale(len(train), len(exact)), rng)
+        scale = 2 * len(exact) / (len(train) * self.penalty * self.epsilon)  # for each problem's share of epsilon
+        noise = spherical_noise(count * len(exact), exact.shape[1], scale, rng)
         summaries: Floats = (exact + noise.reshape(count, *exact.shape)).reshape(count, exact.size)
         return summaries
 
@@ -178,10 +163,6 @@ class LogisticOutputPerturbation(PrivateLogistic):
                     for label in self.problems(train.classes)
                 ]
             )
-
-    def noise_scale(self, n: int, problems: int) -> float:
-        """Of the length: 2 / (n penalty epsilon) for each problem's share of epsilon."""
-        return 2 * problems / (n * self.penalty * self.epsilon)
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +187,6 @@ class LinearModel:
     "logistic-objective-perturbation",
     source="Chaudhuri, Monteleoni and Sarwate (2011), Algorithm 2, with the jump c R^2",
 )
-@dataclass(frozen=True)
 class LogisticObjectivePerturbation(PrivateLogistic):
     """Logistic regression with a random linear term in its objective, minimised exactly."""
 
@@ -238,7 +218,7 @@ class LogisticObjectivePerturbation(PrivateLogistic):
 def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, small: float) -> Floats:
     """The minimisers of mean log(1 + exp(-y w.x)) + (penalty / 2) |w|^2 + tilt.w, one for each tilt (count, d).
 
-    Rows as in `minimiser`; the gradients that are left are no longer than `small`.
+    The gradients that are left are no longer than `small`.
     """
     signed = rows * signs[:, None]
     rough = signed.astype(np.float32)
@@ -260,10 +240,7 @@ def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, small:
 
 
 def _shared_steps(signed: Floats, penalty: float, tilt: Floats, w: Floats, factor: Any, small: float) -> Ints:
-    """Steps with one Hessian for all, each corrected by what the last ones changed (Anderson, 1965); w is moved.
-
-    Returns those that are not there after `SHARED_STEPS`.
-    """
+    """Steps w with one Hessian for all, corrected by the last ones; returns those that are not there in the end."""
     far = np.arange(len(w))
     moves, changes = np.empty((2, len(w), 0, w.shape[1]))
     here, before = w, np.empty_like(w)

@@ -27,11 +27,9 @@ class NonPrivate:
     model: Trainer = field(default=CatBoost(), metadata={"kind": "model"})
 
     def claim(self) -> Claim:
-        """No privacy."""
         return Claim(math.inf)
 
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """The model's own training."""
         return self.model.fit(train, seed=seed, compute=compute, validation=validation)

@@ -20,12 +20,11 @@ from scipy.optimize import brentq
 from dpaudit.claims import Claim
 from dpaudit.claims.composition import ComposedLaplace
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_delta, require_epsilon
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.protocols import Model, Trainer
-from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_epsilon, require_positive
 from dpaudit.registry import register
 
 Choice = Literal["sampled", "argmax"]
@@ -71,18 +70,17 @@ class PATE:
     def __post_init__(self) -> None:
         require_epsilon(self.epsilon)
         require_delta(self.delta)
-        require(self.teachers >= 1, "teachers must be >= 1", teachers=self.teachers)
+        require_at_least(1, self, "teachers", "queries")
+        require_positive(self, "noise")
         require(
             (self.queries is None) != (self.noise is None),
             "one of queries and noise must be given and the other left to epsilon",
             queries=self.queries,
             noise=self.noise,
         )
-        require(self.queries is None or self.queries >= 1, "queries must be >= 1", queries=self.queries)
         require(self.affordable_queries() >= 1, "epsilon must afford one query at this noise", epsilon=self.epsilon)
 
     def affordable_queries(self) -> int:
-        """How many queries are answered."""
         if self.queries is not None:
             return self.queries
         assert self.noise is not None
@@ -96,10 +94,7 @@ class PATE:
         return laplace_counts_noise(self.epsilon, self.queries, self.delta, self.accounting)
 
     def claim(self) -> Claim:
-        """(epsilon, delta)-label-DP: a label is one teacher's, which has one vote on each query.
-
-        The curve is that of the noisy counts, for whatever accounting the noise was found by.
-        """
+        """(epsilon, delta)-label-DP, whatever the accounting: a label is one teacher's, with one vote on each query."""
         if math.isinf(self.epsilon):
             return Claim(self.epsilon)
         curve = laplace_counts_curve(self.affordable_queries(), self.affordable_noise())
@@ -108,21 +103,14 @@ class PATE:
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Trains the teachers, asks them, trains the student on their noisy answers.
-
-        Raises: TrainingError when the training of a teacher or of the student failed.
-        """
         choosing, teaching, answering, studying = spawned(seed, 4)
-        asked = self._asked(len(train), choosing)
+        count, every = self.affordable_queries(), len(train)
+        require(count <= every, f"queries must be at most the number of examples, {every}", queries=count)
+        asked = np.sort(np.random.default_rng(choosing).permutation(every)[:count])
         votes = self._votes(train, train.take(asked), teaching, compute, validation)
         labels = self.answers(votes, np.random.default_rng(answering))
         answered = train.take(asked).with_(labels=labels)
         return self.model.fit(answered, seed=studying, compute=compute, validation=validation)
-
-    def _asked(self, examples: int, seed: SeedSequence) -> NDArray[np.int64]:
-        count = self.affordable_queries()
-        require(count <= examples, f"queries must be at most the number of examples, {examples}", queries=count)
-        return np.sort(np.random.default_rng(seed).permutation(examples)[:count])
 
     def _votes(
         self, train: Examples, asked: Examples, seed: SeedSequence, compute: Compute, validation: Examples | None
@@ -149,41 +137,30 @@ class PATE:
 
     def answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """One released label for each row of votes (queries, K), the only place where the votes are looked at."""
-        release = laplace_sample if self.answer == "sampled" else laplace_argmax
-        return release(votes, self.affordable_noise(), rng)
+        noisy = votes + rng.laplace(scale=self.affordable_noise(), size=votes.shape)
+        if self.answer == "argmax":
+            return np.asarray(noisy.argmax(axis=1), np.int64)
+        weights = np.maximum(noisy, 0)
+        # The published code falls back to the true share of each class, which is not private; here it is any class.
+        weights[weights.sum(axis=1) == 0] = 1
+        return sampled_classes(weights, rng)
 
 
 def laplace_counts_curve(queries: int, noise: float) -> ComposedLaplace:
-    """What `queries` vote counts, each released with Laplace noise on every class, tell of one teacher's votes.
-
-    On each query two counts move by one and the others stay: the two are what can be told apart, and no less. Holds for
-    whatever is made of the noisy counts: their argmax, or a label sampled in proportion to them. `noise` is the Laplace
-    scale on each count.
-    """
-    require(queries >= 1, "queries must be >= 1", queries=queries)
-    require(noise > 0, "noise must be > 0", noise=noise)
+    """What `queries` vote counts with Laplace noise of a scale tell: on each, two counts move by one."""
     return ComposedLaplace(noise, 2 * queries)
 
 
 def laplace_counts_epsilon(queries: int, noise: float, delta: float, accounting: Accounting = "exact") -> float:
-    """The epsilon at `delta` of so many vote counts, each with Laplace noise of scale b = 1 / g on every class.
-
-    Source: Papernot et al. (2017), arXiv:1610.05755, for the closed form.
-    """
-    require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)
-    curve = laplace_counts_curve(queries, noise)
+    """Epsilon at `delta` of so many vote counts with Laplace noise; "moments" by Papernot et al. (2017)."""
     if accounting == "moments":
         return 4 * queries / noise**2 + 2 / noise * math.sqrt(2 * queries * math.log(1 / delta))
-    return curve.epsilon(delta)
+    return laplace_counts_curve(queries, noise).epsilon(delta)
 
 
 @cache
 def laplace_counts_noise(epsilon: float, queries: int, delta: float, accounting: Accounting = "exact") -> float:
-    """Smallest Laplace scale b at which `queries` noisy vote counts cost at most `epsilon`; 0 for infinite epsilon.
-
-    Found to a relative 1e-9, then rounded up: the cost never exceeds `epsilon`.
-    """
-    require(epsilon > 0, "epsilon must be > 0", epsilon=epsilon)
+    """Smallest Laplace scale at which `queries` noisy vote counts cost at most `epsilon`, to 1e-9; 0 for infinity."""
     if math.isinf(epsilon):
         return 0.0
     return least_noise(lambda noise: laplace_counts_epsilon(queries, noise, delta, accounting) - epsilon)
@@ -219,23 +196,6 @@ def least_noise(excess: Callable[[float], float]) -> float:
     while excess(noise) > 0:
         noise *= 1 + 1e-9
     return noise
-
-
-def laplace_argmax(votes: NDArray[np.int64], noise: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """The class with the largest count after Laplace noise of scale `noise` >= 0; shape (queries, K) to (queries,)."""
-    noisy = votes + rng.laplace(scale=noise, size=votes.shape)
-    return np.asarray(noisy.argmax(axis=1), dtype=np.int64)
-
-
-def laplace_sample(votes: NDArray[np.int64], noise: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """A class drawn in proportion to max(count + Laplace noise, 0), any class where nothing is left.
-
-    The published code falls back to the true share of each class there, which is not private; here it is uniform.
-    Shape (queries, K) to (queries,); the noise is of scale `noise` >= 0.
-    """
-    weights = np.maximum(votes + rng.laplace(scale=noise, size=votes.shape), 0)
-    weights[weights.sum(axis=1) == 0] = 1
-    return sampled_classes(weights, rng)
 
 
 def sampled_classes(weights: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:

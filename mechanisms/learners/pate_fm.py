@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, GaussianDP
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_delta, require_epsilon
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.pate import least_noise
 from dpaudit.mechanisms.models.networks import Network, WideResNet28x4, require_network
 from dpaudit.mechanisms.protocols import Model
-from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_epsilon, require_positive
 from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.registry import register
 
@@ -36,9 +35,8 @@ WIDE_RESNET = WideResNet28x4(
 class PateFm:
     """FixMatch teachers, each with its share of the labels and all images, answer by Confident-GNMax; FixMatch student.
 
-    The release is what the accounting charges for: one Gaussian on the largest count decides whether a query is
-    answered, Gaussians on all counts decide the answer. Both deviations are multiplied by one factor, the least that
-    costs no more than epsilon for `queries` asked and `answers` given, so the cost does not depend on the data.
+    One Gaussian on the largest count decides whether a query is answered, Gaussians on all counts decide the answer.
+    Both deviations are multiplied by one factor, the least that costs no more than epsilon for `queries` and `answers`.
 
     Attributes:
         epsilon: Privacy loss in nats, > 0; `inf` adds no noise.
@@ -73,20 +71,16 @@ class PateFm:
     def __post_init__(self) -> None:
         require_epsilon(self.epsilon)
         require_delta(self.delta)
-        require(self.teachers >= 1, "teachers must be >= 1", teachers=self.teachers)
-        require(self.answers >= 1, "answers must be >= 1", answers=self.answers)
+        require_at_least(1, self, "teachers", "answers", "teacher_steps", "student_steps", "ratio")
+        require(0 <= self.confidence <= 1, "confidence must be in [0, 1]", confidence=self.confidence)
         require(self.queries >= self.answers, f"queries must be >= answers, {self.answers}", queries=self.queries)
-        require(self.threshold_noise > 0, "threshold_noise must be > 0", threshold_noise=self.threshold_noise)
-        require(self.vote_noise > 0, "vote_noise must be > 0", vote_noise=self.vote_noise)
-        require(self.teacher_steps >= 1, "teacher_steps must be >= 1", teacher_steps=self.teacher_steps)
-        require(self.student_steps >= 1, "student_steps must be >= 1", student_steps=self.student_steps)
+        require_positive(self, "threshold_noise", "vote_noise")
         require_network(self.model, of="pate-fm")
 
     def claim(self) -> Claim:
         """(epsilon, delta)-label-DP: a label is one teacher's, and moves one vote on each query.
 
-        Every answer is Gaussian noise on votes, at most so many of each kind: mu^2 adds up, also where what is asked
-        next depends on the answers (Smith and Thakurta, 2022, arXiv:2210.17520).
+        mu^2 adds up, also where what is asked next depends on the answers (Smith and Thakurta, 2022, arXiv:2210.17520).
         """
         factor = self.noise_factor()
         if not factor:
@@ -95,7 +89,6 @@ class PateFm:
         return Claim(self.epsilon, self.delta, curve=curve)
 
     def noise_factor(self) -> float:
-        """What both noises are multiplied by; 0 for infinite epsilon."""
         return confident_gnmax_noise_factor(
             self.epsilon, asked=self.queries, answered=self.answers, delta=self.delta, **self._noises(1.0)
         )
@@ -106,22 +99,18 @@ class PateFm:
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Trains the teachers, asks them about some training images, trains the student; `validation` is not used.
-
-        Raises: TrainingError when a training failed or no query was answered; InputError for what is not images.
-        """
-        images = as_array(train.features)
-        require(images.ndim == 4, "pate-fm takes images of shape (n, channels, height, width)", shape=images.shape)
+        """Trains the teachers, asks them about some training images, trains the student; `validation` is not used."""
+        shape = as_array(train.features).shape
+        require(len(shape) == 4, "pate-fm takes images of shape (n, channels, height, width)", shape=shape)
         require(self.teachers <= len(train), f"teachers must be at most {len(train)}", teachers=self.teachers)
         choosing, teaching, answering, studying = spawned(seed, 4)
         asked = np.sort(np.random.default_rng(choosing).permutation(len(train))[: self.queries])
-        votes = self._votes(images, train, asked, teaching, compute)
+        votes = self._votes(train, asked, teaching, compute)
         answered = self.answered(votes, np.random.default_rng(answering))
         if not len(answered.labels):
             raise TrainingError("the teachers answered no query; lower threshold or train them longer")
-        rows, labels = asked[answered.queries], answered.labels
         return self._trained(
-            images, rows, labels, classes=train.classes, steps=self.student_steps, seed=studying, compute=compute
+            train, asked[answered.queries], answered.labels, self.student_steps, seed=studying, compute=compute
         )
 
     def answered(self, votes: NDArray[np.int64], rng: np.random.Generator) -> Answers:
@@ -130,47 +119,36 @@ class PateFm:
         return confident_gnmax(votes, threshold=self.threshold, rng=rng, answers=self.answers, **noises)
 
     def _votes(
-        self,
-        images: NDArray[np.float32],
-        train: Examples,
-        asked: NDArray[np.int64],
-        seed: SeedSequence,
-        compute: Compute,
+        self, train: Examples, asked: NDArray[np.int64], seed: SeedSequence, compute: Compute
     ) -> NDArray[np.int64]:
         """Votes for each class on each query, shape (queries, K), one a teacher; leftover labels go unused."""
         splitting, *seeds = spawned(seed, 1 + self.teachers)
-        share = len(train) // self.teachers
+        questions, share = as_array(train.features)[asked], len(train) // self.teachers
         parts = np.random.default_rng(splitting).permutation(len(train))[: share * self.teachers]
         votes = np.zeros((len(asked), train.classes), np.int64)
         for rows, training in zip(parts.reshape(self.teachers, share), seeds, strict=True):
-            own, steps = train.labels[rows], self.teacher_steps
-            teacher = self._trained(
-                images, rows, own, classes=train.classes, steps=steps, seed=training, compute=compute
-            )
-            votes[np.arange(len(asked)), teacher.logits(images[asked]).argmax(1)] += 1
+            own = train.labels[rows]
+            teacher = self._trained(train, rows, own, self.teacher_steps, seed=training, compute=compute)
+            votes[np.arange(len(asked)), teacher.logits(questions).argmax(1)] += 1
         return votes
 
-    def _trained(self, *data: NDArray[Any], **settings: Any) -> NetworkModel:
+    def _trained(
+        self, train: Examples, rows: NDArray[np.int64], labels: NDArray[np.int64], steps: int, **settings: Any
+    ) -> NetworkModel:
         from dpaudit.mechanisms.training.fixmatch import FixMatch
 
-        return FixMatch(self.model, *data, ratio=self.ratio, threshold=self.confidence, **settings).trained()
+        settings |= {"classes": train.classes, "steps": steps, "ratio": self.ratio, "threshold": self.confidence}
+        return FixMatch(self.model, as_array(train.features), rows, labels, **settings).trained()
 
 
 def confident_gnmax_curve(*, asked: int, answered: int, threshold_noise: float, vote_noise: float) -> GaussianDP:
     """What Confident-GNMax with one Gaussian on the largest count tells of one teacher's votes.
 
-    Each query asked moves the largest count by at most 1, each query answered moves two counts by 1:
-    mu^2 = asked / s1^2 + 2 answered / s2^2. `asked` and `answered` are limits fixed beforehand: stopping earlier, on
-    what was seen, costs no more, and mu^2 adds up also where what is asked next depends on the answers.
-
-    Args:
-        threshold_noise: Standard deviation s1 of the noise on the largest count, > 0.
-        vote_noise: Standard deviation s2 of the noise on each count, > 0.
-    Source: Papernot et al. (2018), arXiv:1802.08908, algorithm 1; Smith and Thakurta (2022), arXiv:2210.17520.
+    Each query asked moves the largest count by at most 1, each query answered moves two counts by 1: mu^2 = asked /
+    s1^2 + 2 answered / s2^2, with standard deviations s1 of the noise on the largest count, s2 on each. `asked` and
+    `answered` are limits fixed beforehand: stopping earlier, on what was seen, costs no more.
     """
     require(0 <= answered <= asked, "answered must be in 0..asked", answered=answered, asked=asked)
-    require(threshold_noise > 0, "threshold_noise must be > 0", threshold_noise=threshold_noise)
-    require(vote_noise > 0, "vote_noise must be > 0", vote_noise=vote_noise)
     return GaussianDP(math.sqrt(asked / threshold_noise**2 + 2 * answered / vote_noise**2))
 
 
@@ -178,12 +156,7 @@ def confident_gnmax_curve(*, asked: int, answered: int, threshold_noise: float, 
 def confident_gnmax_noise_factor(
     epsilon: float, *, asked: int, answered: int, threshold_noise: float, vote_noise: float, delta: float
 ) -> float:
-    """Smallest factor on both noises at which Confident-GNMax costs at most `epsilon`; 0 for infinite epsilon.
-
-    Found to a relative 1e-9, then rounded up: the cost never exceeds `epsilon`.
-    """
-    require(epsilon > 0, "epsilon must be > 0", epsilon=epsilon)
-    require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)
+    """Smallest factor on both noises at which Confident-GNMax costs at most `epsilon`, to 1e-9; 0 for infinity."""
     if math.isinf(epsilon):
         return 0.0
     unit = confident_gnmax_curve(asked=asked, answered=answered, threshold_noise=threshold_noise, vote_noise=vote_noise)
@@ -207,16 +180,9 @@ def confident_gnmax(
     rng: np.random.Generator,
     answers: int | None = None,
 ) -> Answers:
-    """Answers the queries whose largest count, with one Gaussian on it, exceeds the threshold.
+    """The first `answers` queries whose largest count, with one Gaussian on it, exceeds the threshold.
 
-    The noise of the threshold is on the largest count alone, which is what `confident_gnmax_curve` charges for; noise
-    on every count and a threshold on their maximum would be another, costlier release.
-
-    Args:
-        votes: Votes for each class, shape (queries, K).
-        threshold_noise: Standard deviation s1, >= 0.
-        vote_noise: Standard deviation s2 of the noise on each count before the argmax, >= 0.
-        answers: Stop after this many answers; None answers all that pass.
+    Noise on every count and a threshold on their maximum would be another, costlier release. Votes (queries, K).
     Source: Papernot et al. (2018), arXiv:1802.08908, algorithm 1.
     """
     largest = votes.max(axis=1) + rng.normal(scale=threshold_noise, size=len(votes))

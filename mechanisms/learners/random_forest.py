@@ -2,9 +2,8 @@
 
 Splits look at no data: in each node a feature and a threshold within the node's box, both uniform. Each record belongs
 to one tree, by a fixed hash of its features, so that adding or removing another one moves nobody. A leaf answers by
-permute-and-flip, which is the largest of epsilon times a class's count plus exponential noise: exact under add-remove,
-where one count changes by 1 in one direction; a changed label changes two, and costs up to twice as much. An empty leaf
-answers at random like any other: to leave it out would tell that nobody is there.
+permute-and-flip, the largest of epsilon times a class's count plus exponential noise: exact under add-remove; a changed
+label changes two counts, and costs up to twice as much. An empty leaf answers at random: to leave it out would tell.
 
 Source: Holohan et al. (2019), diffprivlib, `RandomForestClassifier`; Fletcher and Islam (2017); McKenna and Sheldon
 (2020), "Permute-and-Flip"; as the largest of noisy counts Ding et al. (2021), arXiv:2105.07260.
@@ -12,8 +11,7 @@ Source: Holohan et al. (2019), diffprivlib, `RandomForestClassifier`; Fletcher a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
@@ -22,10 +20,10 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import NOISELESS_EPSILON, require_finite_epsilon
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
+from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_at_least, require_finite_epsilon
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -34,7 +32,7 @@ Ints = NDArray[np.int64]
 
 @register("mechanism", "random-forest", source="Holohan et al. (2019), diffprivlib; McKenna and Sheldon (2020)")
 @dataclass(frozen=True)
-class PrivateForest:
+class PrivateForest(NoiseByEpsilon):
     """Trees with random splits over disjoint records; each leaf's class by permute-and-flip.
 
     Attributes:
@@ -51,9 +49,11 @@ class PrivateForest:
     lower: float = 0.0
     upper: float = 1.0
 
+    noiseless_epsilon = 1e4
+
     def __post_init__(self) -> None:
         require_finite_epsilon(self.epsilon)
-        require(self.trees >= 1, "trees must be >= 1", trees=self.trees)
+        require_at_least(1, self, "trees")
         require(1 <= self.depth <= 16, "depth must be in 1 .. 16", depth=self.depth)
         require(self.lower < self.upper, "lower must be below upper", lower=self.lower, upper=self.upper)
 
@@ -61,14 +61,9 @@ class PrivateForest:
         """Pure epsilon when one record is added or removed."""
         return Claim(self.epsilon, relation=Relation.ADD_REMOVE)
 
-    def without_noise(self) -> Self:
-        """The same with noise that is too small to hide anything."""
-        return replace(self, epsilon=NOISELESS_EPSILON)
-
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> ForestModel:
-        """One training; `validation` is not used."""
         rng, features = np.random.default_rng(seed), self.clipped(train.features)
         inner, leaves = 2**self.depth - 1, 2**self.depth
         feature = rng.integers(features.shape[1], size=(self.trees, inner))
@@ -111,7 +106,6 @@ class PrivateForest:
         return noisy
 
     def clipped(self, features: Features) -> Floats:
-        """Features within the range, shape (n, d)."""
         return np.clip(flat_features(features), self.lower, self.upper)
 
     def tree_of(self, features: Floats) -> Ints:
@@ -154,11 +148,7 @@ class PrivateForest:
 def leaf_counts(
     columns: Floats, labels: Ints, classes: int, split: Ints, low: Floats, high: Floats, end: float
 ) -> Floats:
-    """How many records of each class are in each leaf, shape (leaves, K), from columns (d, n) and labels (n,).
-
-    `split` has the feature of each split on the way to a leaf, shape (leaves, depth); inside are those at or above its
-    `low` and below its `high`.
-    """
+    """How many of columns (d, n) are between `low` and `high` of each leaf's splits, by class; (leaves, K)."""
     leaves, depth = split.shape
     counts = np.zeros((leaves, classes))
     inside = np.empty(columns.shape[1], np.int64)
@@ -191,7 +181,6 @@ class ForestModel:
     learner: PrivateForest  # what made it
 
     def leaves(self, features: Floats, tree: int) -> Ints:
-        """The leaf of each record, shape (n,)."""
         node = np.zeros(len(features), np.int64)
         for _ in range(self.learner.depth):
             above = features[np.arange(len(features)), self.feature[tree, node]] >= self.threshold[tree, node]
@@ -200,11 +189,9 @@ class ForestModel:
         return leaf
 
     def votes(self, features: Features) -> Ints:
-        """What each tree answers, shape (n, trees)."""
         flat = self.learner.clipped(features)
         return np.stack([self.answers[tree, self.leaves(flat, tree)] for tree in range(len(self.answers))], axis=1)
 
     def probabilities(self, features: Features) -> Floats:
-        """Shares of the trees, shape (n, K)."""
         votes: Floats = (self.votes(features)[..., None] == np.arange(self.classes)).mean(1)
         return votes

@@ -1,25 +1,75 @@
-"""Releases of labels as learners: what they say of each label, before a model is trained on them."""
+"""The model that hides nothing; releases of labels as learners: what they say of each label, without a model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import softmax
 from scipy.stats import binom
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.compute import Compute, spawned
+from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.bags import LEFT_OUT
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.proportions import GeometricProportions
-from dpaudit.mechanisms.models.recall import recalling
 from dpaudit.mechanisms.protocols import BagMechanism, Model
-from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
+
+
+@register("model", "recall", source="worst case: what the learner released, before a model blurs it")
+@dataclass(frozen=True)
+class Recall:
+    """Answers a training example with the shares of the labels it was given for it, any other with equal shares.
+
+    The labels a learner trains on are then seen as they are, so an audit of the learner can be as tight as its claim.
+    """
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        return recalling(train.features, np.eye(train.classes)[train.labels])
+
+
+@dataclass(frozen=True, eq=False)
+class RecallModel:
+    """What was learned by heart."""
+
+    rows: NDArray[np.uint64]  # fingerprint of each different training example, ascending, shape (m,)
+    answers: NDArray[np.float64]  # its class probabilities, shape (m, classes)
+
+    def probabilities(self, features: Features) -> NDArray[np.float64]:
+        classes = self.answers.shape[1]
+        probabilities = np.full((len(features), classes), 1 / classes)
+        if len(self.rows):
+            asked = fingerprints(features)
+            place = np.searchsorted(self.rows, asked).clip(max=len(self.rows) - 1)
+            known = self.rows[place] == asked
+            probabilities[known] = self.answers[place[known]]
+        return probabilities
+
+
+def recalling(features: Features, answers: NDArray[np.float64]) -> RecallModel:
+    """The model that gives each example its answer (n, classes), examples with the same features their mean answer."""
+    rows, place = np.unique(fingerprints(features), return_inverse=True)
+    sums = np.zeros((len(rows), answers.shape[1]))
+    np.add.at(sums, place, answers)
+    return RecallModel(rows, sums / np.bincount(place, minlength=len(rows))[:, None])
+
+
+def fingerprints(features: Features) -> NDArray[np.uint64]:
+    """64 bits of each example's features, the same in every process; shape (n,)."""
+    if isinstance(features, pa.Table):
+        from pandas.util import hash_pandas_object
+
+        return np.asarray(hash_pandas_object(features.to_pandas(), index=False), dtype=np.uint64)
+    digests = b"".join(blake2b(row.tobytes(), digest_size=8).digest() for row in features)
+    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
 
 
 @register("mechanism", "aggregated-labels", source="Busa-Fekete et al. (2024), section 4; ours as a learner")
@@ -92,6 +142,5 @@ class NoisyOneHotLabels:
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Draws the noisy rows once and keeps their posteriors; `validation` changes nothing."""
         observed = self.labels.observe(train.labels, classes=train.classes, rng=np.random.default_rng(seed))
         return recalling(train.features, self.labels.posterior(observed, np.zeros(train.classes)))

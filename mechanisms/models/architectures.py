@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, Kernel, clip_factors
-from dpaudit.mechanisms.training.losses import Loss, slope
+from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, clip_factors
 
 GROUPS = 16
 
@@ -122,10 +121,6 @@ class BatchedBag(BatchedMlp):
     Words are gone through place by place: all of them at once would need the length times the memory.
     """
 
-    def __init__(self, module: nn.Module, *, loss: Loss) -> None:
-        Kernel.__init__(self, module, loss=loss)
-        self._activation = nn.Identity()
-
     def _table(self, flat: Tensor) -> Tensor:
         """The words' vectors, a view of shape (A, vocabulary, width)."""
         return next(iter(self.layout.views(flat).values()))
@@ -157,9 +152,9 @@ class BatchedBag(BatchedMlp):
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor, out: Tensor
     ) -> Tensor:
         words, shares = _read(inputs)
-        ((weight, _),) = layers = self._layers(parameters)
-        seen = self._forward(layers, self._mean(parameters, words, shares))
-        losses, last = slope(self.loss, seen[-1], targets)
+        ((weight, _),) = self._layers(parameters)
+        seen = self.forward(parameters, self._mean(parameters, words, shares))
+        losses, last = self._slope(seen[-1], targets)
         last *= coefficients[..., None]
         self._collect(seen, [last], out)
         self._spread(words, shares, torch.bmm(last, weight), out)
@@ -169,9 +164,9 @@ class BatchedBag(BatchedMlp):
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, clip: float, out: Tensor
     ) -> None:
         words, shares = _read(inputs)
-        ((weight, _),) = layers = self._layers(parameters)
-        seen = self._forward(layers, self._mean(parameters, words, shares))
-        last = slope(self.loss, seen[-1], targets)[1]
+        ((weight, _),) = self._layers(parameters)
+        seen = self.forward(parameters, self._mean(parameters, words, shares))
+        last = self._slope(seen[-1], targets)[1]
         by_mean = torch.bmm(last, weight)
         # A word's vector takes the error by the mean times its share of the text, repetitions of a word together.
         squares = (last * last).sum(-1) * ((seen[0] * seen[0]).sum(-1) + 1)

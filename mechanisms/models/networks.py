@@ -1,7 +1,6 @@
 """Neural networks to train, one registered name for each architecture.
 
-The classes hold hyper-parameters only; torch is imported when one is built or trained. Every network takes float32 of
-shape (batch, *shape) and gives logits of shape (batch, classes).
+Torch is imported when one is built or trained. Each takes float32 (batch, *shape) and gives logits (batch, classes).
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dpaudit.errors import require
+from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.mechanisms.training.recipe import Recipe, one_of
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.registry import register
@@ -26,13 +26,11 @@ ACTIVATIONS = ("relu", "tanh", "gelu", "silu")
 NORMS = ("group", "batch", "none")
 
 
-@dataclass(frozen=True, kw_only=True)
 class Network(Recipe, StackTrainer, ABC):
     """A network to train on the labels as they are given; its attributes are those of `Recipe`."""
 
     @property
     def recipe(self) -> Recipe:
-        """A network is its own recipe."""
         return self
 
 
@@ -79,7 +77,6 @@ class Mlp(Network):
 
 
 @register("model", "small-cnn", source="conv16-conv32-linear")
-@dataclass(frozen=True, kw_only=True)
 class SmallCnn(Network):
     """Small convolutional network, conv16-conv32-linear: 3x3 convolutions, each with ReLU and 2x2 max pooling."""
 
@@ -100,12 +97,10 @@ class SmallCnn(Network):
 
 
 @register("model", "tanh-cnn", source="arXiv:2206.05199, section 5: 4-layer CNN, 974 K parameters, tanh")
-@dataclass(frozen=True, kw_only=True)
 class TanhCnn(Network):
     """Four-layer CNN with tanh and 974 K parameters, for DP-SGD on CIFAR-10: 974,250 on 3x32x32 and 10 classes.
 
-    The paper gives the number of layers, the activation, the kinds of pooling and 974 K parameters; the widths are the
-    non-decreasing multiples of 16 that give that number.
+    The paper gives all but the widths: these are the non-decreasing multiples of 16 that give that number.
     """
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -131,7 +126,6 @@ class TanhCnn(Network):
 
 
 @register("model", "lenet-5", source="LeCun et al. (1998)")
-@dataclass(frozen=True, kw_only=True)
 class LeNet5(Network):
     """LeNet-5 for images of 28x28 or 32x32: 5x5 convolutions with tanh and average pooling, then linear layers."""
 
@@ -191,7 +185,6 @@ class ResNet18(Residual):
 
 
 @register("model", "wrn-16-4", source="Zagoruyko and Komodakis (2016)")
-@dataclass(frozen=True, kw_only=True)
 class WideResNet16x4(Residual):
     """Wide ResNet with 16 layers, four times as wide."""
 
@@ -203,7 +196,6 @@ class WideResNet16x4(Residual):
 
 
 @register("model", "wrn-28-4", source="Zagoruyko and Komodakis (2016), the network of PATE-FM and ALIBI")
-@dataclass(frozen=True, kw_only=True)
 class WideResNet28x4(Residual):
     """Wide ResNet with 28 layers, four times as wide."""
 
@@ -228,13 +220,12 @@ class TextNetwork(Network):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.vocabulary >= 2, "vocabulary must be >= 2", vocabulary=self.vocabulary)
-        require(self.width >= 1, "width must be >= 1", width=self.width)
+        require_at_least(2, self, "vocabulary")
+        require_at_least(1, self, "width")
         plain = not self.standardise and not self.mixup and self.augment == "none"
         require(plain, "word numbers cannot be scaled, mixed or augmented", do="leave out standardise, mixup, augment")
 
     def check(self, features: Tensor) -> None:
-        """Word numbers, whole and in 0 .. vocabulary - 1."""
         low, high = (float(end) for end in features.aminmax()) if features.numel() else (0.0, 0.0)
         require(
             low >= 0 and high < self.vocabulary and bool((features == features.floor()).all()),
@@ -246,7 +237,6 @@ class TextNetwork(Network):
 
 
 @register("model", "bag-of-embeddings", source="Joulin et al. (2017), arXiv:1607.01759, without n-grams")
-@dataclass(frozen=True, kw_only=True)
 class BagOfEmbeddings(TextNetwork):
     """A linear classifier on the mean of the words' vectors, trained from scratch: stacked, fast, DP-SGD too."""
 
@@ -256,7 +246,6 @@ class BagOfEmbeddings(TextNetwork):
         return architectures.BagOfEmbeddings(shape, classes, vocabulary=self.vocabulary, width=self.width)
 
     def batched_kernel(self, module: nn.Module) -> type[BatchedMlp] | None:
-        """The one of bags of embeddings."""
         from dpaudit.mechanisms.models.architectures import BatchedBag
 
         return BatchedBag

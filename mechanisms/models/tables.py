@@ -14,13 +14,13 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
+from dpaudit.mechanisms.ranges import require_at_least, require_positive
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MISSING = "unknown"
-"""What a missing category becomes: a category of its own."""
+_MISSING = "unknown"  # What a missing category becomes: a category of its own
 
 
 @register("model", "catboost", source="Prokhorenkova et al. (2018); settings of arXiv:2511.14084, section 6.4")
@@ -41,17 +41,13 @@ class CatBoost:
     depth: int = 8
 
     def __post_init__(self) -> None:
-        require(self.iterations >= 1, "iterations must be >= 1", iterations=self.iterations)
+        require_at_least(1, self, "iterations")
         require(0 < self.learning_rate <= 1, "learning_rate must be in (0, 1]", learning_rate=self.learning_rate)
         require(1 <= self.depth <= 16, "depth must be in 1..16", depth=self.depth)
 
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Trains with the log loss (two classes) or the softmax loss.
-
-        Raises: TrainingError with CatBoost's message when it gives up.
-        """
         import catboost
 
         constant = single_class(train)
@@ -88,7 +84,6 @@ class CatBoostModel:
     threads: int  # CPU threads to predict with
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes)."""
         predicted = self.classifier.predict_proba(columns(features, self.categorical), thread_count=self.threads)
         return cast(NDArray[np.float64], np.asarray(predicted, dtype=np.float64))
 
@@ -127,17 +122,13 @@ class LogisticRegression:
     categories: int = 100
 
     def __post_init__(self) -> None:
-        require(self.inverse_penalty > 0, "inverse_penalty must be > 0", inverse_penalty=self.inverse_penalty)
-        require(self.iterations >= 1, "iterations must be >= 1", iterations=self.iterations)
-        require(self.categories >= 2, "categories must be >= 2", categories=self.categories)
+        require_positive(self, "inverse_penalty")
+        require_at_least(1, self, "iterations")
+        require_at_least(2, self, "categories")
 
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Fits by L-BFGS, which draws nothing: `seed` changes nothing, nor does `validation`.
-
-        Raises: TrainingError when the solver gives coefficients that are not finite.
-        """
         import warnings
 
         from sklearn.exceptions import ConvergenceWarning
@@ -183,7 +174,6 @@ class LogisticModel:
     categorical: tuple[str, ...]  # names of the categorical columns
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes)."""
         predicted = np.zeros((len(features), self.classes))
         predicted[:, self.pipeline.classes_] = self.pipeline.predict_proba(columns(features, self.categorical))
         predicted /= predicted.sum(axis=1, keepdims=True)  # scikit-learn answers float32 features in float32
@@ -195,16 +185,13 @@ def columns(features: Features, categorical: tuple[str, ...]) -> pd.DataFrame | 
     if not isinstance(features, pa.Table):
         return features.reshape(len(features), -1)
     for name in categorical:
-        filled = pc.fill_null(features[name].cast(pa.string()), MISSING)
+        filled = pc.fill_null(features[name].cast(pa.string()), _MISSING)
         features = features.set_column(features.column_names.index(name), name, filled)
     return cast("pd.DataFrame", features.to_pandas())
 
 
 def one_hot_numbers(train: Examples, test: Examples) -> tuple[Examples, Examples]:
-    """Both as float32 arrays for a network, coded by what `train` holds; arrays stay as they are.
-
-    Categories become one-hot, the rare ones of a column together; missing numbers their column's mean.
-    """
+    """Both as float32 arrays for a network, one-hot by what `train` holds; arrays stay as they are."""
     if not isinstance(train.features, pa.Table):
         return train, test
     from sklearn.compose import make_column_transformer
@@ -232,16 +219,11 @@ class ConstantModel:
     prediction: tuple[float, ...]  # one probability for each class, summing to 1
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes)."""
         return np.tile(np.asarray(self.prediction), (len(features), 1))
 
 
 def single_class(train: Examples) -> ConstantModel | None:
-    """The constant model of labels that hold one class or none, else None.
-
-    Probabilities are (count + 1) / (n + K), so that the log loss on any other label stays finite, as it does for the
-    libraries that refuse such labels.
-    """
+    """The constant model of labels that hold one class or none, (count + 1) / (n + K); None for other labels."""
     counts = np.bincount(train.labels, minlength=train.classes)
     if np.count_nonzero(counts) > 1:
         return None

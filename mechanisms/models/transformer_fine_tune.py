@@ -15,13 +15,12 @@ from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
+from dpaudit.mechanisms.ranges import require_at_least, require_positive
 from dpaudit.registry import register
 from dpaudit.variables import expanded, without_values
 
-ROWS = 64
-"""Texts asked about together."""
-BATCH = 32
-"""Texts encoded together."""
+ROWS = 64  # Texts asked about together
+BATCH = 32  # Texts encoded together
 
 
 @register("model", "transformer-fine-tune", source="Liu et al. (2019), arXiv:1907.11692, appendix C; transformers")
@@ -51,22 +50,17 @@ class TransformerFineTune:
     warm_up: float = 0.06
 
     def __post_init__(self) -> None:
-        require(self.epochs >= 1, "epochs must be >= 1", epochs=self.epochs)
-        require(self.learning_rate > 0, "learning_rate must be > 0", learning_rate=self.learning_rate)
-        require(self.batch_size >= 1, "batch_size must be >= 1", batch_size=self.batch_size)
-        require(self.length >= 4, "length must be >= 4", length=self.length)
-        require(self.weight_decay >= 0, "weight_decay must be >= 0", weight_decay=self.weight_decay)
+        require_at_least(1, self, "epochs", "batch_size")
+        require_positive(self, "learning_rate")
+        require_at_least(4, self, "length")
+        require_at_least(0, self, "weight_decay")
         require(0 <= self.warm_up < 1, "warm_up must be in [0, 1)", warm_up=self.warm_up)
 
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Fine-tunes on all texts; `validation` is not used.
-
-        Raises: InputError without transformers, the folder or texts; TrainingError when the loss stops being a number.
-        """
+        """Fine-tunes on all texts; `validation` is not used. Refused without transformers, the folder or texts."""
         texts = texts_of(train.features)
-        transformers = _transformers("transformer-fine-tune needs")
         import torch
 
         torch.set_num_threads(compute.threads)
@@ -76,11 +70,9 @@ class TransformerFineTune:
         # The new head and the dropout draw from torch's own generators: they are borrowed, and given back as they were.
         with torch.random.fork_rng(devices):
             torch.manual_seed(int(of_torch) % 2**63)
-            tokenizer = loaded(transformers.AutoTokenizer, self.path)
-            module = loaded(transformers.AutoModelForSequenceClassification, self.path, num_labels=train.classes).to(
-                compute.device
-            )
-            module.train()
+            tokenizer = loaded("AutoTokenizer", self.path)
+            module = loaded("AutoModelForSequenceClassification", self.path, num_labels=train.classes)
+            module.to(compute.device).train()
             steps = self.epochs * -(-len(texts) // self.batch_size)
             optimizer = torch.optim.AdamW(
                 module.parameters(), lr=self.learning_rate, betas=(0.9, 0.98), eps=1e-6, weight_decay=self.weight_decay
@@ -117,7 +109,6 @@ class FineTuned:
     compute: Compute  # threads, and where predictions are made
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes)."""
         import torch
 
         texts = texts_of(features)
@@ -146,21 +137,18 @@ def texts_of(features: Features) -> list[str]:
     return texts
 
 
-def _transformers(asking: str) -> Any:
+def loaded(kind: str, path: str, **settings: Any) -> Any:
+    """What a class of transformers makes of a local folder; refuses one that holds no such thing."""
     try:
         import transformers
     except ImportError as err:
-        raise InputError(f"{asking} the package transformers; install it with `pip install dpaudit[text]`") from err
-    return transformers
-
-
-def loaded(kind: Any, path: str, **settings: Any) -> Any:
-    """What a class of transformers makes of a local folder; refuses one that holds no such thing."""
+        raise InputError("this needs the package transformers; install it with `pip install dpaudit[text]`") from err
     folder = expanded(path)
     do = "set `path` to what save_pretrained of the model and its tokenizer wrote"
     require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
     try:
-        return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **settings)
+        made = getattr(transformers, kind)
+        return made.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **settings)
     except (OSError, ValueError) as err:
         reason = without_values(str(err).splitlines()[0], path)
         raise InputError(f"{path} must hold a model and a tokenizer that transformers can load: {reason}") from err
@@ -172,11 +160,10 @@ def _tokens(tokenizer: Any, texts: list[str], length: int, device: str) -> Any:
 
 def encoded(texts: list[str], path: str, *, length: int, device: str = "cpu") -> NDArray[np.float32]:
     """The mean of the encoder's last states over a text's tokens, scaled to length 1; shape (n, width)."""
-    transformers = _transformers("sentence embeddings need")
     import torch
 
-    tokenizer = loaded(transformers.AutoTokenizer, path)
-    module: Any = loaded(transformers.AutoModel, path).to(device).eval()
+    tokenizer = loaded("AutoTokenizer", path)
+    module: Any = loaded("AutoModel", path).to(device).eval()
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # texts of a length go together
     found = np.empty((len(texts), module.config.hidden_size), np.float32)
     with torch.inference_mode():

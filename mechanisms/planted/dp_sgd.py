@@ -6,7 +6,7 @@ The class `Stack` of each overrides what the bug gets wrong. Torch is imported w
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,6 @@ class PlantedDpSgd(DpSgd):
     Stack: type[PrivateStack]
 
     def stack_type(self) -> type[PrivateStack]:
-        """The class with the defect."""
         return _with_defect(self.Stack)  # type: ignore[arg-type]  # mypy takes no class for hashable
 
 
@@ -46,7 +45,6 @@ def _with_defect(defect: type) -> type[PrivateStack]:
 
 
 @register("mechanism", "planted-noise-over-batch", source="planted defect, as found in published code")
-@dataclass(frozen=True)
 class NoiseOverBatchDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD whose noise is that of a batch's mean, added to its sum."""
 
@@ -56,7 +54,6 @@ class NoiseOverBatchDpSgd(PlantedDpSgd):
 
 
 @register("mechanism", "planted-no-noise-in-last-step", source="planted defect, as found in published code")
-@dataclass(frozen=True)
 class NoNoiseInLastStepDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD that forgets the noise of its last step."""
 
@@ -66,7 +63,6 @@ class NoNoiseInLastStepDpSgd(PlantedDpSgd):
 
 
 @register("mechanism", "planted-clip-batch-mean", source="planted defect, as found in published code")
-@dataclass(frozen=True)
 class ClipBatchMeanDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD that clips the mean gradient of a batch, not each example's."""
 
@@ -85,7 +81,6 @@ class ClipBatchMeanDpSgd(PlantedDpSgd):
 
 
 @register("mechanism", "planted-shuffled-batches", source="planted defect, as found in published code")
-@dataclass(frozen=True)
 class ShuffledBatchesDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD on shuffled batches, accounted for as Poisson sampling."""
 
@@ -100,7 +95,6 @@ class ShuffledBatchesDpSgd(PlantedDpSgd):
 
 
 @register("mechanism", "planted-half-the-noise", source="planted defect")
-@dataclass(frozen=True)
 class HalfTheNoiseDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD with half the noise it accounts for."""
 
@@ -110,7 +104,6 @@ class HalfTheNoiseDpSgd(PlantedDpSgd):
 
 
 @register("mechanism", "planted-clip-each-coordinate", source="planted defect")
-@dataclass(frozen=True)
 class ClipEachCoordinateDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD that clips coordinates instead of norms."""
 
@@ -133,7 +126,6 @@ class ClipEachCoordinateDpSgd(PlantedDpSgd):
 
 
 @register("mechanism", "planted-noise-seeded-each-step", source="planted defect")
-@dataclass(frozen=True)
 class NoiseSeededEachStepDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD that adds the same noise in every step of an epoch."""
 
@@ -143,7 +135,6 @@ class NoiseSeededEachStepDpSgd(PlantedDpSgd):
 
 
 @register("mechanism", "planted-fixed-batches", source="planted defect")
-@dataclass(frozen=True)
 class FixedBatchesDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD on batches of one size, accounted for as Poisson sampling."""
 
@@ -170,7 +161,6 @@ class _OtherClip(PrivateStack):
 
 
 @register("mechanism", "planted-clip-doubled-after-warm-up", source="planted defect")
-@dataclass(frozen=True)
 class ClipDoubledAfterWarmUpDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD whose clip is doubled after a tenth of the training, and its noise is not."""
 
@@ -184,7 +174,6 @@ class ClipDoubledAfterWarmUpDpSgd(PlantedDpSgd):
 
 
 @register("mechanism", "planted-no-clipping", source="planted defect, as found in published code")
-@dataclass(frozen=True)
 class NoClippingDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD that clips nothing."""
 

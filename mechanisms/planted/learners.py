@@ -1,7 +1,8 @@
-"""Defects on purpose in learners: an audit that does not find them is not looking."""
+"""Defects on purpose in label mechanisms and learners: an audit that does not find them is not looking."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -12,28 +13,95 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
-from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_epsilon
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import ClassSums, GaussianNaiveBayes, NoisySums
-from dpaudit.mechanisms.learners.lp_1st import LP1ST
-from dpaudit.mechanisms.learners.lp_2st import LP2ST
+from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
-from dpaudit.mechanisms.planted.labels import OneHotLaplaceHalfScale, OneHotLaplaceSigmaForB
 from dpaudit.mechanisms.protocols import LabelMechanism, Model
-from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.ranges import require_at_least, require_epsilon
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
     from dpaudit.mechanisms.training.stack import Stack
+
+
+@register("mechanism", "planted-one-hot-laplace-sigma-for-b", source="planted defect")
+class OneHotLaplaceSigmaForB(OneHotLaplace):
+    """DEFECT ON PURPOSE: 2 / eps is taken for the noise's standard deviation, so it costs sqrt(2) times the claim."""
+
+    def scale(self) -> float:
+        """Scale whose standard deviation is 2 / eps: too small by sqrt(2)."""
+        return 2 / self.epsilon / math.sqrt(2)
+
+
+@register("mechanism", "planted-one-hot-laplace-half-scale", source="planted defect")
+class OneHotLaplaceHalfScale(OneHotLaplace):
+    """DEFECT ON PURPOSE: the change of one coordinate is paid for, not that of two; it costs twice the claim."""
+
+    def scale(self) -> float:
+        return super().scale() / 2
+
+
+@register("mechanism", "planted-rr-binary-formula", source="planted defect")
+class BinaryFormulaResponse(RandomizedResponse):
+    """DEFECT ON PURPOSE: keeps a label as of two classes, however many there are; the truth is eps + log(K - 1)."""
+
+    def keep(self, classes: int) -> float:
+        return super().keep(2)
+
+    def transition(self, classes: int) -> NDArray[np.float64]:
+        return RandomizedResponse(self.epsilon + math.log(classes - 1)).transition(classes)
+
+
+@register("mechanism", "planted-rr-one-draw-per-label", source="planted defect")
+class OneDrawPerLabelResponse(RandomizedResponse):
+    """DEFECT ON PURPOSE: answers all examples of one label alike, so classes stay apart, whatever they are called."""
+
+    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        return super().release(np.arange(classes), classes=classes, rng=rng)[labels]
+
+
+@register("mechanism", "planted-rr-constant-seed", source="planted defect, as in the code for arXiv:2102.06062")
+class ConstantSeedResponse(RandomizedResponse):
+    """DEFECT ON PURPOSE: draws from one seed that everyone knows, so whoever repeats the draw can undo it."""
+
+    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        return super().release(labels, classes=classes, rng=np.random.default_rng(2020))
+
+
+@register("mechanism", "rr-leaky", source="planted defect")
+@dataclass(frozen=True)
+class LeakyRandomizedResponse:
+    """DEFECT ON PURPOSE: claims epsilon, keeps labels as if it were three times that.
+
+    Attributes:
+        epsilon: What is claimed, in nats, > 0. The truth is 3 epsilon.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        require_epsilon(self.epsilon)
+
+    def claim(self) -> Claim:
+        return Claim(self.epsilon)
+
+    def transition(self, classes: int) -> NDArray[np.float64]:
+        return self._truth.transition(classes)
+
+    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        return self._truth.release(labels, classes=classes, rng=rng)
+
+    @property
+    def _truth(self) -> RandomizedResponse:
+        return RandomizedResponse(3.0 * self.epsilon)
 
 
 def redrawn_labels(
@@ -60,7 +128,7 @@ class LP1STDrawnAgain(LP1ST):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.draws >= 1, "draws must be >= 1", draws=self.draws)
+        require_at_least(1, self, "draws")
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
@@ -81,7 +149,6 @@ class LP1STDrawnAgain(LP1ST):
     "planted-lp-1st-domain-prior-uncharged",
     source="planted defect, as in published code for arXiv:2102.06062",
 )
-@dataclass(frozen=True)
 class LP1STDomainPriorUncharged(LP1STDomainPrior):
     """DEFECT ON PURPOSE: the prior's cost is not subtracted, so the truth is epsilon + prior_epsilon."""
 
@@ -91,7 +158,6 @@ class LP1STDomainPriorUncharged(LP1STDomainPrior):
 
 
 @register("mechanism", "planted-lp-2st-reused-randomness", source="planted defect")
-@dataclass(frozen=True)
 class LP2STReusedRandomness(LP2ST):
     """DEFECT ON PURPOSE: every stage draws its answers from the first one's seed, so their noise is the same."""
 
@@ -102,7 +168,6 @@ class LP2STReusedRandomness(LP2ST):
 
 
 @register("mechanism", "planted-pate-without-noise", source="planted defect")
-@dataclass(frozen=True)
 class PATEWithoutNoise(PATE):
     """DEFECT ON PURPOSE: the teachers' most voted class is released as it is, whatever is claimed."""
 
@@ -111,7 +176,6 @@ class PATEWithoutNoise(PATE):
 
 
 @register("mechanism", "planted-alibi-sigma-for-b", source="planted defect")
-@dataclass(frozen=True)
 class AlibiSigmaForB(Alibi):
     """DEFECT ON PURPOSE: ALIBI with 2 / eps taken for the noise's standard deviation; the truth is sqrt(2) eps."""
 
@@ -120,7 +184,6 @@ class AlibiSigmaForB(Alibi):
 
 
 @register("mechanism", "planted-alibi-half-scale", source="planted defect")
-@dataclass(frozen=True)
 class AlibiHalfScale(Alibi):
     """DEFECT ON PURPOSE: ALIBI with half its noise; the truth is 2 eps."""
 
@@ -129,7 +192,6 @@ class AlibiHalfScale(Alibi):
 
 
 @register("mechanism", "planted-naive-bayes-exposed-size", source="planted defect, as in diffprivlib 0.6.6")
-@dataclass(frozen=True)
 class NaiveBayesExposedSize(GaussianNaiveBayes):
     """DEFECT ON PURPOSE: noisy counts are moved until they sum to the number of records, which they thereby tell."""
 
@@ -163,10 +225,6 @@ class RedrawnNoise(StackTrainer):
 
     def claim(self) -> Claim:
         return Claim(self.epsilon)
-
-    @property
-    def recipe(self) -> Recipe:
-        return self.model
 
     def stack_type(self) -> Callable[..., Stack]:
         return partial(_redrawing_stack(), mechanism=RandomizedResponse(self.epsilon))

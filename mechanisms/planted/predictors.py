@@ -24,7 +24,6 @@ class _OtherRelease(Ensemble):
 
 
 @register("mechanism", "planted-capc-half-the-noise", source="planted defect")
-@dataclass(frozen=True)
 class CaPCHalfTheNoise(_OtherRelease, CaPC):
     """DEFECT ON PURPOSE: half of the noise that is claimed; the truth is four times the claim."""
 
@@ -46,7 +45,6 @@ class _ArgmaxFirst:
 
 
 @register("mechanism", "planted-pate-argmax-before-noise", source="planted defect")
-@dataclass(frozen=True)
 class PateArgmaxBeforeNoise(PatePredictor):
     """DEFECT ON PURPOSE: the argmax is taken before the noise, so the most voted class is released as it is."""
 
@@ -55,7 +53,6 @@ class PateArgmaxBeforeNoise(PatePredictor):
 
 
 @register("mechanism", "planted-capc-counted-twice", source="planted defect")
-@dataclass(frozen=True)
 class CaPCCountedTwice(CaPC):
     """DEFECT ON PURPOSE: the first party's votes are counted twice; the truth is four times the claim."""
 
@@ -78,7 +75,6 @@ class CaPCThresholdWithoutNoise(_OtherRelease, CaPC):
 
 
 @register("mechanism", "planted-private-knn-twice-the-rate", source="planted defect")
-@dataclass(frozen=True)
 class PrivateKnnTwiceTheRate(PrivateKnn):
     """DEFECT ON PURPOSE: records are kept with twice the probability that is claimed."""
 

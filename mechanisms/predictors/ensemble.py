@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_delta
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.protocol import PublicData
 from dpaudit.mechanisms.models.networks import Mlp
@@ -33,7 +32,7 @@ from dpaudit.mechanisms.predictors.releases import (
 )
 from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers, ApartTeachers, VoteLaw
 from dpaudit.mechanisms.protocols import Model, StackLearner, Trainer
-from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_positive
 from dpaudit.mechanisms.training.recipe import TrainingTask
 from dpaudit.registry import register
 
@@ -72,9 +71,8 @@ class NoisyVotes:
     sure: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self.sigma > 0, "sigma must be > 0", sigma=self.sigma)
+        require_positive(self, "sigma", "threshold_sigma", "sure")
         require(self.noise in ("gaussian", "laplace"), "noise must be gaussian or laplace", noise=self.noise)
-        require(self.threshold_sigma > 0, "threshold_sigma must be > 0", threshold_sigma=self.threshold_sigma)
         gaussian = self.threshold is None or self.noise == "gaussian"
         require(gaussian, "a threshold needs gaussian noise", noise=self.noise)
         require_delta(self.delta)
@@ -84,10 +82,8 @@ class NoisyVotes:
             threshold=self.threshold,
             public=self.public,
         )
-        require(self.sure > 0, "sure must be > 0", sure=self.sure)
 
     def release(self) -> Release:
-        """Noisy argmax, with a threshold where one is given."""
         if self.noise == "laplace":
             return LaplaceArgmax(self.sigma)
         if self.threshold is None:
@@ -95,10 +91,7 @@ class NoisyVotes:
         return ConfidentArgmax(self.sigma, self.threshold, self.threshold_sigma)
 
     def releases(self, queries: Features, *, voters: int, compute: Compute) -> Sequence[Release]:
-        """How each query is answered; the same way where there is no student.
-
-        Raises: TrainingError when the student's training failed.
-        """
+        """How each query is answered; the same way where there is no student."""
         own = self.release()
         if self.student is None or not isinstance(own, ConfidentArgmax):
             return [own] * len(queries)
@@ -106,16 +99,10 @@ class NoisyVotes:
         assert self.public is not None
         student = _trained(self.student, self.public, replace(compute, scratch=None))
         shares = np.asarray(student.probabilities(queries), np.float64)
-        return [
-            InteractiveArgmax(
-                own.sigma,
-                own.threshold,
-                own.threshold_sigma,
-                expected=tuple((voters * row).tolist()),
-                own=int(row.argmax()) if row.max() > self.sure else None,
-            )
-            for row in shares
-        ]
+        noise = own.sigma, own.threshold, own.threshold_sigma
+        sure = [int(row.argmax()) if row.max() > self.sure else None for row in shares]
+        expected = [tuple((voters * row).tolist()) for row in shares]
+        return [InteractiveArgmax(*noise, votes, answer) for votes, answer in zip(expected, sure, strict=True)]
 
 
 @lru_cache(maxsize=4)
@@ -142,13 +129,10 @@ class Ensemble(NoisyVotes, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.teachers >= 2, "teachers must be >= 2", teachers=self.teachers)
+        require_at_least(2, self, "teachers")
 
     def claim(self) -> Claim:
-        """What one answer promises, a record added or removed: one vote moves.
-
-        Where the record is, the parts of all other teachers are as without it, so no other vote moves.
-        """
+        """What one answer promises, a record added or removed: its teacher's vote moves, and no other."""
         return Claim.of(self.release().curve(), relation=Relation.ADD_REMOVE, delta=self.delta)
 
     @abstractmethod
@@ -159,12 +143,7 @@ class Ensemble(NoisyVotes, ABC):
     def part_with(self, records: int, place: int, rng: np.random.Generator) -> Ints:
         """The records of the teacher that a record more falls to, beside it; `place` numbers the records added."""
 
-    @abstractmethod
-    def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:
-        """See `VotingPredictor`."""
-
     def votes(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
-        """Trains all teachers and asks them; shape (teachers, q)."""
         require(self.teachers <= len(data), f"teachers must be at most the {len(data)} records", teachers=self.teachers)
         splitting, training = spawned(seed, 2)
         parts = self.parts(len(data), np.random.default_rng(splitting))
@@ -181,7 +160,6 @@ class Ensemble(NoisyVotes, ABC):
         return self._taught(joined(more.data, more.records), parts, queries, training, compute)
 
     def histograms(self, votes: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
-        """One vote a teacher, shape (teachers, q) to (q, K)."""
         counts = np.zeros((votes.shape[1], classes), np.int64)
         for weight, row in zip(self.weights(len(votes)).tolist(), votes, strict=True):
             counts[np.arange(votes.shape[1]), row] += weight
@@ -204,7 +182,6 @@ class Ensemble(NoisyVotes, ABC):
 
 
 @register("mechanism", "pate-predictor", source="Papernot et al. (2018), arXiv:1802.08908; Chadha et al. (2024), 5.1")
-@dataclass(frozen=True)
 class PatePredictor(Ensemble):
     """PATE: each record goes to a teacher drawn at random, so that a record more leaves all other parts as they are.
 
@@ -230,7 +207,6 @@ class PatePredictor(Ensemble):
 
 
 @register("mechanism", "capc", source="Choquette-Choo et al. (2021), arXiv:2102.05188; Chadha et al. (2024), 5.2")
-@dataclass(frozen=True)
 class CaPC(Ensemble):
     """CaPC: record i is party i mod k's, so that the adversary knows whose vote a record of theirs moves.
 
@@ -239,7 +215,6 @@ class CaPC(Ensemble):
     """
 
     def parts(self, records: int, rng: np.random.Generator) -> list[Ints]:
-        """Draws nothing."""
         return [np.arange(party, records, self.teachers) for party in range(self.teachers)]
 
     def part_with(self, records: int, place: int, rng: np.random.Generator) -> Ints:
@@ -280,7 +255,6 @@ def _trained_votes(
 
 
 def joined(data: Examples, points: Examples) -> Examples:
-    """The data, then the points."""
     features: Features
     if isinstance(data.features, pa.Table):
         features = pa.concat_tables([data.features, points.features])

@@ -18,12 +18,12 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.predictors.ensemble import NoisyVotes
 from dpaudit.mechanisms.predictors.protocol import Added
 from dpaudit.mechanisms.predictors.vote_laws import SampledNeighbours, VoteLaw
+from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.registry import register
 
 Ints = NDArray[np.int64]
 
-ROWS = 4096
-"""Records whose distances to all queries are computed at once."""
+ROWS = 4096  # Records whose distances to all queries are computed at once
 
 
 @register("mechanism", "private-knn", source="Zhu et al. (2020), CVPR; Chadha et al. (2024), section 6")
@@ -46,7 +46,7 @@ class PrivateKnn(NoisyVotes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.neighbours >= 1, "neighbours must be >= 1", neighbours=self.neighbours)
+        require_at_least(1, self, "neighbours")
         require(0 < self.rate <= 1, "rate must be in (0, 1]", rate=self.rate)
         require(
             self.noise == "gaussian" and self.threshold is None,
@@ -61,7 +61,6 @@ class PrivateKnn(NoisyVotes):
         return Claim.of(curve, relation=Relation.ADD_REMOVE, delta=self.delta)
 
     def sampled(self) -> float:
-        """Probability with which a record is kept."""
         return self.rate
 
     def depth(self) -> int:

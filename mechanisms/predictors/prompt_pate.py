@@ -20,6 +20,7 @@ from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
 from dpaudit.mechanisms.predictors.ensemble import NoisyVotes
 from dpaudit.mechanisms.predictors.protocol import Added
 from dpaudit.mechanisms.predictors.vote_laws import KnownVotes, VoteLaw
+from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.registry import register
 
 Ints = NDArray[np.int64]
@@ -34,7 +35,6 @@ class PromptPate(NoisyVotes):
     answer that names no class is no vote. Neighbouring data sets differ in one record that is in another's place.
 
     Attributes:
-        sigma: Standard deviation of Gaussian noise on each count, or the scale b of Laplace noise; > 0.
         model: What is asked.
         teachers: Number of prompts, >= 2.
         shots: Records in each, k >= 1.
@@ -54,15 +54,14 @@ class PromptPate(NoisyVotes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.teachers >= 2, "teachers must be >= 2", teachers=self.teachers)
-        require(self.shots >= 1, "shots must be >= 1", shots=self.shots)
+        require_at_least(2, self, "teachers")
+        require_at_least(1, self, "shots")
 
     def claim(self) -> Claim:
         """What one answer promises, a record in another's place: one vote moves."""
         return Claim.of(self.release().curve(), relation=Relation.REPLACE, delta=self.delta)
 
     def task(self, data: Examples) -> Task:
-        """What the model is told to do with a text of these data."""
         usual = Task.of_data(data.name, data.class_names, data.classes)
         names = self.names or usual.names
         require(len(names) == data.classes, f"names must be those of the {data.classes} classes", names=len(names))
@@ -78,10 +77,6 @@ class PromptPate(NoisyVotes):
         return [task.teacher(shots[first : first + self.shots]) for first in range(0, needed, self.shots)]
 
     def votes(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
-        """What each teacher says of each query, shape (teachers, q); K, the number of classes, where it is no class.
-
-        Raises: TrainingError when a prompt has no answer; those that have one are not asked again.
-        """
         return self._asked(data, self.prompts(data), queries)
 
     def votes_with_canary(self, more: Added, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
@@ -104,11 +99,9 @@ class PromptPate(NoisyVotes):
         return KnownVotes(np.bincount(said, minlength=classes + 1)[:classes])
 
     def histograms(self, votes: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
-        """One vote a teacher whose answer was read, shape (teachers, q) to (q, K)."""
         return np.stack([np.bincount(column, minlength=classes + 1)[:classes] for column in votes.T])
 
     def expected(self, data: Examples, queries: Features) -> Expected:
-        """What asking every teacher every query is going to take; asks nothing."""
         return self.model.expected(_all(self.prompts(data), texts_of(queries)))
 
     def _asked(self, data: Examples, teachers: Sequence[Teacher], queries: Features) -> Ints:

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
-from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.protocol import Expected
@@ -52,11 +51,8 @@ class VotingPredictor(Protocol):
         """How an answer is made of a histogram."""
 
     def votes(self, data: Examples, queries: Features, *, seed: np.random.SeedSequence, compute: Compute) -> Ints:
-        """One run of the training phase on `data`; q queries are asked, rows like its features.
+        """One run of the training phase on `data`, decided by `seed`; q queries are asked, rows like its features.
 
-        Args:
-            seed: Decides everything that is drawn: parts, weights, orders.
-            compute: What may be used.
         Returns: The class each voter votes for, K where it has no vote, shape (voters, q); the same number of voters
             in every run. For neighbours that are drawn anew for each answer: the labels of all records by distance,
             nearest first.
@@ -128,10 +124,6 @@ class Added:
     # which of the voters each falls to, where they are told apart: 0 where it is the only record that is added, 0 to
     # m - 1 where m are; shape (p,)
     places: Ints
-
-    def __post_init__(self) -> None:
-        shape = (len(self.records),)
-        require(self.places.shape == shape, "each record must have a place", places=self.places.shape)
 
     @classmethod
     def alone(cls, data: Examples, records: Examples) -> Added:

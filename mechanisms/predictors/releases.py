@@ -122,5 +122,4 @@ class InteractiveArgmax(ConfidentArgmax):
         return np.asarray((votes - np.asarray(self.expected)).max(axis=1) - self.threshold, np.float64)
 
     def otherwise(self, classes: int) -> int:
-        """The student's own class, or none."""
         return classes if self.own is None else self.own

@@ -67,7 +67,6 @@ class AlikeTeachers:
         return len(self.shares)
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
-        """Multinomial votes of those alike, then one of each other teacher."""
         counts = rng.multinomial(self.teachers, self.shares, size=count)
         for share in self.others:
             _vote(counts, share, rng)
@@ -126,10 +125,7 @@ class SampledNeighbours:
         return self._voted(near, np.broadcast_to(np.array(also, np.bool_), (count, len(also))))
 
     def _near(self, count: int, rng: np.random.Generator) -> Ints:
-        """Places of the nearest records that are kept, k of them, shape (count, k); n stands for none.
-
-        From one that is kept to the next one it is a geometric number of steps.
-        """
+        """Places of the nearest records that are kept, k of them, shape (count, k); n stands for none."""
         steps = rng.geometric(self.rate, size=(count, self.neighbours))
         return np.asarray(np.minimum(np.cumsum(steps, axis=1) - 1, len(self.labels)), np.int64)
 
@@ -157,10 +153,7 @@ class SampledNeighbours:
 
 
 def inclusion(rank: Ints, *, neighbours: int, rate: float) -> Floats:
-    """Probability that the record of a rank >= 1 votes: it is kept, and fewer than k of those before it are.
-
-    Source: Chadha et al. (2024), section 6: nu.
-    """
+    """Probability that the record of a rank >= 1 votes: kept, and fewer than k before it are; nu of Chadha et al."""
     from scipy.stats import binom
 
     return np.asarray(rate * binom.cdf(neighbours - 1, np.asarray(rank) - 1, rate))

@@ -17,8 +17,7 @@ from dpaudit.errors import require
 
 GREY = 0.5
 LEVELS = 255
-MAGNITUDE = 10.0
-"""Of RandAugment's strongest change, in [0, 10]; each image draws its own below that."""
+MAGNITUDE = 10.0  # Of RandAugment's strongest change, in [0, 10]; each image draws its own below that
 
 
 class Augment:

@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.seeds import epoch_generator, spawned, torch_generator
-from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
+from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, CrossEntropy
 from dpaudit.mechanisms.training.inputs import as_array, scaled, scaling_of, stack_scaling
-from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer
 from dpaudit.mechanisms.training.parameters import initial
@@ -42,12 +40,6 @@ class BagTask:
     learning_rate: float  # step size, > 0
     seed: SeedSequence  # decides first weights and order
 
-    def __post_init__(self) -> None:
-        require(self.rows.ndim == 2 and self.rows.size > 0, "a training needs at least one bag", shape=self.rows.shape)
-        require(self.shares.shape == self.rows.shape, "there must be a share for each row", shape=self.shares.shape)
-        require(len(self.targets) == len(self.rows), "there must be a target for each bag", targets=len(self.targets))
-        require(self.learning_rate > 0, "learning_rate must be > 0", learning_rate=self.learning_rate)
-
 
 def train_on_bags(
     recipe: Recipe, features: Features, tasks: Sequence[BagTask], *, classes: int, compute: Compute
@@ -57,7 +49,6 @@ def train_on_bags(
     module = recipe.meta_module(tuple(array.shape[1:]), classes)
     must = "proportions are matched by perceptrons with relu or tanh"
     require(BatchedMlp.takes(module), must, model=type(recipe).__name__, do="use mlp")
-    require(len({task.rows.shape for task in tasks}) == 1, "bags of one stack must have one shape")
     torch.set_num_threads(compute.threads)
     device = torch.device(compute.device)
     kernel = BatchedMlp(module, loss=CrossEntropy())

@@ -12,18 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.seeds import spawned, torch_generator
+from dpaudit.mechanisms.compute import Compute, TrainingError, spawned, torch_generator
 from dpaudit.mechanisms.training.augment import Augment, RandAugment
-from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, couples_examples
-from dpaudit.mechanisms.training.losses import CrossEntropy
+from dpaudit.mechanisms.training.compute.kernels import CrossEntropy, Kernel, Looped, couples_examples
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial
 from dpaudit.mechanisms.training.recipe import Recipe
 
-AVERAGE = 0.999
-"""Decay of the averaged weights that are the result."""
+AVERAGE = 0.999  # Decay of the averaged weights that are the result
 
 
 class FixMatch:
@@ -48,10 +45,6 @@ class FixMatch:
         threshold: float = 0.95,
     ) -> None:
         """A batch has `ratio` unlabelled images for a labelled one; no pseudo-label is less sure than `threshold`."""
-        require(steps >= 1, "steps must be >= 1", steps=steps)
-        require(ratio >= 1, "ratio must be >= 1", ratio=ratio)
-        require(0 <= threshold <= 1, "threshold must be in [0, 1]", threshold=threshold)
-        require(len(rows) >= 1, "FixMatch needs at least one labelled image", rows=len(rows))
         torch.set_num_threads(compute.threads)
         self.network, self.classes, self.steps, self.compute = network, classes, steps, compute
         self.ratio, self.threshold = ratio, threshold
@@ -77,10 +70,7 @@ class FixMatch:
         self._weak, self._strong = Augment(network.augment, shape), RandAugment()
 
     def trained(self) -> NetworkModel:
-        """The network after all steps.
-
-        Raises: TrainingError when the weights stop being numbers.
-        """
+        """The network after all steps."""
         for step in range(self.steps):
             self._step(step)
         parameters = self.averaged[0].cpu().numpy()
@@ -126,7 +116,6 @@ class _Shuffled:
         self._left = rng.permutation(positions)
 
     def take(self, count: int) -> NDArray[np.int64]:
-        """The next `count` positions."""
         while len(self._left) < count:
             self._left = np.concatenate([self._left, self._rng.permutation(self._positions)])
         taken, self._left = self._left[:count], self._left[count:]

@@ -13,9 +13,8 @@ from scipy.special import softmax
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped
+from dpaudit.mechanisms.training.compute.kernels import CrossEntropy, Kernel, Looped
 from dpaudit.mechanisms.training.inputs import Scaling, as_array, scaled, stack_scaling
-from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.recipe import Recipe
 
 ROWS = 512
@@ -36,11 +35,9 @@ class NetworkModel:
     compute: Compute = field(default=Compute())  # where predictions are made
 
     def logits(self, features: Features) -> NDArray[np.float64]:
-        """Logits before the softmax, shape (n, classes)."""
         return np.asarray(stack_logits([self], features, compute=self.compute)[0])
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes)."""
         return np.asarray(softmax(self.logits(features), axis=-1))
 
 
@@ -49,7 +46,6 @@ def stack_logits(models: Sequence[NetworkModel], features: Features, *, compute:
     array = as_array(features)
     shape = models[0].shape
     require(array.shape[1:] == shape, "features must have the shape the model was trained on", given=array.shape[1:])
-    require(all(m.recipe == models[0].recipe for m in models), "models of a stack must be of one network")
     torch.set_num_threads(compute.threads)
     # A model trained on a GPU may be asked where there is none.
     device = torch.device(compute.device if torch.cuda.is_available() else "cpu")

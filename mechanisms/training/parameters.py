@@ -19,7 +19,6 @@ class Layout:
 
     @property
     def total(self) -> int:
-        """Length P of the flat vector."""
         return sum(self.sizes)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
@@ -38,7 +37,6 @@ class Layout:
 
 
 def layout_of(module: nn.Module) -> Layout:
-    """The layout of a module's parameters."""
     named = dict(module.named_parameters())
     shapes = tuple(tuple(parameter.shape) for parameter in named.values())
     return Layout(tuple(named), shapes, tuple(math.prod(shape) for shape in shapes))

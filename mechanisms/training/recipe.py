@@ -14,6 +14,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
+from dpaudit.mechanisms.ranges import require_at_least, require_positive
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -24,7 +25,6 @@ OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "cosine", "cosine-7-16", "warmup-tenths", "warmup-fifths")
 AUGMENTS = ("none", "flip", "crop", "crop-flip", "crop-flip-cutout")
 PRECISIONS = ("float32", "bfloat16")
-METHODS = ("looped", "batched", "vmapped")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,7 @@ class Recipe(ABC):
         augment: Of images: "none", "flip", "crop" (padding of an eighth of the side), "crop-flip", "crop-flip-cutout"
             (a square of a quarter of the side).
         mixup: Beta parameter of mixup, >= 0; 0 turns it off.
-        standardise: Scale each feature to mean 0 and variance 1 over the training examples. That is free under label
-            privacy, where features are public, and a leak under any other relation.
+        standardise: Scale each feature to mean 0 and variance 1 over the training examples: free under label DP alone.
         precision: "float32", or "bfloat16" for the forward and backward pass on a GPU.
         compile: Let torch compile the gradient; used on a GPU only, left out when the compiler fails.
     """
@@ -66,12 +65,10 @@ class Recipe(ABC):
     compile: bool = False
 
     def __post_init__(self) -> None:
-        require(self.epochs >= 1, "epochs must be >= 1", epochs=self.epochs)
-        require(self.learning_rate > 0, "learning_rate must be > 0", learning_rate=self.learning_rate)
+        require_at_least(1, self, "epochs", "batch_size")
+        require_positive(self, "learning_rate")
         require(0 <= self.momentum < 1, "momentum must be in [0, 1)", momentum=self.momentum)
-        require(self.weight_decay >= 0, "weight_decay must be >= 0", weight_decay=self.weight_decay)
-        require(self.batch_size >= 1, "batch_size must be >= 1", batch_size=self.batch_size)
-        require(self.mixup >= 0, "mixup must be >= 0", mixup=self.mixup)
+        require_at_least(0, self, "weight_decay", "mixup")
         one_of("optimizer", self.optimizer, OPTIMIZERS)
         one_of("schedule", self.schedule, SCHEDULES)
         one_of("augment", self.augment, AUGMENTS)
@@ -124,8 +121,3 @@ class StackPlan:
 
     method: str  # "looped", "batched" (perceptrons, bags of embeddings) or "vmapped"
     size: int = 1  # models in a stack, >= 1; 1 when looped
-
-    def __post_init__(self) -> None:
-        require(self.method in METHODS, f"method must be one of {', '.join(METHODS)}", method=self.method)
-        require(self.size >= 1, "size must be >= 1", size=self.size)
-        require(self.method != "looped" or self.size == 1, "looped models are trained one at a time", size=self.size)

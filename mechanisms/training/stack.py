@@ -1,8 +1,7 @@
 """Trains many networks of one shape as stacks on one device.
 
-Each model has its own rows, labels, first weights, order and noise, all drawn from its own seed, so its numbers do not
-depend on who shares the stack: to the last bit in compiled code, up to the rounding of differently grouped sums
-elsewhere.
+Each model has its own rows, labels, first weights, order and noise, drawn from its own seed: its numbers do not depend
+on who shares the stack, to the last bit in compiled code, up to the rounding of sums elsewhere.
 """
 
 from __future__ import annotations
@@ -17,13 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.seeds import child, epoch_generator, spawned, torch_generator
+from dpaudit.mechanisms.compute import Compute, TrainingError, child, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training.augment import Augment
 from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
-from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, Vmapped
-from dpaudit.mechanisms.training.inputs import Scaling, scaled, scaling_of, stack_scaling
-from dpaudit.mechanisms.training.losses import Loss
+from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, Loss, Vmapped
+from dpaudit.mechanisms.training.inputs import scaled, scaling_of, stack_scaling
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial
@@ -62,7 +59,9 @@ class Stack:
         self.losses = torch.zeros(len(tasks), device=self.device)
         self.kernel = make_kernel(recipe, module, loss=loss, plan=plan, device=self.device)
         self.augment = Augment(recipe.augment, shape)
-        self.scalings = [self._scaling(task) for task in self.tasks]
+        self.scalings = [
+            scaling_of(features.cpu().numpy()[task.rows]) if recipe.standardise else None for task in self.tasks
+        ]
         self._scales = stack_scaling(self.scalings, self.device)
         self._rows = self._padded([torch.from_numpy(task.rows.astype(np.int32)) for task in self.tasks])
         self.relabel([torch.from_numpy(np.array(task.labels)) for task in self.tasks])
@@ -70,11 +69,9 @@ class Stack:
         self._counts = torch.from_numpy(self.counts)[:, None].to(self.device)
 
     def relabel(self, labels: list[Tensor]) -> None:
-        """Sets each model's labels, one for each of its rows."""
         self._labels = self._padded(labels)
 
     def run_epoch(self, epoch: int) -> None:
-        """One pass of each model over its examples."""
         orders = [epoch_generator(order, epoch) for _, order, _ in self.seeds]
         permutations = [rng.permutation(n) for rng, n in zip(orders, self.counts, strict=True)]
         if isinstance(self.kernel, CompiledMlp) and not self.augment.draws and not self.recipe.mixup:
@@ -132,7 +129,6 @@ class Stack:
         return rows.astype(np.int64), labels.astype(np.float32) if labels.ndim == 2 else self._one_hot.numpy()[labels]
 
     def _rates(self, epoch: int, steps: int) -> NDArray[np.float32]:
-        """Learning rates of an epoch of a model that has `steps` of them."""
         if self.recipe.schedule == "constant":
             return np.full(steps, self.recipe.learning_rate, np.float32)
         total = self.recipe.epochs * steps
@@ -201,11 +197,6 @@ class Stack:
         """One row for each model, shape (models, most, ...), zeros behind the shorter ones; on the device."""
         return nn.utils.rnn.pad_sequence(values, batch_first=True).to(self.device)
 
-    def _scaling(self, task: TrainingTask) -> Scaling | None:
-        if not self.recipe.standardise:
-            return None
-        return scaling_of(self.features.cpu().numpy()[task.rows])
-
     def healthy(self) -> Tensor:
         """Which models' losses and weights are numbers still, shape (models,)."""
         return torch.isfinite(self.losses) & torch.isfinite(self.parameters).all(1)
@@ -227,12 +218,10 @@ class Stack:
         return dict(self.kernel.module.named_buffers()) if isinstance(self.kernel, Looped) else {}
 
     def state(self) -> dict[str, Any]:
-        """What has to be kept to go on later."""
         kept = {"parameters": self.parameters, "moments": self.optimizer.moments, "steps": self.optimizer.steps}
         return kept | {"buffers": self._buffers}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes up a kept state."""
         self.parameters.copy_(state["parameters"])
         for moment, kept in zip(self.optimizer.moments, state["moments"], strict=True):
             moment.copy_(kept)
@@ -242,7 +231,6 @@ class Stack:
 
 
 def make_kernel(recipe: Recipe, module: nn.Module, *, loss: Loss, plan: StackPlan, device: torch.device) -> Kernel:
-    """The kernel a plan names."""
     bfloat16 = recipe.precision == "bfloat16"
     if plan.method == "batched":
         batched = recipe.batched_kernel(module)
@@ -267,7 +255,7 @@ def side_by_side(work: Callable[[int], float], count: int) -> list[float]:
 
 
 def mixed(inputs: Tensor, targets: Tensor, share: Tensor, partners: Tensor) -> tuple[Tensor, Tensor]:
-    """Mixup: each example with its partner, inputs and targets alike (Zhang et al., 2018)."""
+    """Mixup: each example with its partner, inputs and targets alike."""
     models = torch.arange(len(inputs), device=inputs.device)[:, None]
     wide = share.view(-1, *[1] * (inputs.dim() - 1))
     inputs = wide * inputs + (1 - wide) * inputs[models, partners]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,18 +13,20 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.training.losses import Loss
+    from dpaudit.mechanisms.training.compute.kernels import Loss
     from dpaudit.mechanisms.training.network_model import NetworkModel
     from dpaudit.mechanisms.training.stack import Stack
 
 
-class StackTrainer(ABC):
+class StackTrainer:
     """A trainer or learner of one network whose models are trained in stacks."""
 
+    model: Recipe
+
     @property
-    @abstractmethod
     def recipe(self) -> Recipe:
-        """The network, and how it is trained."""
+        """The network, and how it is trained: the model's own."""
+        return self.model
 
     def stack_type(self) -> Callable[..., Stack] | None:
         """What trains the models of a stack, with the arguments of `Stack`; None for that itself."""
@@ -35,13 +36,13 @@ class StackTrainer(ABC):
         """The loss of one example; None for cross-entropy."""
         return None
 
-    def released(self, tasks: Sequence[TrainingTask], *, classes: int) -> Sequence[TrainingTask]:
-        """What is trained on: the tasks, or what a mechanism releases of them."""
-        return tasks
+    def released(self, task: TrainingTask, classes: int) -> TrainingTask:
+        """What is trained on: the task, or what a mechanism releases of it."""
+        return task
 
     def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
         """How `models` models for examples of `shape` are grouped by a rule, so that it is the same at any time."""
-        from dpaudit.mechanisms.training.plan import whole_plan
+        from dpaudit.mechanisms.training.train import whole_plan
 
         return whole_plan(self.recipe, shape, classes=classes, models=models, compute=compute)
 
@@ -60,7 +61,7 @@ class StackTrainer(ABC):
         return train_stack(
             self.recipe,
             features,
-            self.released(tasks, classes=classes),
+            [self.released(task, classes) for task in tasks],
             classes=classes,
             compute=compute,
             loss=self.loss(),
@@ -71,10 +72,7 @@ class StackTrainer(ABC):
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> NetworkModel:
-        """Trains one model; `validation` is not used.
-
-        Raises: TrainingError when the weights stop being numbers; InputError for features the network cannot take.
-        """
+        """Trains one model; `validation` is not used."""
         task = TrainingTask(np.arange(len(train)), train.labels, seed)
         (outcome,) = self.fit_stack(train.features, [task], classes=train.classes, compute=compute)
         if isinstance(outcome, TrainingError):

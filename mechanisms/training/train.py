@@ -1,5 +1,7 @@
 """Trains one model for each task, stack by stack, on one device; a call that was cut off goes on from its checkpoint.
 
+How models are grouped is a rule that looks at the network and the device alone: the same at any time, everywhere.
+
 A checkpoint holds numbers and words only, and is read as such: whoever can write in a run folder must not be able to
 have code run by it.
 """
@@ -7,7 +9,6 @@ have code run by it.
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,19 +19,21 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from dpaudit.errors import printable
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Features
+from dpaudit.mechanisms.training.compute.kernels import CrossEntropy, Loss, couples_examples
 from dpaudit.mechanisms.training.inputs import Scaling, as_array, example_shape
-from dpaudit.mechanisms.training.losses import CrossEntropy, Loss
 from dpaudit.mechanisms.training.network_model import NetworkModel
-from dpaudit.mechanisms.training.plan import single_plan, whole_plan
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
-from dpaudit.plain_files import created
+from dpaudit.plain_files import write_whole
 
 CHECKPOINT_EVERY_S = 60.0
+PRIVATE_STACK = 64  # Models trained by DP-SGD together at most: each example's gradient is held for each of them
+GPU_SHARE = 0.7  # Of the part of a GPU's memory that is a piece of work's, how much a stack may use
 
 Trained: TypeAlias = Callable[[NDArray[np.float32], dict[str, NDArray[np.float32]], Scaling | None], NetworkModel]
 """The model with these weights, buffers and scaling; what else it is, the call that trains it knows."""
@@ -45,7 +48,6 @@ def train_stack(
     compute: Compute,
     loss: Loss | None = None,
     plan: StackPlan | None = None,
-    checkpoint: Path | None = None,
     stack_type: Callable[..., Stack] | None = None,
     told: tuple[object, ...] = (),
 ) -> list[NetworkModel | TrainingError]:
@@ -69,9 +71,9 @@ def train_stack(
     torch.backends.cudnn.deterministic = True  # else a GPU may choose another algorithm, and other rounding, each time
     resident = torch.from_numpy(writeable).to(torch.device(compute.device))
     settings = told or (recipe, plan, loss, kind)
-    digest = _training_digest(settings, array, tasks) if checkpoint or compute.scratch else ""
+    digest = _training_digest(settings, array, tasks) if compute.scratch else ""
     trained = partial(NetworkModel, recipe, tuple(array.shape[1:]), classes, compute=compute)
-    saved = Checkpoint(checkpoint or (compute.scratch and compute.scratch / f"{digest}.pt"), digest, trained)
+    saved = Checkpoint(compute.scratch and compute.scratch / f"{digest}.pt", digest, trained)
     outcomes: list[NetworkModel | TrainingError] = list(saved.finished)
     for first in range(len(outcomes), len(tasks), plan.size):
         group = tasks[first : first + plan.size]
@@ -119,7 +121,6 @@ class Checkpoint:
                 warnings.warn(said, RuntimeWarning, stacklevel=2)
 
     def restore(self, stack: Stack) -> int:
-        """The epoch to go on with."""
         if self._running is None:
             return 0
         stack.restore(self._running["state"])
@@ -133,7 +134,6 @@ class Checkpoint:
             self._write()
 
     def finish(self, outcomes: list[NetworkModel | TrainingError]) -> None:
-        """Saves what is done."""
         self.finished, self._running = list(outcomes), None
         self._write()
 
@@ -141,14 +141,9 @@ class Checkpoint:
         if self._path is None:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        part = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
         finished = [_packed(outcome) for outcome in self.finished]
-        try:
-            with created(part) as file:
-                torch.save({"digest": self._digest, "finished": finished, "running": self._running}, file)
-            os.replace(part, self._path)  # a reader sees the old file or the new one, never half of it
-        finally:
-            part.unlink(missing_ok=True)
+        kept = {"digest": self._digest, "finished": finished, "running": self._running}
+        write_whole(self._path, lambda file: torch.save(kept, file))
         self._saved_at = time.monotonic()
 
 
@@ -180,3 +175,64 @@ def _training_digest(settings: tuple[object, ...], features: NDArray[np.float32]
         for values in (task.rows, task.labels):
             hasher.update(np.ascontiguousarray(values).data)
     return hasher.hexdigest()
+
+
+def single_plan(recipe: Recipe, shape: tuple[int, ...], classes: int) -> StackPlan:
+    """The plan of a model on its own."""
+    return StackPlan("batched" if recipe.batched_kernel(recipe.meta_module(shape, classes)) else "looped")
+
+
+def whole_plan(recipe: Recipe, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
+    """All models in one stack, or as many as fit on the GPU, but one by one where a stack is no faster."""
+    module = recipe.meta_module(shape, classes)
+    batched = recipe.batched_kernel(module)
+    if not batched and (compute.device == "cpu" or couples_examples(module)):
+        return StackPlan("looped")
+    size = _largest_stack(recipe, module, shape, models=models, compute=compute)
+    return StackPlan("batched" if batched else "vmapped", size)
+
+
+def private_plan(recipe: Recipe, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
+    """The plan of models trained by DP-SGD, which needs each example's gradient."""
+    module = recipe.meta_module(shape, classes)
+    batched = recipe.batched_kernel(module)
+    if not batched and compute.device == "cpu":
+        return StackPlan("vmapped", 1)
+    most = min(models, PRIVATE_STACK)
+    size = _largest_stack(recipe, module, shape, models=most, compute=compute, each_gradient=True)
+    return StackPlan("batched" if batched else "vmapped", size)
+
+
+def _largest_stack(
+    recipe: Recipe,
+    module: nn.Module,
+    shape: tuple[int, ...],
+    *,
+    models: int,
+    compute: Compute,
+    each_gradient: bool = False,
+) -> int:
+    """How many of some models are trained together: all, or as many as fit into this piece's share of the GPU."""
+    if not compute.device.startswith("cuda"):
+        return models
+    total: int = torch.cuda.get_device_properties(compute.device).total_memory
+    room = int(GPU_SHARE * compute.device_share * total)
+    return max(1, min(models, room // bytes_per_model(recipe, module, shape, each_gradient=each_gradient)))
+
+
+def bytes_per_model(recipe: Recipe, module: nn.Module, shape: tuple[int, ...], *, each_gradient: bool = False) -> int:
+    """About what one model of a stack needs: weights, gradients and moments, and the activations of a batch."""
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    outputs = 0
+
+    def count(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal outputs
+        outputs += output.numel()
+
+    hooks = [part.register_forward_hook(count) for part in module.modules() if not list(part.children())]
+    module(torch.empty(1, *shape, device="meta"))
+    for hook in hooks:
+        hook.remove()
+    # Weights, gradient, its copy, two moments; each activation with its gradient and one temporary.
+    held = 5 + (recipe.batch_size if each_gradient else 0)
+    return 4 * (held * parameters + 3 * outputs * recipe.batch_size)

@@ -51,10 +51,9 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.proportions import LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
-from dpaudit.mechanisms.learners.lp_1st import LP1ST
-from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
+from dpaudit.mechanisms.learners.lp_mst import LP1ST
+from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels, Recall
 from dpaudit.mechanisms.models.networks import SmallCnn
-from dpaudit.mechanisms.models.recall import Recall
 from dpaudit.mechanisms.protocols import Model
 from tests.mechanisms import user_code
 

@@ -23,7 +23,7 @@ from dpaudit.errors import SpecError
 from dpaudit.estimators.finding import Validity
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.models.recall import Recall
+from dpaudit.mechanisms.learners.recalled_labels import Recall
 
 
 @dataclass(frozen=True)

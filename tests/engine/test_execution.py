@@ -19,7 +19,7 @@ from dpaudit.claims import Claim
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.models.recall import Recall
+from dpaudit.mechanisms.learners.recalled_labels import Recall
 from dpaudit.mechanisms.protocols import Model
 
 DATA = {"name": "gaussian-mixture", "rows": 3000}

@@ -27,7 +27,7 @@ from dpaudit.engine.games.proxies.model import TruePosterior
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.estimators.finding import Validity
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.models.recall import Recall
+from dpaudit.mechanisms.learners.recalled_labels import Recall
 from dpaudit.mechanisms.models.tables import ConstantModel
 from tests.engine.observational_audits import Observed, fitted, powered
 

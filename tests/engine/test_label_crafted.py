@@ -44,9 +44,9 @@ from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.learners.lp_2st import LP2ST
+from dpaudit.mechanisms.learners.lp_mst import LP2ST
 from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.models.recall import Recall, recalling
+from dpaudit.mechanisms.learners.recalled_labels import Recall, recalling
 from dpaudit.mechanisms.planted.learners import LP2STReusedRandomness
 from dpaudit.mechanisms.protocols import Model
 

@@ -29,7 +29,7 @@ from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.run.driver import report_again
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.models.recall import Recall
+from dpaudit.mechanisms.learners.recalled_labels import Recall
 from dpaudit.mechanisms.protocols import Model
 from tests.processes import own_workers
 

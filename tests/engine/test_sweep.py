@@ -36,7 +36,7 @@ from dpaudit.errors import AuditError, InputError, RunError, SpecError
 from dpaudit.estimators.finding import Validity
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.learners.lp_1st import LP1ST
+from dpaudit.mechanisms.learners.lp_mst import LP1ST
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "sweep-lp1st.yaml"
 

@@ -19,7 +19,7 @@ from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.planted.learners import AlibiSigmaForB, RedrawnNoise
 from dpaudit.mechanisms.protocols import Learner
-from dpaudit.mechanisms.training.losses import Alibi as AlibiLoss
+from dpaudit.mechanisms.training.compute.kernels import Alibi as AlibiLoss
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 

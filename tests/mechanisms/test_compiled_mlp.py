@@ -16,8 +16,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.training.compute._perceptron_steps import LANES, _tanh, add_product
 from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
-from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
-from dpaudit.mechanisms.training.losses import Alibi, CrossEntropy
+from dpaudit.mechanisms.training.compute.kernels import Alibi, BatchedMlp, CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps

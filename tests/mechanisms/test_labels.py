@@ -14,14 +14,10 @@ from scipy.stats import binom, chi2
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.labels.one_hot_laplace import (
-    OneHotLaplace,
-    one_hot_laplace,
-)
+from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior, best_k, rr_with_prior
-from dpaudit.mechanisms.planted.labels import LeakyRandomizedResponse, OneHotLaplaceSigmaForB
-from dpaudit.mechanisms.planted.learners import redrawn_labels
+from dpaudit.mechanisms.planted.learners import LeakyRandomizedResponse, OneHotLaplaceSigmaForB, redrawn_labels
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.testing import check_mechanism
 
@@ -230,9 +226,9 @@ def test_sigma_taken_for_b_costs_sqrt_two_times_its_claim() -> None:
 def test_laplace_noise_has_the_stated_scale() -> None:
     """False failure < 1e-9: |noise| / b is exponential; the mean of n of them is within 6.2 / sqrt(n) of 1."""
     rng = np.random.default_rng(0)
-    noise = one_hot_laplace(np.zeros(100_000, np.int64), 2, 3.0, rng) - [1.0, 0.0]
+    noise = OneHotLaplace(2 / 3).observe(np.zeros(100_000, np.int64), classes=2, rng=rng) - [1.0, 0.0]
     assert abs(np.abs(noise).mean() / 3.0 - 1) < 6.2 / math.sqrt(noise.size)
-    assert (one_hot_laplace(np.array([2, 0]), 3, 0.0, rng) == [[0, 0, 1], [1, 0, 0]]).all()
+    assert (OneHotLaplace(math.inf).observe(np.array([2, 0]), classes=3, rng=rng) == [[0, 0, 1], [1, 0, 0]]).all()
 
 
 @pytest.mark.parametrize("scale", [0.05, 0.5, 2.0])
@@ -260,7 +256,7 @@ def test_posterior_is_calibrated() -> None:
     """Its mean over data drawn from the prior is the prior. False failure < 1e-9 (Hoeffding, 3 coordinates)."""
     rng = np.random.default_rng(2)
     prior, count = np.array([0.6, 0.3, 0.1]), 40_000
-    observed = one_hot_laplace(rng.choice(3, size=count, p=prior), 3, 1.0, rng)
+    observed = OneHotLaplace(2.0).observe(rng.choice(3, size=count, p=prior), classes=3, rng=rng)
     mean = OneHotLaplace(2.0).posterior(observed, np.log(prior)).mean(axis=0)
     assert np.abs(mean - prior).max() < math.sqrt(math.log(2 * 3 / 1e-9) / (2 * count))
 

@@ -26,7 +26,7 @@ from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace, one_hot_laplace
+from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior
@@ -36,8 +36,7 @@ from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior, LP1STOutO
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes, NoisySums
 from dpaudit.mechanisms.learners.logistic_regression import LogisticObjectivePerturbation, LogisticOutputPerturbation
-from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection, ReleasedLabels
-from dpaudit.mechanisms.learners.lp_2st import LP2ST
+from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST, LP1STNoiseCorrection, ReleasedLabels
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.learners.pate_fm import Answers, PateFm, confident_gnmax
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
@@ -235,7 +234,7 @@ class QuieterOneHotLaplace(OneHotLaplace):
     """DEFECT ON PURPOSE: 10 % less noise than its scale says."""
 
     def observe(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        return one_hot_laplace(labels, classes, LESS * self.scale(), rng)
+        return OneHotLaplace(self.epsilon / LESS).observe(labels, classes=classes, rng=rng)
 
 
 class QuieterAlibi(Alibi):
@@ -267,7 +266,7 @@ def recalled_odds(learner: NoisyOneHotLabels, seed: SeedSequence) -> Cells:
 def evidence_signs(learner: Alibi, seed: SeedSequence) -> Cells:
     """0: a coordinate says as much as it can against the truth; 2: for it; 1: between."""
     labels = np.arange(DRAWS // 10) % 10
-    (task,) = learner.released([TrainingTask(np.arange(len(labels)), labels, seed)], classes=10)
+    task = learner.released(TrainingTask(np.arange(len(labels)), labels, seed), classes=10)
     truth = np.where(np.eye(10, dtype=bool)[labels], 1.0, -1.0)
     most = (task.labels * truth * 2.0).ravel()  # in units of 1 / b, b = 2
     return 1 + (most > 1 - 1e-5).astype(np.int64) - (most < -1 + 1e-5)

@@ -31,15 +31,17 @@ from dpaudit.mechanisms.learners.domain_prior import (
     nearest_centres,
     noisy_class_shares,
 )
-from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection, ReleasedLabels, corrected
-from dpaudit.mechanisms.learners.lp_2st import LP2ST
+from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST, LP1STNoiseCorrection, ReleasedLabels, corrected
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.learners.recalled_labels import NoisyOneHotLabels
-from dpaudit.mechanisms.models.recall import Recall, recalling
+from dpaudit.mechanisms.learners.recalled_labels import NoisyOneHotLabels, Recall, recalling
 from dpaudit.mechanisms.models.tables import CatBoost
-from dpaudit.mechanisms.planted.labels import LeakyRandomizedResponse, OneHotLaplaceSigmaForB
-from dpaudit.mechanisms.planted.learners import LP1STDomainPriorUncharged, LP1STDrawnAgain
+from dpaudit.mechanisms.planted.learners import (
+    LeakyRandomizedResponse,
+    LP1STDomainPriorUncharged,
+    LP1STDrawnAgain,
+    OneHotLaplaceSigmaForB,
+)
 from dpaudit.mechanisms.protocols import Learner, Model
 from dpaudit.testing import check_mechanism
 

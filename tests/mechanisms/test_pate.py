@@ -20,12 +20,10 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.learners.pate import (
     PATE,
     Accounting,
-    laplace_argmax,
     laplace_counts_curve,
     laplace_counts_epsilon,
     laplace_counts_noise,
     laplace_counts_queries,
-    laplace_sample,
     sampled_classes,
 )
 from dpaudit.mechanisms.learners.pate_fm import confident_gnmax, confident_gnmax_curve, confident_gnmax_noise_factor
@@ -165,16 +163,17 @@ def test_confident_gnmax_stops_after_enough_answers() -> None:
 def test_laplace_argmax_wins_as_often_as_it_should() -> None:
     """Two classes, gap d: the wrong one wins with probability e^(-d/b) (1 + d / (2b)) / 2."""
     trials, b, gap = 50_000, 4.0, 3.0
-    released = laplace_argmax(np.tile([10, 13], (trials, 1)), b, np.random.default_rng(1))
+    learner = PATE(8.0, queries=None, noise=b, delta=0.1, answer="argmax", accounting="moments")
+    released = learner.answers(np.tile([10, 13], (trials, 1)), np.random.default_rng(1))
     assert plausible(int((released == 0).sum()), trials, math.exp(-gap / b) * (1 + gap / (2 * b)) / 2)
 
 
 def test_laplace_sample_draws_in_proportion_and_falls_back_to_uniform() -> None:
-    trials, rng = 50_000, np.random.default_rng(2)
-    drawn = laplace_sample(np.tile([30, 0, 70], (trials, 1)), 0.0, rng)
+    trials, rng, without_noise = 50_000, np.random.default_rng(2), PATE(math.inf)
+    drawn = without_noise.answers(np.tile([30, 0, 70], (trials, 1)), rng)
     assert not (drawn == 1).any()
     assert plausible(int((drawn == 2).sum()), trials, 0.7)
-    nothing = laplace_sample(np.zeros((trials, 4), np.int64), 0.0, rng)
+    nothing = without_noise.answers(np.zeros((trials, 4), np.int64), rng)
     assert all(plausible(int((nothing == label).sum()), trials, 0.25) for label in range(4))
 
 

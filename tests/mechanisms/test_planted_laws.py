@@ -14,7 +14,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
-from dpaudit.mechanisms.learners.lp_2st import LP2ST
+from dpaudit.mechanisms.learners.lp_mst import LP2ST
 from dpaudit.mechanisms.planted.dp_sgd import (
     ClipDoubledAfterWarmUpDpSgd,
     ClipEachCoordinateDpSgd,
@@ -23,13 +23,15 @@ from dpaudit.mechanisms.planted.dp_sgd import (
     NoClippingDpSgd,
     NoiseSeededEachStepDpSgd,
 )
-from dpaudit.mechanisms.planted.labels import (
+from dpaudit.mechanisms.planted.learners import (
+    AlibiHalfScale,
+    AlibiSigmaForB,
     BinaryFormulaResponse,
     ConstantSeedResponse,
+    LP2STReusedRandomness,
     OneDrawPerLabelResponse,
     OneHotLaplaceHalfScale,
 )
-from dpaudit.mechanisms.planted.learners import AlibiHalfScale, AlibiSigmaForB, LP2STReusedRandomness
 from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import TrainingTask

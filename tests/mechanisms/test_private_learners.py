@@ -94,7 +94,7 @@ def test_replacing_a_record_moves_a_minimiser_by_no_more_than_the_noise_pays_for
 
 
 def test_naive_bayes_adds_twice_the_noise_for_replaced_records() -> None:
-    assert GaussianNaiveBayes(1.0, relation=Relation.REPLACE).sum_scale(4) == 2 * GaussianNaiveBayes(1.0).sum_scale(4)
+    assert GaussianNaiveBayes(1.0).share == 2 * GaussianNaiveBayes(1.0, relation=Relation.REPLACE).share
     assert GaussianNaiveBayes(1.0).claim().relation is Relation.ADD_REMOVE
     with pytest.raises(InputError, match="add-remove or replace"):
         GaussianNaiveBayes(1.0, relation=Relation.LABEL)

@@ -17,21 +17,25 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
-from dpaudit.mechanisms.seeds import epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training import train as training
 from dpaudit.mechanisms.training.augment import OPERATIONS, Augment, RandAugment, crop, flip
-from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, Kernel, Looped, Vmapped, compiled_or_plain
+from dpaudit.mechanisms.training.compute.kernels import (
+    BatchedMlp,
+    CrossEntropy,
+    Kernel,
+    Looped,
+    Vmapped,
+    compiled_or_plain,
+)
 from dpaudit.mechanisms.training.inputs import Scaling
-from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial
-from dpaudit.mechanisms.training.plan import bytes_per_model, private_plan, whole_plan
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
-from dpaudit.mechanisms.training.train import Checkpoint, train_stack
+from dpaudit.mechanisms.training.train import Checkpoint, bytes_per_model, private_plan, train_stack, whole_plan
 
 CPU = Compute()
 DATA = load_digits()
@@ -187,7 +191,7 @@ def test_a_training_cut_off_goes_on_from_its_checkpoint(
     tasks = tasks_of(2, rows=80)
     plan = StackPlan("batched") if isinstance(trainer, Mlp) else StackPlan("looped")
     expected = scores(train_stack(trainer, features, tasks, classes=10, compute=CPU, plan=plan), features)
-    path = tmp_path / "stack.pt"
+    kept = Compute(scratch=tmp_path)
     ran: list[int] = []
     honest = Stack.run_epoch
 
@@ -199,32 +203,43 @@ def test_a_training_cut_off_goes_on_from_its_checkpoint(
 
     monkeypatch.setattr(Stack, "run_epoch", cut_off)
     with pytest.raises(KeyboardInterrupt):
-        train_stack(trainer, features, tasks, classes=10, compute=CPU, plan=plan, checkpoint=path)
+        train_stack(trainer, features, tasks, classes=10, compute=kept, plan=plan)
     again: list[int] = []
     monkeypatch.setattr(Stack, "run_epoch", lambda self, epoch: (again.append(epoch), honest(self, epoch)))
-    outcomes = train_stack(trainer, features, tasks, classes=10, compute=CPU, plan=plan, checkpoint=path)
+    outcomes = train_stack(trainer, features, tasks, classes=10, compute=kept, plan=plan)
     np.testing.assert_array_equal(scores(outcomes, features), expected)
     assert again == [trainer.epochs - 1]
 
 
 def test_a_checkpoint_of_another_training_is_not_used(tmp_path: Path) -> None:
-    path = tmp_path / "stack.pt"
-    one, two = tasks_of(2)
-    train_stack(Mlp(epochs=1), DIGITS, [one], classes=10, compute=CPU, checkpoint=path)
-    outcome = train_stack(Mlp(epochs=1), DIGITS, [two], classes=10, compute=CPU, checkpoint=path)
-    fresh = train_stack(Mlp(epochs=1), DIGITS, [two], classes=10, compute=CPU)
-    np.testing.assert_array_equal(scores(outcome, DIGITS), scores(fresh, DIGITS))
+    tasks = tasks_of(4)
+    (one,), (two,) = (kept_by_training(tasks[first : first + 2], tmp_path / str(first)) for first in (0, 2))
+    two.write_bytes(one.read_bytes())
+    outcome = train_two(tasks[2:], Compute(scratch=two.parent))
+    np.testing.assert_array_equal(scores(outcome, DIGITS), scores(train_two(tasks[2:], CPU), DIGITS))
+
+
+def train_two(tasks: list[TrainingTask], compute: Compute) -> list[NetworkModel | TrainingError]:
+    """One model after the other, so that there is a checkpoint."""
+    return train_stack(Mlp(epochs=1), DIGITS, tasks, classes=10, compute=compute, plan=StackPlan("batched", 1))
+
+
+def kept_by_training(tasks: list[TrainingTask], folder: Path) -> list[Path]:
+    """The checkpoints that two trainings leave in a folder."""
+    train_two(tasks, Compute(scratch=folder))
+    return list(folder.iterdir())
 
 
 def test_a_checkpoint_runs_no_code_and_one_that_cannot_be_read_is_left_aside(tmp_path: Path) -> None:
-    path, mark, (task,) = tmp_path / "stack.pt", tmp_path / "ran", tasks_of(1)
-    expected = scores(train_stack(Mlp(epochs=1), DIGITS, [task], classes=10, compute=CPU), DIGITS)
+    mark, tasks = tmp_path / "ran", tasks_of(2)
+    expected = scores(train_two(tasks, CPU), DIGITS)
+    (path,) = kept_by_training(tasks, tmp_path / "kept")
     torch.save({"digest": "", "finished": [Touches(mark)], "running": None}, path)
     executable = path.read_bytes()
     for content in (executable, executable[:100], b"", b"\x80\x04nonsense"):
         path.write_bytes(content)
         with pytest.warns(RuntimeWarning, match="is no readable checkpoint and is not used"):
-            outcomes = train_stack(Mlp(epochs=1), DIGITS, [task], classes=10, compute=CPU, checkpoint=path)
+            outcomes = train_two(tasks, Compute(scratch=path.parent))
         np.testing.assert_array_equal(scores(outcomes, DIGITS), expected)
     assert not mark.exists()
 

@@ -18,15 +18,13 @@ from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.architectures import BatchedBag
 from dpaudit.mechanisms.models.networks import BagOfEmbeddings, SmallTransformer, TextNetwork
 from dpaudit.mechanisms.protocols import Trainer
-from dpaudit.mechanisms.training.compute.kernels import Vmapped
-from dpaudit.mechanisms.training.losses import CrossEntropy
+from dpaudit.mechanisms.training.compute.kernels import CrossEntropy, Vmapped
 from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
 from dpaudit.mechanisms.training.parameters import initial, layout_of
-from dpaudit.mechanisms.training.plan import single_plan
 from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
-from dpaudit.mechanisms.training.train import train_stack
+from dpaudit.mechanisms.training.train import single_plan, train_stack
 
 CPU = Compute()
 VOCABULARY, LENGTH, CLASSES = 40, 7, 3

@@ -10,7 +10,7 @@ import pytest
 
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.language_models import transport
-from dpaudit.mechanisms.language_models.transport import INSIDE, Trouble, named, post, require_url
+from dpaudit.mechanisms.language_models.transport import INSIDE, HttpService, Trouble, named, require_url
 from tests.http_servers import serving
 
 
@@ -105,7 +105,7 @@ def test_a_name_that_leads_to_this_machine_gets_no_request(
     with serving(lambda body: {}) as server:
         url = server.url.replace("127.0.0.1", "evil.example")
         for private in (False, True):
-            found = post(url, {}, key="", variable="", timeout_s=5.0, private_network=private)
+            found = HttpService(url=url, timeout_s=5.0, private_network=private).send(url, {}, key="")
             assert found == Trouble(INSIDE, again=False, useless=True)
         assert server.asked == []
 
@@ -115,7 +115,7 @@ def test_a_proxy_of_the_environment_is_asked_for_https_alone(monkeypatch: pytest
     with serving(lambda body: {"seen": True}) as server, serving(lambda body: {"proxy": True}) as proxy:
         for name in ("http_proxy", "https_proxy", "all_proxy"):
             monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
-        assert post(server.url, {}, key="", variable="", timeout_s=5.0) == {"seen": True}
+        assert HttpService(url=server.url, timeout_s=5.0).send(server.url, {}, key="") == {"seen": True}
         assert proxy.asked == []
     assert transport._proxy("https://api.example.com/v1")
     assert not transport._proxy("https://127.0.0.1/v1")

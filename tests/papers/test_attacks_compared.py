@@ -15,8 +15,8 @@ from dpaudit.engine.games.one_run.attacks import CanaryConfidence
 from dpaudit.engine.games.proxies.model import ModelProxy
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores
-from dpaudit.mechanisms.learners.lp_1st import LP1ST
-from dpaudit.mechanisms.models.recall import Recall
+from dpaudit.mechanisms.learners.lp_mst import LP1ST
+from dpaudit.mechanisms.learners.recalled_labels import Recall
 from dpaudit.mechanisms.models.tables import LogisticRegression
 from dpaudit.registry import load
 from papers.attacks_compared import METHODS, Comparison, compare

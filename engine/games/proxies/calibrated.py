@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from dpaudit.engine.games.proxies.model import Predictor
 from dpaudit.errors import SpecError, require
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples, own_features
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.protocols import Trainer
-from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
 

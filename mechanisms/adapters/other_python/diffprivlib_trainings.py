@@ -58,8 +58,7 @@ def _gaussian_nb(models: Any, asked: Any, X: Any, y: Any, points: Any, settings:
     return np.concatenate([released, model.class_count_]) if asked["expose_counts"] else released
 
 
-MAX_RECORDS = 40_000
-"""Numbers of records that are tried."""
+MAX_RECORDS = 40_000  # Numbers of records that are tried
 
 
 def _records_of(shares: Any) -> float:

@@ -23,10 +23,15 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
+Network = tuple[Ints, bool, bool, np.float32]
+"""Widths of inputs, hidden layers and logits; whether tanh, else ReLU, is between layers; whether targets are noisy
+labels' evidence (ALIBI), else probabilities; what ALIBI adds to a probability before its logarithm."""
+Rule = tuple[bool, bool, np.float32, np.float32]
+"""Whether Adam, else SGD; whether Nesterov's form of momentum; momentum; weight decay."""
+
 _F = TypeVar("_F", bound=Callable[..., object])
 
-LANES = 16
-"""Floats of a vector; rows of V and C are padded to a multiple of it."""
+LANES = 16  # Floats of a vector; rows of V and C are padded to a multiple of it
 
 _FLOAT, _INDEX, _PLACE = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 _VECTOR = ir.VectorType(_FLOAT, LANES)
@@ -159,10 +164,7 @@ def _padded(width: int) -> int:
 
 @_compiled
 def _room(widths: Ints, batch: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """Arrays of one step, padded: what each layer takes by rows and by columns, errors by columns, a layer's gradient.
-
-    As wide as the widest layer. Padding is finite and never read into what is kept.
-    """
+    """Arrays of one step, padded: what layers take by rows and by columns, errors by columns, a gradient."""
     layers, many = len(widths) - 1, _padded(batch)
     widest = most = 0
     for layer in range(layers):
@@ -355,10 +357,7 @@ def _collect(widths: Ints, size: int, by_row: Floats, errors: Floats, scratch: F
 @_compiled
 def clipped_sums(
     parameters: Floats,  # (A, P)
-    widths: Ints,  # of the inputs, the hidden layers and the logits
-    tanh: bool,  # between layers; else ReLU
-    alibi: bool,  # targets are the evidence of noisy labels (`losses.Alibi`); else probabilities, for cross-entropy
-    floor: np.float32,  # what ALIBI adds to a probability before its logarithm
+    network: Network,
     features: Floats,  # (n, inputs)
     rows: Ints,  # of the batches in the features, one model's behind the other's
     targets: Floats,  # of the same examples, (rows, classes)
@@ -368,6 +367,7 @@ def clipped_sums(
     out: Floats,  # (A, P)
 ) -> None:
     """Writes the sum of each model's clipped gradients to `out`; 0 where its batch is empty."""
+    widths, tanh, alibi, floor = network
     most = begin = 0
     for end in ends:
         most, begin = max(most, end - begin), end
@@ -388,21 +388,10 @@ def clipped_sums(
 
 @_compiled
 def _update(
-    adam: bool,
-    nesterov: bool,
-    parameters: Floats,
-    gradient: Floats,
-    first: Floats,
-    second: Floats,
-    step: int,
-    rate: np.float32,
-    momentum: np.float32,
-    decay: np.float32,
+    rule: Rule, parameters: Floats, gradient: Floats, first: Floats, second: Floats, step: int, rate: np.float32
 ) -> None:
-    """Moves one model as torch.optim does; moments are (P,), or (0,) where there is none.
-
-    `gradient` is used up; `step` is counted from 1.
-    """
+    """Moves one model as torch.optim does; moments are (P,), or (0,) where there is none; uses up `gradient`."""
+    adam, nesterov, momentum, decay = rule
     if decay > _ZERO:
         for p in range(len(parameters)):
             gradient[p] += decay * parameters[p]
@@ -424,24 +413,13 @@ def _update(
 
 @_compiled
 def update_all(
-    adam: bool,
-    nesterov: bool,
-    parameters: Floats,
-    gradient: Floats,
-    first: Floats,
-    second: Floats,
-    steps: Floats,
-    rate: np.float32,
-    momentum: np.float32,
-    decay: np.float32,
+    rule: Rule, parameters: Floats, gradient: Floats, first: Floats, second: Floats, steps: Floats, rate: np.float32
 ) -> None:
     """`_update` of each model, and one more of `steps` (A, 1); the rest (A, P), or moments (A, 0)."""
     for model in range(len(parameters)):
         steps[model, 0] += _ONE
         made = int(steps[model, 0])
-        _update(
-            adam, nesterov, parameters[model], gradient[model], first[model], second[model], made, rate, momentum, decay
-        )
+        _update(rule, parameters[model], gradient[model], first[model], second[model], made, rate)
 
 
 @_compiled
@@ -450,22 +428,17 @@ def train_epoch(
     first: Floats,  # moment of the optimizer, (P,), or (0,) where it has none
     second: Floats,  # likewise
     steps: int,  # made so far
-    widths: Ints,  # this and the next three as in `clipped_sums`
-    tanh: bool,
-    alibi: bool,
-    floor: np.float32,
+    network: Network,
     features: Floats,  # (n, inputs)
     rows: Ints,  # in the order of the epoch, (count,)
     targets: Floats,  # in the same order, (count, classes)
     scaling: Floats,  # mean and deviation of each feature, (2, inputs), or (0, inputs)
     rates: Floats,  # learning rate of each step
     batch: int,  # examples a step
-    adam: bool,  # else SGD
-    nesterov: bool,
-    momentum: np.float32,  # of SGD
-    decay: np.float32,  # of weights
+    rule: Rule,
 ) -> np.float32:
     """One pass of one model over its examples; changes parameters and moments; the sum of the batches' mean losses."""
+    widths, tanh, alibi, floor = network
     most = min(batch, len(rows))
     by_row, by_column, errors, scratch = _room(widths, most)
     losses, last = np.zeros(most, np.float32), len(widths) - 2
@@ -487,8 +460,7 @@ def train_epoch(
                 errors[last, k, i] *= share
         _backward(parameters, widths, tanh, size, by_column, errors)
         _collect(widths, size, by_row, errors, scratch, gradient)
-        made = steps + step + 1
-        _update(adam, nesterov, parameters, gradient, first, second, made, rates[step], momentum, decay)
+        _update(rule, parameters, gradient, first, second, steps + step + 1, rates[step])
     return total
 
 

@@ -7,14 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpaudit.mechanisms.training.compute.kernels import NORM_FLOOR, BatchedMlp, Kernel
+from dpaudit.mechanisms.training.compute.kernels import NORM_FLOOR, Alibi, BatchedMlp, CrossEntropy, Kernel, Loss
 from dpaudit.mechanisms.training.inputs import Scaling
-from dpaudit.mechanisms.training.losses import Alibi, CrossEntropy, Loss
 from dpaudit.mechanisms.training.optimizers import Optimizer
 from dpaudit.mechanisms.training.recipe import Recipe
 
-LARGEST = 2**20
-"""Parameters of a small perceptron at most; of larger ones one model alone keeps several cores busy."""
+LARGEST = 2**20  # Parameters of a small perceptron at most; of larger ones one model alone keeps several cores busy
 
 
 class CompiledMlp(BatchedMlp):
@@ -27,9 +25,9 @@ class CompiledMlp(BatchedMlp):
     def __init__(self, module: nn.Module, *, loss: Loss) -> None:
         super().__init__(module, loss=loss)
         shapes = self.layout.shapes[0::2]
-        self._widths = np.array([shapes[0][1], *(outputs for outputs, _ in shapes)])
-        self._tanh = isinstance(self._activation, nn.Tanh)
-        self._alibi = loss if isinstance(loss, Alibi) else None
+        widths = np.array([shapes[0][1], *(outputs for outputs, _ in shapes)])
+        alibi, floor = (True, loss.floor) if isinstance(loss, Alibi) else (False, 0.0)
+        self._network = widths, self._tanh, alibi, np.float32(floor)
 
     @staticmethod
     def fits(kind: type[Kernel], module: nn.Module, loss: Loss, device: torch.device) -> bool:
@@ -38,11 +36,6 @@ class CompiledMlp(BatchedMlp):
         return (
             kind is BatchedMlp and isinstance(loss, CrossEntropy | Alibi) and device.type == "cpu" and size <= LARGEST
         )
-
-    def _network(self) -> tuple[NDArray[np.int64], bool, bool, np.float32]:
-        """Widths, whether tanh and ALIBI's loss, and its floor, as compiled code takes them."""
-        floor = 0.0 if self._alibi is None else self._alibi.floor
-        return self._widths, self._tanh, self._alibi is not None, np.float32(floor)
 
     def train_epoch(
         self,
@@ -57,15 +50,12 @@ class CompiledMlp(BatchedMlp):
         scaling: Scaling | None,
         rates: NDArray[np.float32],
     ) -> float:
-        """One pass over a model's examples, `rows` and `targets` in the order of the epoch; one of `rates` a step.
-
-        Changes its parameters and moments in the stack's. Returns the sum of the batches' mean losses.
-        """
+        """One pass over a model's `rows`, which moves it and its moments; the sum of the batches' mean losses."""
         from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled  # numba is slow to import
 
         first, second = _moments(optimizer, len(parameters))
         made = optimizer.steps[model]
-        scales = np.zeros((0, self._widths[0]), np.float32)
+        scales = np.zeros((0, self._network[0][0]), np.float32)
         if scaling is not None:
             scales = np.stack([scaling.mean.ravel(), scaling.deviation.ravel()])
         total = compiled.train_epoch(
@@ -73,14 +63,14 @@ class CompiledMlp(BatchedMlp):
             first[model],
             second[model],
             int(made),
-            *self._network(),
+            self._network,
             features.flatten(1).numpy(),
             rows,
             targets,
             scales,
             rates,
             recipe.batch_size,
-            *_rule(recipe),
+            _rule(recipe),
         )
         made += len(rates)
         return float(total)
@@ -89,18 +79,10 @@ class CompiledMlp(BatchedMlp):
         """`optimizer.step` in one pass, on one thread; uses up `gradient`."""
         from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled
 
-        adam, nesterov, momentum, decay = _rule(recipe)
-        compiled.update_all(
-            adam,
-            nesterov,
-            parameters.numpy(),
-            gradient.numpy(),
-            *_moments(optimizer, len(parameters)),
-            optimizer.steps.numpy(),
-            np.float32(rate),
-            momentum,
-            decay,
-        )
+        first, second = _moments(optimizer, len(parameters))
+        steps = optimizer.steps.numpy()
+        rule, moved = _rule(recipe), parameters.numpy()
+        compiled.update_all(rule, moved, gradient.numpy(), first, second, steps, np.float32(rate))
 
     def clipped_sums(
         self,
@@ -112,15 +94,12 @@ class CompiledMlp(BatchedMlp):
         clip: float,
         out: Tensor,
     ) -> None:
-        """Writes each model's sum of clipped gradients to `out` (A, P), 0 where its batch is empty.
-
-        `rows` and `targets` are those of the batches, one model's behind the other's; each ends at one of `ends` (A,).
-        """
+        """Writes each model's sum of clipped gradients to `out` (A, P); its batch ends at one of `ends` (A,)."""
         from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled
 
         compiled.clipped_sums(
             parameters.numpy(),
-            *self._network(),
+            self._network,
             features.flatten(1).numpy(),
             rows,
             targets,

@@ -1,8 +1,7 @@
-"""Ways to get the gradients of a stack of networks of one shape.
+"""Losses of one example each, and ways to get the gradients of a stack of networks of one shape.
 
-A stack is a matrix of parameters, shape (models, P). Which kernel is fastest depends on the network and the device:
-`looped` for convolutions on a CPU, `batched` for multilayer perceptrons, `vmapped` for the rest on a GPU. All of them
-give the same numbers up to rounding.
+A stack is a matrix of parameters, shape (models, P). The fastest is `looped` for convolutions on a CPU, `batched` for
+perceptrons, `vmapped` for the rest on a GPU; all give the same numbers up to rounding.
 """
 
 from __future__ import annotations
@@ -11,17 +10,50 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, grad_and_value, vmap
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.training.losses import Loss, slope
 from dpaudit.mechanisms.training.parameters import layout_of
 
 PER_SAMPLE_BYTES = 256 * 2**20
 NORM_FLOOR = 1e-6
+
+
+class Loss(Protocol):
+    """A loss of each example; must not couple the examples of a batch."""
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Losses of shape (...) from logits and targets of shape (..., classes)."""
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Cross-entropy with one probability for each class as target (one-hot for a hard label)."""
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return -(targets * torch.log_softmax(logits, -1)).sum(-1)
+
+
+@dataclass(frozen=True)
+class Alibi:
+    """Cross-entropy with the posterior of the label under the model's own current prediction as prior.
+
+    Targets are the evidence of the noisy label, its log-likelihood for each class. The posterior is a constant of the
+    step: no gradient goes through it.
+
+    Source: Malek et al. (2021), arXiv:2106.03408, ALIBI.
+    """
+
+    floor: float = 1e-10
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        posterior = torch.softmax(torch.log_softmax(logits.detach(), -1) + targets, -1)
+        return -(posterior * (torch.softmax(logits, -1) + self.floor).log()).sum(-1)
 
 
 class Kernel(ABC):
@@ -50,6 +82,17 @@ class Kernel(ABC):
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, clip: float, out: Tensor
     ) -> None:
         """Writes sum_i present_i min(1, clip / (|g_i| + 1e-6)) g_i over each model's examples to `out` (A, P)."""
+
+    def _slope(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses (...) and their derivatives by the logits (..., classes)."""
+        if isinstance(self.loss, CrossEntropy):  # by far the commonest: spare it the autograd
+            logs = torch.log_softmax(logits, -1)
+            return -(targets * logs).sum(-1), logs.exp_().mul_(targets.sum(-1, keepdim=True)).sub_(targets)
+        with torch.enable_grad():
+            leaf = logits.detach().requires_grad_()
+            losses = self.loss(leaf, targets)
+            (derivative,) = torch.autograd.grad(losses.sum(), leaf)
+        return losses.detach(), derivative
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
         return torch.autocast(device.type, torch.bfloat16, enabled=self._bfloat16 and device.type == "cuda")
@@ -188,9 +231,7 @@ class BatchedMlp(Kernel):
 
     def __init__(self, module: nn.Module, *, loss: Loss) -> None:
         super().__init__(module, loss=loss)
-        self._activation = next(
-            (part for part in module.children() if not isinstance(part, nn.Flatten | nn.Linear)), nn.Identity()
-        )
+        self._tanh = any(isinstance(part, nn.Tanh) for part in module.children())
 
     @staticmethod
     def takes(module: nn.Module) -> bool:
@@ -203,27 +244,26 @@ class BatchedMlp(Kernel):
         parts = list(self.layout.views(flat).values())
         return list(zip(parts[0::2], parts[1::2], strict=True))
 
-    def _forward(self, layers: list[tuple[Tensor, Tensor]], inputs: Tensor) -> list[Tensor]:
-        """What each layer takes, and the logits last."""
-        seen = [inputs.flatten(2)]
-        for depth, (weight, bias) in enumerate(layers):
+    def forward(self, parameters: Tensor, inputs: Tensor) -> list[Tensor]:
+        """What each layer takes, and the logits (A, b, classes) last."""
+        seen, layers = [inputs.flatten(2)], self._layers(parameters)
+        for depth, (weight, bias) in enumerate(layers, 1):
             outputs = torch.baddbmm(bias[:, None], seen[-1], weight.transpose(1, 2))
-            seen.append(outputs if depth == len(layers) - 1 else self._activate(outputs))
+            if depth < len(layers):
+                outputs = outputs.tanh_() if self._tanh else outputs.relu_()
+            seen.append(outputs)
         return seen
 
-    def _activate(self, outputs: Tensor) -> Tensor:
-        return outputs.tanh_() if isinstance(self._activation, nn.Tanh) else outputs.relu_()
+    def backward(self, parameters: Tensor, seen: list[Tensor], last: Tensor, out: Tensor) -> None:
+        """Writes the gradient to `out` (A, P), from what `forward` gave and the derivatives by the logits."""
+        self._collect(seen, self._errors(parameters, seen, last), out)
 
-    def _through_activation(self, errors: Tensor, activated: Tensor) -> Tensor:
-        if isinstance(self._activation, nn.Tanh):
-            return errors.mul_(1 - activated * activated)
-        return errors.mul_(activated > 0)
-
-    def _errors(self, layers: list[tuple[Tensor, Tensor]], seen: list[Tensor], last: Tensor) -> list[Tensor]:
+    def _errors(self, parameters: Tensor, seen: list[Tensor], last: Tensor) -> list[Tensor]:
         """Derivatives by each layer's outputs, first layer first."""
-        errors = [last]
-        for (weight, _), activated in zip(reversed(layers[1:]), reversed(seen[1:-1]), strict=True):
-            errors.append(self._through_activation(torch.bmm(errors[-1], weight), activated))
+        errors, later = [last], self._layers(parameters)[1:]
+        for (weight, _), activated in zip(reversed(later), reversed(seen[1:-1]), strict=True):
+            slopes = 1 - activated * activated if self._tanh else activated > 0
+            errors.append(torch.bmm(errors[-1], weight).mul_(slopes))
         return errors[::-1]
 
     def _collect(self, seen: list[Tensor], errors: list[Tensor], out: Tensor) -> None:
@@ -232,32 +272,22 @@ class BatchedMlp(Kernel):
             torch.sum(error, 1, out=bias)
 
     def logits(self, parameters: Tensor, inputs: Tensor) -> Tensor:
-        return self._forward(self._layers(parameters), inputs)[-1]
+        return self.forward(parameters, inputs)[-1]
 
     def gradient(
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor, out: Tensor
     ) -> Tensor:
-        layers = self._layers(parameters)
-        seen = self._forward(layers, inputs)
-        losses, last = slope(self.loss, seen[-1], targets)
+        seen = self.forward(parameters, inputs)
+        losses, last = self._slope(seen[-1], targets)
         last *= coefficients[..., None]
-        self._collect(seen, self._errors(layers, seen, last), out)
+        self.backward(parameters, seen, last, out)
         return (losses * coefficients).sum(1)
-
-    def forward(self, parameters: Tensor, inputs: Tensor) -> list[Tensor]:
-        """What each layer takes, and the logits (A, b, classes) last: for losses that couple a batch's examples."""
-        return self._forward(self._layers(parameters), inputs)
-
-    def backward(self, parameters: Tensor, seen: list[Tensor], last: Tensor, out: Tensor) -> None:
-        """Writes the gradient to `out` (A, P), from what `forward` gave and the derivatives by the logits."""
-        self._collect(seen, self._errors(self._layers(parameters), seen, last), out)
 
     def clipped_gradient(
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, clip: float, out: Tensor
     ) -> None:
-        layers = self._layers(parameters)
-        seen = self._forward(layers, inputs)
-        errors = self._errors(layers, seen, slope(self.loss, seen[-1], targets)[1])
+        seen = self.forward(parameters, inputs)
+        errors = self._errors(parameters, seen, self._slope(seen[-1], targets)[1])
         # One example's gradient of a layer is error x input; squared norm |error|^2 (|input|^2 + 1), 1 for the bias.
         squares = sum(
             (error * error).sum(-1) * ((activated * activated).sum(-1) + 1)

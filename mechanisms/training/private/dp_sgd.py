@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,18 +15,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError, child, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.seeds import child, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.compute.kernels import clip_factors
 from dpaudit.mechanisms.training.inputs import example_shape
 from dpaudit.mechanisms.training.network_model import NetworkModel
-from dpaudit.mechanisms.training.plan import private_plan
 from dpaudit.mechanisms.training.private.private_steps import Observer, PrivateSteps, StepCanary
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
-from dpaudit.mechanisms.training.train import train_stack
+from dpaudit.mechanisms.training.train import private_plan, train_stack
 
 
 def train_private_stack(
@@ -39,7 +36,6 @@ def train_private_stack(
     classes: int,
     compute: Compute,
     plan: StackPlan | None = None,
-    checkpoint: Path | None = None,
     canaries: Sequence[NDArray[np.float32] | None] | None = None,
     observer: Observer | None = None,
     step_canary: StepCanary | None = None,
@@ -58,8 +54,6 @@ def train_private_stack(
     require(not recipe.standardise, "DP-SGD cannot look at the features beforehand", do="set standardise: false")
     require(not recipe.mixup, "mixup couples examples, which DP-SGD cannot clip", mixup=recipe.mixup)
     require(recipe.augment == "none", "DP-SGD is without augmentation here", augment=recipe.augment)
-    require(canaries is None or len(canaries) == len(tasks), "canaries must be one for each task")
-    require(step_canary is None or len(tasks) == 1, "a canary of steps needs one task", tasks=len(tasks))
     kind = stack_type or PrivateStack
     plan = plan or private_plan(recipe, example_shape(features), classes=classes, models=len(tasks), compute=compute)
 
@@ -71,7 +65,6 @@ def train_private_stack(
         classes=classes,
         compute=compute,
         plan=plan,
-        checkpoint=checkpoint,
         stack_type=partial(kind, steps=steps, canaries=canaries, observer=observer, step_canary=step_canary),
         told=(recipe, steps, kind, plan, inserted),
     )
@@ -99,8 +92,8 @@ class PrivateStack(Stack):
             self.canaries = torch.from_numpy(np.stack([zero if row is None else row for row in rows])).to(self.device)
 
     def run_epoch(self, epoch: int) -> None:
-        """The steps of one expected pass."""
-        noises = [self._noise_generator(seed, epoch) for _, _, seed in self.seeds]
+        # The noise is as large as the model at every step: drawn where the model is.
+        noises = [torch_generator(spawned(child(seed, epoch), 1)[0], self.device) for _, _, seed in self.seeds]
         draws = [epoch_generator(order, epoch) for _, order, _ in self.seeds]
         begin, end = (self.private.steps(passes) if passes else 0 for passes in (epoch, epoch + 1))
         batches = self.batches(draws, end - begin)
@@ -128,10 +121,7 @@ class PrivateStack(Stack):
         return np.stack([rng.random(steps) < self.private.sample_rate for rng in draws], 1)
 
     def sum_gradients(self, batch: list[NDArray[np.int64]], canaries: Tensor | None) -> None:
-        """Writes each model's sum of clipped gradients to `gradient`, its canary's among them; 0 for an empty batch.
-
-        Canaries are zeros where they take no part, shape (models, P); None where there are none.
-        """
+        """Writes each model's sum of clipped gradients to `gradient`; canaries (models, P) may be zeros."""
         clip = self.private.clip
         if isinstance(self.kernel, CompiledMlp):
             sizes = [len(positions) for positions in batch]
@@ -191,15 +181,7 @@ class PrivateStack(Stack):
         for row, noise in zip(self.gradient, noises, strict=True):
             row.add_(torch.randn(row.shape, generator=noise, device=self.device), alpha=deviation)
 
-    def _noise_generator(self, seed: np.random.SeedSequence, epoch: int) -> torch.Generator:
-        # The noise is as large as the model at every step: drawn where the model is.
-        (noise,) = spawned(child(seed, epoch), 1)
-        return torch_generator(noise, self.device)
-
 
 def poisson_sample(rng: np.random.Generator, records: int, rate: float) -> NDArray[np.int64]:
-    """Positions of `records`, each in with probability `rate` on its own; in no particular order.
-
-    A binomial size, then a subset of that size: the same law as a coin for each record, at the cost of the subset.
-    """
+    """Positions of `records`, each in with probability `rate` on its own, in no particular order."""
     return rng.choice(records, rng.binomial(records, rate), replace=False, shuffle=False)

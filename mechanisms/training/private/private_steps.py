@@ -1,8 +1,7 @@
 """What makes a training private, and what an attacker of its steps sees: all gradients, or a canary's share in them.
 
 A `StepCanary` is let into each step by a fair coin. A loop of DP-SGD asks at every step for its gradient (`gradient`,
-or `join`, which appends it to the gradients of the batch), treats it as if it were one more example's, and shows the
-noisy gradient it goes on with (`observe`).
+or `join`), treats it as if it were one more example's, and shows the noisy gradient it goes on with (`observe`).
 
 Source: Nasr et al. (2023), arXiv:2302.07956, section 5.
 """
@@ -17,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
+from dpaudit.mechanisms.ranges import require_at_least, require_positive
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Floats = NDArray[np.float64]
 
-MOST_NUMBERS = 20_000_000
-"""Of a batch's gradients that a canary looks at."""
+MOST_NUMBERS = 20_000_000  # Of a batch's gradients that a canary looks at
 
 Observer = Callable[[NDArray[np.int64], int, "Tensor", "Tensor"], None]
 """Is shown each step: positions of the models in the list of tasks (A,), the step, the parameters before it (A, P), and
@@ -46,8 +45,8 @@ class PrivateSteps:
     sample_rate: float
 
     def __post_init__(self) -> None:
-        require(self.noise_multiplier >= 0, "noise_multiplier must be >= 0", noise_multiplier=self.noise_multiplier)
-        require(self.clip > 0, "clip must be > 0", clip=self.clip)
+        require_at_least(0, self, "noise_multiplier")
+        require_positive(self, "clip")
         require(0 < self.sample_rate <= 1, "sample_rate must be in (0, 1]", sample_rate=self.sample_rate)
 
     def steps(self, epochs: int) -> int:
@@ -65,7 +64,7 @@ class ClaimedSteps:
 
     def __post_init__(self) -> None:
         require(self.count >= 1, "a training must have at least one step", count=self.count)
-        require(self.divisor > 0, "divisor must be > 0", divisor=self.divisor)
+        require_positive(self, "divisor")
 
 
 class StepProbe(Protocol):
@@ -77,11 +76,9 @@ class StepProbe(Protocol):
         `batch` has the gradients it joins, before they are clipped, shape (batch, weights); None where these are not
         known.
         """
-        ...
 
     def see(self, released: Floats, joined: bool) -> None:
         """The step's noisy sum, shape (weights,), and whether the canary took part."""
-        ...
 
 
 class StepCanary:
@@ -105,9 +102,7 @@ class StepCanary:
     def gradient(self, step: int, weights: int, batch: Any = None) -> NDArray[np.float32] | None:
         """The canary's gradient before clipping, shape (weights,); None where the step's coin keeps it out.
 
-        `batch` has the other gradients of the step, where they are known, shape (batch, weights).
-
-        Raises: InputError when a step asks twice, or out of turn.
+        `batch` has the other gradients of the step, shape (batch, weights). A step asks once, in its turn.
         """
         require(
             step == self.step and not self.asked,
@@ -123,10 +118,7 @@ class StepCanary:
         return (self.clip * row).astype(np.float32) if self._joined else None
 
     def join(self, step: int, gradients: Any) -> Any:
-        """The gradients of a batch, not yet clipped, with the canary's behind them if it takes part.
-
-        Shape (batch, weights), a NumPy array or a tensor of torch.
-        """
+        """The gradients (batch, weights), not yet clipped, with the canary's behind if it takes part."""
         row = self.gradient(step, gradients.shape[1], gradients)
         if row is None:
             return gradients
@@ -137,10 +129,7 @@ class StepCanary:
         return torch.cat([gradients, torch.from_numpy(row)[None].to(gradients)])
 
     def observe(self, step: int, gradient: Any) -> None:
-        """Is shown a step's noisy gradient, as the training goes on with it, shape (weights,), array or tensor.
-
-        Raises: InputError when the step has not asked for its canary, or has another number of weights.
-        """
+        """Is shown a step's noisy gradient, as the training goes on with it, shape (weights,), array or tensor."""
         require(
             step == self.step and self.asked,
             f"step {self.step} must ask for its canary (join) before it is observed, once",

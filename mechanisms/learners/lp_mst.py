@@ -1,7 +1,11 @@
-"""LP-2ST and LP-MST: each stage's labels are answered among those the model of the earlier stages finds likely."""
+"""LP-MST: labels answered by randomised response, in one stage (LP-1ST) or more, then ordinary training.
+
+Each later stage's labels are answered among those the model of the earlier stages finds likely.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,17 +14,105 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
-from dpaudit.mechanisms.budget import require_epsilon
-from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.compute import Compute, spawned
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.labels.rr_with_prior import best_k, rr_with_prior
 from dpaudit.mechanisms.models.tables import CatBoost
-from dpaudit.mechanisms.protocols import Model, Trainer
-from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.protocols import LabelMechanism, Model, Trainer
+from dpaudit.mechanisms.ranges import require_epsilon, require_positive
 from dpaudit.registry import register
 
-NOT_YET = -1
-"""Label of an example whose stage has not come, or that was dropped."""
+NOT_YET = -1  # Label of an example whose stage has not come, or that was dropped
+
+
+@register("mechanism", "lp-1st", source="Ghazi et al. (2021), arXiv:2102.06062, LP-1ST with a uniform prior")
+@dataclass(frozen=True)
+class LP1ST:
+    """Trains on labels released once by randomised response.
+
+    Attributes:
+        epsilon: Privacy loss in nats, > 0.
+        model: How the model is trained on the released labels.
+    """
+
+    epsilon: float
+    model: Trainer = field(default=CatBoost(), metadata={"kind": "model"})
+
+    def __post_init__(self) -> None:
+        require_epsilon(self.epsilon)
+
+    def claim(self) -> Claim:
+        """(epsilon, 0)-label-DP, by post-processing of randomised response."""
+        return Claim(self.epsilon)
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        learner = ReleasedLabels(RandomizedResponse(self.epsilon), self.model)
+        return learner.fit(train, seed=seed, compute=compute, validation=validation)
+
+
+@register("mechanism", "lp-1st-noise-correction", source="arXiv:2511.14084, section 6.4; Wu et al. (2023)")
+class LP1STNoiseCorrection(LP1ST):
+    """LP-1ST whose predictions are corrected for the noise in the labels they were learned from."""
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """The model of LP-1ST, its predictions corrected: post-processing, at no cost."""
+        noisy = super().fit(train, seed=seed, compute=compute, validation=validation)
+        return NoiseCorrectedModel(noisy, self.epsilon)
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseCorrectedModel:
+    """Predicts true labels from a model of labels released by randomised response."""
+
+    noisy: Model  # the model of the released labels
+    epsilon: float  # privacy loss of the randomised response, > 0
+
+    def probabilities(self, features: Features) -> NDArray[np.float64]:
+        return corrected(self.noisy.probabilities(features), self.epsilon)
+
+
+def corrected(noisy: NDArray[np.float64], epsilon: float) -> NDArray[np.float64]:
+    """Probabilities of true labels from those of labels released by randomised response, both of shape (n, K).
+
+    p T^-1 with T the (K, K) matrix of randomised response, each entry cut to [0, 1]; rows of more than two classes are
+    scaled to sum to 1 again.
+    """
+    flat = math.exp(-epsilon)
+    classes = noisy.shape[1]
+    inverted = (noisy * (1 + (classes - 1) * flat) - flat) / -math.expm1(-epsilon)
+    cut: NDArray[np.float64] = np.clip(inverted, 0.0, 1.0)
+    cut /= cut.sum(axis=1, keepdims=True)
+    return cut
+
+
+@register("mechanism", "released-labels", source="post-processing; arXiv:2102.06062 with any label mechanism")
+@dataclass(frozen=True)
+class ReleasedLabels:
+    """Trains on the labels a label mechanism released, drawn once; claims what that mechanism claims.
+
+    Attributes:
+        labels: What releases the labels.
+        model: How the model is trained on them.
+    """
+
+    labels: LabelMechanism = field(default=RandomizedResponse(1.0), metadata={"kind": "mechanism"})
+    model: Trainer = field(default=CatBoost(), metadata={"kind": "model"})
+
+    def claim(self) -> Claim:
+        """The claim of the label mechanism; training is post-processing."""
+        return self.labels.claim()
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        noise, training = spawned(seed, 2)
+        released = self.labels.release(train.labels, classes=train.classes, rng=np.random.default_rng(noise))
+        return self.model.fit(train.with_(labels=released), seed=training, compute=compute, validation=validation)
 
 
 @register("mechanism", "lp-2st", source="Ghazi et al. (2021), arXiv:2102.06062, LP-MST; Wu et al. (2023) for Criteo")
@@ -28,9 +120,8 @@ NOT_YET = -1
 class LP2ST:
     """Multi-stage training; as it stands the Criteo version: two halves, the stage-1 model as prior, no filter.
 
-    The examples are split at random. The first part is answered by randomised response; each later one by RRWithPrior,
-    its prior being the probabilities of a model trained on all labels released so far. The last model learns from all
-    of them. Each label is used once, so the stages together cost what one does.
+    Of a random split the first part is answered by randomised response, each later one by RRWithPrior, its prior being
+    the probabilities of a model of all labels released so far. Each label is used once: the stages cost what one does.
 
     The image version of Ghazi et al. uses, for epsilon 1, 2, 4 and 8, shares (.8, .2), (.7, .3), (.6, .4), (.6, .4),
     temperature .6, .5, .5, .5, and the filter.
@@ -58,7 +149,7 @@ class LP2ST:
             "shares must be > 0 and sum to 1",
             shares=self.shares,
         )
-        require(self.temperature > 0, "temperature must be > 0", temperature=self.temperature)
+        require_positive(self, "temperature")
 
     def claim(self) -> Claim:
         """(epsilon, 0)-label-DP: each label is answered once, given what was released before."""
@@ -67,10 +158,6 @@ class LP2ST:
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Answers and trains stage by stage.
-
-        Raises: TrainingError when the training of any stage failed.
-        """
         splitting, *stages = self.stage_seeds(seed)
         released = np.full(len(train), NOT_YET)
         model: Model | None = None
