@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpaudit.claims.claim import Claim
+    from dpaudit.claims import Claim
     from dpaudit.claims.curve import Relation
     from dpaudit.engine.data.in_memory import table
     from dpaudit.engine.estimate.estimating import Estimate, estimate
@@ -39,7 +39,7 @@ _HOMES = {
     "AuditResult": "dpaudit.engine.reading.result",
     "AuditSpec": "dpaudit.engine.spec.audit_spec",
     "Bound": "dpaudit.estimators.bound",
-    "Claim": "dpaudit.claims.claim",
+    "Claim": "dpaudit.claims",
     "Estimate": "dpaudit.engine.estimate.estimating",
     "Examples": "dpaudit.mechanisms.examples",
     "Relation": "dpaudit.claims.curve",

@@ -61,18 +61,14 @@ def require(condition: bool, must: str, /, *, do: str = "", **given: object) -> 
         do: What the caller can do about it, optional: "threshold the scores first".
         given: What was given, by name; shown in the message.
     """
-    if not condition:
-        raise InputError(_sentence(must, do=do, **given))
-
-
-def _sentence(must: str, /, *, do: str = "", **given: object) -> str:
-    """One sentence: the rule, what was given, what to do."""
+    if condition:
+        return
     shown = [shortened(repr(value) if isinstance(value, str) else value) for value in given.values()]
     if len(shown) == 1:
         must = f"{must}, got {shown[0]}"
     elif shown:
         must = f"{must}, got " + ", ".join(f"{name} = {value}" for name, value in zip(given, shown, strict=True))
-    return f"{must}; {do}" if do else must
+    raise InputError(f"{must}; {do}" if do else must)
 
 
 def did_you_mean(given: str, names: Iterable[str]) -> str:

@@ -275,7 +275,7 @@ PLANTED = [
         "dpaudit.engine.games.labels.label_repeats",
     ),
     ("order of dpaudit.engine", "dpaudit.engine.reading.verdict", "dpaudit.engine.run.driver"),
-    ("circles", "dpaudit.claims.curve", "dpaudit.claims.claim"),
+    ("circles", "dpaudit.claims.curve", "dpaudit.claims"),
     ("circles", "dpaudit.estimators.finding", "dpaudit.estimators.bound"),
 ]
 

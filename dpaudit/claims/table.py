@@ -81,15 +81,12 @@ class TableCurve(ABC):
         """Delta at some epsilons; where it is computed, not below the true one."""
 
     def epsilon(self, delta: float, /) -> float:
-        """Where the chords of the table come down to `delta`; inf below its last delta."""
         return self.table.epsilon(delta)
 
     def delta(self, epsilon: float, /) -> float:
-        """On the chord between the epsilons around, linear in e^epsilon."""
         return self.table.delta(epsilon)
 
     def miss_rate(self, alarm: float, /) -> float:
-        """The envelope of delta(epsilon)."""
         return self.table.miss_rate(alarm)
 
 
