@@ -149,11 +149,7 @@ def attempt_unit(
 
 @contextlib.contextmanager
 def _checkpoints(scratch: Scratch | None, key: str) -> Iterator[Path | None]:
-    """The folder of a unit's checkpoints for the length of a `with` block; a unit that finishes leaves nothing there.
-
-    Where the folder is remote and cannot be reached, the training begins anew, or its checkpoints stay on its node:
-    they change no result.
-    """
+    """The folder of a unit's checkpoints for the length of a block; a unit that finishes leaves nothing there."""
     if scratch is None:
         yield None
     elif is_remote(scratch):
@@ -166,6 +162,7 @@ def _checkpoints(scratch: Scratch | None, key: str) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def _mirrored(uri: str) -> Iterator[Path]:
+    """A remote one; where it cannot be reached, the training begins anew, or its checkpoints stay on its node."""
     from dpaudit.actors.storage.mirror import Mirror  # of runs on object stores alone
 
     mirror = Mirror(temporary_folder() / hashlib.sha256(uri.encode()).hexdigest()[:24], uri)
@@ -195,10 +192,7 @@ _MESSAGE_CHARACTERS = 20_000  # of an error's text, no more is kept: the beginni
 
 
 def _error_text(err: BaseException, task: object) -> str:
-    """An error with its traceback, in characters that can be written anywhere, and not more than can be read.
-
-    Variables of the environment that `task` names are shown by name: their values may be secrets.
-    """
+    """An error with its traceback, in characters that can be written anywhere, and not more than can be read."""
     text = without_values("".join(traceback.format_exception(err)), task)
     half = _MESSAGE_CHARACTERS // 2
     if len(text) > _MESSAGE_CHARACTERS:
@@ -207,10 +201,7 @@ def _error_text(err: BaseException, task: object) -> str:
 
 
 def _as_on_a_cluster(value: _T) -> _T:
-    """The same value on the same memory, which cannot be written to through it, as an object store hands it out.
-
-    What one unit does to its inputs is then never seen by another one, in this process as on a cluster.
-    """
+    """The same value on the same memory, read-only as an object store hands it out: no unit sees what another did."""
     buffers: list[pickle.PickleBuffer] = []
     content = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     views = [memoryview(buffer).toreadonly() for buffer in buffers]

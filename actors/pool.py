@@ -1,4 +1,7 @@
-"""A pool of Ray actors that run units: bounded in-flight work, completion order, lost workers replaced."""
+"""A pool of Ray actors that run units: bounded in-flight work, completion order, lost workers replaced.
+
+Beside it stand how many workers the nodes hold, and what the object stores write to disk for want of memory.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,8 +25,6 @@ from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _in
 from dpaudit.actors.audited.leftovers import adopt_orphans
 from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Handle, attempt_unit
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.placement import Nodes
-from dpaudit.actors.spilling import SpillWatch
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError
@@ -41,6 +42,8 @@ SILENCE_S = 180.0
 stated, that alone decides: code that keeps the interpreter to itself for long needs one."""
 COUNT_S = 5.0  # how often the driver looks which nodes have joined or left
 MANY = 64
+SPILLS_S = 30.0  # how often it is asked what the object stores have written to disk
+ANSWERED_S = 2.0  # how long the nodes may take to say it
 WAIT_FOR_NODES = "DPAUDIT_WAIT_FOR_NODES_S"
 """Names the variable that says how many seconds a cluster may take to bring a node; without it, none is waited for."""
 WAITING_FOR_NODES = 16
@@ -460,5 +463,84 @@ def loss(err: RayError) -> str:
     return f"{type(err).__name__}: {first_line}"
 
 
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes of a cluster."""
+
+    each: tuple[Mapping[str, float], ...]  # what it has in all, as Ray names it: `CPU`, `GPU`
+
+    def hold(self, kind: Resources) -> bool:
+        """Whether one of them could hold a worker of this kind if it were empty."""
+        return any(node.get("CPU", 0) >= kind.cpus and node.get("GPU", 0) >= kind.gpus for node in self.each)
+
+    def require_room(self, kinds: Collection[Resources]) -> None:
+        """Refuses kinds that no node could ever hold."""
+        for kind in kinds:
+            if not self.hold(kind):
+                held = {f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in self.each}
+                raise RunError(
+                    f"a unit needs {kind} on one node, the cluster's nodes have {', '.join(sorted(held)) or 'none'}; "
+                    "ask for less in `run:`, or, where the cluster brings such a node when it is asked, state in "
+                    "DPAUDIT_WAIT_FOR_NODES_S for how many seconds to wait for it"
+                )
+
+    def rooms(self, demand: Mapping[Resources, int]) -> dict[Resources, int]:
+        """How many workers of each kind they hold at the same time, none more than there are units for."""
+        # Nodes without a GPU first, so that workers that need none leave the CPUs beside GPUs to those that do; kinds
+        # with a GPU first, since they can stand on few nodes.
+        left = sorted((dict(node) for node in self.each), key=lambda node: node.get("GPU", 0))
+        found = dict.fromkeys(demand, 0)
+        for kind in sorted(demand, key=lambda kind: (-kind.gpus, -kind.cpus)):
+            for node in left:
+                count = min(_held(node, kind), demand[kind] - found[kind])
+                found[kind] += count
+                node["CPU"] = node.get("CPU", 0) - count * kind.cpus
+                node["GPU"] = node.get("GPU", 0) - count * kind.gpus
+        return found
+
+
+def _held(node: Mapping[str, float], kind: Resources) -> int:
+    by_cpu = int(node.get("CPU", 0) // kind.cpus)
+    if not kind.gpus:
+        return by_cpu
+    gpus = node.get("GPU", 0) + 1e-9
+    # a part of a GPU is taken from one card: two workers with 0.6 each need two.
+    by_gpu = int(gpus // kind.gpus) if kind.gpus >= 1 else int(gpus) * int((1 + 1e-9) / kind.gpus)
+    return min(by_cpu, by_gpu)
+
+
 def _nodes() -> Nodes:
     return Nodes(tuple(node["Resources"] for node in ray.nodes() if node["Alive"]))
+
+
+def spilled_bytes() -> int | None:
+    """What all nodes' stores have spilled since the session began; None where it cannot be learnt (`ray://`, busy)."""
+    # Ray has no public call for it; `ray memory --stats-only` asks the same.
+    from ray._private import state
+    from ray._private.internal_api import get_memory_info_reply
+
+    try:
+        reply = get_memory_info_reply(state.state, timeout_seconds=ANSWERED_S)
+    except Exception:  # no answer in time, no living node, another version's protocol: nothing depends on it
+        return None
+    return int(reply.store_stats.spilled_bytes_total)
+
+
+class SpillWatch:
+    """Tells when the stores have written more to disk than before, with all since this watch began."""
+
+    def __init__(self, events: EventStream) -> None:
+        self._events = events
+        self._before = spilled_bytes() or 0
+        self._told = 0
+        self._looked = time.monotonic()
+
+    def look(self, *, now: bool = False) -> None:
+        """Asks, if it is time or if told to."""
+        if not now and time.monotonic() - self._looked < SPILLS_S:
+            return
+        megabytes = ((spilled_bytes() or 0) - self._before) // 1_000_000
+        self._looked = time.monotonic()
+        if megabytes > self._told:
+            self._told = megabytes
+            self._events.emit(Event(EventKind.SPILLED, count=megabytes))

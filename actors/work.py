@@ -168,16 +168,11 @@ class Work:
         gives: Any = None,
         **more: Any,
     ) -> Unit:
-        """Adds a call of a registered function.
+        """Adds a call of a registered function; its arguments may be units, `label` is for people.
 
         Args:
-            function: Registered by `unit`.
-            arguments: Its arguments; units among them are given as their values.
-            label: For people.
-            resources: What it occupies.
             after: Keys of units that must be finished before, though nothing of theirs is needed.
             gives: An annotation, or another function with one, that says what it gives where its own cannot tell.
-            more: Further arguments, by name.
         Raises: InputError when the function is not registered, or the arguments are not its.
         """
         call = call_of(function, *arguments, gives=gives, **more)
@@ -199,14 +194,8 @@ class Work:
     ) -> tuple[Unit, ...]:
         """Adds calls for pieces `first` to before `last`, as the function's parameters are called, `per` of them each.
 
-        Args:
-            function: Registered by `unit`; has the parameters `first` and `last`.
-            total: How many pieces there are.
-            per: How many one unit makes.
-            arguments: Further ones of the function.
-            label: For people; the numbers of the pieces, from 1, are added.
-            offset: Number of the first piece.
-            more: Further arguments of the function and of `add`, by name.
+        There are `total` pieces, the first has the number `offset`; labels end with their numbers from 1. `more` are
+        further arguments of the function and of `add`.
         """
         cuts = [(offset + first, offset + min(first + per, total)) for first in range(0, total, per)]
         return tuple(
@@ -216,10 +205,7 @@ class Work:
 
 
 def call_of(function: Callable[..., Any], *arguments: Any, gives: Any = None, **more: Any) -> Call:
-    """A call as a unit makes it, units and large inputs among the arguments by name.
-
-    Raises: InputError when the function is not registered, or the arguments are not its.
-    """
+    """A call as a unit makes it, units and large inputs among the arguments by name; InputError as `Work.add`."""
     require(getattr(function, "is_unit", False), "a unit must call a function marked with `@unit`", function=function)
     name = function.__name__
     filled = {"compute": None} if "compute" in _signature(function).parameters else {}
@@ -234,8 +220,7 @@ def call_of(function: Callable[..., Any], *arguments: Any, gives: Any = None, **
 def inlined(work: Unit | Callable[..., Any], *arguments: Any, **more: Any) -> Any:
     """Stands for a unit's value in another one's arguments, which makes it itself: the result is not kept.
 
-    The same for a call that has no unit of its own; what it gives may be of any type.
-    Raises: InputError when the function is not registered, or the arguments are not its.
+    The same for a call that has no unit of its own, with InputError as `Work.add`; it may give a value of any type.
     """
     if isinstance(work, Unit):
         assert isinstance(work.task, Call)

@@ -262,12 +262,10 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def _reread_authentication() -> None:
-    """Ray reads its mode of authentication at import and its token once; this is how its own tests make it look again.
-
-    The mode comes first: without a mode no thread of a session that ends asks for a token that is gone.
-    """
+    """Ray reads its mode of authentication at import and its token once: made to look again, as by its own tests."""
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
+    # The mode comes first: without a mode no thread of a session that ends asks for a token that is gone.
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
 

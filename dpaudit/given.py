@@ -20,10 +20,8 @@ from typing import Any
 
 from dpaudit.errors import InputError, SpecError, shortened
 
-MAX_DEPTH = 40
-"""Levels of mappings and lists in a spec."""
-LARGEST_WHOLE = 2**64
-"""Python does not write out every larger whole number."""
+MAX_DEPTH = 40  # levels of mappings and lists in a spec
+LARGEST_WHOLE = 2**64  # Python does not write out every larger whole number
 
 
 def argument(name: str, value: object, hint: Any) -> Any:

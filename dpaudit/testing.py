@@ -36,8 +36,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.predictors.protocol import VotingPredictor
 from dpaudit.mechanisms.protocols import LabelMechanism, Learner
 
-FALSE_FAILURE = 1e-6
-"""Probability that a check of counts fails although all is well."""
+FALSE_FAILURE = 1e-6  # probability that a check of counts fails although all is well
 SIMULATED = (Validity.FINITE_SAMPLE, Validity.EXACT)
 
 

@@ -133,15 +133,11 @@ def _point(epsilon: float, delta: float) -> PureDP | ApproximateDP:
 
 @dataclass(frozen=True)
 class ConvertedClaim:
-    """A claim as the game's relation sees it.
-
-    Attributes:
-        steps: Steps of the claim's own relation between the two worlds, >= 1: records that differ, twice where each
-            is removed and another one added.
-    """
+    """A claim as the game's relation sees it."""
 
     claim: Claim
     note: str = ""  # how it was converted
+    # Of the claim's own relation between the two worlds: records that differ, twice where each is replaced.
     steps: int = 1
 
 

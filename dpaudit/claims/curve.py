@@ -27,8 +27,7 @@ from scipy.special import erf, erfcx, ndtr, ndtri
 from dpaudit.errors import require
 from dpaudit.registry import register
 
-_LARGEST_EPSILON = 700.0
-"""Where searches over epsilon end: e^700 is the largest power of e that is a number."""
+_LARGEST_EPSILON = 700.0  # where searches over epsilon end: e^700 is the largest power of e that is a number
 
 
 class Relation(StrEnum):
@@ -306,17 +305,11 @@ class TwoSteps(DeltaCurve):
     def renyi(self, order: float, /) -> float:
         """By the triangle inequality of Renyi divergences; tight for Gaussians."""
         checked_order(order)
-        return _triangle(self.curve, order)
-
-
-def _triangle(curve: PrivacyCurve, order: float) -> float:
-    """Two steps' Renyi divergence: (a - 1/p) / (a - 1) D_pa + D_(q(a-1)+1), 1/p + 1/q = 1, at the best p looked at."""
-    a = order
-    # p - 1 = (a - 1) / a is the best for Gaussians; every p > 1 is valid.
-    shares: list[float] = ((a - 1) / a * np.concatenate([[1.0], np.geomspace(1e-3, 1e3, 121)])).tolist()
-    return min(
-        (a - 1 / (1 + u)) / (a - 1) * curve.renyi((1 + u) * a) + curve.renyi((1 + 1 / u) * (a - 1) + 1) for u in shares
-    )
+        a, one = order, self.curve.renyi
+        # (a - 1/p) / (a - 1) D_pa + D_(q(a-1)+1), 1/p + 1/q = 1, at the best p looked at: every p > 1 is valid, and
+        # p - 1 = (a - 1) / a is the best for Gaussians.
+        shares: list[float] = ((a - 1) / a * np.concatenate([[1.0], np.geomspace(1e-3, 1e3, 121)])).tolist()
+        return min((a - 1 / (1 + u)) / (a - 1) * one((1 + u) * a) + one((1 + 1 / u) * (a - 1) + 1) for u in shares)
 
 
 def delta_at(curve: PrivacyCurve, epsilon: float) -> float:
