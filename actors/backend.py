@@ -127,8 +127,7 @@ def attempt_unit(
 ) -> tuple[Attempt, pa.Table | None]:
     """Runs one unit and turns any failure into a value: failure is data. Only what comes from outside passes.
 
-    `scratch` is the folder of all units' checkpoints. One where every worker can write, or the URI of one, lets a long
-    training go on where a lost worker left it. A finished unit leaves nothing there.
+    A `scratch` where every worker can write lets a long training go on where a lost worker left it.
     """
     began, worker, around = time.perf_counter(), f"{platform.node()}:{os.getpid()}", Around()
     with signals_interrupt((signal.SIGINT,)):

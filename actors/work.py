@@ -45,10 +45,7 @@ class Outcome(Generic[T]):
 
 
 def unit(function: F) -> F:
-    """Registers a module-level function as one that units may call.
-
-    Raises: InputError when it is defined inside another function, or does not say what it gives.
-    """
+    """Registers a module-level function, which says what it gives, as one that units may call."""
     name = f"{function.__module__}.{function.__qualname__}"
     require("<locals>" not in function.__qualname__, f"{name} must be defined at module level to be a unit")
     require("return" in function.__annotations__, f"{name} must say what it gives to be a unit")

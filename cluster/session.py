@@ -51,9 +51,7 @@ def ray_session(address: str | None = None, *, cpus: int | None = None) -> Itera
     cluster (RAY_ADDRESS), joins that one; else starts a local one and ends it afterwards. A local session listens on
     this machine alone, asks for a token of its own, and keeps all its files in a folder that goes with it.
 
-    Args:
-        address: Address of a running cluster ("auto", "ray://host:10001", "host:6379"), or None.
-        cpus: CPUs of a local session; None takes all.
+    An `address` is "auto", "ray://host:10001" or "host:6379"; `cpus` are those of a local session, None takes all.
     Raises: RunError when the cluster cannot be joined, or a local session does not come up.
     """
     import ray

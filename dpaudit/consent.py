@@ -71,10 +71,7 @@ def require_code(name: str) -> None:
 
 
 def require_file(path: str) -> None:
-    """Refuses a path, as the spec has it, outside of the spec's folder without consent; nothing is opened.
-
-    Raises: SpecError naming it, not what its variables stand for.
-    """
+    """Refuses a path, as the spec has it, outside of the spec's folder without consent; nothing is opened."""
     consent = given()
     if consent.files or consent.spec is None or not path or _lies_in(path, consent.spec.parent):
         return
@@ -147,13 +144,10 @@ def require_contacts(value: object, price: Callable[[], str]) -> None:
 
 
 def may_import_from(folder: str) -> bool:
-    """Whether code may be looked for in the folder one works in.
-
-    Not for a stranger's spec without consent, and never where that folder is, lies in or holds the stranger's: whatever
-    bears the name of a module that is not installed would be imported from there.
-    """
+    """Whether code may be looked for in the folder one works in; for a stranger's spec only with consent."""
     consent = given()
     if consent.spec is None:
         return True
+    # Never where that folder is, lies in or holds the stranger's: what bears the name of a module would be imported.
     here, theirs = Path(os.path.realpath(folder)), Path(os.path.realpath(consent.spec.parent))
     return consent.code and not (here.is_relative_to(theirs) or theirs.is_relative_to(here))

@@ -128,10 +128,10 @@ def _trained(learner: Learner, data: Examples, seed: np.random.SeedSequence) -> 
     return answers.copy()
 
 
-def _two_groups(rows: int = 200) -> Examples:
+def _two_groups() -> Examples:
     rng = np.random.default_rng(0)
-    features = rng.normal(size=(rows, 3)).astype(np.float32)
-    return Examples(features, (features[:, 0] + rng.normal(size=rows) > 0).astype(np.int64), 2)
+    features = rng.normal(size=(200, 3)).astype(np.float32)
+    return Examples(features, (features[:, 0] + rng.normal(size=200) > 0).astype(np.int64), 2)
 
 
 def check_attack(attack: Any, view: Any, *, rows: int) -> None:

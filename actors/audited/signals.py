@@ -79,10 +79,7 @@ class OutOfTime(BaseException):
 
 @contextmanager
 def time_limit(limit_s: float | None) -> Iterator[None]:
-    """Raises `OutOfTime` in a block that runs longer, where the system can: in the main thread, on POSIX.
-
-    Code of other languages is left running until it comes back to the interpreter.
-    """
+    """Raises `OutOfTime` in a block that runs longer, in Python code of the main thread, on POSIX."""
     able = sys.platform != "win32" and threading.current_thread() is threading.main_thread()
     if limit_s is None or not able:
         yield
