@@ -31,8 +31,7 @@ from dpaudit.errors import RunError
 
 QUEUED_PER_WORKER = 2  # one runs, one waits beside it: the worker never idles for a round trip to the driver
 START_TIMEOUT_S = 300.0
-YIELD_S = 20.0
-"""When nothing has run for so long, idle workers make room for those of another kind that have not come up."""
+YIELD_S = 20.0  # when nothing has run for so long, idle workers make room for a kind that has not come up
 START_TRIES = 3  # workers that may die in a row while they start, before it is held that none can start
 LOOK_S = 1.0  # how often the driver looks for units that run too long and workers that have gone silent
 BEAT_S = 15.0
@@ -44,10 +43,8 @@ COUNT_S = 5.0  # how often the driver looks which nodes have joined or left
 MANY = 64
 SPILLS_S = 30.0  # how often it is asked what the object stores have written to disk
 ANSWERED_S = 2.0  # how long the nodes may take to say it
-WAIT_FOR_NODES = "DPAUDIT_WAIT_FOR_NODES_S"
-"""Names the variable that says how many seconds a cluster may take to bring a node; without it, none is waited for."""
-WAITING_FOR_NODES = 16
-"""Workers of each kind that are asked for beyond the room there is, where the cluster brings nodes."""
+WAIT_FOR_NODES = "DPAUDIT_WAIT_FOR_NODES_S"  # how many seconds a cluster may take to bring a node; unset: none
+WAITING_FOR_NODES = 16  # workers of each kind asked for beyond the room there is, where the cluster brings nodes
 _BEATS = b"dpaudit-beats"
 
 

@@ -70,6 +70,10 @@ class _Kind:
     type: Any  # the dataclass
     many: bool = False  # whether it gives several, one after another
 
+    def value_in(self, table: pa.Table) -> Any:
+        values = decode(table, self.type)
+        return values if self.many else values[0]
+
 
 @dataclass(frozen=True)
 class Shared:
@@ -243,16 +247,10 @@ def beside(table: pa.Table) -> Outcome[None]:
     return Outcome(None, tuple(said.get("notes", ())), said.get("metrics", {}), tuple(said.get("failures", ())))
 
 
-def value_in(table: pa.Table, kind: _Kind) -> Any:
-    """What a unit gave: a value, or the list of them."""
-    values = decode(table, kind.type)
-    return values if kind.many else values[0]
-
-
 def value_of(unit: Unit, table: pa.Table) -> Any:
-    """The same of a finished unit: its value, or the list of them."""
+    """What a finished unit gave: a value, or the list of them."""
     assert isinstance(unit.task, Call)
-    return value_in(table, unit.task.kind)
+    return unit.task.kind.value_in(table)
 
 
 _signature = functools.cache(inspect.signature)
@@ -288,7 +286,7 @@ def _keys_in(value: Any) -> Iterable[str]:
 def _resolved(value: Any, inputs: Inputs, compute: Compute, said: list[Outcome[Any]]) -> Any:
     """What stands behind a placeholder; the outcomes of calls that are made for it are added to `said`."""
     if isinstance(value, _Result):
-        return value_in(inputs.tables[value.key], value.kind)
+        return value.kind.value_in(inputs.tables[value.key])
     if isinstance(value, Shared):
         return inputs.shared[value.name]
     if isinstance(value, _Inlined):

@@ -23,14 +23,11 @@ from dpaudit.consent import may_import_from
 from dpaudit.errors import RunError, shortened
 from dpaudit.plain_files import opened
 
-KEPT_LOG_BYTES = 8_000_000
-"""Of what a process of a local session prints, the last this many bytes are kept, and as many again before them."""
-
+KEPT_LOG_BYTES = 8_000_000  # of what a process of a local session prints: the last ones, and as many before them
 REACHED_S = 12.0  # how long a cluster may take to answer its door
 CLIENT_PORT = 10001  # where Ray's server for `ray://` listens when nothing else is said
 
-_PREFIX, _DRIVER = "dpaudit-", "driver"
-"""Of the folders of local sessions; and the file in each that its driver holds locked."""
+_PREFIX, _DRIVER = "dpaudit-", "driver"  # of the folders of local sessions; the file that its driver holds locked
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _BOUNDED = {"RAY_ROTATION_MAX_BYTES": str(KEPT_LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"}
 # How long Ray waits for its own processes, all that can be set: for a second try, unless the user has set them.

@@ -18,14 +18,11 @@ from typing import Any
 from dpaudit.errors import SpecError, printable, shortened
 from dpaudit.given import argument
 
-PATH: Mapping[str, str] = {"holds": "path"}
-"""Metadata of a field that holds the path of a file or folder: the only ones in which `$NAME` and `~` are looked up."""
-ADDRESS: Mapping[str, str] = {"holds": "address"}
-"""Metadata of a field that holds the address of a server that is sent requests."""
-VARIABLE: Mapping[str, str] = {"holds": "variable"}
-"""Metadata of a field that holds the name of an environment variable whose value is sent."""
-CLUSTER: Mapping[str, str] = {"holds": "cluster"}
-"""Metadata of a field that holds the address of a Ray cluster: who runs it can run code in the driver."""
+# Metadata of a field, by what it holds.
+PATH: Mapping[str, str] = {"holds": "path"}  # of a file or folder; in these alone `$NAME` and `~` are looked up
+ADDRESS: Mapping[str, str] = {"holds": "address"}  # of a server that is sent requests
+VARIABLE: Mapping[str, str] = {"holds": "variable"}  # the name of an environment variable whose value is sent
+CLUSTER: Mapping[str, str] = {"holds": "cluster"}  # the address of a Ray cluster, which can run code in the driver
 
 
 @dataclass(frozen=True)

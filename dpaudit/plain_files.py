@@ -19,8 +19,7 @@ from typing import BinaryIO
 
 from dpaudit.errors import RunError, printable, shortened
 
-HOLES_FROM = 16 << 20
-"""Files of so many bytes and more must hold at least half of them: nothing here writes files with holes."""
+HOLES_FROM = 16 << 20  # files of so many bytes and more must hold at least half of them: none here have holes
 
 _KINDS = {
     stat.S_IFLNK: "a link",

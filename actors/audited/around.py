@@ -56,8 +56,7 @@ class Around:
 
 
 KEPT_BYTES = 64_000  # of what one attempt prints: half from its beginning, half from its end
-MAX_ON_DISK = 64_000_000
-"""What is printed lies in a file without a name until the unit ends; that is cut when it has become longer."""
+MAX_ON_DISK = 64_000_000  # bytes: the file without a name that holds it until the unit ends is cut when it is longer
 LOOK_S = 0.2  # how often it is looked at
 
 

@@ -16,8 +16,7 @@ from types import FrameType
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__)
 USUAL = (signal.SIG_DFL, signal.default_int_handler)
-SAME_WISH_S = 2.0
-"""A second signal within this time says nothing new: a terminal and a parent process both send one, a hand shakes."""
+SAME_WISH_S = 2.0  # a second signal so soon says nothing new: a terminal and a parent both send one, a hand shakes
 
 
 class _Interrupts:

@@ -56,11 +56,7 @@ class FileStore:
 
     @classmethod
     def at(cls, place: str | Path) -> FileStore:
-        """That of a path, or of a URI as `pyarrow.fs.FileSystem.from_uri` takes it.
-
-        Credentials come from the environment of the machine.
-        Raises: RunError for a URI that holds credentials, or is of no file system here.
-        """
+        """That of a path, or of a URI as pyarrow takes it; RunError where that holds credentials or is of no system."""
         if not is_remote(place):
             return cls(str(place), pafs.LocalFileSystem(), str(place))
         refuse_credentials(str(place))

@@ -25,11 +25,9 @@ from dpaudit.claims.table import DeltaTable, TableCurve
 from dpaudit.errors import require
 from dpaudit.registry import register
 
-_CELLS_A_DEVIATION = 100
-"""Cells of the grid on one standard deviation of one step's loss: its variance grows by at most 1 in 40,000."""
+_CELLS_A_DEVIATION = 100  # of the grid on a standard deviation of a step's loss: its variance grows by <= 1 in 40,000
 _CELLS_A_NAT = 32  # cells of the grid between a loss of 0 and of e, for each nat of e begun; for Laplace noise
-_CUT_MASS = 1e-17
-"""Probability that may be cut off one step at each end, and that may wrap around at each end of all steps."""
+_CUT_MASS = 1e-17  # that may be cut off a step at each end, and that may wrap around at each end of all steps
 _LARGEST_GRID = 2**21
 
 
