@@ -11,6 +11,7 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections import deque
@@ -32,7 +33,7 @@ from dpaudit.actors.storage.store import sealed
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError, require
 from dpaudit.mechanisms.compute import TrainingError
-from dpaudit.plain_files import temporary_folder
+from dpaudit.plain_files import private_folder
 from dpaudit.variables import without_values
 
 _T = TypeVar("_T")
@@ -164,7 +165,7 @@ def _mirrored(uri: str) -> Iterator[Path]:
     """A remote one; where it cannot be reached, the training begins anew, or its checkpoints stay on its node."""
     from dpaudit.actors.storage.mirror import Mirror  # of runs on object stores alone
 
-    mirror = Mirror(temporary_folder() / hashlib.sha256(uri.encode()).hexdigest()[:24], uri)
+    mirror = Mirror(_temporary_folder() / hashlib.sha256(uri.encode()).hexdigest()[:24], uri)
     with contextlib.suppress(RunError):
         mirror.pull()
     done = False
@@ -176,6 +177,14 @@ def _mirrored(uri: str) -> Iterator[Path]:
         if done:
             with contextlib.suppress(OSError, pa.ArrowException):
                 mirror.forget()
+
+
+def _temporary_folder() -> Path:
+    """This user's own folder in the machine's temporary one, found by the next run; a new one where it is another's."""
+    try:
+        return private_folder(Path(tempfile.gettempdir()) / f"dpaudit-of-{os.geteuid()}")
+    except RunError:
+        return Path(tempfile.mkdtemp(prefix="dpaudit-"))
 
 
 def most_memory_mb() -> float:

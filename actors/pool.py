@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -36,9 +36,9 @@ START_TRIES = 3  # workers that may die in a row while they start, before it is 
 LOOK_S = 1.0  # how often the driver looks for units that run too long and workers that have gone silent
 BEAT_S = 15.0
 STOPPED_S = 10.0  # a driver that has not looked for so long was stopped: that time counts for no unit
+# A worker whose interpreter has not run for so long is held to be stopped, or its node frozen. Where a time limit is
+# stated, that alone decides: code that keeps the interpreter to itself for long needs one.
 SILENCE_S = 180.0
-"""A worker whose interpreter has not run for so long is held to be stopped, or its node frozen. Where a time limit is
-stated, that alone decides: code that keeps the interpreter to itself for long needs one."""
 COUNT_S = 5.0  # how often the driver looks which nodes have joined or left
 MANY = 64
 SPILLS_S = 30.0  # how often it is asked what the object stores have written to disk
@@ -110,11 +110,10 @@ class _Flight:
     slot: _Slot
     table: Any
 
-    def failed(self, why: str, *, worker_died: bool) -> Completion:
+    def failed(self, why: str, *, worker_died: bool, retryable: bool = True) -> Completion:
         """That it came back without a result, after so long as its worker has been at it."""
-        return Completion(
-            self.unit, Attempt(time.monotonic() - self.slot.since, why, retryable=True), worker_died=worker_died
-        )
+        attempt = Attempt(time.monotonic() - self.slot.since, why, retryable)
+        return Completion(self.unit, attempt, worker_died=worker_died)
 
 
 class _Places:
@@ -374,8 +373,7 @@ class RayPool:
             return self._replace(flight.slot, loss(err))
         except RayError as err:  # the arguments or the table are gone with their node, the task was cancelled, ...
             unread = cannot_load(err)
-            lost = flight.failed(unread or loss(err), worker_died=not unread)
-            ended = replace(lost, attempt=replace(lost.attempt, retryable=False)) if unread else lost
+            ended = flight.failed(unread or loss(err), worker_died=not unread, retryable=not unread)
             self._landed(reference)
             return [ended]
         self._landed(reference)

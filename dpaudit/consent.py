@@ -54,7 +54,6 @@ def under(consent: Consent) -> Iterator[None]:
 
 
 def given() -> Consent:
-    """The consent there is here."""
     return _GIVEN.get()
 
 

@@ -12,7 +12,6 @@ import errno
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -175,14 +174,6 @@ def private_folder(path: Path) -> Path:
     if stat.S_IMODE(found.st_mode) & 0o077:
         os.chmod(path, 0o700)
     return path
-
-
-def temporary_folder() -> Path:
-    """This user's own folder in the machine's temporary one, found by the next run; a new one where it is another's."""
-    try:
-        return private_folder(Path(tempfile.gettempdir()) / f"dpaudit-of-{os.geteuid()}")
-    except RunError:
-        return Path(tempfile.mkdtemp(prefix="dpaudit-"))
 
 
 def readable_bytes() -> int:

@@ -53,20 +53,16 @@ class Made:
 class UnitStore:
     """A folder of `<key>.parquet`, each written whole and then renamed, and of `printed.log`.
 
-    A unit whose file is there is finished; a half-written file is never seen under its final name. Each file holds its
-    key and a hash over all its bytes, checked whenever it is read: one that was damaged, or that another key's
-    results were copied over, does not count as finished. This protects from accidents, not from somebody who can
-    write in the folder. Failures are recorded beside it as `<key>.failed`, and tried again by the next run.
-
-    Attributes:
-        damaged: What is wrong with each unit file that failed its check, by key.
+    A unit whose file is there is finished. Each file holds its key and a hash over all its bytes, checked when it is
+    read: one that was damaged, or is another key's, does not count. This protects from accidents, not from somebody who
+    can write in the folder. Failures are recorded beside it as `<key>.failed`, and tried again by the next run.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = str(folder)
         os.makedirs(self._folder, exist_ok=True)
         self._checked: dict[str, tuple[int, int, str, str]] = {}  # time in nanoseconds, size, version, own code
-        self.damaged: dict[str, str] = {}
+        self.damaged: dict[str, str] = {}  # what is wrong with each unit file that failed its check, by key
 
     def finished(self, keys: Iterable[str]) -> set[str]:
         """Those of the units whose results are here and whole; `damaged` says what is wrong with others."""
