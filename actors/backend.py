@@ -11,6 +11,7 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections import deque
@@ -32,7 +33,7 @@ from dpaudit.actors.storage.store import sealed
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError, require
 from dpaudit.mechanisms.compute import TrainingError
-from dpaudit.plain_files import temporary_folder
+from dpaudit.plain_files import private_folder
 from dpaudit.variables import without_values
 
 _T = TypeVar("_T")
@@ -127,8 +128,7 @@ def attempt_unit(
 ) -> tuple[Attempt, pa.Table | None]:
     """Runs one unit and turns any failure into a value: failure is data. Only what comes from outside passes.
 
-    `scratch` is the folder of all units' checkpoints. One where every worker can write, or the URI of one, lets a long
-    training go on where a lost worker left it. A finished unit leaves nothing there.
+    A `scratch` where every worker can write lets a long training go on where a lost worker left it.
     """
     began, worker, around = time.perf_counter(), f"{platform.node()}:{os.getpid()}", Around()
     with signals_interrupt((signal.SIGINT,)):
@@ -149,11 +149,7 @@ def attempt_unit(
 
 @contextlib.contextmanager
 def _checkpoints(scratch: Scratch | None, key: str) -> Iterator[Path | None]:
-    """The folder of a unit's checkpoints for the length of a `with` block; a unit that finishes leaves nothing there.
-
-    Where the folder is remote and cannot be reached, the training begins anew, or its checkpoints stay on its node:
-    they change no result.
-    """
+    """The folder of a unit's checkpoints for the length of a block; a unit that finishes leaves nothing there."""
     if scratch is None:
         yield None
     elif is_remote(scratch):
@@ -166,9 +162,10 @@ def _checkpoints(scratch: Scratch | None, key: str) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def _mirrored(uri: str) -> Iterator[Path]:
+    """A remote one; where it cannot be reached, the training begins anew, or its checkpoints stay on its node."""
     from dpaudit.actors.storage.mirror import Mirror  # of runs on object stores alone
 
-    mirror = Mirror(temporary_folder() / hashlib.sha256(uri.encode()).hexdigest()[:24], uri)
+    mirror = Mirror(_temporary_folder() / hashlib.sha256(uri.encode()).hexdigest()[:24], uri)
     with contextlib.suppress(RunError):
         mirror.pull()
     done = False
@@ -180,6 +177,14 @@ def _mirrored(uri: str) -> Iterator[Path]:
         if done:
             with contextlib.suppress(OSError, pa.ArrowException):
                 mirror.forget()
+
+
+def _temporary_folder() -> Path:
+    """This user's own folder in the machine's temporary one, found by the next run; a new one where it is another's."""
+    try:
+        return private_folder(Path(tempfile.gettempdir()) / f"dpaudit-of-{os.geteuid()}")
+    except RunError:
+        return Path(tempfile.mkdtemp(prefix="dpaudit-"))
 
 
 def most_memory_mb() -> float:
@@ -195,10 +200,7 @@ _MESSAGE_CHARACTERS = 20_000  # of an error's text, no more is kept: the beginni
 
 
 def _error_text(err: BaseException, task: object) -> str:
-    """An error with its traceback, in characters that can be written anywhere, and not more than can be read.
-
-    Variables of the environment that `task` names are shown by name: their values may be secrets.
-    """
+    """An error with its traceback, in characters that can be written anywhere, and not more than can be read."""
     text = without_values("".join(traceback.format_exception(err)), task)
     half = _MESSAGE_CHARACTERS // 2
     if len(text) > _MESSAGE_CHARACTERS:
@@ -207,10 +209,7 @@ def _error_text(err: BaseException, task: object) -> str:
 
 
 def _as_on_a_cluster(value: _T) -> _T:
-    """The same value on the same memory, which cannot be written to through it, as an object store hands it out.
-
-    What one unit does to its inputs is then never seen by another one, in this process as on a cluster.
-    """
+    """The same value on the same memory, read-only as an object store hands it out: no unit sees what another did."""
     buffers: list[pickle.PickleBuffer] = []
     content = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     views = [memoryview(buffer).toreadonly() for buffer in buffers]

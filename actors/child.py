@@ -105,10 +105,7 @@ class InChild(InProcess):
 
 
 def run_afresh(unit: Unit) -> pa.Table:
-    """What a unit gives in a process that has made no call before, and makes none after.
-
-    Raises: RunError when it failed.
-    """
+    """What a unit gives in a process that has made no call before, and makes none after; RunError when it failed."""
     backend = InChild({}, None, EventStream(), Deadlines())
     with contextlib.closing(backend):
         backend.submit(unit, (), needed=True)

@@ -107,10 +107,7 @@ def read_events(path: Path) -> Iterator[Event]:
 
 
 def events_in(log: BinaryIO) -> Iterator[Event | None]:
-    """The event of each line of a log; None for one that is cut short by a kill, damaged, or of another version.
-
-    A line that is longer than any event's is not held in memory.
-    """
+    """The event of each line of a log; None for one that is cut short by a kill, damaged, or of another version."""
     while line := log.readline(MAX_LINE_BYTES):
         if line.endswith(b"\n") or len(line) < MAX_LINE_BYTES:
             yield _event_of(line.decode(errors="replace"))

@@ -84,10 +84,9 @@ _CURRENT: ContextVar[_Reading | None] = ContextVar("the reading of code that is 
 
 @contextlib.contextmanager
 def one_reading(recorded: Mapping[str, str] | None = None, reading: _Reading | None = None) -> Iterator[_Reading]:
-    """Inside the block every class and file is read once, however many fingerprints are taken; nested ones join.
+    """Inside the block, which may go on with an earlier `reading`, every class and file is read once; nested ones join.
 
-    `recorded` are digests by label to take instead of what is there now; `reading` was begun in an earlier block and
-    goes on in this one.
+    `recorded` are digests by label to take instead of what is there now.
     """
     if (outer := _CURRENT.get()) is not None:
         yield outer

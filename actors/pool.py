@@ -1,4 +1,7 @@
-"""A pool of Ray actors that run units: bounded in-flight work, completion order, lost workers replaced."""
+"""A pool of Ray actors that run units: bounded in-flight work, completion order, lost workers replaced.
+
+Beside it stand how many workers the nodes hold, and what the object stores write to disk for want of memory.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import threading
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -22,29 +25,26 @@ from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _in
 from dpaudit.actors.audited.leftovers import adopt_orphans
 from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Handle, attempt_unit
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.placement import Nodes
-from dpaudit.actors.spilling import SpillWatch
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError
 
 QUEUED_PER_WORKER = 2  # one runs, one waits beside it: the worker never idles for a round trip to the driver
 START_TIMEOUT_S = 300.0
-YIELD_S = 20.0
-"""When nothing has run for so long, idle workers make room for those of another kind that have not come up."""
+YIELD_S = 20.0  # when nothing has run for so long, idle workers make room for a kind that has not come up
 START_TRIES = 3  # workers that may die in a row while they start, before it is held that none can start
 LOOK_S = 1.0  # how often the driver looks for units that run too long and workers that have gone silent
 BEAT_S = 15.0
 STOPPED_S = 10.0  # a driver that has not looked for so long was stopped: that time counts for no unit
+# A worker whose interpreter has not run for so long is held to be stopped, or its node frozen. Where a time limit is
+# stated, that alone decides: code that keeps the interpreter to itself for long needs one.
 SILENCE_S = 180.0
-"""A worker whose interpreter has not run for so long is held to be stopped, or its node frozen. Where a time limit is
-stated, that alone decides: code that keeps the interpreter to itself for long needs one."""
 COUNT_S = 5.0  # how often the driver looks which nodes have joined or left
 MANY = 64
-WAIT_FOR_NODES = "DPAUDIT_WAIT_FOR_NODES_S"
-"""Names the variable that says how many seconds a cluster may take to bring a node; without it, none is waited for."""
-WAITING_FOR_NODES = 16
-"""Workers of each kind that are asked for beyond the room there is, where the cluster brings nodes."""
+SPILLS_S = 30.0  # how often it is asked what the object stores have written to disk
+ANSWERED_S = 2.0  # how long the nodes may take to say it
+WAIT_FOR_NODES = "DPAUDIT_WAIT_FOR_NODES_S"  # how many seconds a cluster may take to bring a node; unset: none
+WAITING_FOR_NODES = 16  # workers of each kind asked for beyond the room there is, where the cluster brings nodes
 _BEATS = b"dpaudit-beats"
 
 
@@ -110,11 +110,10 @@ class _Flight:
     slot: _Slot
     table: Any
 
-    def failed(self, why: str, *, worker_died: bool) -> Completion:
+    def failed(self, why: str, *, worker_died: bool, retryable: bool = True) -> Completion:
         """That it came back without a result, after so long as its worker has been at it."""
-        return Completion(
-            self.unit, Attempt(time.monotonic() - self.slot.since, why, retryable=True), worker_died=worker_died
-        )
+        attempt = Attempt(time.monotonic() - self.slot.since, why, retryable)
+        return Completion(self.unit, attempt, worker_died=worker_died)
 
 
 class _Places:
@@ -374,8 +373,7 @@ class RayPool:
             return self._replace(flight.slot, loss(err))
         except RayError as err:  # the arguments or the table are gone with their node, the task was cancelled, ...
             unread = cannot_load(err)
-            lost = flight.failed(unread or loss(err), worker_died=not unread)
-            ended = replace(lost, attempt=replace(lost.attempt, retryable=False)) if unread else lost
+            ended = flight.failed(unread or loss(err), worker_died=not unread, retryable=not unread)
             self._landed(reference)
             return [ended]
         self._landed(reference)
@@ -460,5 +458,84 @@ def loss(err: RayError) -> str:
     return f"{type(err).__name__}: {first_line}"
 
 
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes of a cluster."""
+
+    each: tuple[Mapping[str, float], ...]  # what it has in all, as Ray names it: `CPU`, `GPU`
+
+    def hold(self, kind: Resources) -> bool:
+        """Whether one of them could hold a worker of this kind if it were empty."""
+        return any(node.get("CPU", 0) >= kind.cpus and node.get("GPU", 0) >= kind.gpus for node in self.each)
+
+    def require_room(self, kinds: Collection[Resources]) -> None:
+        """Refuses kinds that no node could ever hold."""
+        for kind in kinds:
+            if not self.hold(kind):
+                held = {f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in self.each}
+                raise RunError(
+                    f"a unit needs {kind} on one node, the cluster's nodes have {', '.join(sorted(held)) or 'none'}; "
+                    "ask for less in `run:`, or, where the cluster brings such a node when it is asked, state in "
+                    "DPAUDIT_WAIT_FOR_NODES_S for how many seconds to wait for it"
+                )
+
+    def rooms(self, demand: Mapping[Resources, int]) -> dict[Resources, int]:
+        """How many workers of each kind they hold at the same time, none more than there are units for."""
+        # Nodes without a GPU first, so that workers that need none leave the CPUs beside GPUs to those that do; kinds
+        # with a GPU first, since they can stand on few nodes.
+        left = sorted((dict(node) for node in self.each), key=lambda node: node.get("GPU", 0))
+        found = dict.fromkeys(demand, 0)
+        for kind in sorted(demand, key=lambda kind: (-kind.gpus, -kind.cpus)):
+            for node in left:
+                count = min(_held(node, kind), demand[kind] - found[kind])
+                found[kind] += count
+                node["CPU"] = node.get("CPU", 0) - count * kind.cpus
+                node["GPU"] = node.get("GPU", 0) - count * kind.gpus
+        return found
+
+
+def _held(node: Mapping[str, float], kind: Resources) -> int:
+    by_cpu = int(node.get("CPU", 0) // kind.cpus)
+    if not kind.gpus:
+        return by_cpu
+    gpus = node.get("GPU", 0) + 1e-9
+    # a part of a GPU is taken from one card: two workers with 0.6 each need two.
+    by_gpu = int(gpus // kind.gpus) if kind.gpus >= 1 else int(gpus) * int((1 + 1e-9) / kind.gpus)
+    return min(by_cpu, by_gpu)
+
+
 def _nodes() -> Nodes:
     return Nodes(tuple(node["Resources"] for node in ray.nodes() if node["Alive"]))
+
+
+def spilled_bytes() -> int | None:
+    """What all nodes' stores have spilled since the session began; None where it cannot be learnt (`ray://`, busy)."""
+    # Ray has no public call for it; `ray memory --stats-only` asks the same.
+    from ray._private import state
+    from ray._private.internal_api import get_memory_info_reply
+
+    try:
+        reply = get_memory_info_reply(state.state, timeout_seconds=ANSWERED_S)
+    except Exception:  # no answer in time, no living node, another version's protocol: nothing depends on it
+        return None
+    return int(reply.store_stats.spilled_bytes_total)
+
+
+class SpillWatch:
+    """Tells when the stores have written more to disk than before, with all since this watch began."""
+
+    def __init__(self, events: EventStream) -> None:
+        self._events = events
+        self._before = spilled_bytes() or 0
+        self._told = 0
+        self._looked = time.monotonic()
+
+    def look(self, *, now: bool = False) -> None:
+        """Asks, if it is time or if told to."""
+        if not now and time.monotonic() - self._looked < SPILLS_S:
+            return
+        megabytes = ((spilled_bytes() or 0) - self._before) // 1_000_000
+        self._looked = time.monotonic()
+        if megabytes > self._told:
+            self._told = megabytes
+            self._events.emit(Event(EventKind.SPILLED, count=megabytes))

@@ -53,10 +53,8 @@ def run_units(
 ) -> RunOutcome:
     """Runs every unit whose table is not yet in the store, each after those it needs.
 
-    A unit that became ready because of another goes before those that wait already. `spare` and `hold` are asked before
-    anything starts and after every unit that came back; what is held when nothing else is left is spared. At most
-    `repeats` of the units that need no others, the user's own code first, are run once more where that is cheap: the
-    event `UNIT_REPEATED` says whether the result was the same.
+    `spare` and `hold` are asked before anything starts and after every unit that came back; what is held when nothing
+    else is left is spared. At most `repeats` units that need no others are run once more where that is cheap.
     """
     return _Schedule(units, backend, store, events, spare, repeats, hold).run()
 

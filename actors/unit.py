@@ -134,10 +134,7 @@ def _hash_of_sources() -> str:
 
 
 def hash_of_sources(package: Path) -> str:
-    """SHA-256 of every source file of a package: any of them may decide what a unit gives.
-
-    A list of the folders that do was kept once, and left some out: results were reused though their code had changed.
-    """
+    """SHA-256 of every source file of a package: any of them may decide what a unit gives."""
     hasher = hashlib.sha256()
     for folder, folders, names in os.walk(package, followlinks=True):
         folders.sort()

@@ -34,10 +34,7 @@ def encode(values: Iterable[Any], kind: type[Any]) -> pa.Table:
 
 
 def decode(table: pa.Table, kind: type[Any]) -> list[Any]:
-    """The values of a table, in order; each array is a copy that may be written to.
-
-    Raises: RunError when the table holds something else.
-    """
+    """The values of a table, arrays as copies that may be written to; RunError when it holds something else."""
     if not table.num_rows and not table.num_columns:
         return []
     try:

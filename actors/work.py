@@ -45,10 +45,7 @@ class Outcome(Generic[T]):
 
 
 def unit(function: F) -> F:
-    """Registers a module-level function as one that units may call.
-
-    Raises: InputError when it is defined inside another function, or does not say what it gives.
-    """
+    """Registers a module-level function, which says what it gives, as one that units may call."""
     name = f"{function.__module__}.{function.__qualname__}"
     require("<locals>" not in function.__qualname__, f"{name} must be defined at module level to be a unit")
     require("return" in function.__annotations__, f"{name} must say what it gives to be a unit")
@@ -72,6 +69,10 @@ class _Kind:
 
     type: Any  # the dataclass
     many: bool = False  # whether it gives several, one after another
+
+    def value_in(self, table: pa.Table) -> Any:
+        values = decode(table, self.type)
+        return values if self.many else values[0]
 
 
 @dataclass(frozen=True)
@@ -168,16 +169,11 @@ class Work:
         gives: Any = None,
         **more: Any,
     ) -> Unit:
-        """Adds a call of a registered function.
+        """Adds a call of a registered function; its arguments may be units, `label` is for people.
 
         Args:
-            function: Registered by `unit`.
-            arguments: Its arguments; units among them are given as their values.
-            label: For people.
-            resources: What it occupies.
             after: Keys of units that must be finished before, though nothing of theirs is needed.
             gives: An annotation, or another function with one, that says what it gives where its own cannot tell.
-            more: Further arguments, by name.
         Raises: InputError when the function is not registered, or the arguments are not its.
         """
         call = call_of(function, *arguments, gives=gives, **more)
@@ -199,14 +195,8 @@ class Work:
     ) -> tuple[Unit, ...]:
         """Adds calls for pieces `first` to before `last`, as the function's parameters are called, `per` of them each.
 
-        Args:
-            function: Registered by `unit`; has the parameters `first` and `last`.
-            total: How many pieces there are.
-            per: How many one unit makes.
-            arguments: Further ones of the function.
-            label: For people; the numbers of the pieces, from 1, are added.
-            offset: Number of the first piece.
-            more: Further arguments of the function and of `add`, by name.
+        There are `total` pieces, the first has the number `offset`; labels end with their numbers from 1. `more` are
+        further arguments of the function and of `add`.
         """
         cuts = [(offset + first, offset + min(first + per, total)) for first in range(0, total, per)]
         return tuple(
@@ -216,10 +206,7 @@ class Work:
 
 
 def call_of(function: Callable[..., Any], *arguments: Any, gives: Any = None, **more: Any) -> Call:
-    """A call as a unit makes it, units and large inputs among the arguments by name.
-
-    Raises: InputError when the function is not registered, or the arguments are not its.
-    """
+    """A call as a unit makes it, units and large inputs among the arguments by name; InputError as `Work.add`."""
     require(getattr(function, "is_unit", False), "a unit must call a function marked with `@unit`", function=function)
     name = function.__name__
     filled = {"compute": None} if "compute" in _signature(function).parameters else {}
@@ -234,8 +221,7 @@ def call_of(function: Callable[..., Any], *arguments: Any, gives: Any = None, **
 def inlined(work: Unit | Callable[..., Any], *arguments: Any, **more: Any) -> Any:
     """Stands for a unit's value in another one's arguments, which makes it itself: the result is not kept.
 
-    The same for a call that has no unit of its own; what it gives may be of any type.
-    Raises: InputError when the function is not registered, or the arguments are not its.
+    The same for a call that has no unit of its own, with InputError as `Work.add`; it may give a value of any type.
     """
     if isinstance(work, Unit):
         assert isinstance(work.task, Call)
@@ -261,16 +247,10 @@ def beside(table: pa.Table) -> Outcome[None]:
     return Outcome(None, tuple(said.get("notes", ())), said.get("metrics", {}), tuple(said.get("failures", ())))
 
 
-def value_in(table: pa.Table, kind: _Kind) -> Any:
-    """What a unit gave: a value, or the list of them."""
-    values = decode(table, kind.type)
-    return values if kind.many else values[0]
-
-
 def value_of(unit: Unit, table: pa.Table) -> Any:
-    """The same of a finished unit: its value, or the list of them."""
+    """What a finished unit gave: a value, or the list of them."""
     assert isinstance(unit.task, Call)
-    return value_in(table, unit.task.kind)
+    return unit.task.kind.value_in(table)
 
 
 _signature = functools.cache(inspect.signature)
@@ -306,7 +286,7 @@ def _keys_in(value: Any) -> Iterable[str]:
 def _resolved(value: Any, inputs: Inputs, compute: Compute, said: list[Outcome[Any]]) -> Any:
     """What stands behind a placeholder; the outcomes of calls that are made for it are added to `said`."""
     if isinstance(value, _Result):
-        return value_in(inputs.tables[value.key], value.kind)
+        return value.kind.value_in(inputs.tables[value.key])
     if isinstance(value, Shared):
         return inputs.shared[value.name]
     if isinstance(value, _Inlined):

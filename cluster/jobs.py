@@ -75,10 +75,7 @@ class Submitted:
 
 
 class Jobs:
-    """The job server of a cluster, at the address of its dashboard: "http://head:8265".
-
-    Raises: RunError when it does not answer, or asks for a token that is not given.
-    """
+    """The job server of a cluster, at the address of its dashboard: "http://head:8265"; RunError where it refuses."""
 
     def __init__(self, address: str | None = None) -> None:
         self.address = address or os.environ.get("RAY_API_SERVER_ADDRESS") or ""

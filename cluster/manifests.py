@@ -41,7 +41,6 @@ def ray_job(
     The job's files, dpaudit and `ray[default]` are in the image, the files in its working folder. There are no nodes
     with GPUs where `gpu.most` is 0. The entries of the Kubernetes secret become environment variables: credentials of
     the store.
-
     Raises: InputError for a name that Kubernetes would refuse.
     Source: KubeRay, `ray-operator/apis/ray/v1/rayjob_types.go`; token authentication needs KubeRay >= 1.5.1.
     """
@@ -140,7 +139,6 @@ def up_config(
 
     The image has dpaudit and `ray[default]` in it. On "local", machines of one's own, the head and the hosts of the
     workers are named, and there are no GPUs.
-
     Raises: InputError for a provider there is none of, or hosts that are missing or too many.
     Source: the schema that Ray brings along (`ray/autoscaler/ray-schema.json`).
     """

@@ -23,14 +23,11 @@ from dpaudit.consent import may_import_from
 from dpaudit.errors import RunError, shortened
 from dpaudit.plain_files import opened
 
-KEPT_LOG_BYTES = 8_000_000
-"""Of what a process of a local session prints, the last this many bytes are kept, and as many again before them."""
-
+KEPT_LOG_BYTES = 8_000_000  # of what a process of a local session prints: the last ones, and as many before them
 REACHED_S = 12.0  # how long a cluster may take to answer its door
 CLIENT_PORT = 10001  # where Ray's server for `ray://` listens when nothing else is said
 
-_PREFIX, _DRIVER = "dpaudit-", "driver"
-"""Of the folders of local sessions; and the file in each that its driver holds locked."""
+_PREFIX, _DRIVER = "dpaudit-", "driver"  # of the folders of local sessions; the file that its driver holds locked
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _BOUNDED = {"RAY_ROTATION_MAX_BYTES": str(KEPT_LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"}
 # How long Ray waits for its own processes, all that can be set: for a second try, unless the user has set them.
@@ -51,9 +48,7 @@ def ray_session(address: str | None = None, *, cpus: int | None = None) -> Itera
     cluster (RAY_ADDRESS), joins that one; else starts a local one and ends it afterwards. A local session listens on
     this machine alone, asks for a token of its own, and keeps all its files in a folder that goes with it.
 
-    Args:
-        address: Address of a running cluster ("auto", "ray://host:10001", "host:6379"), or None.
-        cpus: CPUs of a local session; None takes all.
+    An `address` is "auto", "ray://host:10001" or "host:6379"; `cpus` are those of a local session, None takes all.
     Raises: RunError when the cluster cannot be joined, or a local session does not come up.
     """
     import ray
@@ -262,12 +257,10 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def _reread_authentication() -> None:
-    """Ray reads its mode of authentication at import and its token once; this is how its own tests make it look again.
-
-    The mode comes first: without a mode no thread of a session that ends asks for a token that is gone.
-    """
+    """Ray reads its mode of authentication at import and its token once: made to look again, as by its own tests."""
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
+    # The mode comes first: without a mode no thread of a session that ends asks for a token that is gone.
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
 

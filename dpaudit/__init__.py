@@ -9,27 +9,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpaudit.claims.claim import Claim
-    from dpaudit.claims.curve import Relation
-    from dpaudit.engine.data.in_memory import table
-    from dpaudit.engine.estimate.estimating import Estimate, estimate
-    from dpaudit.engine.reading.result import AuditResult
-    from dpaudit.engine.reading.run_report import Report
-    from dpaudit.engine.reading.verdict import Verdict
-    from dpaudit.engine.run.checking import check
-    from dpaudit.engine.run.driver import audit
-    from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
-    from dpaudit.engine.spec.loading import load_spec
-    from dpaudit.engine.sweep.result import SweepResult
-    from dpaudit.engine.sweep.running import restore_sweep, sweep
-    from dpaudit.errors import AuditError
-    from dpaudit.estimators.bound import Bound
-    from dpaudit.estimators.finding import Validity
-    from dpaudit.mechanisms.adapters.own_predictor import from_predictor
-    from dpaudit.mechanisms.adapters.own_torch import from_opacus, from_torch
-    from dpaudit.mechanisms.adapters.own_training import from_callable, from_steps, from_summary
-    from dpaudit.mechanisms.adapters.scikit_learn import from_sklearn
-    from dpaudit.mechanisms.examples import Examples
+    from dpaudit.claims import Claim as Claim
+    from dpaudit.claims.curve import Relation as Relation
+    from dpaudit.engine.data.in_memory import table as table
+    from dpaudit.engine.estimate.estimating import Estimate as Estimate
+    from dpaudit.engine.estimate.estimating import estimate as estimate
+    from dpaudit.engine.reading.result import AuditResult as AuditResult
+    from dpaudit.engine.reading.run_report import Report as Report
+    from dpaudit.engine.reading.verdict import Verdict as Verdict
+    from dpaudit.engine.run.checking import check as check
+    from dpaudit.engine.run.driver import audit as audit
+    from dpaudit.engine.spec.audit_spec import Audit as Audit
+    from dpaudit.engine.spec.audit_spec import AuditSpec as AuditSpec
+    from dpaudit.engine.spec.audit_spec import RunOptions as RunOptions
+    from dpaudit.engine.spec.loading import load_spec as load_spec
+    from dpaudit.engine.sweep.result import SweepResult as SweepResult
+    from dpaudit.engine.sweep.running import restore_sweep as restore_sweep
+    from dpaudit.engine.sweep.running import sweep as sweep
+    from dpaudit.errors import AuditError as AuditError
+    from dpaudit.estimators.bound import Bound as Bound
+    from dpaudit.estimators.finding import Validity as Validity
+    from dpaudit.mechanisms.adapters.own_predictor import from_predictor as from_predictor
+    from dpaudit.mechanisms.adapters.own_torch import from_opacus as from_opacus
+    from dpaudit.mechanisms.adapters.own_torch import from_torch as from_torch
+    from dpaudit.mechanisms.adapters.own_training import from_callable as from_callable
+    from dpaudit.mechanisms.adapters.own_training import from_steps as from_steps
+    from dpaudit.mechanisms.adapters.own_training import from_summary as from_summary
+    from dpaudit.mechanisms.adapters.scikit_learn import from_sklearn as from_sklearn
+    from dpaudit.mechanisms.examples import Examples as Examples
 
 __version__ = "0.1.0"
 
@@ -39,7 +46,7 @@ _HOMES = {
     "AuditResult": "dpaudit.engine.reading.result",
     "AuditSpec": "dpaudit.engine.spec.audit_spec",
     "Bound": "dpaudit.estimators.bound",
-    "Claim": "dpaudit.claims.claim",
+    "Claim": "dpaudit.claims",
     "Estimate": "dpaudit.engine.estimate.estimating",
     "Examples": "dpaudit.mechanisms.examples",
     "Relation": "dpaudit.claims.curve",
@@ -64,37 +71,7 @@ _HOMES = {
     "table": "dpaudit.engine.data.in_memory",
 }
 
-__all__ = [
-    "Audit",
-    "AuditError",
-    "AuditResult",
-    "AuditSpec",
-    "Bound",
-    "Claim",
-    "Estimate",
-    "Examples",
-    "Relation",
-    "Report",
-    "RunOptions",
-    "SweepResult",
-    "Validity",
-    "Verdict",
-    "__version__",
-    "audit",
-    "check",
-    "estimate",
-    "from_callable",
-    "from_opacus",
-    "from_predictor",
-    "from_sklearn",
-    "from_steps",
-    "from_summary",
-    "from_torch",
-    "load_spec",
-    "restore_sweep",
-    "sweep",
-    "table",
-]
+__all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
@@ -104,4 +81,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -18,14 +18,11 @@ from typing import Any
 from dpaudit.errors import SpecError, printable, shortened
 from dpaudit.given import argument
 
-PATH: Mapping[str, str] = {"holds": "path"}
-"""Metadata of a field that holds the path of a file or folder: the only ones in which `$NAME` and `~` are looked up."""
-ADDRESS: Mapping[str, str] = {"holds": "address"}
-"""Metadata of a field that holds the address of a server that is sent requests."""
-VARIABLE: Mapping[str, str] = {"holds": "variable"}
-"""Metadata of a field that holds the name of an environment variable whose value is sent."""
-CLUSTER: Mapping[str, str] = {"holds": "cluster"}
-"""Metadata of a field that holds the address of a Ray cluster: who runs it can run code in the driver."""
+# Metadata of a field, by what it holds.
+PATH: Mapping[str, str] = {"holds": "path"}  # of a file or folder; in these alone `$NAME` and `~` are looked up
+ADDRESS: Mapping[str, str] = {"holds": "address"}  # of a server that is sent requests
+VARIABLE: Mapping[str, str] = {"holds": "variable"}  # the name of an environment variable whose value is sent
+CLUSTER: Mapping[str, str] = {"holds": "cluster"}  # the address of a Ray cluster, which can run code in the driver
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,6 @@ def under(consent: Consent) -> Iterator[None]:
 
 
 def given() -> Consent:
-    """The consent there is here."""
     return _GIVEN.get()
 
 
@@ -71,10 +67,7 @@ def require_code(name: str) -> None:
 
 
 def require_file(path: str) -> None:
-    """Refuses a path, as the spec has it, outside of the spec's folder without consent; nothing is opened.
-
-    Raises: SpecError naming it, not what its variables stand for.
-    """
+    """Refuses a path, as the spec has it, outside of the spec's folder without consent; nothing is opened."""
     consent = given()
     if consent.files or consent.spec is None or not path or _lies_in(path, consent.spec.parent):
         return
@@ -147,13 +140,10 @@ def require_contacts(value: object, price: Callable[[], str]) -> None:
 
 
 def may_import_from(folder: str) -> bool:
-    """Whether code may be looked for in the folder one works in.
-
-    Not for a stranger's spec without consent, and never where that folder is, lies in or holds the stranger's: whatever
-    bears the name of a module that is not installed would be imported from there.
-    """
+    """Whether code may be looked for in the folder one works in; for a stranger's spec only with consent."""
     consent = given()
     if consent.spec is None:
         return True
+    # Never where that folder is, lies in or holds the stranger's: what bears the name of a module would be imported.
     here, theirs = Path(os.path.realpath(folder)), Path(os.path.realpath(consent.spec.parent))
     return consent.code and not (here.is_relative_to(theirs) or theirs.is_relative_to(here))

@@ -11,8 +11,7 @@ import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-MAX_MARKS = 4
-"""Marks that may stand on one sign: no language needs more, and a flood of them covers the lines around it."""
+MAX_MARKS = 4  # that may stand on one sign: no language needs more, and a flood of them covers the lines around it
 _BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U0001d159")
 """What Python takes for printable though nothing is seen of it; variation selectors are the rest of these."""
 _OTHER = re.compile("[^ -~]+")
@@ -56,23 +55,18 @@ def require(condition: bool, must: str, /, *, do: str = "", **given: object) -> 
     """Raises `InputError` unless `condition` holds.
 
     Args:
-        condition: What must hold.
         must: The rule as a sentence without full stop: "delta must be in [0, 1)".
-        do: What the caller can do about it, optional: "threshold the scores first".
+        do: What the caller can do about it: "threshold the scores first".
         given: What was given, by name; shown in the message.
     """
-    if not condition:
-        raise InputError(_sentence(must, do=do, **given))
-
-
-def _sentence(must: str, /, *, do: str = "", **given: object) -> str:
-    """One sentence: the rule, what was given, what to do."""
+    if condition:
+        return
     shown = [shortened(repr(value) if isinstance(value, str) else value) for value in given.values()]
     if len(shown) == 1:
         must = f"{must}, got {shown[0]}"
     elif shown:
         must = f"{must}, got " + ", ".join(f"{name} = {value}" for name, value in zip(given, shown, strict=True))
-    return f"{must}; {do}" if do else must
+    raise InputError(f"{must}; {do}" if do else must)
 
 
 def did_you_mean(given: str, names: Iterable[str]) -> str:

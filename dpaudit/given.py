@@ -20,19 +20,14 @@ from typing import Any
 
 from dpaudit.errors import InputError, SpecError, shortened
 
-MAX_DEPTH = 40
-"""Levels of mappings and lists in a spec."""
-LARGEST_WHOLE = 2**64
-"""Python does not write out every larger whole number."""
+MAX_DEPTH = 40  # levels of mappings and lists in a spec
+LARGEST_WHOLE = 2**64  # Python does not write out every larger whole number
 
 
 def argument(name: str, value: object, hint: Any) -> Any:
-    """An argument as its type has it: numbers as Python's own, lists as tuples.
+    """An argument as its type, an annotation, has it: numbers as Python's own, lists as tuples.
 
-    Args:
-        name: Of the argument, for messages.
-        hint: Its type, as annotations write it: `float`, `int | None`, `tuple[str, ...]`, a class.
-    Raises: InputError when it is something else.
+    Raises: InputError, with `name`, when it is something else.
     """
     fits, taken = fitted(value, hint)
     if not fits:
@@ -51,10 +46,7 @@ def type_in_words(hint: Any) -> str:
 
 
 def check_fields(made: Any) -> None:
-    """Holds each field of a new dataclass to its type; its default is fine whatever it is.
-
-    Raises: InputError naming the field.
-    """
+    """Holds each field of a new dataclass to its type, or raises InputError; its default is fine whatever it is."""
     for name, (hint, default) in _fields(made.__class__).items():
         value = getattr(made, name)
         if value is not default:
@@ -71,10 +63,7 @@ def is_number(value: object) -> bool:
 
 
 def path(name: str, value: object) -> str:
-    """The name of a file or folder, or a URI; `name` is the argument's.
-
-    Raises: InputError for anything else, and for what no file can be called.
-    """
+    """The name of a file or folder, or a URI; InputError for all else, and for what no file can be called."""
     try:
         found = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     except Exception:  # a class of the caller's own may raise anything
@@ -85,11 +74,7 @@ def path(name: str, value: object) -> str:
 
 
 def require_words(value: object, at: str, *, depth: int = 0) -> None:
-    """Refuses contents of a spec that YAML could not hold, at any depth below `at`: other objects pass.
-
-    Raises: SpecError for a name that is no text, for text that is no Unicode, for whole numbers of more than 64
-            bits, and for more than 40 levels.
-    """
+    """Refuses contents of a spec that YAML could not hold, at any depth below `at`: other objects pass."""
     if depth > MAX_DEPTH:
         raise SpecError(f"{at} must be at most {MAX_DEPTH} levels deep")
     if isinstance(value, str) and not _is_unicode(value):

@@ -18,10 +18,7 @@ def search_last(folder: str) -> None:
 
 
 def located(location: str) -> Any:
-    """What "package.module:name" names; imports the module.
-
-    Raises: UnknownNameError when it cannot be imported here; SpecError without consent to import what a spec names.
-    """
+    """What "package.module:name" names, imported; UnknownNameError when it cannot be, SpecError without consent."""
     require_code(location)
     left_out = _extend_path()
     module, _, attribute = location.partition(":")

@@ -12,15 +12,13 @@ import errno
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from dpaudit.errors import RunError, printable, shortened
 
-HOLES_FROM = 16 << 20
-"""Files of so many bytes and more must hold at least half of them: nothing here writes files with holes."""
+HOLES_FROM = 16 << 20  # files of so many bytes and more must hold at least half of them: none here have holes
 
 _KINDS = {
     stat.S_IFLNK: "a link",
@@ -71,9 +69,7 @@ def _refusal(path: str | Path, found: os.stat_result) -> RunError:
 
 
 def opened(path: Path, flags: int) -> int:
-    """A descriptor of a plain file, opened without following a link and without waiting for anybody.
-
-    What may be created, by flags as `os.open` takes them, is for its owner to write, and for all to read.
+    """A descriptor of a plain file, opened, or created by `flags`, without following a link or waiting for anybody.
 
     Raises: RunError when it is no plain file; OSError as `os.open`.
     """
@@ -91,10 +87,7 @@ def opened(path: Path, flags: int) -> int:
 
 
 def opened_in_place(path: Path, flags: int) -> int:
-    """The same, of a file that is changed where it is: it must have no second name, under which it is another's file.
-
-    Raises: RunError when it is no plain file, or has a second name (a hard link); OSError as `os.open`.
-    """
+    """The same, of a file that is changed where it is: RunError too where it has a second name, as another's file."""
     file = opened(path, flags)
     if os.fstat(file).st_nlink > 1:
         os.close(file)
@@ -106,10 +99,7 @@ def opened_in_place(path: Path, flags: int) -> int:
 
 
 def reading(path: Path) -> BinaryIO:
-    """A plain file, open to be read.
-
-    Raises: RunError when it is no plain file, or one of holes; OSError when it cannot be opened.
-    """
+    """A plain file, open to be read; RunError when it is none, or one of holes, OSError when it cannot be opened."""
     # With an opener, so that the file knows its name; whoever asks for it closes it.
     file = open(path, "rb", opener=lambda _, flags: opened(path, flags))  # noqa: SIM115
     size = os.fstat(file.fileno()).st_size
@@ -122,10 +112,7 @@ def reading(path: Path) -> BinaryIO:
 
 
 def bytes_of(path: Path) -> bytes:
-    """All of a plain file.
-
-    Raises: RunError as `reading`, and when it is too large for the memory; OSError when it cannot be read.
-    """
+    """All of a plain file; raises as `reading`, and RunError when it is too large for the memory."""
     with reading(path) as file:
         return all_of(file)
 
@@ -174,11 +161,7 @@ def new_file(path: Path) -> BinaryIO:
 
 
 def private_folder(path: Path) -> Path:
-    """A folder for this user alone, made where it is not there.
-
-    Raises: RunError when something else has its name, or a folder that another user made; OSError when it cannot be
-        made.
-    """
+    """A folder for this user alone, made where it is not there; RunError when something of another's has its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
@@ -191,17 +174,6 @@ def private_folder(path: Path) -> Path:
     if stat.S_IMODE(found.st_mode) & 0o077:
         os.chmod(path, 0o700)
     return path
-
-
-def temporary_folder() -> Path:
-    """This user's own folder in the machine's temporary one, where what a run has left is found by the next.
-
-    A new one where somebody else has taken its name.
-    """
-    try:
-        return private_folder(Path(tempfile.gettempdir()) / f"dpaudit-of-{os.geteuid()}")
-    except RunError:
-        return Path(tempfile.mkdtemp(prefix="dpaudit-"))
 
 
 def readable_bytes() -> int:

@@ -90,10 +90,7 @@ def catalogue(kind: str) -> dict[str, Entry]:
 
 
 def load(kind: str, name: str) -> Any:
-    """The class or function registered as `name`; imports the file it lives in.
-
-    Raises: UnknownNameError, listing the names there are.
-    """
+    """The class or function registered as `name`, imported; UnknownNameError lists the names there are."""
     entries = catalogue(kind)
     if FORMER_NAMES.get(name) in entries:
         raise UnknownNameError(f"{kind} {name} is now called {FORMER_NAMES[name]}; write that name")

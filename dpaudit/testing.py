@@ -36,8 +36,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.predictors.protocol import VotingPredictor
 from dpaudit.mechanisms.protocols import LabelMechanism, Learner
 
-FALSE_FAILURE = 1e-6
-"""Probability that a check of counts fails although all is well."""
+FALSE_FAILURE = 1e-6  # probability that a check of counts fails although all is well
 SIMULATED = (Validity.FINITE_SAMPLE, Validity.EXACT)
 
 
@@ -129,10 +128,10 @@ def _trained(learner: Learner, data: Examples, seed: np.random.SeedSequence) -> 
     return answers.copy()
 
 
-def _two_groups(rows: int = 200) -> Examples:
+def _two_groups() -> Examples:
     rng = np.random.default_rng(0)
-    features = rng.normal(size=(rows, 3)).astype(np.float32)
-    return Examples(features, (features[:, 0] + rng.normal(size=rows) > 0).astype(np.int64), 2)
+    features = rng.normal(size=(200, 3)).astype(np.float32)
+    return Examples(features, (features[:, 0] + rng.normal(size=200) > 0).astype(np.int64), 2)
 
 
 def check_attack(attack: Any, view: Any, *, rows: int) -> None:

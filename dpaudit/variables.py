@@ -9,8 +9,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
-_SHORTEST = 3
-"""Characters of a value that is looked for: a shorter one would be found in any word."""
+_SHORTEST = 3  # characters of a value that is looked for: a shorter one would be found in any word
 
 
 def expanded(path: str) -> Path:

@@ -39,45 +39,32 @@ class Around:
 
     remarks: tuple[str, ...] = ()  # what of the process it changed, in words
     printed: bytes = b""  # what it printed, the middle left out where that was much
+    printed_bytes: int = 0  # of all that it printed
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
         """Keeps the process as it is for the length of a block, which is the attempt."""
-        said: list[str] = []
         try:
-            with _caught() as printed, _watched() as changed, apart_ended() as ended:
+            with _caught(self), _watched() as found, apart_ended() as ended:
                 yield
         finally:
-            if len(ended):
-                said.append(f"processes it left running, {len(ended)}, which were ended")
-            if printed.count > KEPT_BYTES:
-                said.append(f"{printed.count:,} bytes printed, of which both ends are kept")
-            self.remarks, self.printed = (*changed, *said), printed.kept
+            if ended:
+                found.append(f"processes it left running, {len(ended)}, which were ended")
+            if self.printed_bytes > KEPT_BYTES:
+                found.append(f"{self.printed_bytes:,} bytes printed, of which both ends are kept")
+            self.remarks = tuple(found)
 
 
 KEPT_BYTES = 64_000  # of what one attempt prints: half from its beginning, half from its end
-MAX_ON_DISK = 64_000_000
-"""What is printed lies in a file without a name until the unit ends; that is cut when it has become longer."""
+MAX_ON_DISK = 64_000_000  # bytes: the file without a name that holds it until the unit ends is cut when it is longer
 LOOK_S = 0.2  # how often it is looked at
 
 
-@dataclass
-class _Printed:
-    """What was printed in a block, filled in when it ends."""
-
-    kept: bytes = b""  # the middle left out where there were many
-    count: int = 0  # of all bytes
-
-
 @contextlib.contextmanager
-def _caught() -> Iterator[_Printed]:
-    """Takes standard output and error of the whole process for the length of a block.
-
-    Outside the main thread nothing is taken: the process is then somebody else's, who may be printing too.
-    """
-    printed = _Printed()
+def _caught(around: Around) -> Iterator[None]:
+    """Takes what the process prints in a block; outside the main thread nothing, since it is then somebody else's."""
     if threading.current_thread() is not threading.main_thread():
-        yield printed
+        yield
         return
     file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - code that closes all there is has closed it too
     cut: list[int] = []
@@ -85,10 +72,10 @@ def _caught() -> Iterator[_Printed]:
         fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
         try:
             with _standing_in(file.fileno()):
-                yield printed
+                yield
         finally:
             with contextlib.suppress(OSError):
-                printed.kept, printed.count = _ends(file.fileno(), cut)
+                around.printed, around.printed_bytes = _ends(file.fileno(), cut)
             with contextlib.suppress(OSError):
                 file.close()
 
@@ -251,10 +238,6 @@ def _unpatch(before: dict[str, dict[str, Any]]) -> None:
             setattr(sys.modules[module], name, value)
 
 
-def _environment() -> dict[str, str]:
-    return dict(os.environ)
-
-
 def _names_that_differ(before: dict[str, str]) -> tuple[str, ...]:
     """Names alone: values may be secrets."""
     return tuple(sorted(name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)))
@@ -378,7 +361,7 @@ _ASPECTS = (
     _Aspect("the working folder", os.getcwd, os.chdir),
     _Aspect("the umask", _umask, os.umask),
     _Aspect("signal handlers", _handlers, _put_back_handlers, _changed_handlers),
-    _Aspect("environment variables", _environment, _put_back_environment, _names_that_differ, by_imports=True),
+    _Aspect("environment variables", lambda: dict(os.environ), _put_back_environment, _names_that_differ, True),
     _Aspect("limits of the process", _limits, _put_back_limits),
     _Aspect("open files it closed", _open_files, None, _closed),
     _Aspect("the standard streams", lambda: (sys.stdin, sys.stdout, sys.stderr), _put_back_streams),

@@ -57,10 +57,8 @@ def end_children(spared: Collection[int] = (), which: Callable[[int], bool] = la
 
 @contextlib.contextmanager
 def ended_with() -> Iterator[None]:
-    """Ends, after the block, every process that was begun in it and still runs, orphans among them.
-
-    Not outside the main thread: others of the process's threads may begin processes of their own meanwhile.
-    """
+    """Ends, after the block, every process that was begun in it and still runs, orphans among them."""
+    # Not outside the main thread: others of the process's threads may begin processes of their own meanwhile.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -16,8 +16,7 @@ from types import FrameType
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__)
 USUAL = (signal.SIG_DFL, signal.default_int_handler)
-SAME_WISH_S = 2.0
-"""A second signal within this time says nothing new: a terminal and a parent process both send one, a hand shakes."""
+SAME_WISH_S = 2.0  # a second signal so soon says nothing new: a terminal and a parent both send one, a hand shakes
 
 
 class _Interrupts:
@@ -79,10 +78,7 @@ class OutOfTime(BaseException):
 
 @contextmanager
 def time_limit(limit_s: float | None) -> Iterator[None]:
-    """Raises `OutOfTime` in a block that runs longer, where the system can: in the main thread, on POSIX.
-
-    Code of other languages is left running until it comes back to the interpreter.
-    """
+    """Raises `OutOfTime` in a block that runs longer, in Python code of the main thread, on POSIX."""
     able = sys.platform != "win32" and threading.current_thread() is threading.main_thread()
     if limit_s is None or not able:
         yield

@@ -158,7 +158,7 @@ def _count(number: int) -> int:
 
 
 class _Thrift:
-    """Values of the compact protocol, one after the other; structs are dictionaries from a field's number."""
+    """Values of the compact protocol but maps, which no footer has; structs are dictionaries from a field's number."""
 
     def __init__(self, content: bytes) -> None:
         self._content, self._at = content, 0
@@ -171,7 +171,6 @@ class _Thrift:
             8: lambda: self._bytes(self._varint()),
             9: self._list,
             10: self._list,
-            11: self._map,
             12: self.struct,
         }
 
@@ -212,10 +211,3 @@ class _Thrift:
         count = self._varint() if head >> 4 == 15 else head >> 4
         read = self._byte if head & 15 in (1, 2) else self._readers[head & 15]
         return [read() for _ in range(count)]
-
-    def _map(self) -> None:
-        count = self._varint()
-        kinds = self._byte() if count else 0
-        for _ in range(count):
-            for kind in (kinds >> 4, kinds & 15):
-                self._byte() if kind in (1, 2) else self._readers[kind]()

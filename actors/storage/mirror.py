@@ -16,16 +16,17 @@ import time
 import unicodedata
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from dpaudit.actors.meanwhile import meanwhile
 from dpaudit.actors.storage.places import is_remote, refuse_credentials
 from dpaudit.errors import RunError, printable, shortened
-from dpaudit.plain_files import bytes_of, created, private_folder, reading, require_fits, require_plain
+from dpaudit.plain_files import bytes_of, private_folder, reading, require_fits, require_plain, write_whole
 
 EVERY_S = 5.0  # how often what is new is uploaded while a run goes on: at most so much of it is lost with its machine
 PATIENCE_S = 300.0  # for how long, at the end, an upload is tried again when the store does not answer
@@ -55,11 +56,7 @@ class FileStore:
 
     @classmethod
     def at(cls, place: str | Path) -> FileStore:
-        """That of a path, or of a URI as `pyarrow.fs.FileSystem.from_uri` takes it.
-
-        Credentials come from the environment of the machine.
-        Raises: RunError for a URI that holds credentials, or is of no file system here.
-        """
+        """That of a path, or of a URI as pyarrow takes it; RunError where that holds credentials or is of no system."""
         if not is_remote(place):
             return cls(str(place), pafs.LocalFileSystem(), str(place))
         refuse_credentials(str(place))
@@ -150,8 +147,7 @@ def _is_denied(err: Exception) -> bool:
     return any(f"AWS Error {word} " in str(err) for word in _DENIED)
 
 
-@dataclass(frozen=True)
-class _Copied:
+class _Copied(NamedTuple):
     """A file that is the same on both sides, as it was then."""
 
     here: tuple[int, int]  # size, time of last change in nanoseconds
@@ -196,7 +192,7 @@ class Mirror:
             # Stores tell time by the second: what was written last may be written again within it, and is read again.
             newest = max((time_ns for _, time_ns in there.values()), default=0)
             for name in (name for name, (_, time_ns) in there.items() if time_ns > newest - SAME_TIME_NS):
-                self._copied[name] = replace(self._copied[name], there=_UNSURE)
+                self._copied[name] = self._copied[name]._replace(there=_UNSURE)
         self._write_state()
 
     def push(self) -> None:
@@ -218,14 +214,10 @@ class Mirror:
     @contextlib.contextmanager
     def kept_up(self, every_s: float = EVERY_S, patience_s: float = PATIENCE_S) -> Iterator[None]:
         """Pushes every few seconds for the length of a block, and once more at its end: RunError where that fails."""
-        ended = threading.Event()
-        pushing = threading.Thread(target=self._push_until, args=(ended, every_s), name="dpaudit-mirror", daemon=True)
-        pushing.start()
         try:
-            yield
+            with meanwhile(self._tried, every_s, "mirror", rest=BUSY):
+                yield
         finally:
-            ended.set()
-            pushing.join()
             self._push_at_last(patience_s)
 
     def forget(self) -> None:
@@ -233,13 +225,6 @@ class Mirror:
         if self._copied:
             self._store.system.delete_dir(self._store.root)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _push_until(self, ended: threading.Event, every_s: float) -> None:
-        pause_s = every_s
-        while not ended.wait(pause_s):
-            began = time.monotonic()
-            self._tried()
-            pause_s = max(every_s, BUSY * (time.monotonic() - began))
 
     def _tried(self) -> Exception | None:
         """One push; why it was not possible."""
@@ -281,10 +266,8 @@ class Mirror:
     def _download(self, name: str, mark: tuple[int, int]) -> None:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        with self._store.reading(name) as stream, created(partial) as file:
-            shutil.copyfileobj(stream, file)
-        os.replace(partial, path)
+        with self._store.reading(name) as stream:
+            write_whole(path, lambda file: shutil.copyfileobj(stream, file))
         facts = path.stat()
         self._copied[name] = _Copied((facts.st_size, facts.st_mtime_ns), mark)
 
@@ -308,10 +291,8 @@ class Mirror:
             return {}
 
     def _write_state(self) -> None:
-        files = {name: (copied.here, copied.there) for name, copied in self._copied.items()}
-        partial = self.folder / f"{_STATE}.partial"
-        partial.write_text(json.dumps({"uri": self.uri, "files": files}), encoding="utf-8")
-        os.replace(partial, self.folder / _STATE)
+        state = json.dumps({"uri": self.uri, "files": self._copied}).encode()
+        write_whole(self.folder / _STATE, lambda file: file.write(state))
 
 
 def _turn(name: str) -> int:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.errors import DataError, RunError, shortened
-from dpaudit.plain_files import all_of, created, opened_in_place, reading
+from dpaudit.plain_files import all_of, opened_in_place, reading, write_whole
 
 MAX_FAILURE_BYTES = 16 << 20  # of the record of a failure, as much is read
 _SEAL = re.compile(rb"dpaudit-seal:([0-9a-f]{64})")
@@ -53,20 +53,16 @@ class Made:
 class UnitStore:
     """A folder of `<key>.parquet`, each written whole and then renamed, and of `printed.log`.
 
-    A unit whose file is there is finished; a half-written file is never seen under its final name. Each file holds its
-    key and a hash over all its bytes, checked whenever it is read: one that was damaged, or that another key's
-    results were copied over, does not count as finished. This protects from accidents, not from somebody who can
-    write in the folder. Failures are recorded beside it as `<key>.failed`, and tried again by the next run.
-
-    Attributes:
-        damaged: What is wrong with each unit file that failed its check, by key.
+    A unit whose file is there is finished. Each file holds its key and a hash over all its bytes, checked when it is
+    read: one that was damaged, or is another key's, does not count. This protects from accidents, not from somebody who
+    can write in the folder. Failures are recorded beside it as `<key>.failed`, and tried again by the next run.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = str(folder)
         os.makedirs(self._folder, exist_ok=True)
         self._checked: dict[str, tuple[int, int, str, str]] = {}  # time in nanoseconds, size, version, own code
-        self.damaged: dict[str, str] = {}
+        self.damaged: dict[str, str] = {}  # what is wrong with each unit file that failed its check, by key
 
     def finished(self, keys: Iterable[str]) -> set[str]:
         """Those of the units whose results are here and whole; `damaged` says what is wrong with others."""
@@ -150,16 +146,16 @@ class UnitStore:
 
     def write(self, key: str, content: bytes) -> None:
         """Stores a finished unit's file; a second write of the same key leaves the same content."""
-        partial = self._partial(key, content)
         if self.damaged.pop(key, None) is not None:  # kept, for whoever wants to know what happened to it
             os.replace(self.path(key), f"{self._folder}/{key}.damaged")
-        os.replace(partial, self.path(key))
+        write_whole(Path(self.path(key)), lambda file: file.write(content))
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self._folder}/{key}.failed")
 
     def fail(self, key: str, log: str) -> None:
         """Records that no attempt succeeded, with the last error's text."""
-        os.replace(self._partial(key, log.encode("utf-8", errors="backslashreplace")), f"{self._folder}/{key}.failed")
+        text = log.encode("utf-8", errors="backslashreplace")
+        write_whole(Path(self._folder, f"{key}.failed"), lambda file: file.write(text))
 
     def keep_printed(self, label: str, printed: bytes) -> None:
         """Appends what an attempt at a unit printed to `printed.log`, which takes no more once it is full."""
@@ -176,13 +172,6 @@ class UnitStore:
             names = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
         records = [Path(self._folder, name) for name in names if name.endswith(".failed")]
         return {path.stem: _text_in(path) or "the record of its failure is empty" for path in records}
-
-    def _partial(self, key: str, content: bytes) -> str:
-        """A file that holds something already, and has yet to be given its name."""
-        partial = Path(self._folder, f".{key}.{os.getpid()}.partial")
-        with created(partial) as file:
-            file.write(content)
-        return str(partial)
 
 
 def _text_in(record: Path) -> str:

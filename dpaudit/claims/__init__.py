@@ -1,13 +1,27 @@
 """What mechanisms promise: a curve of privacy, under a notion of neighbouring data sets, and a place to print it.
 
-Curves that few claims are made of are imported when they are first asked for.
+A claim is converted here to the neighbouring relation of a game. Curves that few claims are made of are imported when
+they are first asked for.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
-from dpaudit.claims.claim import Claim, ConvertedClaim, claim_under
-from dpaudit.claims.curve import ApproximateDP, GaussianDP, PrivacyCurve, PureDP, Relation, TwoSteps, two_steps
+import math
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from dpaudit.claims.curve import (
+    ApproximateDP,
+    GaussianDP,
+    PrivacyCurve,
+    PureDP,
+    Relation,
+    TwoSteps,
+    two_steps,
+)
+from dpaudit.errors import SpecError, require
+from dpaudit.given import argument, check_fields
 
 if TYPE_CHECKING:
     from dpaudit.claims.composition import ComposedLaplace, SubsampledGaussian
@@ -44,3 +58,163 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module 'dpaudit.claims' has no attribute {name!r}")
     return getattr(import_module(f"dpaudit.claims.{home}"), name)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the mechanism promises: a curve of privacy under a neighbouring relation, in short (epsilon, delta)-DP.
+
+    `Claim(epsilon=1.0)` promises pure DP, `Claim(1.0, 1e-5)` one point, `Claim.of(GaussianDP(1.0), ...)` a curve.
+
+    Attributes:
+        epsilon: Privacy loss bound in nats at `delta`, > 0; `inf` claims nothing. Left out: the curve's.
+        delta: Probability mass the bound may miss, in [0, 1).
+        relation: The neighbouring relation the promise is made under.
+        curve: All that is promised: at least `epsilon` at `delta`. Left out: that one point.
+    """
+
+    epsilon: float = None  # type: ignore[assignment]  # filled in from the curve
+    delta: float = 0.0
+    relation: Relation = Relation.LABEL
+    curve: PrivacyCurve = field(default=None, metadata={"kind": "curve"})  # type: ignore[assignment]  # filled in
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        epsilon, curve = cast(float | None, self.epsilon), cast(PrivacyCurve | None, self.curve)
+        require(0 <= self.delta < 1, "a claimed delta must be in [0, 1)", delta=self.delta)
+        if curve is None:
+            require(
+                epsilon is not None,
+                "a claim must state epsilon, or a curve",
+                do="write Claim(epsilon=1.0), or Claim.of(GaussianDP(1.0), relation=..., delta=1e-5)",
+            )
+            require(self.epsilon > 0, "a claimed epsilon must be > 0", epsilon=epsilon)
+            object.__setattr__(self, "curve", _point(self.epsilon, self.delta))
+            return
+        require(
+            self.relation == Relation.ADD_REMOVE or not getattr(curve, "only_add_remove", False),
+            f"the curve of {curve} is about adding or removing a record; its claim needs Relation.ADD_REMOVE",
+            relation=self.relation,
+        )
+        promised: float = argument("the epsilon of a curve", curve.epsilon(self.delta), float)
+        if epsilon is None:
+            object.__setattr__(self, "epsilon", promised)
+        require(
+            promised <= self.epsilon * (1 + 1e-6),
+            "the curve of a claim must promise no less than its epsilon",
+            epsilon=epsilon,
+            curve=f"{promised:g} at delta = {self.delta:g}",
+        )
+
+    @classmethod
+    def of(cls, curve: PrivacyCurve, *, relation: Relation, delta: float = 0.0) -> Claim:
+        """The claim that a curve makes under a relation, printed and compared in short at `delta` in [0, 1)."""
+        return cls(delta=delta, relation=relation, curve=curve)
+
+    @property
+    def is_point(self) -> bool:
+        """Whether epsilon and delta are all that is promised."""
+        return self.epsilon > 0 and self.curve == _point(self.epsilon, self.delta)
+
+    def __str__(self) -> str:
+        if self.is_point and math.isinf(self.epsilon):
+            return f"no privacy claimed (epsilon = inf, {self.relation})"
+        curve = "" if self.is_point else f"{self.curve}; "
+        return f"epsilon <= {self.epsilon:g} at delta={self.delta:g} ({curve}{self.relation})"
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON; the curve in words."""
+        return {"epsilon": self.epsilon, "delta": self.delta, "relation": self.relation.value, "curve": str(self.curve)}
+
+
+def _point(epsilon: float, delta: float) -> PureDP | ApproximateDP:
+    return PureDP(epsilon) if delta == 0 else ApproximateDP(epsilon, delta)
+
+
+@dataclass(frozen=True)
+class ConvertedClaim:
+    """A claim as the game's relation sees it."""
+
+    claim: Claim
+    note: str = ""  # how it was converted
+    # Of the claim's own relation between the two worlds: records that differ, twice where each is replaced.
+    steps: int = 1
+
+
+def claim_under(claim: Claim, relation: Relation, *, records: int = 1, audit: str = "") -> ConvertedClaim:
+    """The claim under the game's neighbouring relation, about worlds that differ in so many records.
+
+    Replacing a record (or its label) is removing one and adding another: an add/remove claim of (eps, delta) implies
+    (2 eps, (1 + e^eps) delta) under replace and label, a curve implies its `two_steps`. A claim whose epsilon is its
+    curve's keeps its delta; one that states an epsilon of its own is converted as these two numbers are. Replacing a
+    label is a way of replacing a record, so a replace claim covers labels as it stands.
+
+    Args:
+        claim: As stated.
+        relation: Of the game.
+        records: In which the two worlds differ: 1, 2, 4, 8, ....
+        audit: The audit's name, for the message.
+    Raises: SpecError where the claim says nothing about the game's neighbours.
+    """
+    require(records >= 1 and records & (records - 1) == 0, "records must be 1, 2, 4, 8, ...", records=records)
+    if claim.is_point and math.isinf(claim.epsilon):
+        return ConvertedClaim(claim)
+    converted = _about_one_record(_about_group(claim, records), relation, audit)
+    if records == 1:
+        return converted
+    grouped = converted.claim
+    note = (
+        f"the two worlds differ in {records} records, what is claimed is about one (epsilon {claim.epsilon:g}, delta "
+        f"{claim.delta:g}): by group privacy compared with epsilon {grouped.epsilon:g}, delta {grouped.delta:.3g}"
+    )
+    return ConvertedClaim(grouped, f"{note}; {converted.note}" if converted.note else note, records * converted.steps)
+
+
+def _about_group(claim: Claim, records: int) -> Claim:
+    """Group privacy: a point becomes (k eps, delta (e^{k eps} - 1) / (e^eps - 1)), a curve its two steps, again."""
+    if records == 1:
+        return claim
+    if claim.is_point:
+        missed = claim.delta * sum(math.exp(min(step * claim.epsilon, 700.0)) for step in range(records))
+        return Claim(records * claim.epsilon, min(missed, 1 - 1e-12), claim.relation)
+    curve = claim.curve
+    for _ in range(records.bit_length() - 1):
+        curve = two_steps(curve)
+    return Claim.of(curve, relation=claim.relation, delta=claim.delta)
+
+
+def _about_one_record(claim: Claim, relation: Relation, audit: str) -> ConvertedClaim:
+    """The claim under another relation, whatever it calls a record."""
+    if claim.relation == relation:
+        return ConvertedClaim(claim)
+    if claim.relation == Relation.REPLACE and relation == Relation.LABEL:
+        return ConvertedClaim(
+            Claim(claim.epsilon, claim.delta, relation, claim.curve),
+            "a replace claim covers replaced labels as it stands",
+        )
+    if claim.relation == Relation.ADD_REMOVE:
+        return _two_step_claim(claim, relation)
+    raise SpecError(
+        f"{audit + ': ' if audit else ''}the claim is about {claim.relation} neighbours ({claim}) and says nothing "
+        f"about a game with {relation} neighbours; if the mechanism promises it for those too, say so: "
+        f"`Claim({claim.epsilon:g}, {claim.delta:g}, Relation.{relation.name})`, in a spec `claim: {{epsilon: "
+        f"{claim.epsilon:g}, delta: {claim.delta:g}, relation: {relation}}}`; or choose a game with {claim.relation} "
+        "neighbours"
+    )
+
+
+def _two_step_claim(claim: Claim, relation: Relation) -> ConvertedClaim:
+    curve = two_steps(claim.curve)
+    if claim.is_point or claim.epsilon > claim.curve.epsilon(claim.delta):  # stated in two numbers of its own
+        delta = min(TwoSteps.missed(claim.epsilon, claim.delta), 1 - 1e-12)
+        converted = Claim(max(2 * claim.epsilon, curve.epsilon(delta)), delta, relation, curve)
+    else:
+        converted = Claim.of(curve, relation=relation, delta=claim.delta)
+    kind = "" if claim.is_point else f"{claim.curve}: "
+    return ConvertedClaim(
+        converted,
+        f"the claim ({kind}epsilon {claim.epsilon:g}, delta {claim.delta:g}) is about adding or removing a record, "
+        f"the game replaces one, which costs two steps: compared with epsilon {converted.epsilon:g}, "
+        f"delta {converted.delta:.3g}",
+        steps=2,
+    )

@@ -25,12 +25,9 @@ from dpaudit.claims.table import DeltaTable, TableCurve
 from dpaudit.errors import require
 from dpaudit.registry import register
 
-_CELLS_A_DEVIATION = 100
-"""Cells of the grid on one standard deviation of one step's loss: its variance grows by at most 1 in 40,000."""
-_CELLS_A_NAT = 32
-"""Cells of the grid between a loss of 0 and of e, for each nat of e begun; for Laplace noise."""
-_CUT_MASS = 1e-17
-"""Probability that may be cut off one step at each end, and that may wrap around at each end of all steps."""
+_CELLS_A_DEVIATION = 100  # of the grid on a standard deviation of a step's loss: its variance grows by <= 1 in 40,000
+_CELLS_A_NAT = 32  # cells of the grid between a loss of 0 and of e, for each nat of e begun; for Laplace noise
+_CUT_MASS = 1e-17  # that may be cut off a step at each end, and that may wrap around at each end of all steps
 _LARGEST_GRID = 2**21
 
 
@@ -71,11 +68,16 @@ class SubsampledGaussian(TableCurve):
         return _table_of_steps(self)
 
     def renyi(self, order: float, /) -> float:
-        """Steps x the divergence of one (P from Q, which is the larger direction)."""
+        """Steps x the divergence of one (P from Q, which is the larger direction).
+
+        Whole orders by the binomial sum, others by quadrature (Mironov, Talwar and Zhang, 2019, arXiv:1908.10530,
+        section 3.3).
+        """
         checked_order(order)
-        return self.steps * subsampled_gaussian_rdp(
-            order, noise_multiplier=self.noise_multiplier, sample_rate=self.sample_rate
-        )
+        if self.sample_rate == 1:
+            return self.steps * (order / (2 * self.noise_multiplier**2))
+        moment = _whole if float(order).is_integer() else _fractional
+        return self.steps * max(0.0, moment(order, self.sample_rate, self.noise_multiplier) / (order - 1))
 
 
 @register("curve", "composed-laplace", source="Dwork et al. (2006); Doroshenko et al. (2022), arXiv:2207.04380")
@@ -223,13 +225,12 @@ def _deviation(curve: SubsampledGaussian) -> float:
     """Standard deviation of one step's loss under Q, by the trapezoid rule."""
     z = np.linspace(-9, 9, 4001)
     weight = np.exp(-(z**2) / 2)
-    loss = _loss(z * curve.noise_multiplier, curve)
+    loss = _loss(z * curve.noise_multiplier, curve.sample_rate, curve.noise_multiplier)
     mean = np.average(loss, weights=weight)
     return math.sqrt(float(np.average((loss - mean) ** 2, weights=weight)))
 
 
-def _loss(x: NDArray[np.float64], curve: SubsampledGaussian) -> NDArray[np.float64]:
-    q, m = curve.sample_rate, curve.noise_multiplier
+def _loss(x: NDArray[np.float64], q: float, m: float) -> NDArray[np.float64]:
     return np.asarray(np.logaddexp(math.log1p(-q), math.log(q) + (2 * x - 1) / (2 * m * m)))
 
 
@@ -238,7 +239,7 @@ def _one_step(curve: SubsampledGaussian, width: float) -> tuple[_Losses, _Losses
     q, m = curve.sample_rate, curve.noise_multiplier
     end = 1 - m * float(ndtri(_CUT_MASS))
     first = math.floor(math.log1p(-q) / width)
-    last = math.ceil(float(_loss(np.array([end]), curve)[0]) / width)
+    last = math.ceil(float(_loss(np.array([end]), q, m)[0]) / width)
     if last - first >= _LARGEST_GRID:
         return None
     at = width * np.arange(first, last + 1)
@@ -290,29 +291,11 @@ def _one_release(e: float, cells: int) -> _Losses:
     return _Losses(-cells, mean * np.exp((at - e) / 2), 0.0, width)
 
 
-def subsampled_gaussian_rdp(order: float, *, noise_multiplier: float, sample_rate: float) -> float:
-    """Renyi cost of one step; whole orders a > 1 by the binomial sum, others by quadrature.
-
-    Source: Mironov, Talwar and Zhang (2019), arXiv:1908.10530, section 3.3.
-    """
-    require(order > 1, "order must be > 1", order=order)
-    require(noise_multiplier > 0, "noise_multiplier must be > 0", noise_multiplier=noise_multiplier)
-    require(0 <= sample_rate <= 1, "sample_rate must be in [0, 1]", sample_rate=sample_rate)
-    if sample_rate == 0:
-        return 0.0
-    if sample_rate == 1:
-        return order / (2 * noise_multiplier**2)
-    whole = float(order).is_integer()
-    log_moment = (_whole if whole else _fractional)(order, sample_rate, noise_multiplier)
-    return max(0.0, log_moment / (order - 1))
-
-
 def _whole(a: float, q: float, m: float) -> float:
     """log sum_i C(a, i) q^i (1-q)^(a-i) exp(i (i-1) / (2 m^2))."""
     i = np.arange(a + 1)
-    return float(
-        logsumexp(_log_binomial(a, i) + i * math.log(q) + (a - i) * math.log1p(-q) + i * (i - 1) / (2 * m * m))
-    )
+    log_binomial = gammaln(a + 1) - gammaln(i + 1.0) - gammaln(a - i + 1)
+    return float(logsumexp(log_binomial + i * math.log(q) + (a - i) * math.log1p(-q) + i * (i - 1) / (2 * m * m)))
 
 
 def _fractional(a: float, q: float, m: float) -> float:
@@ -323,10 +306,6 @@ def _fractional(a: float, q: float, m: float) -> float:
     """
     h = min(m / 8, m * m / 4)
     z = np.arange(-12 * m, a + 12 * m, h)
-    log_ratio = np.logaddexp(math.log1p(-q), math.log(q) + (2 * z - 1) / (2 * m * m))
+    log_ratio = _loss(z, q, m)
     log_density = -0.5 * (z / m) ** 2 - math.log(m * math.sqrt(2 * math.pi))
     return float(logsumexp(log_density + a * log_ratio) + math.log(h))
-
-
-def _log_binomial(a: float, i: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:
-    return np.asarray(gammaln(a + 1) - gammaln(i + 1.0) - gammaln(a - i + 1))

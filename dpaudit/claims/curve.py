@@ -27,8 +27,7 @@ from scipy.special import erf, erfcx, ndtr, ndtri
 from dpaudit.errors import require
 from dpaudit.registry import register
 
-_LARGEST_EPSILON = 700.0
-"""Where searches over epsilon end: e^700 is the largest power of e that is a number."""
+_LARGEST_EPSILON = 700.0  # where searches over epsilon end: e^700 is the largest power of e that is a number
 
 
 class Relation(StrEnum):
@@ -84,10 +83,7 @@ class DeltaCurve(ABC):
         return high
 
     def miss_rate(self, alarm: float, /) -> float:
-        """The upper envelope of the trade-off functions of every (epsilon, delta(epsilon)), by search.
-
-        Any epsilon gives a valid value, so the search can only err downwards.
-        """
+        """The upper envelope over every (epsilon, delta(epsilon)); any epsilon is valid: a search errs downwards."""
         checked_alarm(alarm)
         if alarm == 0:
             return 1 - self.delta(math.inf)
@@ -99,10 +95,9 @@ class DeltaCurve(ABC):
 def _largest(value: Callable[[float], float], low: float, high: float) -> float:
     """The largest value of a function with one peak between `low` and `high`, by golden section; never above it."""
     ratio = (math.sqrt(5) - 1) / 2
-    ends = max(value(low), value(high))
     left, right = high - ratio * (high - low), low + ratio * (high - low)
     at_left, at_right = value(left), value(right)
-    best = max(ends, at_left, at_right)
+    best = max(value(low), value(high), at_left, at_right)
     while high - low > 1e-9 * (1 + abs(low)):
         if at_left >= at_right:
             high, right, at_right = right, left, at_left
@@ -132,41 +127,37 @@ def checked_order(order: float) -> None:
     require(1 < order < math.inf, "the order must be > 1 and finite", order=order)
 
 
-class _Point(ABC):
+class _Point:
     """The faces of (b, d)-DP and nothing beside that one point; randomised response reaches those of (b, 0)-DP."""
 
     bound: float
-
-    @property
-    @abstractmethod
-    def _missed(self) -> float:
-        """The delta d."""
+    missed: float  # the delta d
 
     def epsilon(self, delta: float, /) -> float:
         """log(e^b - x (1 + e^b)), at least 0, where `delta` = d + (1 - d) x; below d, inf."""
         checked_delta(delta)
-        if delta <= self._missed:
-            return self.bound if delta == self._missed else math.inf
+        if delta <= self.missed:
+            return self.bound if delta == self.missed else math.inf
         if math.isinf(self.bound):
             return 0.0 if delta == 1 else math.inf
         # log(e^b - x (1 + e^b)) = b + log(1 - x (1 + e^-b)), with x the share of what is not missed.
-        left = 1 - (delta - self._missed) / (1 - self._missed) * (1 + math.exp(-self.bound))
+        left = 1 - (delta - self.missed) / (1 - self.missed) * (1 + math.exp(-self.bound))
         return max(0.0, self.bound + math.log(left)) if left > 0 else 0.0
 
     def delta(self, epsilon: float, /) -> float:
         """d + (1 - d) (e^b - e^epsilon) / (1 + e^b) below b, d from there on."""
         checked_epsilon(epsilon)
         if epsilon >= self.bound:
-            return self._missed
+            return self.missed
         if math.isinf(self.bound):
             return 1.0
-        return self._missed + (1 - self._missed) * -math.expm1(epsilon - self.bound) / (1 + math.exp(-self.bound))
+        return self.missed + (1 - self.missed) * -math.expm1(epsilon - self.bound) / (1 + math.exp(-self.bound))
 
     def miss_rate(self, alarm: float, /) -> float:
         """max(0, 1 - d - e^b alarm, e^-b (1 - d - alarm))."""
         checked_alarm(alarm)
-        steep = 1 - self._missed - (math.exp(min(self.bound, 700.0)) * alarm)
-        return max(0.0, steep, math.exp(-self.bound) * (1 - self._missed - alarm))
+        steep = 1 - self.missed - (math.exp(min(self.bound, 700.0)) * alarm)
+        return max(0.0, steep, math.exp(-self.bound) * (1 - self.missed - alarm))
 
 
 @register("curve", "pure", source="Dwork et al. (2006)")
@@ -178,6 +169,7 @@ class PureDP(_Point):
         bound: Epsilon in nats, > 0; `inf` promises nothing.
     """
 
+    missed = 0.0
     bound: float
 
     def __post_init__(self) -> None:
@@ -185,10 +177,6 @@ class PureDP(_Point):
 
     def __str__(self) -> str:
         return f"{self.bound:g}-DP"
-
-    @property
-    def _missed(self) -> float:
-        return 0.0
 
     def renyi(self, order: float, /) -> float:
         """The divergence of randomised response (Mironov, 2017, arXiv:1702.07476, proposition 5)."""
@@ -219,10 +207,6 @@ class ApproximateDP(_Point):
 
     def __str__(self) -> str:
         return f"({self.bound:g}, {self.missed:g})-DP"
-
-    @property
-    def _missed(self) -> float:
-        return self.missed
 
     def renyi(self, order: float, /) -> float:
         """inf unless delta is 0: what is missed may be everything."""
@@ -321,17 +305,11 @@ class TwoSteps(DeltaCurve):
     def renyi(self, order: float, /) -> float:
         """By the triangle inequality of Renyi divergences; tight for Gaussians."""
         checked_order(order)
-        return _triangle(self.curve, order)
-
-
-def _triangle(curve: PrivacyCurve, order: float) -> float:
-    """Two steps' Renyi divergence: (a - 1/p) / (a - 1) D_pa + D_(q(a-1)+1), 1/p + 1/q = 1, at the best p looked at."""
-    a = order
-    # p - 1 = (a - 1) / a is the best for Gaussians; every p > 1 is valid.
-    shares: list[float] = ((a - 1) / a * np.concatenate([[1.0], np.geomspace(1e-3, 1e3, 121)])).tolist()
-    return min(
-        (a - 1 / (1 + u)) / (a - 1) * curve.renyi((1 + u) * a) + curve.renyi((1 + 1 / u) * (a - 1) + 1) for u in shares
-    )
+        a, one = order, self.curve.renyi
+        # (a - 1/p) / (a - 1) D_pa + D_(q(a-1)+1), 1/p + 1/q = 1, at the best p looked at: every p > 1 is valid, and
+        # p - 1 = (a - 1) / a is the best for Gaussians.
+        shares: list[float] = ((a - 1) / a * np.concatenate([[1.0], np.geomspace(1e-3, 1e3, 121)])).tolist()
+        return min((a - 1 / (1 + u)) / (a - 1) * one((1 + u) * a) + one((1 + 1 / u) * (a - 1) + 1) for u in shares)
 
 
 def delta_at(curve: PrivacyCurve, epsilon: float) -> float:
@@ -360,7 +338,7 @@ def _two_step_delta(curve: PrivacyCurve, epsilon: float) -> float:
 @_two_step_delta.register
 def _(curve: PureDP | ApproximateDP, epsilon: float) -> float:
     """f(1 - f) has slopes -e^(2 b), -1 and -e^(-2 b): delta is a line in e^epsilon between epsilon = 0 and 2 b."""
-    bound, missed = curve.bound, curve.missed if isinstance(curve, ApproximateDP) else 0.0
+    bound, missed = curve.bound, curve.missed
     if math.isinf(bound):
         return 1.0
     flat = 1 - math.exp(-bound) * (1 - 2 * missed)

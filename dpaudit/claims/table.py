@@ -81,15 +81,12 @@ class TableCurve(ABC):
         """Delta at some epsilons; where it is computed, not below the true one."""
 
     def epsilon(self, delta: float, /) -> float:
-        """Where the chords of the table come down to `delta`; inf below its last delta."""
         return self.table.epsilon(delta)
 
     def delta(self, epsilon: float, /) -> float:
-        """On the chord between the epsilons around, linear in e^epsilon."""
         return self.table.delta(epsilon)
 
     def miss_rate(self, alarm: float, /) -> float:
-        """The envelope of delta(epsilon)."""
         return self.table.miss_rate(alarm)
 
 
@@ -121,11 +118,7 @@ class PrivacyProfile(TableCurve):
 
     @classmethod
     def of_pld(cls, pld: object) -> PrivacyProfile:
-        """The curve of a privacy loss distribution of dp_accounting, which must be a pessimistic one (its default).
-
-        Args:
-            pld: With `get_delta_for_epsilon` of an array and `get_epsilon_for_delta`.
-        """
+        """The curve of a privacy loss distribution of dp_accounting, which must be a pessimistic one (its default)."""
         delta_at, epsilon_at = pld.get_delta_for_epsilon, pld.get_epsilon_for_delta  # type: ignore[attr-defined]
         table = _pld_table(delta_at, epsilon_at)
         return cls(tuple(table.epsilons.tolist()), tuple(table.deltas.tolist()))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpaudit.claims import Claim, Relation
-from dpaudit.claims.composition import SubsampledGaussian, subsampled_gaussian_rdp
+from dpaudit.claims.composition import SubsampledGaussian
 from dpaudit.claims.renyi import rdp_to_epsilon
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
@@ -45,8 +45,8 @@ def dp_sgd_epsilon(
     require(steps >= 1, "steps must be >= 1", steps=steps)
     if accountant == "pld":
         return SubsampledGaussian(noise_multiplier, sample_rate, steps).epsilon(delta)
-    rdp = [subsampled_gaussian_rdp(a, noise_multiplier=noise_multiplier, sample_rate=sample_rate) for a in ORDERS]
-    return max(0.0, rdp_to_epsilon(ORDERS, steps * np.asarray(rdp), delta))
+    one = SubsampledGaussian(noise_multiplier, sample_rate, steps=1)
+    return rdp_to_epsilon(ORDERS, steps * np.asarray([one.renyi(order) for order in ORDERS]), delta)
 
 
 @cache

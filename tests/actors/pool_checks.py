@@ -16,9 +16,8 @@ from ray.cluster_utils import Cluster
 
 from dpaudit.actors import pool as pools
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.pool import RayPool
+from dpaudit.actors.pool import RayPool, SpillWatch
 from dpaudit.actors.schedule import run_units
-from dpaudit.actors.spilling import SpillWatch
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.cluster.session import ray_session

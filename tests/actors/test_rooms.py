@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpaudit.actors.placement import Nodes
+from dpaudit.actors.pool import Nodes
 from dpaudit.actors.unit import Resources
 from dpaudit.errors import InputError, RunError
 

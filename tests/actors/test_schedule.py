@@ -164,7 +164,7 @@ def test_a_node_that_is_gone_for_good_is_not_waited_for_for_ever(
 ) -> None:
     """What can run elsewhere does first; then it is said which node is missing, and what to do."""
     from dpaudit.actors import pool as pools
-    from dpaudit.actors.placement import Nodes
+    from dpaudit.actors.pool import Nodes
 
     looks = iter([Nodes(({"CPU": 2.0, "GPU": 1.0},))])
     monkeypatch.setattr(pools, "_nodes", lambda: next(looks, Nodes(({"CPU": 2.0},))))

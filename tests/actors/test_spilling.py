@@ -6,16 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpaudit.actors import spilling
+from dpaudit.actors import pool
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.spilling import SpillWatch, spilled_bytes
+from dpaudit.actors.pool import SpillWatch, spilled_bytes
 from dpaudit.engine.run.watching import _status
 from tests.waiting import HANGS_S
 
 
 def test_spilling_is_told_when_it_has_grown_and_from_the_beginning_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([7_000_000, 7_000_000, None, 25_900_000, 25_900_001, 95_000_000])
-    monkeypatch.setattr(spilling, "spilled_bytes", lambda: next(answers))
+    monkeypatch.setattr(pool, "spilled_bytes", lambda: next(answers))
     heard: list[Event] = []
     watch = SpillWatch(EventStream(heard.append))
     for _ in range(5):
@@ -40,13 +40,13 @@ def test_where_it_cannot_be_learnt_the_run_goes_on(monkeypatch: pytest.MonkeyPat
     SpillWatch(EventStream(heard.append)).look(now=True)
     assert spilled_bytes() is None
     assert not heard
-    assert limits == {spilling.ANSWERED_S}
+    assert limits == {pool.ANSWERED_S}
 
 
 @pytest.mark.ray
 def test_a_session_says_what_it_has_spilled(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """That a store which is too small for what is held is seen, is checked by `make chaos` (pool_checks)."""
-    monkeypatch.setattr(spilling, "ANSWERED_S", HANGS_S)
+    monkeypatch.setattr(pool, "ANSWERED_S", HANGS_S)
     found = spilled_bytes()
     assert found is not None
     assert found >= 0

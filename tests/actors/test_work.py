@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpaudit.actors import sources
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
-from dpaudit.actors.work import Call, Outcome, Work, beside, inlined, unit, value_in
+from dpaudit.actors.work import Call, Outcome, Work, beside, inlined, unit, value_of
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from tests.own_mechanism import KeepsEverything
@@ -66,7 +66,7 @@ def run(work: Work) -> dict[str, pa.Table]:
 
 def value(tables: dict[str, pa.Table], planned: Unit) -> Any:
     assert isinstance(planned.task, Call)
-    return value_in(tables[planned.key], planned.task.kind)
+    return value_of(planned, tables[planned.key])
 
 
 def test_values_go_from_unit_to_unit() -> None:
