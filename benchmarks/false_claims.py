@@ -23,7 +23,7 @@ from dpaudit.estimators.one_run.guess_band import guess_band_p_value, guess_look
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.confusion_tables import Bayesian, ClopperPearson, Jeffreys
-from dpaudit.estimators.two_world.ratio_tables import KatzLog
+from dpaudit.estimators.two_world.ratio import KatzLog
 from dpaudit.estimators.two_world.two_sample import Band
 
 TRIALS = 1_000

@@ -28,7 +28,6 @@ class ReplayTally(Protocol):
     @property
     def replay(self) -> int:
         """Which repetition of the game."""
-        ...
 
 
 T = TypeVar("T", bound=ReplayTally)

@@ -42,7 +42,6 @@ class Reading(Protocol):
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences a reader must see beside it."""
-        ...
 
 
 class CountEstimator(ABC):

@@ -63,7 +63,6 @@ class CurveEvidence(Protocol):
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         """Observed against claimed, where on the curve it speaks most against the claim."""
-        ...
 
 
 class Finding(Protocol):
@@ -72,55 +71,43 @@ class Finding(Protocol):
     @property
     def headline(self) -> str:
         """The finding in half a sentence: "epsilon >= 1.039 at delta=1e-05"; rounded so that it holds as printed."""
-        ...
 
     @property
     def validity(self) -> Validity:
         """In what sense it holds."""
-        ...
 
     @property
     def confidence(self) -> float | None:
         """Stated confidence, in (0, 1); None where it is exact."""
-        ...
 
     @property
     def method(self) -> str:
         """The estimator's registered name, with its variant."""
-        ...
 
     @property
     def selection(self) -> str:
         """How what had to be chosen (a threshold, a set of answers) was chosen, in words."""
-        ...
 
     @property
     def counts(self) -> tuple[tuple[str, int], ...]:
         """The integers it rests on, by name."""
-        ...
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences a reader must see beside it."""
-        ...
 
     @property
     def series(self) -> Mapping[str, Series]:
         """The numbers there are to draw, by what they show; those of dpaudit's findings: `finding_charts.py`."""
-        ...
 
     def charts(self, claim: Claim, /) -> list[Chart]:
         """What there is to see, beside the claim under the game's relation."""
-        ...
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         """Observed against claimed, at the point that speaks most against the claim."""
-        ...
 
     def violation_point(self, curve: PrivacyCurve, /) -> ViolationPoint | None:
         """Where the claim broke; None where the evidence does not refute it. Never for an `as-published` finding."""
-        ...
 
     def to_dict(self) -> Mapping[str, Any]:
         """Plain values for JSON, without the series."""
-        ...

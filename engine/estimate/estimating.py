@@ -467,13 +467,10 @@ def _imbalance_p_value(members: NDArray[np.bool_]) -> float:
 
 
 def _copied(replays: Sequence[Scores]) -> list[str]:
-    """That rows are copies of others, where scores take too many values for so many to be equal by chance.
-
-    Rounded scores have few values, and many rows have a saturated one: neither tells of copies.
-    """
+    """That rows are copies of others, where scores take too many values for so many to be equal by chance."""
     for scores in replays:
         value = scores.score
-        if np.array_equal(np.round(value, 4), value):
+        if np.array_equal(np.round(value, 4), value):  # rounded scores are equal by chance
             continue
         worlds = [value[scores.truth], value[~scores.truth]]
         counts = np.concatenate([np.unique(world, return_counts=True)[1] for world in worlds])

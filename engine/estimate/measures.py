@@ -20,18 +20,18 @@ Source: Hoeffding (1963), section 5; Clopper and Pearson (1934).
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import optimize, special
 
+from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
 
-Floats = NDArray[np.float64]
 FALSE_POSITIVE_RATES = (0.01, 0.001)
 
 
@@ -143,11 +143,7 @@ def true_positive_rate(members: Floats, others: Floats, rate: float, *, confiden
 
 def _first(holds: Callable[[int], bool], n: int) -> int:
     """The first of 1, 2, ..., n for which a condition holds that holds from there on; n + 1 where there is none."""
-    low, high = 0, n + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+    return bisect.bisect_left(range(1, n + 1), True, key=holds) + 1
 
 
 def accuracy(members: Floats, others: Floats, *, confidence: float, seed: int) -> Measure:

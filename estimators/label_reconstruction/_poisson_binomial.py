@@ -147,17 +147,12 @@ def _include(law: Floats, size: int, eta: Floats) -> None:
 
 @numba.njit(cache=True)
 def _gain(eta: float, law: Floats, epsilon: float, noise: int) -> float:
-    """min of the integrals of g+ and g-, g(z) = eta L1(z) - (1 - eta) L0(z): what guessing by z wins.
-
-    `law` is that of the sum of the k - 1 others, so L0 is its convolution with the noise and L1 that shifted by one.
-    """
+    """min of the integrals of g+ and g-, g = eta L1 - (1 - eta) L0; L0 the law of the k - 1 others with noise."""
     if noise == 0:
-        gain = _plain_gain(eta, law)
-    elif noise == 1:
-        gain = _laplace_gain(eta, law, epsilon)
-    else:
-        gain = _geometric_gain(eta, law, epsilon)
-    return gain
+        return _plain_gain(eta, law)
+    if noise == 1:
+        return _laplace_gain(eta, law, epsilon)
+    return _geometric_gain(eta, law, epsilon)
 
 
 @numba.njit(cache=True)

@@ -149,11 +149,7 @@ class AdvantageDistribution(FindingBase):
 
 
 def _allowed(kind: Kind, epsilon: float) -> float:
-    """The most that a release with label privacy `epsilon` allows.
-
-    A belief whose log-odds move by epsilon makes the best guess likelier right by at most e^eps/(1 + e^eps) - 1/2, from
-    a prior of 1/2: half of what Wu et al. (2023) allow the mean.
-    """
+    """The most that a release with label privacy `epsilon` allows; the tail is largest at a prior of 1/2."""
     if kind == "multiplicative" or math.isinf(epsilon):
         return epsilon
     return label_privacy_ceiling(epsilon) / (2 if kind == "tail" else 1)

@@ -81,7 +81,7 @@ def approximate_dp_rate(power: float, epsilon: float, delta: float) -> float:
 
 @register_jitable
 def highest_line(power: float, lines: NDArray[np.float64], delta: float) -> float:
-    """The best test under the curve that `counts_against_curve.tangents` describes by lines."""
+    """The best test under the curve that `signed_scores.tangents` describes by lines."""
     line = np.searchsorted(lines[0], power, side="right") - 1
     height: float = lines[1, line] * power + lines[2, line]
     return max(0.0, height)

@@ -242,7 +242,7 @@ def _smallest_significance(rejects: Rejects, parameter: float, *given: Any) -> f
 Profile: TypeAlias = Callable[[Floats], Floats]
 """Epsilons >= 0, shape (n,) -> the smallest delta of (epsilon, delta)-DP in both directions at each, or more."""
 
-LARGEST_EPSILON = 1e4  # a profile still above delta here has no epsilon there
+LARGEST_EPSILON = 2.0**14  # a profile still above delta here has no epsilon there
 SMALLEST_FALL = 5e-324  # the smallest positive float: a difference of neighbouring values may round to 0
 ROUNDING = 1e-12  # relative (and absolute) amount by which roots are moved to the safe side
 
@@ -418,14 +418,8 @@ class FromProfile:
         def short(epsilon: float) -> bool:
             return float(self.profile(np.array([epsilon]))[0]) > delta
 
-        if not short(0.0):
-            return 0.0
-        high = 1.0
-        while short(high):
-            if high > LARGEST_EPSILON:
-                return math.inf
-            high *= 2
-        return last_true(short, 0.0, high)
+        found = last_true_from(short, largest=LARGEST_EPSILON)
+        return found if found < LARGEST_EPSILON else math.inf
 
 
 def from_profile(profiles: Callable[[float], Profile], *, grid: Floats | None = None) -> Family:
@@ -481,10 +475,7 @@ def dp_sgd(sampling_rate: float, steps: int, *, interval: float = 1e-3) -> Famil
 
 
 def _log_profile_far_out(mu: float, epsilon: float) -> float:
-    """Log of Phi(-a) - exp(epsilon) Phi(-a - mu), a = epsilon / mu - mu / 2 >= 0, that is of phi(a) (M(a) - M(a + mu)).
-
-    M is the Mills ratio Phi(-x) / phi(x); its values are near each other, but not their logarithms' rounding errors.
-    """
+    """Log of Phi(-a) - exp(epsilon) Phi(-a - mu) = phi(a) (M(a) - M(a + mu)), M Mills' ratio."""
     a = epsilon / mu - mu / 2
     root = math.sqrt(0.5)
     fall = 0.5 * float(special.erfcx(a * root) - special.erfcx((a + mu) * root))

@@ -82,7 +82,6 @@ class BadGuesses(Hashable, Protocol):
 
     def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
         """A count B, and a limit of the probability that more are added at this epsilon; both fall as it grows."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -273,10 +272,7 @@ def _level(epsilon: float, right: Ints, looks: Ints, weights: Floats) -> float:
 
 
 def _largest_p_value(low: float, high: float, level: float, looks: Ints, weights: Floats, enough: float) -> float:
-    """A number that no p-value of an epsilon in [low, high] exceeds; the first found that is <= `enough` will do.
-
-    `level` is that of `high`.
-    """
+    """A number that no p-value of an epsilon in [low, high] exceeds; `level` is of `high`; one <= `enough` will do."""
     slow, fast = float(expit(low)), float(expit(high))
     if level * float(weights.max()) >= 1:
         return 1.0

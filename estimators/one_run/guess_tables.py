@@ -213,12 +213,7 @@ def mean_e_value(
 
 
 def _first_crossing(log_mean: Callable[[float], float], odds: list[float], log_limit: float) -> float:
-    """Where the mean e-value first falls below its limit.
-
-    It need not fall all the way: a replay with few right guesses pulls it up again. A bound must lie before the first
-    crossing, so that being too large means that the truth itself was rejected. Between the log-odds of two neighbouring
-    alternatives the mean is convex in epsilon, so its one minimum there shows whether it crosses.
-    """
+    """Where the mean e-value first falls below its limit; a replay with few right guesses may pull it up again."""
 
     def rejected(epsilon: float) -> bool:
         return log_mean(epsilon) >= log_limit
@@ -228,7 +223,7 @@ def _first_crossing(log_mean: Callable[[float], float], odds: list[float], log_l
     from scipy import optimize  # slow to import
 
     low = 0.0
-    for high in odds:
+    for high in odds:  # between neighbouring alternatives the mean is convex: its one minimum shows whether it crosses
         lowest = optimize.minimize_scalar(log_mean, bounds=(low, high), method="bounded", options={"xatol": 1e-9})
         for end in (float(lowest.x), high):
             if not rejected(end):

@@ -101,11 +101,9 @@ def _compiled() -> Callable[..., float]:
 
 
 def _steepest_window(n: int, start: int, skipped: int, mass: float, heap: float, odds: float) -> float:
-    """max over j of Pr[top - j < Bin(n, beta) <= top] / j, with top = start + skipped and j > skipped.
+    """max over j > skipped of Pr[start + skipped - j < Bin(n, beta) <= start + skipped] / j, odds = beta / (1 - beta).
 
-    `odds` is beta / (1 - beta); `start` the highest value whose mass is counted singly, `mass` that mass; `heap` the
-    mass of the `skipped` values above it, or more. The law has one mode, so the averages fall for good once the next
-    mass is below them.
+    `mass` is that of `start`; `heap` that of the `skipped` values above it, or more.
     """
     total = heap + mass
     width = skipped + 1.0

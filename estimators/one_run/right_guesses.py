@@ -118,8 +118,7 @@ def _compiled() -> Callable[..., Ints]:
 def _right_among_first(keys: NDArray[np.uint32], ranks: Ints, right: NDArray[np.bool_], firsts: Ints) -> Ints:
     """Right rows among the first g in the order of (key, rank), for each g of `firsts`, which ascend in 0..n.
 
-    One pass counts rows and right ones by the leading bits of the key; only the rows that share those bits with a
-    g-th row are sorted. Ranks, all different, decide between equal keys.
+    Rows are counted by the leading bits of the key; only those that share them with a g-th row are sorted.
     """
     bits = 4
     while bits < BITS and (1 << bits) < keys.size:  # few rows need few counters

@@ -144,13 +144,10 @@ def _game_limits(estimator: OneRunEstimator, candidates: _Candidates, shift: Flo
 
 
 def _counts(control: Sequence[OneRunTally], candidates: _Candidates) -> tuple[Ints, Ints]:
-    """Guesses and right guesses of the held-out rows at the game's shares, shape (held-out replays, *candidates).
-
-    The best distinguisher is right the less often the more it guesses, so the next smaller share that was counted is on
-    the safe side; shares that differ by the rounding of counts are the same.
-    """
+    """Guesses and right guesses of the held-out rows at the game's shares, shape (held-out replays, *candidates)."""
     guesses, correct = [], []
     for tally in control:
+        # The best distinguisher is right less often the more it guesses: the next smaller share is on the safe side.
         counted, first = np.unique(np.concatenate([tally.guesses, tally.sweep_guesses]), return_index=True)
         right = np.concatenate([tally.correct, tally.sweep_correct])[first]
         most = candidates.share * tally.all_canaries + 0.5 * (1 + tally.all_canaries / candidates.canaries)

@@ -9,6 +9,7 @@ or a few that share the error. Replays of the game on one trained model are depe
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,13 +18,13 @@ from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, require_one_of
 from dpaudit.estimators.best_candidate import BestCandidate, EachReplay, in_order
-from dpaudit.estimators.bound import Bound, format_lower
+from dpaudit.estimators.bound import Bound, along_curve, format_lower
 from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows, count_columns
-from dpaudit.estimators.finding import CurveEvidence, Series, Validity
-from dpaudit.estimators.one_run.counts_against_curve import CountsAgainstCurve
+from dpaudit.estimators.finding import Comparison, CurveEvidence, Series, Validity
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.one_run.right_guesses import (
     Guessing,
@@ -49,7 +50,6 @@ class Shiftable(Guessing, Protocol):
 
     def unshifted(self) -> OneRunEstimator:
         """What reads the same tallies at a few numbers of guesses, and allows for no shift of the proxy."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         return OneRunTally(scores.replay, canaries, guesses, correct, sweep, swept, n)
 
     def _split(self, scores: Scores, ranks: Ints, split: Split) -> tuple[int, Ints, Ints]:
-        """Canaries, guesses and right guesses of the reporting part, at the fraction best on the choosing part.
-
-        The choosing canaries come first in the order of the proof, and all bits that come earlier may be used (delta =
-        0).
-        """
+        """Canaries, guesses and right guesses of the reporting part, at the fraction best on the choosing part."""
         n = ranks.size
         choosing = round(split.fraction * n)
         require(0 < choosing < n, "a split needs canaries on both sides", choosing=choosing, canaries=n)
@@ -183,7 +179,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         if isinstance(self.selection, Split | AsPublished):
             return ()
         error = self._error(max(tally.guesses.size for tally in ordered), len(ordered) + lost)
-        return (CountsAgainstCurve(tuple(ordered), error, self._shift(), lost),)
+        return (_CountsAgainstCurve(tuple(ordered), error, self._shift(), lost),)
 
     def _shift(self) -> float:
         """Total variation between what is shown and its proxy that the counts must be read with."""
@@ -358,6 +354,105 @@ class OneRunFDP(_ShiftedOneRun):
         )
         name = {"gaussian": "mu", "laplace": "epsilon of the Laplace mechanism"}[self.family]
         return [(f"{name} >= {format_lower(value, 6)}",) for value in np.asarray(parameters)]
+
+
+TANGENTS = 300
+"""Lines that stand for a trade-off function: it lies nowhere below them, so they reject no more than it does."""
+LARGEST_EPSILON = 50.0
+
+
+@dataclass(frozen=True, eq=False)
+class _CountsAgainstCurve:
+    """Evidence against a whole curve: more right guesses than its trade-off function allows, by Algorithm 3.
+
+    The number of right guesses at a number of guesses fixed beforehand has a tail that Algorithm 3 bounds for any one
+    trade-off function, so nothing has to pass through epsilon at one delta. A candidate's share of the error serves for
+    both: at one number of guesses either bound limits the probability of the same event, so the smaller is as valid.
+    """
+
+    replays: tuple[OneRunTally, ...]  # those that were played, at least one
+    error: float  # what one candidate of one replay may err, so that more than half of the replays do as stated
+    tau: float = 0.0  # total variation between what is shown and its proxy, in [0, 1)
+    lost: int = 0  # replays that failed; they show nothing
+
+    def __post_init__(self) -> None:
+        require(len(self.replays) > 0, "counts must be of at least one replay", replays=len(self.replays))
+        require(0 < self.error < 1, "the error of a candidate must be in (0, 1)", error=self.error)
+
+    def comparison(self, curve: PrivacyCurve, /) -> Comparison:
+        """The share of right guesses, at the candidate of the middle replay that speaks most against the curve."""
+        lines = tangents(curve)
+        candidates = {(replay.canaries, int(guesses)) for replay in self.replays for guesses in replay.guesses}
+        allowed = {
+            (canaries, guesses): most_allowed(lines, guesses, canaries=canaries, error=self.error, tau=self.tau)
+            for canaries, guesses in sorted(candidates)
+        }
+        most = sorted((self._most(replay, allowed) for replay in self.replays), key=lambda found: found[0])
+        none = [(-math.inf, most[0][1])] * self.lost
+        return (none + most)[(len(none) + len(most) - 1) // 2][1]
+
+    def _most(self, replay: OneRunTally, allowed: dict[tuple[int, int], int]) -> tuple[float, Comparison]:
+        """By how many standard deviations a replay exceeds what is allowed, where it does so most, and that place."""
+        limits = np.array([allowed[replay.canaries, int(guesses)] for guesses in replay.guesses])
+        margins = (replay.correct - limits) / np.sqrt(replay.guesses)
+        most = int(margins.argmax())
+        guesses = int(replay.guesses[most])
+        where = f"{guesses:,} guesses about {replay.canaries:,} canaries"
+        shares = replay.correct[most] / guesses, limits[most] / guesses
+        return float(margins[most]), along_curve("share of right guesses", where, *map(float, shares))
+
+
+def most_allowed(lines: Floats, guesses: int, *, canaries: int, error: float, tau: float = 0.0) -> int:
+    """The largest number of right guesses that Algorithm 3 does not reject; all `guesses` where it rejects none.
+
+    `lines` are `tangents`; tau is as for `dpaudit.estimators.one_run.f_dp.f_dp_parameter`.
+    """
+    from dpaudit.estimators.one_run._f_dp_walk import rejects_by  # compiled code is loaded when first used
+
+    rejects = rejects_by("lines")
+    low, high = guesses // 2, guesses + 1  # chance explains half of them under any curve; more than all cannot be
+    while high - low > 1:
+        middle = (low + high) // 2
+        rejected = rejects(lines, 0.0, tau, guesses, middle, canaries, error)
+        low, high = (low, middle) if rejected else (middle, high)
+    return low
+
+
+def tangents(curve: PrivacyCurve) -> Floats:
+    """The smallest false-positive rate at each power, as the envelope of lines below it.
+
+    (epsilon, delta)-DP alone keeps the rate at power p above e^-epsilon (p - delta) and above 1 - delta - e^epsilon (1
+    - p); a curve says so for every epsilon. Rows: power from which a line is the highest one, its slope, its value at
+    power 0.
+    """
+    floors = (curve.epsilon(floor) for floor in (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-2, 0.1))
+    last = min(next((found for found in floors if math.isfinite(found)), LARGEST_EPSILON), LARGEST_EPSILON)
+    # The steps are finer near 0, where tests of many guesses have their power.
+    epsilons = last * np.linspace(0.0, 1.0, TANGENTS) ** 1.5
+    deltas = np.array([min(1.0, curve.delta(float(epsilon))) for epsilon in epsilons])
+    slopes = np.concatenate([[0.0], np.exp(-epsilons[::-1]), np.exp(epsilons)])
+    starts = np.concatenate([[0.0], -slopes[1 : TANGENTS + 1] * deltas[::-1], 1 - deltas - np.exp(epsilons)])
+    return _envelope(slopes, starts)
+
+
+def _envelope(slopes: Floats, starts: Floats) -> Floats:
+    """The highest of lines whose slopes do not fall."""
+    kept: list[tuple[float, float, float]] = []
+    for slope, start in zip(slopes.tolist(), starts.tolist(), strict=True):
+        since = 0.0
+        while kept:
+            before, steepness, value = kept[-1]
+            if steepness == slope:
+                since = before if start >= value else math.inf
+            else:
+                since = (value - start) / (slope - steepness)
+            if since > before:
+                break
+            kept.pop()
+            since = 0.0
+        if since < 1:
+            kept.append((since, slope, start))
+    return np.array(kept).T.copy()
 
 
 def _dense(ranks: Ints) -> Ints:

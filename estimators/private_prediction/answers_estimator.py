@@ -130,12 +130,10 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
         return np.array(found) if found else self._unknown()[None]
 
     def _dependent(self, evidence: AnsweredQuery, flips: Floats, checks: Floats) -> Floats:
-        """Of a mixture of histograms: log of the mean of exp((a - 1) charge), over a - 1, by joint convexity.
-
-        A threshold is charged as an answer of its own, noised by sqrt(2) times its deviation: half as much moves there.
-        """
+        """Of a mixture of histograms: log of the mean of exp((a - 1) charge), over a - 1, by joint convexity."""
         if not flips.size:
             return self._unknown()
+        # A threshold is an answer of its own, noised by sqrt(2) times its deviation: half as much moves there.
         scales = [evidence.sigma, math.sqrt(2) * evidence.threshold_sigma]
         rows = np.stack([flips, checks] if checks.size else [flips])
         values, copies = np.unique(rows, axis=1, return_counts=True)

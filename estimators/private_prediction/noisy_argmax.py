@@ -120,12 +120,9 @@ def _log_argmax(row: Floats) -> Floats:
 
 
 def _peaks(counts: Floats, copies: NDArray[np.int64]) -> tuple[Floats, float]:
-    """Where each class's integrand peaks, to 0.1, and the largest curvature of its logarithm there.
-
-    The derivative of the log integrand is convex and decreasing, and not negative half way between the class and the
-    winner, so Newton's method started there climbs to the peak without overshooting.
-    """
+    """Where each class's integrand peaks, to 0.1, and the largest curvature of its logarithm there."""
     others = np.broadcast_to(copies, (counts.size, counts.size)) - np.eye(counts.size)
+    # From half way to the winner, where the convex, falling derivative is >= 0, Newton's method never overshoots.
     peaks = counts / 2
     for _ in range(100):
         y = peaks[:, None] - counts

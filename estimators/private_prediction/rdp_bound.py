@@ -258,10 +258,7 @@ class _Cut(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
     def _method(self) -> str: ...
 
     def find(self, tallies: Sequence[AnswerCounts], *, lost: int = 0) -> RenyiBound:
-        """The largest bound of all queries at each order; those that failed keep their share of the error.
-
-        It speaks against a claim about one query and against one about all of them; the sum only against the latter.
-        """
+        """The largest bound of all queries at each order; those that failed keep their share of the error."""
         each = query_confidence(self.confidence, len(tallies) + lost)
         bounds = [self._bound(tally, each) for tally in tallies]
         counts = {

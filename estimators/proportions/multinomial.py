@@ -95,10 +95,7 @@ def _sison_glaz(cells: Floats, confidence: float) -> tuple[Floats, Floats]:
 
 
 def _within(c: float, cells: Floats) -> float:
-    """nu(c): the probability that multinomial counts with these means all stay within c of them.
-
-    Poisson counts truncated to the ranges, given their sum, whose law is an Edgeworth series of order 1/n.
-    """
+    """nu(c): truncated Poisson counts within c of their means, given their sum, by an Edgeworth series of order 1/n."""
     first, last = np.maximum(cells - c, 0.0), cells + c
     inside = special.pdtr(last, cells) - np.where(first > 0, special.pdtr(np.maximum(first - 1, 0), cells), 0.0)
     inside = np.maximum(inside, _poisson(cells, cells))
@@ -141,8 +138,7 @@ def _poisson(y: ArrayLike, mean: ArrayLike) -> Floats:
     large_value = np.exp(-deviance - stirling) / np.sqrt(2 * np.pi * at)
     few = np.where(small, count, 0.0)
     small_value = np.exp(special.xlogy(few, rate) - rate - special.gammaln(few + 1))
-    value = np.where(small, small_value, np.where(rate > 0, large_value, 0.0))
-    return cast(Floats, value)
+    return cast(Floats, np.where(small, small_value, np.where(rate > 0, large_value, 0.0)))
 
 
 @register("estimator", "proportion", source="Clopper and Pearson (1934); Brown, Cai and DasGupta (2001)")

@@ -287,10 +287,7 @@ def _with_mirror(law: Law) -> Pair:
 
 @_compiled
 def _solve(level: float, start: float, delta: float, x: Pair, y: Pair) -> float:
-    """The epsilon >= 0 with mass `level` inside the region, or -`level` outside it where that is given, for its digits.
-
-    Newton on the log-odds of the mass, kept inside a bracket; the result's log-odds are within 1e-8 of the level's.
-    """
+    """The epsilon >= 0 with mass `level` inside the region, or -`level` outside it; its log-odds within 1e-8."""
     low = 0.0
     high = math.inf
     target = math.log(level) - math.log1p(-level) if level > 0.0 else math.log1p(level) - math.log(-level)

@@ -169,8 +169,7 @@ def _limits(n: int, ranks: Ints, level: float, weight: str) -> Floats:
 
 
 def _blocks(n: int, *, coarse: bool, block: float = _BLOCK) -> tuple[Ints, Ints]:
-    """First and last rank of each block; if the first one's limit has seen as many points as the last one asks for,
-    every rank between is below its limit."""
+    """First and last rank of each block: where the first one's limit has seen enough for the last one, all hold."""
     if n <= _EXACT_UP_TO:
         ranks = np.arange(1, n + 1)
         return ranks, ranks
@@ -232,11 +231,7 @@ def _compiled() -> Callable[..., float]:
 
 
 def _stay(times: Floats, at_least: Ints, n: int, reach: float) -> Any:
-    """Probability that at each of `times` enough of n uniform points are seen; never too large.
-
-    A Poisson process of rate n is followed from time to time; only sums of products of positive numbers occur, so the
-    relative error stays near that of one step times the steps. The end is divided by Pr[Poisson(n) = n].
-    """
+    """Probability that at each of `times` enough of n uniform points are seen, a Poisson process; never too large."""
     here = np.zeros(n + 1)
     there = np.zeros(n + 1)
     here[0] = 1.0

@@ -163,15 +163,11 @@ class _Tables(NamedTuple):
 
 
 def _rectangle(tables: _Tables, method: str, side: str) -> tuple[Floats, Floats]:
-    """Extremes of epsilon over the rectangle of the two rates' limits.
-
-    The region is symmetric under taking every guess back, so its upper two edges are Eq. 1 of the inverted table. Of
-    both tables at most one shows more than 0 at any point of the rectangle. A one-sided bound pays for two limits only,
-    those that Eq. 1 needs.
-    """
+    """Extremes of epsilon over the rectangle of the two rates' limits."""
     lower, upper = _equation_1_interval(tables, method, side)
-    if side == "lower":
+    if side == "lower":  # pays for the two limits that Eq. 1 needs
         return lower, upper
+    # The region's upper two edges are Eq. 1 of the inverted table; at most one of both tables shows more than 0.
     inverted = _equation_1_interval(tables.inverted(), method, side)
     return np.maximum(lower, inverted[0]), np.maximum(upper, inverted[1])
 

@@ -30,10 +30,7 @@ class _Confusion(TwoSampleEstimator, CountEstimator):
     """Seconds that the bound at a threshold takes."""
 
     def seconds(self, replays: int, rows: int) -> float:
-        """About how long the bounds at every threshold of so many replays of so many rows take on one core.
-
-        A fifth of the rows are corners where members and others overlap; other selections try a few.
-        """
+        """About how long the bounds at every threshold take on one core; a fifth of the rows are corners."""
         return self.threshold_s * replays * rows / 5 if isinstance(self.selection, Bonferroni | AsPublished) else 0.0
 
     def find(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0, parts: Sequence[Any] = ()) -> Bound:

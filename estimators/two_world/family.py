@@ -20,8 +20,7 @@ from dpaudit.estimators.arguments import require_one_of
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Series, Validity
 from dpaudit.estimators.scores import ScoreEstimator, Scores
-from dpaudit.estimators.two_world.rate_region import RateRegions
-from dpaudit.estimators.two_world.two_sample import Band, TwoSampleTally
+from dpaudit.estimators.two_world.two_sample import Band, RateRegions, TwoSampleTally
 from dpaudit.registry import register
 
 STEPS = 14  # halvings of the search for the member; the end that the data reject is taken

@@ -19,8 +19,7 @@ from dpaudit.estimators.two_world.bands import (
     upper_rates,
     upper_rates_at,
 )
-from dpaudit.estimators.two_world.rate_region import RateRegions, epsilon_of_rates
-from dpaudit.estimators.two_world.two_sample import Band
+from dpaudit.estimators.two_world.two_sample import Band, RateRegions, epsilon_of_rates
 
 
 def staying_probability_twin(limits: list[Fraction]) -> Fraction:

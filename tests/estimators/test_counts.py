@@ -30,7 +30,7 @@ from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
 from dpaudit.estimators.proportions.multinomial import Multinomial, Proportion
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.estimators.two_world.confusion_tables import Bayesian, BayesianPosterior
-from dpaudit.estimators.two_world.ratio_tables import KatzLog, Ratio
+from dpaudit.estimators.two_world.ratio import KatzLog, Ratio
 from dpaudit.registry import catalogue, load
 
 

@@ -21,7 +21,7 @@ from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Bonferroni, Fixed, Grid, SimultaneousBand, Split
 from dpaudit.estimators.two_world.confusion_tables import ClopperPearson
 from dpaudit.estimators.two_world.fair_coins import TwoSamples
-from dpaudit.estimators.two_world.ratio_tables import KatzLog
+from dpaudit.estimators.two_world.ratio import KatzLog
 from dpaudit.estimators.two_world.two_sample import Band
 from tests.nightly import nightly_games
 

@@ -15,14 +15,12 @@ from scipy import special, stats
 from dpaudit.claims import ApproximateDP, GaussianDP, PrivacyCurve, PureDP, SubsampledGaussian
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.one_run.counts_against_curve import most_allowed, tangents
 from dpaudit.estimators.one_run.f_dp import f_dp_p_value
-from dpaudit.estimators.one_run.signed_scores import OneRun
+from dpaudit.estimators.one_run.signed_scores import OneRun, most_allowed, tangents
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Split
 from dpaudit.estimators.two_world.fair_coins import FairCoins, GuessAccuracy
-from dpaudit.estimators.two_world.rate_region import RateRegions
-from dpaudit.estimators.two_world.two_sample import Band
+from dpaudit.estimators.two_world.two_sample import Band, RateRegions
 
 ERROR = 0.05
 Attack = Callable[[np.random.Generator], Scores]

@@ -22,7 +22,7 @@ from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import AsPublished, Fixed, Grid, SimultaneousBand, Split
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.estimators.two_world.confusion_tables import Bayesian, ClopperPearson, Jeffreys
-from dpaudit.estimators.two_world.ratio_tables import KatzLog
+from dpaudit.estimators.two_world.ratio import KatzLog
 from dpaudit.estimators.two_world.two_sample import Band, TwoSampleEstimator, epsilon_of_rates, roc_corners
 from dpaudit.registry import catalogue, load
 from dpaudit.testing import check_estimator
