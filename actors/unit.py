@@ -15,8 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 import dpaudit
-from dpaudit.actors.fingerprint import UserCode, fingerprint, one_reading
-from dpaudit.actors.sources import packages_behind
+from dpaudit.actors.fingerprint import UserCode, fingerprint, one_reading, packages_behind
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 

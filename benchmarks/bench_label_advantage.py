@@ -10,7 +10,7 @@ import numpy as np
 
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.advantages.utility import Utility, measure_utility
+from dpaudit.engine.games.advantages.game import Utility, measure_utility
 from dpaudit.estimators.label_reconstruction.advantage import llp_geometric_posterior, llp_posterior
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions

@@ -21,7 +21,7 @@ from dpaudit.actors.work import Work, unit
 from dpaudit.cluster.session import ray_session
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.games.two_world.work import train_shadows
-from dpaudit.engine.planning.counting import counting
+from dpaudit.engine.planning.plan import counting
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.estimators.two_world.confusion_tables import Bayesian, ClopperPearson, Jeffreys
 from dpaudit.estimators.two_world.two_sample import Band

@@ -20,7 +20,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 
 from dpaudit.errors import printable_lines
-from dpaudit.estimators.chart import GRID, INK, QUIET, Axis, Band, Bars, Chart, Heat, Line, Mark, Panel, Rule, Words
+from dpaudit.estimators.chart import INK, QUIET, Axis, Band, Bars, Chart, Heat, Line, Mark, Panel, Rule, Words
 from dpaudit.plain_files import write_whole
 
 STYLE: dict[Any, Any] = {
@@ -31,7 +31,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.color": GRID,
+    "grid.color": "#d9dee4",
     "grid.linewidth": 0.6,
     "text.color": INK,
     "xtick.color": "#52606d",

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-INK, MEMBER, OTHER, CLAIM, GRID = "#1f2933", "#c2410c", "#2563a8", "#15803d", "#d9dee4"
+INK, MEMBER, OTHER, CLAIM = "#1f2933", "#c2410c", "#2563a8", "#15803d"
 QUIET = "#9aa5b1"
 COLOURS = (OTHER, MEMBER, "#7c3aed", "#111827", "#0e7490", "#be185d", "#a16207", "#65a30d")
 """Of what has no colour by its meaning, in turn."""

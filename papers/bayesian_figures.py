@@ -106,7 +106,7 @@ def _written(options: Options, name: str, table: pa.Table, figure: Figure) -> tu
 def _draw_ends(table: pa.Table, needed: dict[str, int]) -> Figure:
     figure, axes = style.canvas(7.2, 4.2)
     truth = math.log((1 - DELTA - ERROR_RATE) / ERROR_RATE)
-    axes.axhspan(truth - WITHIN, truth + WITHIN, color=chart.GRID, alpha=0.6, label=f"±{WITHIN} about {truth:.3f}")
+    axes.axhspan(truth - WITHIN, truth + WITHIN, color="#d9dee4", alpha=0.6, label=f"±{WITHIN} about {truth:.3f}")
     for method in METHODS:
         axes.plot(table["samples"], table[f"{method} lower"], color=COLOURS[method], label=method)
         axes.plot(table["samples"], table[f"{method} upper"], color=COLOURS[method])

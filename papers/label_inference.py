@@ -24,8 +24,7 @@ from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.drawn_priors import BetaPriors, OwnPriors
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.advantages.game import LabelAdvantage
-from dpaudit.engine.games.advantages.utility import Utility
+from dpaudit.engine.games.advantages.game import LabelAdvantage, Utility
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
 from dpaudit.engine.games.proxies.model import TruePosterior
 from dpaudit.engine.reading.comparison import Study, studies

@@ -252,10 +252,10 @@ HOW = {
 """Ways to import a module; each is planted for each rule about who imports whom."""
 PLANTED = [
     # rule, importing module, imported module
-    ("order of dpaudit", "dpaudit.mechanisms.ranges", "dpaudit.engine.run.lease"),
+    ("order of dpaudit", "dpaudit.mechanisms.ranges", "dpaudit.engine.run.run_folder"),
     ("order of dpaudit", "dpaudit.mechanisms.ranges", "dpaudit.estimators.bound"),
     ("order of dpaudit", "dpaudit.estimators.bound", "dpaudit.mechanisms.ranges"),
-    ("order of dpaudit", "dpaudit.actors.storage.store", "dpaudit.engine.run.lease"),
+    ("order of dpaudit", "dpaudit.actors.storage.store", "dpaudit.engine.run.run_folder"),
     ("order of dpaudit", "dpaudit.actors.storage.store", "dpaudit.estimators.bound"),
     ("order of dpaudit", "dpaudit.actors.storage.store", "dpaudit.cluster.session"),
     ("order of dpaudit", "dpaudit.cluster.manifests", "dpaudit.actors.storage.store"),

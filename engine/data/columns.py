@@ -76,7 +76,7 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind))
 
 
-def is_number(kind: pa.DataType) -> bool:
+def is_numeric(kind: pa.DataType) -> bool:
     """Whole, floating or decimal numbers."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 

@@ -10,7 +10,7 @@ import pyarrow.parquet
 
 from dpaudit.actors.storage.bounded_parquet import bytes_of_rows
 from dpaudit.consent import PATH
-from dpaudit.engine.data.columns import Column, check_names, examples_of, is_number, is_text, plain, typed
+from dpaudit.engine.data.columns import Column, check_names, examples_of, is_numeric, is_text, plain, typed
 from dpaudit.engine.data.files import existing_file, fault
 from dpaudit.errors import DataError, require, shortened
 from dpaudit.mechanisms.examples import Examples
@@ -90,5 +90,5 @@ class Parquet:
         check_names(schema.names, label=self.label, named=named, path=path)
         for column in schema:
             kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-            if column.name not in self.drop and not (is_text(kind) or is_number(kind)):
+            if column.name not in self.drop and not (is_text(kind) or is_numeric(kind)):
                 raise fault(path, f"must be numbers or text, got {kind}", column=column.name, do="name it in `drop`")

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dpaudit.actors.storage.bounded_parquet import read_bounded, require_unpacks
-from dpaudit.engine.data.given_rows import column, frame, require_one_index
+from dpaudit.engine.data.in_memory import column, frame, require_one_index
 from dpaudit.errors import AuditError, DataError
 
 STANDARD_INPUT = "-"

@@ -170,7 +170,7 @@ def _call(mechanism: Any, compute: Compute) -> Callable[[Examples, Seed], Any]:
     from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor  # most audits have none
 
     if isinstance(mechanism, AnsweringPredictor | VotingPredictor):
-        from dpaudit.engine.games.predictions.work import answers_of
+        from dpaudit.engine.games.predictions.game import answers_of
 
         return lambda data, seed: answers_of(mechanism, data, data.features[:ROWS], seed, compute)
     if isinstance(mechanism, SampledLearner | SummarisedLearner):

@@ -22,8 +22,7 @@ from dpaudit.actors.work import Outcome, beside, value_of
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.engine.games.protocol import Reading
 from dpaudit.engine.planning.asked_twice import Memory
-from dpaudit.engine.planning.counting import WORTH_S, bound_seconds, control_estimator
-from dpaudit.engine.planning.plan import Plan, PlannedAudit
+from dpaudit.engine.planning.plan import WORTH_S, Plan, PlannedAudit, bound_seconds, control_estimator
 from dpaudit.engine.planning.power import ceiling_bound
 from dpaudit.engine.reading.detectable import MAX_ROWS, detectable_factor
 from dpaudit.engine.reading.joint import refutes

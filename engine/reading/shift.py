@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from dpaudit.claims import PrivacyCurve
-from dpaudit.engine.planning.counting import control_estimator
+from dpaudit.engine.planning.plan import control_estimator
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.right_guesses import OneRunTally

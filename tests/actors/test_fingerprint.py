@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpaudit.actors import sources, unit
+from dpaudit.actors import fingerprint as reading
+from dpaudit.actors import unit
 from dpaudit.actors.fingerprint import Fingerprint, fingerprint, one_reading
 
 FILES = {
@@ -122,7 +123,7 @@ def test_a_module_elsewhere_counts_where_it_is_imported(write: Callable[[str, st
 def test_a_folder_too_large_to_be_read_is_never_reused(
     write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "MAX_FILES", len(FILES) - 1)
+    monkeypatch.setattr(reading, "MAX_FILES", len(FILES) - 1)
     (own,) = mechanism().own
     assert own.unseen == ("the folder of module owner holds more than 7 files of code",)
 
@@ -168,16 +169,16 @@ def test_a_file_edited_under_a_running_process_is_not_reused(write: Callable[[st
 def test_versions_of_installed_packages_count(write: Callable[[str, str], None], monkeypatch: Any) -> None:
     write("owner/helpers.py", "import catboost\n" + FILES["owner/helpers.py"])
     before = mechanism()
-    monkeypatch.setattr(sources, "_version", lambda distribution: "another" if distribution == "catboost" else "same")
+    monkeypatch.setattr(reading, "_version", lambda distribution: "another" if distribution == "catboost" else "same")
     changed = mechanism()
-    monkeypatch.setattr(sources, "_version", lambda distribution: "same")
+    monkeypatch.setattr(reading, "_version", lambda distribution: "same")
     assert len({before.digest, changed.digest, mechanism().digest}) == 3
 
 
 def test_versions_behind_the_models_that_come_along_count(monkeypatch: pytest.MonkeyPatch) -> None:
     before = unit._hash_of_sources.__wrapped__()
-    known = sources._version
-    monkeypatch.setattr(sources, "_version", lambda name: "another" if name == "catboost" else known(name))
+    known = reading._version
+    monkeypatch.setattr(reading, "_version", lambda name: "another" if name == "catboost" else known(name))
     assert unit._hash_of_sources.__wrapped__() != before
 
 
@@ -347,8 +348,8 @@ def test_values_that_contain_themselves_are_read() -> None:
 
 def test_each_class_is_read_once_a_plan(write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    content = sources.read_module
-    monkeypatch.setattr(sources, "read_module", lambda name: (read.append(name), content(name))[1])
+    content = reading.read_module
+    monkeypatch.setattr(reading, "read_module", lambda name: (read.append(name), content(name))[1])
     made = importlib.import_module("owner.mechanism").Mechanism
     with one_reading():
         assert len({fingerprint((made(), number)).digest for number in range(500)}) == 500

@@ -39,7 +39,7 @@ def test_what_is_no_source_does_not_count(tmp_path: Path) -> None:
     assert hash_of_sources(package) == before
 
 
-@pytest.mark.parametrize("name", ["engine/planning/plan.py", "engine/planning/counting.py", "engine/data/partition.py"])
+@pytest.mark.parametrize("name", ["engine/planning/plan.py", "engine/planning/power.py", "engine/data/partition.py"])
 def test_files_that_were_left_out_once_are_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negating every score in one of these left keys and version as they were."""
     read: list[Path] = []

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from dpaudit.actors import sources
+from dpaudit.actors import fingerprint
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.work import Call, Outcome, Work, beside, inlined, unit, value_of
@@ -162,13 +162,13 @@ def test_what_is_no_unit_is_refused() -> None:
 def test_code_is_read_once_however_many_units_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading it for each unit took 82 s for 20,000 of them."""
     read: list[str] = []
-    content = sources.read_module
+    content = fingerprint.read_module
 
-    def noted(name: str) -> sources.Sources:
+    def noted(name: str) -> fingerprint.Sources:
         read.append(name)
         return content(name)
 
-    monkeypatch.setattr(sources, "read_module", noted)
+    monkeypatch.setattr(fingerprint, "read_module", noted)
     work = Work()
     work.add(total, KeepsEverything(), label="", resources=ONE)
     first = list(read)

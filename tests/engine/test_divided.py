@@ -17,9 +17,8 @@ from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode, encode
 from dpaudit.actors.work import Work, call_of, unit
 from dpaudit.engine.games.neighbours import game as neighbours
-from dpaudit.engine.planning import counting
-from dpaudit.engine.planning.counting import bound_replays, bound_thresholds
-from dpaudit.engine.planning.plan import PlannedAudit, make_plan
+from dpaudit.engine.planning import plan
+from dpaudit.engine.planning.plan import PlannedAudit, bound_replays, bound_thresholds, make_plan
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
@@ -150,15 +149,15 @@ def test_a_run_gives_the_same_bounds_and_goes_on_with_its_parts(
 ) -> None:
     audit(load_spec(SPEC), output=tmp_path / "whole", quiet=True)
     assert not any(entry.bounds for entry in make_plan(load_spec(SPEC)).audits), "the driver is as quick"
-    monkeypatch.setattr(counting, "WORTH_S", 0.0)
-    monkeypatch.setattr(counting, "PART_S", 1e-4)
+    monkeypatch.setattr(plan, "WORTH_S", 0.0)
+    monkeypatch.setattr(plan, "PART_S", 1e-4)
     monkeypatch.setattr(neighbours, "JUDGED_APART", 0)
     first = audit(load_spec(SPEC), output=tmp_path / "divided", quiet=True)
     parts = [unit for entry in make_plan(load_spec(SPEC)).audits for unit in entry.bounds]
     assert {unit.does for unit in parts} == {"bound_replays", "bound_thresholds"}
     assert len(parts) > 3
     labels = make_plan(load_spec(SPEC)).table()["label"].to_pylist()
-    assert sum("worth of candidate" in label for label in labels) == 2
+    assert sum("worth of candidate" in label for label in labels) == 4, "two of them without noise"
     assert bounds(tmp_path / "divided") == bounds(tmp_path / "whole")
 
     lost = parts[-1].key

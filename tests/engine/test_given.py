@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import dpaudit
-from dpaudit.engine.data.given_rows import column, frame, matrix
+from dpaudit.engine.data.in_memory import column, frame, matrix
 from dpaudit.engine.spec.build import build
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, shortened
 from dpaudit.given import argument, path, require_words

@@ -11,8 +11,7 @@ import pytest
 from dpaudit.actors.unit import Inputs
 from dpaudit.engine.data.drawn_priors import BetaPriors, OnePrior, OwnPriors
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.advantages.game import members_by_size
-from dpaudit.engine.games.advantages.utility import Utility, auc, padded
+from dpaudit.engine.games.advantages.game import Utility, auc, members_by_size, padded
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.comparison import studies

@@ -38,13 +38,13 @@ from dpaudit.engine.games.predictions.answer_laws import (
     torch_counts,
 )
 from dpaudit.engine.games.predictions.answer_set import AnswerSet, chosen_set
+from dpaudit.engine.games.predictions.game import whole_numbers
 from dpaudit.engine.games.predictions.knn_adversaries import (
     PoisNatQBestTest,
     PoisNatQBestTrain,
     PoisNatQEmbedding,
     expected_hits,
 )
-from dpaudit.engine.games.predictions.work import whole_numbers
 from dpaudit.engine.spec.check import CheckRequest, check_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.answered_queries import AnsweredQuery

@@ -23,8 +23,7 @@ from dpaudit.engine.cli.main import main
 from dpaudit.engine.run import driver
 from dpaudit.engine.run.driver import report_again, resume
 from dpaudit.engine.run.forecast import times_of_run
-from dpaudit.engine.run.lease import lease
-from dpaudit.engine.run.run_folder import Record
+from dpaudit.engine.run.run_folder import Record, lease
 from dpaudit.engine.run.watching import run_status
 from dpaudit.errors import RunError, SpecError
 from tests.waiting import HANGS_S
@@ -192,7 +191,7 @@ def test_a_strangers_folder_runs_their_code_only_when_asked_to(tmp_path: Path, m
 def test_a_second_driver_says_who_holds_the_folder(tmp_path: Path) -> None:
     run(tmp_path)
     before = contents(tmp_path)
-    holding = "import sys, time; from pathlib import Path; from dpaudit.engine.run.lease import lease\n"
+    holding = "import sys, time; from pathlib import Path; from dpaudit.engine.run.run_folder import lease\n"
     holding += f"with lease(Path({str(tmp_path)!r})): print('held', flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", holding], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
@@ -213,7 +212,7 @@ def test_a_driver_on_another_machine_holds_the_folder_while_its_lease_is_touched
     path = tmp_path / ".lease"
     path.write_text(json.dumps({"pid": 1, "host": "elsewhere", "boot": "x"}))
     with monkeypatch.context() as patch:
-        patch.setattr("dpaudit.engine.run.lease.STALE_S", HANGS_S)
+        patch.setattr("dpaudit.engine.run.run_folder.STALE_S", HANGS_S)
         with pytest.raises(RunError, match="is being written by process 1 on elsewhere"), lease(tmp_path):
             pass
     for beaten in (0, 4_102_444_800, 10**10):  # nobody who lives is ahead of the clock

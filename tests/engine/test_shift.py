@@ -21,8 +21,7 @@ from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.attacks import LabelInferenceScore
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.proxies.model import Predictor, TruePosterior
-from dpaudit.engine.planning.counting import control_estimator
-from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.planning.plan import control_estimator, make_plan
 from dpaudit.engine.reading.shift import advantage_limits, shift_control
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.errors import InputError

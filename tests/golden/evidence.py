@@ -7,8 +7,7 @@ from typing import Any
 
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
-from dpaudit.engine.planning.counting import control_estimator
-from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.planning.plan import control_estimator, make_plan
 from dpaudit.engine.spec.audit_spec import AuditSpec
 
 

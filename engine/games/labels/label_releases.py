@@ -147,11 +147,6 @@ def guessed(
     return attack.score(view), asked.truth[at_stake]
 
 
-def noise_of(released: Ints, planted: Ints, classes: int) -> Ints:
-    """Released minus planted label, modulo K; what is no label stays as it is."""
-    return np.where(released < classes, (released - planted) % classes, released)
-
-
 def hidden_half(planted: Ints, rng: np.random.Generator, *, at_stake: int | None = None) -> tuple[Ints, Ints]:
     """The labels of a random half of the rows, the others hidden, and the rows whose labels are hidden; shape (n,).
 

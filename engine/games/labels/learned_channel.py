@@ -22,7 +22,6 @@ from dpaudit.engine.games.labels.label_releases import (
     ChannelView,
     LabelReleases,
     hidden_half,
-    noise_of,
 )
 from dpaudit.registry import register
 
@@ -353,3 +352,8 @@ def _believed(counts: Floats, weight: float, prior: Floats, *, together: bool = 
     evidence = own + gammaln(weight) - gammaln(weight + total)
     belief = expit((evidence.sum() if together else evidence) + np.log(RARELY))
     return np.asarray(belief * _shares(counts, weight, prior) + (1 - belief) * prior)
+
+
+def noise_of(released: Ints, planted: Ints, classes: int) -> Ints:
+    """Released minus planted label, modulo K; what is no label stays as it is."""
+    return np.where(released < classes, (released - planted) % classes, released)

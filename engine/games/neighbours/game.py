@@ -34,7 +34,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     fitted,
 )
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
-from dpaudit.engine.games.neighbours.summaries import SAMPLED, SUMMARISED, Samples, Trainings, sample_summaries, sampled
+from dpaudit.engine.games.neighbours.summaries import Samples, Trainings, sample_summaries, sampled
 from dpaudit.engine.games.protocol import (
     LEARNERS,
     NOISELESS_TRIALS,
@@ -55,7 +55,11 @@ from dpaudit.mechanisms.adapters.own_training import OwnTraining
 from dpaudit.mechanisms.adapters.scikit_learn import SklearnClassifier
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.protocols import SampledLearner, SummarisedLearner
 from dpaudit.registry import register
+
+SAMPLED = Capability(SampledLearner, "learners drawn in bulk (with methods `claim` and `sample_summaries`)")
+SUMMARISED = Capability(SummarisedLearner, "learners summed up as vectors (with methods `claim` and `summarise`)")
 
 Scale = Literal["box", "ball", "none"]
 MAX_CATEGORIES = 100

@@ -13,14 +13,11 @@ from dpaudit.actors.audited.signals import OutOfTime, from_outside, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
-from dpaudit.engine.games.protocol import Capability
 from dpaudit.engine.games.trials import TrainingRun, train_runs
 from dpaudit.errors import shortened
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.protocols import LogitModel, SampledLearner, SummarisedLearner
 
-SAMPLED = Capability(SampledLearner, "learners drawn in bulk (with methods `claim` and `sample_summaries`)")
-SUMMARISED = Capability(SummarisedLearner, "learners summed up as vectors (with methods `claim` and `summarise`)")
 SMALLEST_PROBABILITY = 1e-45
 LARGEST = float(np.finfo(np.float32).max)
 """Of the numbers that are kept."""

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-
-from dpaudit.errors import require
-from dpaudit.mechanisms.examples import Examples
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,24 +89,3 @@ class ReleaseView(CanaryView):
 
     release: LabelRelease  # the released labels themselves
     shows: ClassVar[str] = "the labels a label mechanism released"
-
-
-Answers = Predictions | LabelRelease
-"""What the mechanism says of each of n points: a learner's model, or a label mechanism."""
-
-
-def checked_release(released: Any, train: Examples, mechanism: str) -> LabelRelease:
-    labels = np.asarray(released)
-    require(
-        labels.shape == train.labels.shape and np.issubdtype(labels.dtype, np.integer),
-        f"{mechanism}.release must give one integer label for each of {len(train)} examples",
-        shape=labels.shape,
-        type=labels.dtype,
-    )
-    require(
-        bool((labels >= 0).all() and (labels < train.classes).all()),
-        f"{mechanism}.release must give labels in 0..{train.classes - 1}",
-        lowest=labels.min(),
-        highest=labels.max(),
-    )
-    return LabelRelease(labels.astype(np.int64), train.classes)

@@ -12,7 +12,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, inlined, unit
 from dpaudit.engine.data.partition import shared_name
-from dpaudit.engine.games.one_run.answers import Answers, LabelRelease, Predictions, checked_release
+from dpaudit.engine.games.one_run.answers import LabelRelease, Predictions
 from dpaudit.engine.games.one_run.game import OneRunGame, play_replays
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Replayed, Reveal
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, Played, Setting, require_units
@@ -23,6 +23,8 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, own_features
 from dpaudit.mechanisms.protocols import Model
 
+Answers = Predictions | LabelRelease
+"""What the mechanism says of each of n points: a learner's model, or a label mechanism."""
 CONTROL_REPLAYS = 20
 """Replays on held-out rows at most: their median moves little beyond that."""
 CEILING_REPLAYS = 20
@@ -406,3 +408,20 @@ def cumulative(probabilities: NDArray[np.float32]) -> NDArray[np.float64]:
     """Cumulative class probabilities of each row, the last one 1; shape (n, classes)."""
     sums = np.cumsum(probabilities, axis=1, dtype=np.float64)
     return sums / sums[:, -1:]
+
+
+def checked_release(released: Any, train: Examples, mechanism: str) -> LabelRelease:
+    labels = np.asarray(released)
+    require(
+        labels.shape == train.labels.shape and np.issubdtype(labels.dtype, np.integer),
+        f"{mechanism}.release must give one integer label for each of {len(train)} examples",
+        shape=labels.shape,
+        type=labels.dtype,
+    )
+    require(
+        bool((labels >= 0).all() and (labels < train.classes).all()),
+        f"{mechanism}.release must give labels in 0..{train.classes - 1}",
+        lowest=labels.min(),
+        highest=labels.max(),
+    )
+    return LabelRelease(labels.astype(np.int64), train.classes)

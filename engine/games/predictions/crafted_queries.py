@@ -22,8 +22,7 @@ from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, PrivacyCurve, Relation, claim_under
 from dpaudit.engine.games.predictions.answer_set import AnswerView
 from dpaudit.engine.games.predictions.decisive_data import DecisivePair, pairs
-from dpaudit.engine.games.predictions.game import ANSWERING, VOTING
-from dpaudit.engine.games.predictions.work import answers_of
+from dpaudit.engine.games.predictions.game import ANSWERING, VOTING, answers_of
 from dpaudit.engine.games.protocol import NOISELESS_TRIALS, CheckTest, Fits, Played, Setting
 from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading
 from dpaudit.errors import InputError, RunError, require, shortened

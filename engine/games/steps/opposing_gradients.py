@@ -23,7 +23,7 @@ from dpaudit.actors.unit import Resources
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, require_units
-from dpaudit.engine.games.steps.crowd_likelihood import CrowdSearch, CrowdSteps, CrowdView, Flags, told
+from dpaudit.engine.games.steps.crowd_likelihood import CrowdSearch, CrowdSteps, CrowdView, told
 from dpaudit.engine.games.trials import (
     MAX_TRIALS,
     ExampleGradients,
@@ -220,8 +220,8 @@ class CrowdTrainings:
     """Trainings on a crowd."""
 
     number: NDArray[np.int64] = field(metadata={"stored": "int32"})  # of each, shape (T,)
-    truth: Flags  # which had the canary, shape (T,)
-    failed: Flags  # which left nothing to look at, shape (T,)
+    truth: NDArray[np.bool_]  # which had the canary, shape (T,)
+    failed: NDArray[np.bool_]  # which left nothing to look at, shape (T,)
     size: int  # records of the crowd
     steps: CrowdSteps  # what was seen of all of them
 
