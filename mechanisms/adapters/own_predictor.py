@@ -104,8 +104,13 @@ def _rows(queries: Features) -> list[Any]:
 def from_predictor(
     predictor: Callable[..., Any], claim: Claim | None = None, *, sigma: float | None = None, **parameters: Any
 ) -> OwnPredictor:
-    """A private predictor of one's own for an audit: `claim` is what one answer promises; see `OwnPredictor`.
+    """A private predictor of one's own for an audit; see `OwnPredictor`.
 
+    Args:
+        predictor: A class with `answer(query, data, rng)`, or with `votes(queries, data, rng)`.
+        claim: What one answer promises.
+        sigma: Noise that is added to votes.
+        parameters: Keyword arguments it is made with.
     Raises: InputError when it has not the method, or cannot be sent to a worker.
     """
     return OwnPredictor(predictor, parameters, claim, sigma)

@@ -146,7 +146,11 @@ def from_torch(module: Any, train: Callable[..., Any], claim: Claim | None = Non
     """A torch module and one's own training loop for an audit; see `OwnTorch`.
 
     Args:
-        module: A class or function that makes it anew for each fit; or a module, whose weights each fit starts from.
+        module: A class or function that makes it, with fresh weights for each fit; or a module, whose weights each fit
+            starts from.
+        train: `train(module, X, y, seed)`, in place; it may give another module back.
+        claim: What it promises, where it is the mechanism.
+        parameters: Keyword arguments of `module`.
     Raises: InputError when these cannot be called so, or not be sent to a worker.
     """
     import torch
@@ -250,7 +254,9 @@ def from_opacus(
     """A training with Opacus for an audit, with the claim its privacy engine's accountant states; see `OwnOpacus`.
 
     Args:
+        train: `train(X, y, seed)`, gives the trained module and its PrivacyEngine.
         engine: The engine of a run of it: epsilon is taken from its accountant, rounded up to 4 digits.
+        delta: At which delta, in (0, 1).
         epsilon: The claim in nats, instead of an engine. With neither, `claim="accountant"` beside the mechanism takes
             what the accountant says of a training on as many rows as the audit's trainings have.
     Raises: InputError when these are no such things.

@@ -93,6 +93,10 @@ def _rows(features: Features, categorical: tuple[str, ...]) -> Any:
 def from_callable(train: Callable[..., Any], claim: Claim | None = None, **parameters: Any) -> OwnTraining:
     """A training function `train(X, y, seed)` for an audit; see `OwnTraining`.
 
+    Args:
+        train: Gives something with `predict_proba(X)`, or a function from X to probabilities.
+        claim: What it promises, where it is the mechanism.
+        parameters: Keyword arguments it is called with besides.
     Raises: InputError when it cannot be called so, or not be sent to a worker.
     """
     return OwnTraining(train, parameters, claim)
@@ -120,6 +124,10 @@ class OwnSummary(_OwnFunction):
 def from_summary(train: Callable[..., Any], claim: Claim | None = None, **parameters: Any) -> OwnSummary:
     """A function `train(X, y, seed) -> vector` for an audit; see `OwnSummary`.
 
+    Args:
+        train: Trains, and gives a vector of numbers.
+        claim: What it promises.
+        parameters: Keyword arguments it is called with besides.
     Raises: InputError when it cannot be called so, or not be sent to a worker.
     """
     return OwnSummary(train, parameters, claim)
@@ -180,8 +188,11 @@ class OwnSteps:
 def from_steps(train: Callable[..., Any], *, noise_multiplier: float, steps: int, **stated: Any) -> OwnSteps:
     """A loop of DP-SGD `train(X, y, seed, canary)` for an audit step by step; see `OwnSteps`.
 
-    `stated` are clip, sample_rate, divisor and delta.
-
+    Args:
+        train: Lets the canary into its steps and shows each one's noisy gradient.
+        noise_multiplier: Standard deviation of the noise on a sum over the clip, > 0.
+        steps: How many there are, >= 1.
+        stated: clip, sample_rate, divisor, delta.
     Raises: InputError when it cannot be called so, or not be sent to a worker.
     """
     return OwnSteps(train, noise_multiplier, steps, **stated)

@@ -287,6 +287,7 @@ def from_sklearn(
         estimator: An unfitted classifier with `predict_proba`, or its class. It is not changed, and its `random_state`
             is not used: seeds come from the plan.
         claim: What it promises, where it is the mechanism: `Claim(inf)` for an ordinary one.
+        categories: How it takes categorical columns, see `SklearnClassifier`.
     Raises: InputError when it is no such classifier.
     """
     if isinstance(estimator, type):
