@@ -651,7 +651,7 @@ BANK: dict[str, Case] = {
     "groups-then-classes": _case(GroupsThenClasses, None),
     "own-label-among-the-others": _case(OwnLabelAmongTheOthers, math.log1p(10 * math.e / 9)),
     "ordered-classes": _case(OrderedClasses, 9.0),
-    "small-sets-thrice": _case(SmallSetsThrice, 3.0),
+    "small-sets-thrice": _case(SmallSetsThrice, 3.0, missed="seen, and not confirmed: UNDECIDED"),
     "seeded-by-size": _case(SeededBySize),
     "drawn-until-useful": _case(DrawnUntilUseful, None),
 }
