@@ -60,7 +60,7 @@ def code_of(
     if arguments is not None:
         try:
             inspect.signature(code).bind(*arguments, **dict.fromkeys(parameters))
-        except TypeError as err:
+        except (TypeError, ValueError) as err:  # some built-in classes have no signature
             wanted = ", ".join([*arguments, *(f"{name}=" for name in parameters)])
             raise InputError(f"{field} must take ({wanted}): {location(code)} does not, {err}") from err
     try:

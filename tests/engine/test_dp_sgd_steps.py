@@ -284,6 +284,8 @@ def test_a_training_shows_the_steps_it_states() -> None:
 def test_ones_own_loop_is_checked_before_it_runs() -> None:
     with pytest.raises(InputError, match=r"must take \(X, y, seed, canary\)"):
         OwnSteps(lambda X, y: None, 1.0, 1)
+    with pytest.raises(InputError, match=r"must take \(X, y, seed, canary\).* no signature"):
+        OwnSteps(dict, 1.0, 1)
     with pytest.raises(InputError, match="noise_multiplier must be > 0"):
         OwnSteps(noisy_loop, 0.0, 1)
     with pytest.raises(InputError, match="at least one step"):
