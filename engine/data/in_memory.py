@@ -428,9 +428,9 @@ def _column(values: Any) -> pa.Array | pa.ChunkedArray | None:
 
 def _native(values: Any) -> pa.Array:
     """Arrow's array of one of NumPy or pandas, its masked values null."""
-    if isinstance(values, np.ndarray):
-        return pa.array(values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("=")))
-    return pa.array(values, from_pandas=True)
+    if not getattr(values.dtype, "isnative", True):
+        values = values.astype(values.dtype.newbyteorder("="))
+    return pa.array(values) if isinstance(values, np.ndarray) else pa.array(values, from_pandas=True)
 
 
 def _listed(values: Sequence[Any]) -> pa.Array:

@@ -244,3 +244,8 @@ def test_what_has_no_end_is_no_list_of_values() -> None:
 def test_looking_at_arguments_imports_nothing_heavy() -> None:
     code = "import sys, dpaudit, dpaudit.given; print({'numpy', 'pandas', 'pyarrow', 'scipy'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+def test_numbers_of_the_other_byte_order_are_numbers() -> None:
+    for values in (np.array([1.0, 2.0], ">f4"), pd.Series(np.array([1.0, 2.0], ">f4"))):
+        assert column("age", values).to_pylist() == [1.0, 2.0]
