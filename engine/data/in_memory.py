@@ -428,7 +428,7 @@ def _column(values: Any) -> pa.Array | pa.ChunkedArray | None:
 
 def _native(values: Any) -> pa.Array:
     """Arrow's array of one of NumPy or pandas, its masked values null."""
-    if not getattr(values.dtype, "isnative", True):
+    if isinstance(values.dtype, np.dtype) and not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     return pa.array(values) if isinstance(values, np.ndarray) else pa.array(values, from_pandas=True)
 
