@@ -178,7 +178,8 @@ def figure_3(options: Options) -> Made:
         f"tp 65, fp 25, tn 75, fn 35 at delta {EXAMPLE_DELTA:g}: 95 % Bayesian ({joint[0]:.3f}, {joint[1]:.3f}), "
         f"Jeffreys ({corners[0]:.3f}, {corners[1]:.3f}); the paper (0.522, 1.268) and (0.321, 1.456)",
         *(
-            f"  posterior mass of {name}: {mass:.1%}" + (f" (the paper {printed[name]:.1%})" if name in printed else "")
+            f"  posterior mass of {name}: {mass:.1%}"
+            + (f" (the paper {printed[name]:.1%}, Clopper-Pearson's)" if name in printed else "")
             for name, mass in masses.items()
         ),
     ]
