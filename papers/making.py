@@ -13,7 +13,7 @@ from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.errors import SpecError
 
 Scale = Literal["small", "paper"]
-IN_PARTS = ("ml-audit figure-2",)
+IN_PARTS = ("ml-audit figure-2", "observational-label factors")
 """Those that can be made a part at a time."""
 
 

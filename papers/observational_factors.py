@@ -1,0 +1,172 @@
+"""What moves the bounds of Tables 1 and 2 of arXiv:2511.14084, one factor at a time, and what rows never seen show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from dpaudit.engine.data.bundled import Digits
+from dpaudit.engine.data.criteo import CriteoSynthetic
+from dpaudit.engine.data.images import FashionMnist
+from dpaudit.engine.data.joined import Joined
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.one_run.label_inference import LabelInference
+from dpaudit.engine.games.proxies.model import ModelProxy
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.run.driver import run_plan
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.estimators.bound import format_lower
+from dpaudit.estimators.one_run.signed_scores import OneRun
+from dpaudit.estimators.selection import AsPublished
+from dpaudit.mechanisms.learners.lp_mst import LP1ST
+from dpaudit.mechanisms.learners.non_private import NonPrivate
+from dpaudit.mechanisms.learners.pate import PATE
+from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
+from dpaudit.plain_files import write_whole
+from dpaudit.registry import register
+from papers.criteo_tables import MODEL, PROXY
+from papers.image_tables import SMALL, SMALL_PROXY
+from papers.label_tables import DELTA, REPLAYS
+from papers.making import Made, Options
+
+CLICKS = 100_000
+"""Rows of each day."""
+TEACHERS = 100
+FITTING = Mlp(hidden=(1024,), epochs=40, learning_rate=0.05, schedule="cosine", standardise=True)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One training and its audit.
+
+    Attributes:
+        name: For readers; also that of its run folder.
+        mechanism: What is trained.
+        proxy: How the other labels are drawn.
+        data: Rows for training, for the proxy, and never seen by either.
+        split: Their shares.
+    """
+
+    name: str
+    mechanism: Any
+    proxy: Any
+    data: Any
+    split: Partition
+
+
+@register(
+    "reproduction", "observational-label factors", source="arXiv:2511.14084, Tables 1 and 2, one factor at a time"
+)
+def factors(options: Options) -> Made:
+    """What moves the bounds of tables 1 and 2: fitted labels, rows, early stopping, PATE's queries, the proxy."""
+    settings = [setting for setting in (*_images(options), *_clicks()) if _asked_for(setting.name, options)]
+    options.say(f"Cost: {len(settings)} trainings and their proxies, about 20 minutes of one core with all images.")
+    found = [(setting.name, _played(setting, options)) for setting in settings]
+    text = "\n".join(
+        [
+            "| setting | as published | valid bound | rows never seen | beyond those |",
+            "| --- | ---: | ---: | ---: | ---: |",
+            *("| " + " | ".join([name, *map(_shown, _numbers(results).values())]) + " |" for name, results in found),
+            "",
+            "Lower bounds on epsilon in nats. Rows never seen: what the best of three distinguishers shows by the same "
+            "game on rows that were not trained on. Beyond those: what is left of the valid bound.",
+        ]
+    )
+    folder = options.output / "factors"
+    table = pa.Table.from_pylist(
+        [{"setting": name, **_numbers(results), **results[1].metrics} for name, results in found]
+    )
+    files = (folder / "factors.md", folder / "factors.csv")
+    write_whole(files[0], lambda file: file.write(text.encode()))
+    write_whole(files[1], lambda file: pacsv.write_csv(table, file))
+    return Made(text, files)
+
+
+def _asked_for(name: str, options: Options) -> bool:
+    return not options.only or any(part in name for part in options.only)
+
+
+def _images(options: Options) -> list[Setting]:
+    """LP-1ST at epsilon 1: the paper's number needs a network that fits the labels it is given."""
+    if options.data is None:
+        few: Any = Digits()
+        many: Any = few
+    else:
+        few, many = FashionMnist(str(options.data), rows=10_000), FashionMnist(str(options.data))
+    split = Partition(target=0.4, reference=0.2, test=0.4)
+    proxy = ModelProxy(SMALL_PROXY)
+    cut = ModelProxy(SmallCnn(epochs=1))
+    return [
+        Setting("images, no privacy", NonPrivate(FITTING), proxy, few, split),
+        Setting("images, no privacy, proxy of one epoch", NonPrivate(FITTING), cut, few, split),
+        Setting("images, LP-1ST, ε = 1, small CNN, 40 epochs", LP1ST(1.0, SMALL), proxy, few, split),
+        Setting("images, LP-1ST, ε = 1, perceptron that fits", LP1ST(1.0, FITTING), proxy, few, split),
+        Setting("images, LP-1ST, ε = 1, perceptron, all rows", LP1ST(1.0, FITTING), proxy, many, split),
+    ]
+
+
+def _clicks() -> list[Setting]:
+    """PATE as described, then with more queries; trees cut by validation rows, then not."""
+    data = Joined(CriteoSynthetic(CLICKS, day=0), CriteoSynthetic(CLICKS, day=1))
+    whole = Partition(reference=0.5, target=0.25, test=0.25, order="given")
+    cut = replace(whole, validation=0.02, target=0.24, test=0.24)
+    proxy = ModelProxy(PROXY)
+    pate: Mapping[int, PATE] = {
+        queries: PATE(math.inf, teachers=TEACHERS, queries=queries, accounting="moments", model=MODEL)
+        for queries in (200, 20_000)
+    }
+    return [
+        Setting("clicks, no privacy", NonPrivate(MODEL), proxy, data, cut),
+        Setting("clicks, no privacy, all 100 trees", NonPrivate(MODEL), proxy, data, whole),
+        Setting("clicks, LP-1ST, ε = 1", LP1ST(1.0, MODEL), proxy, data, cut),
+        Setting("clicks, LP-1ST, ε = 1, all 100 trees", LP1ST(1.0, MODEL), proxy, data, whole),
+        *(Setting(f"clicks, PATE, ε = ∞, {queries:,} queries", pate[queries], proxy, data, cut) for queries in pate),
+    ]
+
+
+def _played(setting: Setting, options: Options) -> tuple[AuditResult, ...]:
+    """The paper's selection, then the valid bound, of one training."""
+    audits = tuple(
+        Audit(
+            mechanism=setting.mechanism,
+            data=setting.data,
+            game=LabelInference(REPLAYS),
+            proxy=setting.proxy,
+            attack="label-inference",
+            estimator=estimator,
+            split=setting.split,
+            name=f"{setting.name}, {selection}",
+        )
+        for selection, estimator in (
+            ("as published", OneRun(DELTA, selection=AsPublished())),
+            ("valid", OneRun(DELTA)),
+        )
+    )
+    run = replace(options.run, keep_scores=False, figures=False)
+    folder: Path = options.output / "runs" / "".join(letter if letter.isalnum() else "-" for letter in setting.name)
+    return run_plan(
+        make_plan(AuditSpec(audits, setting.name, options.seed, run=run)), folder, options.listeners
+    ).results
+
+
+def _numbers(results: tuple[AuditResult, ...]) -> dict[str, float]:
+    published, valid = results
+    control = valid.control
+    assert control is not None
+    return {
+        "as published": published.epsilon,
+        "valid bound": valid.epsilon,
+        "rows never seen": control.epsilon,
+        "beyond those": math.nan if control.beyond is None else control.beyond.lower,
+    }
+
+
+def _shown(value: float) -> str:
+    return format_lower(value, 2)
