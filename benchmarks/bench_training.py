@@ -17,7 +17,7 @@ from torch import nn
 
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
-from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
+from dpaudit.mechanisms.training.private.private_stack import train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.mechanisms.training.train import train_stack

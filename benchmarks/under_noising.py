@@ -26,7 +26,7 @@ from dpaudit import AuditResult, Claim, Relation, Verdict, audit, from_summary
 from dpaudit.engine.spec.build import build
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd, dp_sgd_epsilon
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
+from dpaudit.mechanisms.training.private.private_stack import PrivateStack
 
 EXAMPLES = SPECS.parent
 Run = Callable[[float, int], tuple[Verdict, AuditResult | None]]

@@ -29,7 +29,7 @@ from dpaudit.registry import register
 
 if TYPE_CHECKING:
     from dpaudit.mechanisms.training.network_model import NetworkModel
-    from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
+    from dpaudit.mechanisms.training.private.private_stack import PrivateStack
 
 ORDERS = np.concatenate([np.arange(1.1, 11.0, 0.1), np.arange(11, 64), 2.0 ** np.arange(6, 11)])
 """Renyi orders tried, fractional below 11."""
@@ -147,7 +147,7 @@ class DpSgd(StackTrainer, NoiseByEpsilon):
         return self.fit_stack(features, tasks, classes=classes, compute=compute, observer=observer)
 
     def stack_type(self) -> type[PrivateStack]:
-        from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
+        from dpaudit.mechanisms.training.private.private_stack import PrivateStack
 
         return PrivateStack
 
@@ -161,7 +161,7 @@ class DpSgd(StackTrainer, NoiseByEpsilon):
         self, features: Features, tasks: Sequence[TrainingTask], **settings: Any
     ) -> list[NetworkModel | TrainingError]:
         """One model, or its error, for each task; `settings` as in `train_private_stack`."""
-        from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
+        from dpaudit.mechanisms.training.private.private_stack import train_private_stack
 
         steps, kind = self.private_steps(), self.stack_type()
         return train_private_stack(self.model, steps, features, tasks, stack_type=kind, **settings)

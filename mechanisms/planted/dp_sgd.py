@@ -19,7 +19,7 @@ from dpaudit.registry import register
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-    from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
+    from dpaudit.mechanisms.training.private.private_stack import PrivateStack
 else:
     PrivateStack = object
 
@@ -37,7 +37,7 @@ class PlantedDpSgd(DpSgd):
 
 @cache
 def _with_defect(defect: type) -> type[PrivateStack]:
-    from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack as Honest
+    from dpaudit.mechanisms.training.private.private_stack import PrivateStack as Honest
 
     # Checkpoints of a training are told apart by the name of what trains.
     names = {"__module__": defect.__module__, "__qualname__": defect.__qualname__}

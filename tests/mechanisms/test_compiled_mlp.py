@@ -18,7 +18,7 @@ from dpaudit.mechanisms.training.compute._perceptron_steps import LANES, _tanh, 
 from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.compute.kernels import Alibi, BatchedMlp, CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel
-from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
+from dpaudit.mechanisms.training.private.private_stack import train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import make_kernel

@@ -28,7 +28,7 @@ from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
 from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.parameters import initial
-from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack, poisson_sample, train_private_stack
+from dpaudit.mechanisms.training.private.private_stack import PrivateStack, poisson_sample, train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.registry import catalogue, load

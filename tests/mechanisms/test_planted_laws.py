@@ -32,7 +32,7 @@ from dpaudit.mechanisms.planted.learners import (
     OneDrawPerLabelResponse,
     OneHotLaplaceHalfScale,
 )
-from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
+from dpaudit.mechanisms.training.private.private_stack import PrivateStack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import TrainingTask
 from tests.mechanisms.laws import Cells, departures

@@ -21,7 +21,7 @@ from dpaudit.mechanisms.protocols import Trainer
 from dpaudit.mechanisms.training.compute.kernels import CrossEntropy, Vmapped
 from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
 from dpaudit.mechanisms.training.parameters import initial, layout_of
-from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
+from dpaudit.mechanisms.training.private.private_stack import train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.mechanisms.training.train import single_plan, train_stack
