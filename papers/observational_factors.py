@@ -80,6 +80,7 @@ def factors(options: Options) -> Made:
         ]
     )
     folder = options.output / "factors"
+    folder.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_pylist(
         [{"setting": name, **_numbers(results), **results[1].metrics} for name, results in found]
     )
