@@ -29,16 +29,19 @@ PRIOR = LP1STOutOfDomainPrior(1.0)
 SMALL_PRIOR = LP1STOutOfDomainPrior(1.0, prior_epsilon=0.25, clusters=20)
 SMALL = SmallCnn(epochs=40, learning_rate=0.02, schedule="cosine")
 SMALL_PROXY = SmallCnn(epochs=20, learning_rate=0.03, schedule="cosine", augment="crop", weight_decay=5e-4)
+RESIDUAL = ResNet18(width=16, epochs=30, learning_rate=0.05, batch_size=64, schedule="cosine")
+"""For CIFAR-10 at the small scale: a fourth of ResNet-18's channels, 5 minutes of one core for 4,500 pictures."""
+RESIDUAL_PROXY = replace(RESIDUAL, augment="crop-flip", weight_decay=5e-4)
 SMALL_PATE_FM = PateFm(
     1.0,
     teachers=20,
-    queries=80,
-    answers=40,
+    queries=1_000,
+    answers=400,
     threshold=10.0,
     threshold_noise=2.0,
     vote_noise=1.0,
-    teacher_steps=150,
-    student_steps=400,
+    teacher_steps=400,
+    student_steps=1_500,
     ratio=3,
     confidence=0.8,
     model=SmallCnn(batch_size=16, learning_rate=0.03, augment="crop"),
@@ -89,15 +92,17 @@ def study(options: Options) -> Study:
     """The trainings both tables are read off."""
     small = options.scale == "small"
     data, split = _data(options)
+    colour = isinstance(data, Cifar10)
+    network, small_proxy = (RESIDUAL, RESIDUAL_PROXY) if colour else (SMALL, SMALL_PROXY)
     return Study(
         name=f"images-{options.scale}",
-        learners=_learners(SMALL, SMALL_PRIOR, SMALL_PATE_FM, SMALL)
+        learners=_learners(network, SMALL_PRIOR, SMALL_PATE_FM, network)
         if small
         else _learners(RESNET, PRIOR, PateFm(1.0), ALIBI_NET),
         epsilons=EPSILONS,
         data=data,
         split=split,
-        proxy=ModelProxy(SMALL_PROXY if small else RESNET),
+        proxy=ModelProxy(small_proxy if small else RESNET),
         canaries=None if small else 10_000,
         cost=_small_cost() if small else _paper_cost(),
         differences=_differences(options),
@@ -190,7 +195,8 @@ def _differences(options: Options) -> tuple[str, ...]:
     if options.scale == "small":
         fm = SMALL_PATE_FM
         notes.append(
-            f"Scale: a CNN of two convolutions instead of ResNet-18 and WRN-28-4, at most {SMALL_IMAGES:,} images, "
+            "Scale: instead of ResNet-18 and WRN-28-4 a CNN of two convolutions, for CIFAR-10 (PATE-FM apart) ResNet-18 "
+            f"with {RESIDUAL.width} channels and {RESIDUAL.epochs} epochs; at most {SMALL_IMAGES:,} images, "
             f"every training image a canary; {SMALL_PRIOR.clusters} clusters and {SMALL_PRIOR.prior_epsilon:g} of ε "
             f"for the prior instead of {PRIOR.clusters} and {PRIOR.prior_epsilon:g}, whose noise would exceed the "
             f"counts; PATE-FM with {fm.teachers} teachers of {fm.teacher_steps} steps instead of 200 of 31,240, "
