@@ -195,8 +195,8 @@ def _differences(options: Options) -> tuple[str, ...]:
     if options.scale == "small":
         fm = SMALL_PATE_FM
         notes.append(
-            "Scale: instead of ResNet-18 and WRN-28-4 a CNN of two convolutions, for CIFAR-10 (PATE-FM apart) ResNet-18 "
-            f"with {RESIDUAL.width} channels and {RESIDUAL.epochs} epochs; at most {SMALL_IMAGES:,} images, "
+            "Scale: instead of ResNet-18 and WRN-28-4 a CNN of two convolutions, for CIFAR-10 (PATE-FM apart) "
+            f"ResNet-18 with {RESIDUAL.width} channels and {RESIDUAL.epochs} epochs; at most {SMALL_IMAGES:,} images, "
             f"every training image a canary; {SMALL_PRIOR.clusters} clusters and {SMALL_PRIOR.prior_epsilon:g} of ε "
             f"for the prior instead of {PRIOR.clusters} and {PRIOR.prior_epsilon:g}, whose noise would exceed the "
             f"counts; PATE-FM with {fm.teachers} teachers of {fm.teacher_steps} steps instead of 200 of 31,240, "

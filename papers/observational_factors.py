@@ -36,7 +36,7 @@ from dpaudit.mechanisms.learners.pate_fm import PateFm
 from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
 from dpaudit.plain_files import write_whole
 from dpaudit.registry import register
-from papers.criteo_tables import MODEL, PROXY
+from papers.criteo_tables import MODEL, PAPER_ROWS, PROXY
 from papers.image_tables import SMALL, SMALL_PROXY
 from papers.label_tables import DELTA, REPLAYS
 from papers.making import Made, Options
@@ -187,10 +187,12 @@ def _images(options: Options) -> list[Setting]:
 
 
 def _clicks() -> list[Setting]:
-    """PATE as described, then with more queries; trees cut by validation rows, then not."""
+    """Trees cut by validation rows, then not; PATE as described, then with more queries; the paper's rows."""
     data = Joined(CriteoSynthetic(CLICKS, day=0), CriteoSynthetic(CLICKS, day=1))
     whole = Partition(reference=0.5, target=0.25, test=0.25, order="given")
     cut = replace(whole, validation=0.02, target=0.24, test=0.24)
+    many = Joined(CriteoSynthetic(PAPER_ROWS, day=0), CriteoSynthetic(PAPER_ROWS, day=1))
+    published = Partition(reference=0.5, validation=0.02, target=0.4, test=0.08, order="given")
     proxy = ModelProxy(PROXY)
     pate: Mapping[int, PATE] = {
         queries: PATE(math.inf, teachers=TEACHERS, queries=queries, accounting="moments", model=MODEL)
@@ -202,6 +204,8 @@ def _clicks() -> list[Setting]:
         Setting("clicks, LP-1ST, ε = 1", LP1ST(1.0, MODEL), proxy, data, cut),
         Setting("clicks, LP-1ST, ε = 1, all 100 trees", LP1ST(1.0, MODEL), proxy, data, whole),
         *(Setting(f"clicks, PATE, ε = ∞, {queries:,} queries", pate[queries], proxy, data, cut) for queries in pate),
+        Setting("clicks, a million rows a day, no privacy", NonPrivate(MODEL), proxy, many, published),
+        Setting("clicks, a million rows a day, LP-1ST, ε = 1", LP1ST(1.0, MODEL), proxy, many, published),
     ]
 
 
