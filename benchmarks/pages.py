@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.rows import DATA, Origin, Row, origins, read
+from benchmarks.versions import said_of
 
 DOCS = DATA.parent
 BLOCK = re.compile(r"(<!-- table (\S+?) *((?:\|[^\n]*?)?) *-->\n).*?(<!-- end -->)", re.DOTALL)
@@ -132,7 +133,8 @@ def _number(text: str) -> float:
 def origin_line(origin: Origin, page: Path) -> str:
     """Where the numbers of a table come from, below it."""
     path = os.path.relpath(DATA / origin.file, page.parent).replace(os.sep, "/")
-    return f"[{origin.file}]({path}): " + ", ".join(fact for fact in (f"`{origin.program}`", origin.made) if fact)
+    facts = (f"`{origin.program}`", origin.made, said_of(origin))
+    return f"[{origin.file}]({path}): " + ", ".join(fact for fact in facts if fact)
 
 
 def written(text: str, page: Path, known: Mapping[str, Origin]) -> str:

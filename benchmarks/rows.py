@@ -55,12 +55,14 @@ class Origin:
         program: The command that wrote it.
         made: The date, and the commit where it is known.
         machine: Processor and load, where known.
+        code: Version of the program's code (`benchmarks/versions.py`), where it was recorded.
     """
 
     file: str
     program: str
     made: str
     machine: str
+    code: str = ""
 
 
 def setting(conditions: Mapping[str, str]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.pages import Query, table, written
+from benchmarks.pages import Query, origin_line, table, written
 from benchmarks.rows import DATA, Origin, Row, note_origin, origins, read, setting, table_rows, write
+from benchmarks.versions import digest, module_of, sources, version_of
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -201,3 +203,27 @@ def test_an_origin_replaces_the_one_before(tmp_path: Path) -> None:
     for origin in (first, Origin("b.csv", "python -m b", "", ""), second):
         note_origin(origin, tmp_path)
     assert origins(tmp_path) == {"a.csv": second, "b.csv": Origin("b.csv", "python -m b", "", "")}
+
+
+def test_a_page_marks_numbers_whose_code_has_changed() -> None:
+    page, program = ROOT / "docs" / "page.md", "dpaudit reproduce observational-label table-2; table-5"
+    assert module_of(program) == "papers.criteo_tables"
+    now = Origin("a.csv", program, "", "", version_of(program))
+    assert origin_line(now, page) == f"[a.csv](data/a.csv): `{program}`"
+    assert origin_line(replace(now, code="0" * 12), page).endswith(", its code has changed since")
+    assert origin_line(replace(now, code=""), page).endswith(", its code was not recorded")
+    assert origin_line(Origin("a.csv", "written by hand", "", ""), page).endswith("hand`")
+
+
+def test_a_program_has_another_version_where_what_it_imports_computes_something_else() -> None:
+    here = sources()
+    before = digest(here, "papers.criteo_tables")
+    bound = here["dpaudit.estimators.one_run.right_guesses"]
+    assert (
+        digest({**here, "dpaudit.estimators.one_run.right_guesses": f"{bound}\nX = 1\n"}, "papers.criteo_tables")
+        != before
+    )
+    for words in (f"{bound}\n# a comment\n", bound.replace('"""', '"""Other words. ', 1)):
+        assert digest({**here, "dpaudit.estimators.one_run.right_guesses": words}, "papers.criteo_tables") == before
+    shown = {**here, "dpaudit.engine.report.charts": "X = 1\n"}
+    assert digest(shown, "papers.criteo_tables") == before
