@@ -25,12 +25,14 @@ from papers.making import Made, Options
 
 EPSILONS = (math.inf, 10.0, 1.0)
 SMALL_IMAGES = 10_000
+SMALL_SPLIT = Partition(target=0.4, reference=0.3, test=0.3)
+"""Three rows never seen for four that are trained on: fewer say little of what the proxy shows by itself."""
 PRIOR = LP1STOutOfDomainPrior(1.0)
 SMALL_PRIOR = LP1STOutOfDomainPrior(1.0, prior_epsilon=0.25, clusters=20)
 SMALL = SmallCnn(epochs=40, learning_rate=0.02, schedule="cosine")
 SMALL_PROXY = SmallCnn(epochs=20, learning_rate=0.03, schedule="cosine", augment="crop", weight_decay=5e-4)
-RESIDUAL = ResNet18(width=16, epochs=30, learning_rate=0.05, batch_size=64, schedule="cosine")
-"""For CIFAR-10 at the small scale: a fourth of ResNet-18's channels, 5 minutes of one core for 4,500 pictures."""
+RESIDUAL = ResNet18(width=16, epochs=20, learning_rate=0.05, batch_size=64, schedule="cosine")
+"""For CIFAR-10 at the small scale: a fourth of ResNet-18's channels, 4 minutes of one core for 4,000 pictures."""
 RESIDUAL_PROXY = replace(RESIDUAL, augment="crop-flip", weight_decay=5e-4)
 SMALL_PATE_FM = PateFm(
     1.0,
@@ -135,12 +137,12 @@ def _data(options: Options) -> tuple[Any, Partition]:
     if options.data is None:
         if options.scale == "paper":
             options.data_path("the binary version of CIFAR-10")
-        return Digits(), Partition(target=0.45, reference=0.45, test=0.1)
+        return Digits(), SMALL_SPLIT
     path = Path(options.data)
     batches = [*path.glob("data_batch_1.bin*"), *path.glob("cifar-10-batches-bin")]
     kind, test = (Cifar10, "test") if batches else (FashionMnist, "t10k")
     if options.scale == "small":
-        return kind(str(path), rows=SMALL_IMAGES), Partition(target=0.45, reference=0.45, test=0.1)
+        return kind(str(path), rows=SMALL_IMAGES), SMALL_SPLIT
     train = 50 if batches else 60
     share = train / (train + 10) / 2
     both = Joined(kind(str(path)), kind(str(path), part=test))
