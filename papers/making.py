@@ -13,7 +13,14 @@ from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.errors import SpecError
 
 Scale = Literal["small", "paper"]
-IN_PARTS = ("ml-audit figure-2", "observational-label factors")
+IN_PARTS = (
+    "ml-audit figure-2",
+    "observational-label factors",
+    "private-prediction figure-3",
+    "private-prediction figure-4",
+    "private-prediction figure-5",
+    "private-prediction figures-7-to-31",
+)
 """Those that can be made a part at a time."""
 
 

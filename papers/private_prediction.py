@@ -1,12 +1,13 @@
-"""Leaks of private predictors by adversary: Figures 3, 4 and 5 of Chadha et al. (2024), Auditing Private Prediction.
+"""Leaks of private predictors by adversary: Figures 3 to 5 and 7 to 31 of Chadha et al. (2024).
 
-Each figure is a run like any other: one audit for each algorithm, data set and adversary. The paper's language model,
-Mistral-7B, could not be had: a stand-in that obeys prompts answers in its place, and its figures say so.
+An algorithm on a data set is a run like any other, one audit for each adversary; all figures are read off these runs.
+The paper's language model, Mistral-7B, could not be had: a stand-in that obeys prompts answers in its place, and its
+figures say so. Source: Auditing Private Prediction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,9 @@ from numpy.typing import NDArray
 from dpaudit.claims import Relation
 from dpaudit.engine import drawing as style
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.data.images import FashionMnist
+from dpaudit.engine.data.images import Cifar10, FashionMnist, Mnist
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.data.text.labelled_texts import AgNews, Sst2
+from dpaudit.engine.data.text.labelled_texts import AgNews, DBpedia, Sst2, Trec
 from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.engine.data.text.text_features import CountedWords
 from dpaudit.engine.games.predictions.adversaries import NatAdvQ, PoisAdvQ, PoisNatQConfident, PoisNatQUnconfident
@@ -31,7 +32,7 @@ from dpaudit.engine.games.predictions.knn_adversaries import PoisNatQBestTest, P
 from dpaudit.engine.games.predictions.prompt_adversaries import PoisNatQAllSame, PoisNatQMapping
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.errors import RunError
+from dpaudit.errors import RunError, require
 from dpaudit.estimators import chart
 from dpaudit.estimators.private_prediction.answers_estimator import AnswersFinding, Directions
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
@@ -130,6 +131,12 @@ class Leak:
             return np.asarray(TOTAL * np.maximum(*sums))
         return np.asarray(TOTAL * values.larger[self.worst])
 
+    def by_order(self, values: Directions, query: str) -> Floats:
+        """Of one answer at every order: to the query that leaks most ("worst"), or of the average query."""
+        if query == "worst":
+            return np.asarray(values.larger[self.worst])
+        return np.asarray(np.maximum(values.forward.mean(axis=0), values.backward.mean(axis=0)))
+
     def epsilons(self) -> dict[str, float]:
         """All kinds converted as in the paper; what is observed is no bound then."""
         found = self.finding
@@ -148,26 +155,103 @@ class Leak:
 @register("reproduction", "private-prediction figure-3", source="Chadha et al. (2024), Figure 3")
 def figure_3(options: Options) -> Made:
     """Adversarial queries against PATE, CaPC and PromptPATE: Nat-AdvQ and Pois-AdvQ, the query that leaks most."""
-    leaks = _played(options, "figure-3", [(subject, ADVERSARIAL) for subject in voting_subjects(options)])
+    leaks = [leak for leak in _played(options, voting_subjects(options)) if leak.adversary in ADVERSARIAL]
     return _made(options, "figure-3", leaks, "adversarial queries, the one that leaks most")
 
 
 @register("reproduction", "private-prediction figure-4", source="Chadha et al. (2024), Figure 4")
 def figure_4(options: Options) -> Made:
     """Natural queries against PATE, CaPC and PromptPATE: Pois-NatQ, the best crafter of each."""
-    played = [(subject, _natural(subject)) for subject in voting_subjects(options)]
-    return _made(options, "figure-4", _best(_played(options, "figure-4", played)), "natural queries, the best crafter")
+    leaks = [leak for leak in _played(options, voting_subjects(options)) if leak.adversary not in ADVERSARIAL]
+    return _made(options, "figure-4", _best(leaks), "natural queries, the best crafter")
 
 
 @register("reproduction", "private-prediction figure-5", source="Chadha et al. (2024), Figure 5")
 def figure_5(options: Options) -> Made:
     """Private-kNN: all adversaries, and poisoned points from test data, training data and the space of features."""
-    played = [(subject, {**ADVERSARIAL, **CRAFTED}) for subject in neighbour_subjects(options)]
-    return _made(options, "figure-5", _played(options, "figure-5", played), "Private-kNN by adversary")
+    return _made(options, "figure-5", _played(options, neighbour_subjects(options)), "Private-kNN by adversary")
 
 
-def _natural(subject: Subject) -> dict[str, Any]:
-    return PROMPTS if isinstance(subject.predictor, PromptPate) else NATURAL
+BEST = "the best crafter"
+BOTH = ("worst", "average")
+SERIES: Mapping[int, tuple[str, Mapping[str, Sequence[str]]]] = {
+    7: ("PATE", {"Nat-AdvQ": BOTH, "Pois-AdvQ": BOTH, BEST: BOTH[1:]}),
+    12: ("CaPC", {"Nat-AdvQ": BOTH, "Pois-AdvQ": BOTH, BEST: BOTH[1:]}),
+    17: ("PromptPATE", {"Nat-AdvQ": BOTH, "Pois-AdvQ": BOTH} | dict.fromkeys(PROMPTS, BOTH[1:])),
+    25: ("Private-kNN", {"Nat-AdvQ": BOTH, "Pois-AdvQ": BOTH} | dict.fromkeys(reversed(CRAFTED), BOTH[1:])),
+}
+"""By the number of the first figure: an algorithm, its adversaries and which queries, a figure each in this order."""
+
+
+@register("reproduction", "private-prediction figures-7-to-31", source="Chadha et al. (2024), Figures 7 to 31")
+def figures_7_to_31(options: Options) -> Made:
+    """Divergence by order, of each algorithm and adversary on each data set, from the runs of figures 3 to 5."""
+    leaks = _played(options, [*voting_subjects(options), *neighbour_subjects(options)])
+    folder, rows, files = options.output / "figures-7-to-31", [], []
+    for first, (algorithm, adversaries) in SERIES.items():
+        own = [leak for leak in leaks if leak.subject.algorithm == algorithm]
+        asked = [(adversary, query) for adversary, queries in adversaries.items() for query in queries]
+        for number, (adversary, query) in enumerate(asked, first):
+            natural = [leak for leak in own if leak.adversary in NATURAL]
+            shown = _best(natural) if adversary == BEST else [leak for leak in own if leak.adversary == adversary]
+            if shown:
+                title = f"{algorithm}, {adversary}, {query} query"
+                style.save(_lines_by_order(shown, query, title), folder, f"figure-{number}")
+                files.append(folder / f"figure-{number}.png")
+                rows += [row for leak in shown for row in _rows_by_order(number, leak, query)]
+    pacsv.write_csv(pa.Table.from_pylist(rows), folder / "figures-7-to-31.csv")
+    words = [
+        f"  {row['figure']:<4}{row['algorithm']:<12}{row['data']:<14}{row['adversary']:<12}{row['query']:<9}"
+        f"claim {row['claim']:.5f}  exact {row['exact']:.5f}  2-cut {row['2-cut']:.5f}"
+        for row in rows
+        if row["order"] == 2
+    ]
+    text = "\n".join([f"{len(files)} figures; Rényi divergence of one answer at order 2, nats:", *words])
+    return Made(text, (folder / "figures-7-to-31.csv", *files))
+
+
+def _rows_by_order(number: int, leak: Leak, query: str) -> list[dict[str, Any]]:
+    curves = _by_order(leak, query)
+    who = {"figure": number, "algorithm": leak.subject.algorithm, "data": leak.subject.on}
+    return [
+        {
+            **who,
+            "adversary": leak.adversary,
+            "query": query,
+            "order": float(order),
+            **{kind.rstrip("*"): float(curve[at]) for kind, curve in curves.items()},
+        }
+        for at, order in enumerate(leak.finding.orders)
+    ]
+
+
+def _by_order(leak: Leak, query: str) -> dict[str, Floats]:
+    found = leak.finding
+    measured = (leak.by_order(values, query) for values in (found.dependent, found.exact, found.bound))
+    return dict(zip(KINDS, (leak.claimed, *measured), strict=True))
+
+
+def _lines_by_order(leaks: Sequence[Leak], query: str, title: str) -> Figure:
+    """A panel for each data set."""
+    figure, panels = style.canvases(len(leaks), width=3.6 * len(leaks) + 0.6, height=3.6)
+    for leak, axes in zip(leaks, panels, strict=True):
+        for kind, curve in _by_order(leak, query).items():
+            if np.isfinite(curve).all():
+                axes.plot(leak.finding.orders, curve, color=KINDS[kind], label=kind.rstrip("*"), linewidth=1.4)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_title(f"{leak.subject.on}, {leak.adversary}", fontsize=9)
+        axes.set_xlabel("order")
+    panels[0].set_ylabel("Rényi divergence of one answer, nats")
+    panels[0].legend(fontsize=7.5)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def _adversaries(subject: Subject) -> dict[str, Any]:
+    if isinstance(subject.predictor, PrivateKnn):
+        return {**ADVERSARIAL, **CRAFTED}
+    return {**ADVERSARIAL, **(PROMPTS if isinstance(subject.predictor, PromptPate) else NATURAL)}
 
 
 def _best(leaks: Sequence[Leak]) -> list[Leak]:
@@ -184,15 +268,13 @@ def voting_subjects(options: Options) -> list[Subject]:
     """PATE and CaPC on pictures, PromptPATE on texts: those found at --data, else digits and made phrases."""
     size, real = SIZES[options.scale], options.data
     network = Mlp(hidden=(64,), epochs=size.epochs, learning_rate=0.1, batch_size=16)
-    digits = real is None or not (real / "fashion_mnist").is_dir()
-    if digits:  # 1,797 pictures: a fifth of the teachers, with a fifth of the noise
-        pictures: Any = Digits(flat=True)
-        setting: dict[str, Any] = {"teachers": 50, "sigma": 8.0, "model": network}
-    else:
-        pictures = FashionMnist(str(real / "fashion_mnist"), rows=size.rows)  # type: ignore[operator]
-        setting = {"teachers": 250, "sigma": 40.0, "model": network}
-    on = "digits" if digits else "Fashion-MNIST"
-    found = [Subject("PATE", pictures, on, PatePredictor(**setting)), Subject("CaPC", pictures, on, CaPC(**setting))]
+    # Of 1,797 digits a fifth of the teachers, with a fifth of the noise.
+    teachers, sigma = (50, 8.0) if real is None else (250, 40.0)
+    found = [
+        Subject(algorithm, pictures, name, make(teachers=teachers, sigma=sigma, model=network))
+        for name, pictures in _pictures(real, size.rows)
+        for algorithm, make in (("PATE", PatePredictor), ("CaPC", CaPC))
+    ]
     for name, texts, public in _texts(real, size.rows):
         predictor = PromptPate(teachers=200, sigma=30.0, model=StandIn(public=public))
         found.append(Subject("PromptPATE", texts, name, predictor, Relation.REPLACE))
@@ -204,13 +286,27 @@ def neighbour_subjects(options: Options) -> list[Subject]:
     size, real = SIZES[options.scale], options.data
     if real is None:
         return [Subject("Private-kNN", Digits(flat=True), "digits", PrivateKnn(sigma=30.0 / 4, neighbours=50))]
-    found = []
-    if (real / "fashion_mnist").is_dir():
-        pictures = FashionMnist(str(real / "fashion_mnist"), rows=size.rows)
-        found.append(Subject("Private-kNN", pictures, "Fashion-MNIST", PrivateKnn(sigma=30.0)))
+    found = [
+        Subject("Private-kNN", pictures, name, PrivateKnn(sigma=30.0)) for name, pictures in _pictures(real, size.rows)
+    ]
     for name, texts, public in _texts(real, size.rows):
         words = CountedWords(texts, public, dimensions=64)
         found.append(Subject("Private-kNN", words, name, PrivateKnn(sigma=20.0)))
+    return found
+
+
+def _pictures(real: Path | None, rows: int) -> list[tuple[str, Any]]:
+    """Those found at --data, by name: CIFAR-10 in its binary batches, MNIST's test part where the other is missing."""
+    if real is None:
+        return [("digits", Digits(flat=True))]
+    found: list[tuple[str, Any]] = []
+    if (folder := real / "mnist").is_dir():
+        part = "train" if any(folder.glob("train-images*")) else "t10k"
+        found.append(("MNIST", Mnist(str(folder), part=part, rows=rows)))
+    if (folder := real / "fashion_mnist").is_dir():
+        found.append(("Fashion-MNIST", FashionMnist(str(folder), rows=rows)))
+    if any((real / "cifar10").glob("data_batch_1.bin*")):
+        found.append(("CIFAR-10", Cifar10(str(real / "cifar10"), rows=rows)))
     return found
 
 
@@ -225,18 +321,34 @@ def _texts(real: Path | None, rows: int) -> list[tuple[str, Any, Any]]:
     if (folder := real / "ag_news").is_dir():
         news = AgNews(str(folder), rows=rows, raw=True)
         found.append(("AG News", news, replace(news, part="test", rows=3_000)))
+    if (folder := real / "dbpedia").is_dir():
+        things = DBpedia(str(folder), rows=rows, raw=True)
+        found.append(("DBpedia", things, replace(things, part="test", rows=3_000)))
+    if (folder := real / "trec").is_dir():
+        questions = Trec(str(folder), rows=rows, raw=True)
+        found.append(("TREC", questions, replace(questions, part="test")))
     return found
 
 
-def _played(options: Options, name: str, subjects: Sequence[tuple[Subject, dict[str, Any]]]) -> list[Leak]:
-    """All audits; what is finished in the run folder is not run again.
+def _played(options: Options, subjects: Sequence[Subject]) -> list[Leak]:
+    """All audits of the subjects, or of those whose name has a word of `only`; a run folder for each subject.
+
+    What is finished there is not run again, whichever figure asked for it.
 
     Raises: RunError when one of them has no result.
     """
+    asked = [subject for subject in subjects if not options.only or any(word in subject.name for word in options.only)]
+    require(bool(asked), "--only must name an algorithm or a data set", only=options.only)
     size = SIZES[options.scale]
-    played = [(subject, label, who) for subject, adversaries in subjects for label, who in adversaries.items()]
+    number = sum(len(_adversaries(subject)) for subject in asked)
+    options.say(f"{number} audits of {size.queries} queries; teachers are trained {size.runs} times over.")
+    return [leak for subject in asked for leak in _audited(options, subject, size)]
+
+
+def _audited(options: Options, subject: Subject, size: Size) -> list[Leak]:
+    adversaries = _adversaries(subject)
     game = PrivatePrediction(queries=size.queries, runs=size.runs, moved_runs=size.moved_runs, resamples=0)
-    audits = [
+    audits = tuple(
         Audit(
             mechanism=subject.predictor,
             data=subject.data,
@@ -244,14 +356,19 @@ def _played(options: Options, name: str, subjects: Sequence[tuple[Subject, dict[
             split=Partition(0.9, 0.0, 0.1),
             name=f"{subject.algorithm} on {subject.on}, {label}",
         )
-        for subject, label, who in played
-    ]
-    run = replace(options.run, figures=False)
-    spec = AuditSpec(tuple(audits), name=f"auditing private prediction, {name}", seed=options.seed, run=run)
-    options.say(f"{len(audits)} audits of {size.queries} queries; teachers are trained {size.runs} times over.")
-    results = audit(spec, output=options.output / name, listeners=options.listeners).results
+        for label, who in adversaries.items()
+    )
+    name = f"{subject.algorithm} on {subject.on}"
+    spec = AuditSpec(
+        audits,
+        name=f"auditing private prediction, {name}",
+        seed=options.seed,
+        run=replace(options.run, figures=False),
+    )
+    folder = options.output / "runs" / name.replace(" ", "-")
+    results = audit(spec, output=folder, listeners=options.listeners, quiet=not options.listeners).results
     found = []
-    for (subject, label, _), result in zip(played, results, strict=True):
+    for label, result in zip(adversaries, results, strict=True):
         if not isinstance(result.finding, AnswersFinding):
             raise RunError(f"{result.name} has no result; run it again, what is finished is kept")
         curve = subject.predictor.claim().curve
@@ -285,7 +402,7 @@ def _made(options: Options, name: str, leaks: Sequence[Leak], title: str) -> Mad
                      f"{row['2-cut share of claim']:.3f}")  # fmt: skip
     if any(isinstance(leak.subject.predictor, PromptPate) for leak in leaks):
         lines.append("  PromptPATE's language model is a stand-in: a classifier of words that obeys prompts.")
-    return Made("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv", folder / "report.html"))
+    return Made("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv"))
 
 
 def _bars(leaks: Sequence[Leak], title: str) -> Figure:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.errors import InputError
 from papers import noisy_argmax_figures, private_prediction
 from papers.making import Made, Options
 
@@ -40,17 +43,15 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(private_prediction.SIZES, "small", private_prediction.Size(300, 6, 2, 4, 3))
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("tiny")
-@pytest.mark.parametrize(
-    ("figure", "bars"),
-    [
-        pytest.param(private_prediction.figure_3, {"PATE": 2, "CaPC": 2, "PromptPATE": 2}, marks=pytest.mark.nightly),
-        pytest.param(private_prediction.figure_4, {"PATE": 1, "CaPC": 1, "PromptPATE": 1}, marks=pytest.mark.nightly),
-        (private_prediction.figure_5, {"Private-kNN": 5}),
-    ],
-)
-def test_leaks_by_algorithm_and_adversary(figure: object, bars: dict[str, int], tmp_path: Path) -> None:
-    made = figure(options(tmp_path))  # type: ignore[operator]
+def test_leaks_of_votes_by_algorithm_and_adversary(tmp_path: Path) -> None:
+    """Figure 4 trains nothing: its adversaries are in the runs of figure 3."""
+    for figure, bars in ((private_prediction.figure_3, 2), (private_prediction.figure_4, 1)):
+        check_bars(figure(options(tmp_path)), dict.fromkeys(("PATE", "CaPC", "PromptPATE"), bars))
+
+
+def check_bars(made: Made, bars: Mapping[str, int]) -> None:
     rows = rows_of(made)
     assert {name: sum(row["algorithm"] == name for row in rows) for name in bars} == bars
     for row in rows:
@@ -59,3 +60,31 @@ def test_leaks_by_algorithm_and_adversary(figure: object, bars: dict[str, int], 
         if row["algorithm"] != "Private-kNN":
             assert found["exact"] <= float(row["data-dependent"]) <= found["claim"] + 1e-12
     assert ("stand-in" in made.text) == ("PromptPATE" in bars)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_figures_by_order_are_read_off_the_runs_of_the_others(tmp_path: Path) -> None:
+    asked = replace(options(tmp_path), only=("Private-kNN",))
+    made = private_prediction.figures_7_to_31(asked)
+    rows = rows_of(made)
+    assert {int(row["figure"]) for row in rows} == set(range(25, 32))
+    assert {row["query"] for row in rows if row["figure"] in ("25", "27")} == {"worst"}
+    for row in rows:
+        assert 0 <= float(row["2-cut"]) <= float(row["exact"]) <= float(row["claim"])
+    units = {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("units/*")}
+    check_bars(private_prediction.figure_5(asked), {"Private-kNN": 5})
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("units/*")} == units
+
+
+def test_figures_7_to_31_are_as_many_as_the_papers() -> None:
+    numbers = [
+        first + place
+        for first, (_, adversaries) in private_prediction.SERIES.items()
+        for place in range(sum(map(len, adversaries.values())))
+    ]
+    assert numbers == list(range(7, 32))
+
+
+def test_only_must_name_something(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--only must name"):
+        private_prediction.figure_5(replace(options(tmp_path), only=("nothing",)))

@@ -1,0 +1,54 @@
+"""Figure 8 of ML-Audit: three attacks on DP-SGD."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv as pacsv
+import pytest
+
+from dpaudit.engine.data.bundled import Digits
+from dpaudit.engine.games.neighbours.output_set import SummaryView
+from dpaudit.engine.spec.audit_spec import RunOptions
+from papers import ml_audit_dp_sgd
+from papers.making import Options
+from papers.ml_audit_dp_sgd import NETWORK, PUBLISHED, SHADOW, UPDATED, AnswerAtThePoint, TwoClasses, figure_8
+
+
+def test_three_attacks_on_learners_with_hardly_any_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ml_audit_dp_sgd, "EACH", 50)
+    monkeypatch.setattr(ml_audit_dp_sgd, "NETWORK", replace(NETWORK, epochs=2, learning_rate=5.0))
+    monkeypatch.setattr(ml_audit_dp_sgd, "ROWS", {"small": 60})
+    monkeypatch.setattr(ml_audit_dp_sgd, "EPSILONS", {"small": (300.0,)})
+    monkeypatch.setattr(ml_audit_dp_sgd, "_data_sets", lambda options: {"digits": TwoClasses(Digits(), 60)})
+    options = Options(tmp_path, run=RunOptions(runner="in-process"), say=lambda text: None)
+    made = figure_8(options)
+    rows = pacsv.read_csv(made.files[1]).to_pylist()
+    found = {(row["attack"], row["bound"]): row["detected"] for row in rows}
+    assert set(found) == {(attack, bound) for attack in (PUBLISHED, UPDATED, SHADOW) for bound in BOUNDS}
+    assert found[UPDATED, "fair coins"] > 0.5
+    assert all(detected < 300 for detected in found.values())
+    assert {row["verdict"] for row in rows} <= {"NO VIOLATION FOUND", "INCONCLUSIVE"}
+    assert UPDATED in made.text
+    assert made.files[0].stat().st_size > 0
+
+
+BOUNDS = ("fair coins", "Katz-log")
+
+
+def test_two_classes_are_the_first_rows_of_them() -> None:
+    every, two = Digits().load(), TwoClasses(Digits(), 50).load()
+    places = np.flatnonzero(every.labels < 2)[:50]
+    assert np.array_equal(two.labels, every.labels[places])
+    assert np.array_equal(two.features, np.asarray(every.features)[places].reshape(50, -1))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_published_score_is_the_answer_at_the_point_less_that_at_zero(sign: float) -> None:
+    truth = np.arange(20) % 2 == 0
+    search = np.stack([sign * truth, np.zeros(20), np.arange(20.0)], axis=1)
+    fresh = np.array([[3.0, 1.0, 9.0], [0.0, 1.0, 9.0]])
+    score = AnswerAtThePoint().score(SummaryView(search, truth, fresh))
+    assert score.tolist() == [2.0 * sign, -1.0 * sign]
