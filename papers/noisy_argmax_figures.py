@@ -33,6 +33,11 @@ AGREED, AGREED_SIGMA = np.array([190, 20, 12, 8, 6, 4, 4, 3, 2, 1]), 40.0
 """Ours, of 250 teachers: the paper does not print the histogram of its Figure 2. One vote moves."""
 TOY, TOY_NEXT, TOY_SIGMA = np.array([14, 12, 10, 8, 6]), np.array([13, 13, 10, 8, 6]), 2.0
 TERMWISE = "2-cut, as published"
+SIX = {
+    "all tied": (np.array([10, 10, 10, 10, 10, 10]), 2.0),
+    "falling": (np.array([20, 16, 14, 12, 10, 8]), 8.0),
+}
+"""Votes of six classes, and the deviation of the noise; one vote moves from the first class to the second."""
 
 
 @register("reproduction", "private-prediction figure-2", source="Chadha et al. (2024), Figure 2")
@@ -53,6 +58,32 @@ def figure_6(options: Options) -> Made:
     methods = ("2-cut", TERMWISE, "k-cut", "k-cut, Goodman", "2-cut bootstrap", "k-cut bootstrap")
     curves = _curves(TOY, TOY_NEXT, TOY_SIGMA, options, methods, FEWER)
     return _made(options, "figure-6", curves, FEWER, f"{_words(TOY)} against {_words(TOY_NEXT)}, σ = {TOY_SIGMA:g}")
+
+
+@register("reproduction", "private-prediction cuts", source="Chadha et al. (2024), section 4: what a 2-cut leaves out")
+def cuts(options: Options) -> Made:
+    """Six classes: what one set of answers and its complement show of the divergence, as published and here."""
+    methods = (TERMWISE, "2-cut", "k-cut")
+    rows = []
+    for name, (votes, sigma) in SIX.items():
+        moved = votes.copy()
+        moved[:2] += (-1, 1)
+        for answers in (10**4, 10**6, ANSWERS):
+            curves = _curves(votes, moved, sigma, options, methods, answers)
+            for order in (2, 8, 32):
+                at = int(np.flatnonzero(order == ORDERS)[0])
+                found = {what: float(curves[what][at]) for what in ("exact", *methods)}
+                rows.append({"votes": name, "answers": answers, "order": order, **found})
+    folder = options.output / "cuts"
+    folder.mkdir(parents=True, exist_ok=True)
+    pacsv.write_csv(pa.Table.from_pylist(rows), folder / "cuts.csv")
+    lines = [f"{'votes':<16}{'answers':>12}{'order':>7}{'exact':>10}{'published':>11}{'2-cut':>10}{'k-cut':>10}"]
+    lines += [
+        f"{row['votes']:<16}{row['answers']:>12,}{row['order']:>7}{row['exact']:>10.5f}{row[TERMWISE]:>11.5f}"
+        f"{row['2-cut']:>10.5f}{row['k-cut']:>10.5f}"
+        for row in rows
+    ]
+    return Made("\n".join(lines), (folder / "cuts.csv",))
 
 
 def _words(histogram: Ints) -> str:

@@ -38,6 +38,17 @@ def test_the_noisy_argmax_by_itself(tmp_path: Path) -> None:
             assert 0.9 * float(row["exact"]) < float(row[method]) <= float(row["exact"])
 
 
+def test_a_two_cut_loses_half_where_six_classes_are_tied(tmp_path: Path) -> None:
+    made = noisy_argmax_figures.cuts(options(tmp_path))
+    rows = {(row["votes"], int(row["answers"]), row["order"]): row for row in rows_of(made)}
+    assert len(rows) == 18
+    for row in rows.values():
+        assert 0 <= float(row["2-cut, as published"]) <= float(row["2-cut"]) <= float(row["exact"])
+        assert float(row["k-cut"]) <= float(row["exact"])
+    tied = rows["all tied", 10**8, "2"]
+    assert float(tied["2-cut"]) < 0.5 * float(tied["exact"]) < 0.99 * float(tied["k-cut"])
+
+
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(private_prediction.SIZES, "small", private_prediction.Size(300, 6, 2, 4, 3))
