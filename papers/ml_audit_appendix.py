@@ -1,0 +1,125 @@
+"""Two questions of ML-Audit's appendix, Lu et al. (2022): does Katz-log hold, and how many records should change?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+from numpy.typing import NDArray
+from scipy import stats
+
+from dpaudit.engine import drawing as style
+from dpaudit.engine.data.bundled import Iris
+from dpaudit.engine.games.neighbours.game import COPIES, Neighbours
+from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
+from dpaudit.engine.run.driver import audit
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.estimators.bound import format_lower
+from dpaudit.estimators.two_world.ratio import METHODS, ratio_epsilon
+from dpaudit.registry import register
+from papers.making import Made, Options
+from papers.ml_audit_panels import ATTACK, TRAININGS, WHOLE, bayes
+
+RUNS = (100, 500, 10_000)
+"""Trainings of each world; the paper has 500 for DP-SGD, else 10,000."""
+RATES = tuple((p0, ratio) for p0 in (0.001, 0.01, 0.1, 0.4) for ratio in (1.0, 1.5, 2.0, 8.0) if p0 * ratio < 1)
+"""How often world 0 hits the output set, and how many times as often world 1 does."""
+CONFIDENCE = 0.95
+FAR = 8.0
+"""Standard deviations, and a few counts, beyond which counts are left out of the sum."""
+EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+@register("reproduction", "ml-audit coverage", source="Lu et al. (2022), appendix: coverage of the Katz-log interval")
+def coverage(options: Options) -> Made:
+    """How often a bound on the ratio of two rates is too high, by summing over all counts: nothing is simulated."""
+    rows = [
+        {"runs": runs, "p0": p0, "ratio": ratio} | {method: too_high(runs, p0, ratio, method) for method in METHODS}
+        for runs in RUNS
+        for p0, ratio in RATES
+    ]
+    folder = options.output / "coverage"
+    folder.mkdir(parents=True, exist_ok=True)
+    pacsv.write_csv(pa.Table.from_pylist(rows), folder / "coverage.csv")
+    lines = [f"Bounds above the truth, %, of {100 * (1 - CONFIDENCE):g} stated:"]
+    lines += [f"{'runs a world':>13}{'p0':>8}{'p1/p0':>8}" + "".join(f"{method:>18}" for method in METHODS)]
+    lines += [
+        f"{row['runs']:>13,}{row['p0']:>8g}{row['ratio']:>8g}"
+        + "".join(f"{100 * row[method]:>18.2f}" for method in METHODS)
+        for row in rows
+    ]
+    return Made("\n".join(lines), (folder / "coverage.csv",))
+
+
+def too_high(runs: int, p0: float, ratio: float, method: str) -> float:
+    """Probability that the bound exceeds ln(p1 / p0), where world 1 hits with p1 = ratio p0."""
+    first, second = _likely(runs, ratio * p0), _likely(runs, p0)
+    hits1, hits0 = (np.arange(low, high + 1) for low, high in (first, second))
+    bounds = np.asarray(
+        ratio_epsilon(hits1[:, None], hits0, runs, runs, delta=0.0, confidence=CONFIDENCE, method=method)
+    )
+    chance1, chance0 = stats.binom.pmf(hits1, runs, ratio * p0), stats.binom.pmf(hits0, runs, p0)
+    # The complement's ratio can exceed that of the set: a bound holds where it is below the larger of both.
+    truth = max(np.log(ratio), np.log((1 - p0) / (1 - ratio * p0)))
+    return float(chance1 @ (bounds > truth) @ chance0)
+
+
+def _likely(runs: int, rate: float) -> tuple[int, int]:
+    reach = FAR * np.sqrt(runs * rate * (1 - rate)) + 12
+    return max(0, int(runs * rate - reach)), min(runs, int(runs * rate + reach))
+
+
+@register("reproduction", "ml-audit copies", source="Lu et al. (2022), appendix: how many records change")
+def copies(options: Options) -> Made:
+    """Naive Bayes on iris: what is detected of one record where 1, 2, 4 or 8 change, and which number shows most."""
+    trainings = TRAININGS[options.scale]
+    asked = [(epsilon, count) for epsilon in EPSILONS for count in COPIES]
+    audits = tuple(
+        Audit(
+            bayes(epsilon),
+            Iris(),
+            game=Neighbours(
+                trials=trainings, search=trainings, stack=trainings // 2, poisoning=CornerFlip(), copies=count
+            ),
+            attack=ATTACK,
+            split=WHOLE,
+            name=f"epsilon={epsilon:g}, copies={count}",
+        )
+        for epsilon, count in asked
+    )
+    folder = options.output / "copies"
+    spec = AuditSpec(audits, name="copies", seed=options.seed, run=replace(options.run, figures=False))
+    results = audit(spec, output=folder / "runs", listeners=options.listeners, quiet=not options.listeners).results
+    # Naive Bayes claims epsilon at delta = 0, where group privacy is a product: the share of one record is a quotient.
+    detected = np.array([result.epsilon for result in results]).reshape(len(EPSILONS), -1) / np.array(COPIES)
+    rows = [
+        {"epsilon": epsilon, "copies": count, "detected": float(detected[row, column])}
+        for row, epsilon in enumerate(EPSILONS)
+        for column, count in enumerate(COPIES)
+    ]
+    pacsv.write_csv(pa.Table.from_pylist(rows), folder / "copies.csv")
+    _draw(detected, options)
+    lines = [f"Detected of one record, by the claim and the records that change; {2 * trainings:,} trainings each:"]
+    lines += [f"{'claim':>8}" + "".join(f"{count:>9}" for count in COPIES)]
+    lines += [
+        f"{epsilon:>8g}" + "".join(f"{format_lower(value, 3):>9}" for value in values)
+        for epsilon, values in zip(EPSILONS, detected, strict=True)
+    ]
+    return Made("\n".join(lines), (folder / "copies.png", folder / "copies.csv"))
+
+
+def _draw(detected: NDArray[np.float64], options: Options) -> None:
+    figure, axes = style.canvas(5.6, 3.8)
+    for epsilon, values in zip(EPSILONS, detected, strict=True):
+        looks: dict[str, Any] = {"label": f"claim {epsilon:g}", "markersize": 4}
+        axes.plot(np.arange(len(COPIES)), values / epsilon, "o-", **looks)
+    axes.axhline(1, color="black", linewidth=1)
+    axes.set_xticks(np.arange(len(COPIES)), [str(count) for count in COPIES])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("records that change")
+    axes.set_ylabel("detected of one record, over its claim")
+    axes.legend(fontsize=8, frameon=False)
+    style.save(figure, options.output / "copies", "copies")
