@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow.csv as pacsv
 import pytest
+from numpy.typing import NDArray
 
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.spec.audit_spec import RunOptions
 from papers import ml_audit_dp_sgd
 from papers.making import Options
-from papers.ml_audit_dp_sgd import NETWORK, PUBLISHED, SHADOW, UPDATED, AnswerAtThePoint, TwoClasses, figure_8
+from papers.ml_audit_dp_sgd import (
+    ATTACKS,
+    BOUNDS,
+    NETWORK,
+    UPDATED,
+    AnswerAtThePoint,
+    AtTheBestThreshold,
+    TwoClasses,
+    figure_8,
+)
 
 
 def test_three_attacks_on_learners_with_hardly_any_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,15 +37,13 @@ def test_three_attacks_on_learners_with_hardly_any_noise(tmp_path: Path, monkeyp
     made = figure_8(options)
     rows = pacsv.read_csv(made.files[1]).to_pylist()
     found = {(row["attack"], row["bound"]): row["detected"] for row in rows}
-    assert set(found) == {(attack, bound) for attack in (PUBLISHED, UPDATED, SHADOW) for bound in BOUNDS}
+    assert set(found) == {(attack, bound) for attack in ATTACKS for bound in BOUNDS}
     assert found[UPDATED, "fair coins"] > 0.5
     assert all(detected < 300 for detected in found.values())
     assert {row["verdict"] for row in rows} <= {"NO VIOLATION FOUND", "INCONCLUSIVE"}
     assert UPDATED in made.text
+    assert "0 of 12 bounds exceed the claim." in made.text
     assert made.files[0].stat().st_size > 0
-
-
-BOUNDS = ("fair coins", "Katz-log")
 
 
 def test_two_classes_are_the_first_rows_of_them() -> None:
@@ -46,9 +54,28 @@ def test_two_classes_are_the_first_rows_of_them() -> None:
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_the_published_score_is_the_answer_at_the_point_less_that_at_zero(sign: float) -> None:
+@pytest.mark.parametrize(("less", "expected"), [(1, [0.4, -0.4]), (None, [0.9, 0.5])])
+def test_a_score_is_the_probability_at_the_point_less_that_at_zero(
+    sign: float, less: int | None, expected: list[float]
+) -> None:
     truth = np.arange(20) % 2 == 0
-    search = np.stack([sign * truth, np.zeros(20), np.arange(20.0)], axis=1)
-    fresh = np.array([[3.0, 1.0, 9.0], [0.0, 1.0, 9.0]])
-    score = AnswerAtThePoint().score(SummaryView(search, truth, fresh))
-    assert score.tolist() == [2.0 * sign, -1.0 * sign]
+    search = np.stack([sign * (2.0 * truth - 1), np.zeros(20), np.arange(20.0)], axis=1)
+    nine = np.log(9.0)  # log-odds of 0.9
+    fresh = np.array([[nine, 0.0, 9.0], [0.0, nine, 9.0]])
+    score = AnswerAtThePoint(less).score(SummaryView(search, truth, fresh))
+    assert score == pytest.approx([sign * value for value in expected])
+
+
+@dataclass(frozen=True)
+class FirstNumber:
+    def score(self, view: SummaryView) -> NDArray[np.float64]:
+        return view.fresh[:, 0]
+
+
+def test_the_threshold_is_where_the_search_samples_show_most() -> None:
+    """World 0 reaches 5 in one of twenty trainings, world 1 in ten; 7 is reached once, too rarely to count on."""
+    zero = np.repeat([0.0, 5.0, 7.0], [379, 20, 1])
+    one = np.repeat([0.0, 5.0, 7.0], [190, 200, 10])
+    search, truth = np.concatenate([zero, one])[:, None], np.repeat([False, True], 400)
+    view = SummaryView(search, truth, np.array([[4.0], [5.0], [7.0]]))
+    assert AtTheBestThreshold(FirstNumber()).score(view).tolist() == [-1.0, 0.0, 2.0]
