@@ -20,7 +20,7 @@ from scipy import special
 
 from dpaudit.engine import drawing as style
 from dpaudit.engine.data.images import Cifar10, FashionMnist
-from dpaudit.engine.games.neighbours.game import Neighbours
+from dpaudit.engine.games.neighbours.game import Neighbours, Scale
 from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning
 from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, InsertRecords
@@ -50,6 +50,8 @@ DELTA = 1e-5
 CONFIDENCE = 0.95
 RAREST = 0.01
 """Share of a world's search samples that the output set, or its complement, must hold: the paper's r, not stated."""
+SCALE: Scale = "none"
+"""Pixels are within 0 .. 1 as they are. A "box" would cut off what ClipBKD's point has beyond, most of its length."""
 NETWORK = Mlp(hidden=(), epochs=10, batch_size=50, learning_rate=0.5, momentum=0.0)
 PUBLISHED, UPDATED, SHADOW = "ClipBKD as published", "ClipBKD updated", "shadow adversarial"
 SHADOW_UPDATED = "shadow adversarial, all answers"
@@ -182,7 +184,7 @@ def _audits(name: str, data: Any, epsilon: float, options: Options) -> list[Audi
             learner,
             data,
             game=Neighbours(
-                trials=2 * EACH, search=2 * EACH, stack=EACH, poisoning=InsertRecords(poisoning), scale="box"
+                trials=2 * EACH, search=2 * EACH, stack=EACH, poisoning=InsertRecords(poisoning), scale=SCALE
             ),
             attack=AtTheBestThreshold(attack),
             estimator=estimators[bound],

@@ -10,9 +10,13 @@ import pyarrow.csv as pacsv
 import pytest
 from numpy.typing import NDArray
 
+from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.bundled import Digits
+from dpaudit.engine.games.neighbours.game import choose_worlds
 from dpaudit.engine.games.neighbours.output_set import SummaryView
+from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, InsertRecords
 from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.mechanisms.compute import Compute
 from papers import ml_audit_dp_sgd
 from papers.making import Options
 from papers.ml_audit_dp_sgd import (
@@ -79,3 +83,12 @@ def test_the_threshold_is_where_the_search_samples_show_most() -> None:
     search, truth = np.concatenate([zero, one])[:, None], np.repeat([False, True], 400)
     view = SummaryView(search, truth, np.array([[4.0], [5.0], [7.0]]))
     assert AtTheBestThreshold(FirstNumber()).score(view).tolist() == [-1.0, 0.0, 2.0]
+
+
+def test_the_point_of_clip_bkd_keeps_its_length() -> None:
+    """The directions in which pictures vary least have entries below 0."""
+    rows = TwoClasses(Digits(), 60).load()
+    worlds = choose_worlds(InsertRecords(ClipBackdoorPair()), 1, ml_audit_dp_sgd.SCALE, rows, Compute(), seed=Seed(0))
+    lengths = np.linalg.norm(np.asarray(worlds.zero.features), axis=1)
+    (point,) = np.asarray(worlds.rows.features)[worlds.in_d_prime & ~worlds.in_d]
+    assert np.linalg.norm(point) == pytest.approx(np.median(lengths), rel=0.01)
