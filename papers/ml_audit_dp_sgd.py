@@ -152,7 +152,7 @@ def figure_8(options: Options) -> Made:
     rows = [_row(result) for result in results]
     pacsv.write_csv(pa.Table.from_pylist(rows), folder / "figure-8.csv")
     _draw(rows, options)
-    return Made(_words(rows), (folder / "figure-8.png", folder / "figure-8.csv"))
+    return Made(words(rows), (folder / "figure-8.png", folder / "figure-8.csv"))
 
 
 MINUTES = "9 minutes of one core at the small scale with both data sets and all claims"
@@ -208,7 +208,7 @@ def _row(result: AuditResult) -> dict[str, Any]:
     }
 
 
-def _words(rows: Sequence[dict[str, Any]]) -> str:
+def words(rows: Sequence[dict[str, Any]]) -> str:
     """A line for each attack on each claim, the bounds side by side, and what is above its claim."""
     found = {(row["data"], row["epsilon"], row["attack"], row["bound"]): row["detected"] for row in rows}
     lines = [
