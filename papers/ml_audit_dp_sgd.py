@@ -177,7 +177,7 @@ def _audits(name: str, data: Any, epsilon: float, options: Options) -> list[Audi
         (shadow, AnswerAtThePoint()),
         (shadow, every),
     )
-    fixed = {"delta": DELTA, "confidence": CONFIDENCE, "selection": Fixed(0.0)}
+    fixed: dict[str, Any] = {"delta": DELTA, "confidence": CONFIDENCE, "selection": Fixed(0.0)}
     estimators = {"Katz-log": KatzLog(**fixed), "Clopper-Pearson": ClopperPearson(**fixed), "fair coins": "fair-coins"}
     return [
         Audit(
