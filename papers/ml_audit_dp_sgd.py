@@ -51,7 +51,7 @@ CONFIDENCE = 0.95
 RAREST = 0.01
 """Share of a world's search samples that the output set, or its complement, must hold: the paper's r, not stated."""
 SCALE: Scale = "none"
-"""Pixels are within 0 .. 1 as they are. A "box" would cut off what ClipBKD's point has beyond, most of its length."""
+"""Pixels are within 0 .. 1 as they are. A "box" would cut off half and more of the length of ClipBKD's point."""
 NETWORK = Mlp(hidden=(), epochs=10, batch_size=50, learning_rate=0.5, momentum=0.0)
 PUBLISHED, UPDATED, SHADOW = "ClipBKD as published", "ClipBKD updated", "shadow adversarial"
 SHADOW_UPDATED = "shadow adversarial, all answers"
