@@ -15,6 +15,7 @@ from dpaudit.errors import SpecError
 Scale = Literal["small", "paper"]
 IN_PARTS = (
     "ml-audit figure-2",
+    "ml-audit figure-8",
     "observational-label factors",
     "private-prediction figure-3",
     "private-prediction figure-4",

@@ -2,40 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow.csv as pacsv
 import pytest
+from numpy.typing import NDArray
 
+from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.bundled import Digits
+from dpaudit.engine.games.neighbours.game import choose_worlds
 from dpaudit.engine.games.neighbours.output_set import SummaryView
+from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, InsertRecords
 from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.mechanisms.compute import Compute
 from papers import ml_audit_dp_sgd
 from papers.making import Options
-from papers.ml_audit_dp_sgd import NETWORK, PUBLISHED, SHADOW, UPDATED, AnswerAtThePoint, TwoClasses, figure_8
+from papers.ml_audit_dp_sgd import (
+    ATTACKS,
+    NETWORK,
+    UPDATED,
+    AnswerAtThePoint,
+    AtTheBestThreshold,
+    TwoClasses,
+    figure_8,
+    words,
+)
 
 
-def test_three_attacks_on_learners_with_hardly_any_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_attacks_on_learners_without_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ml_audit_dp_sgd, "EACH", 50)
+    monkeypatch.setattr(ml_audit_dp_sgd, "BOUNDS", ("Clopper-Pearson",))
     monkeypatch.setattr(ml_audit_dp_sgd, "NETWORK", replace(NETWORK, epochs=2, learning_rate=5.0))
     monkeypatch.setattr(ml_audit_dp_sgd, "ROWS", {"small": 60})
-    monkeypatch.setattr(ml_audit_dp_sgd, "EPSILONS", {"small": (300.0,)})
+    monkeypatch.setattr(ml_audit_dp_sgd, "EPSILONS", {"small": (float("inf"),)})
     monkeypatch.setattr(ml_audit_dp_sgd, "_data_sets", lambda options: {"digits": TwoClasses(Digits(), 60)})
     options = Options(tmp_path, run=RunOptions(runner="in-process"), say=lambda text: None)
     made = figure_8(options)
     rows = pacsv.read_csv(made.files[1]).to_pylist()
-    found = {(row["attack"], row["bound"]): row["detected"] for row in rows}
-    assert set(found) == {(attack, bound) for attack in (PUBLISHED, UPDATED, SHADOW) for bound in BOUNDS}
-    assert found[UPDATED, "fair coins"] > 0.5
-    assert all(detected < 300 for detected in found.values())
-    assert {row["verdict"] for row in rows} <= {"NO VIOLATION FOUND", "INCONCLUSIVE"}
+    found = {row["attack"]: row["detected"] for row in rows}
+    assert set(found) == set(ATTACKS)
+    assert found[UPDATED] > 0.5
+    assert {row["verdict"] for row in rows} == {"NO CLAIM"}
     assert UPDATED in made.text
     assert made.files[0].stat().st_size > 0
 
 
-BOUNDS = ("fair coins", "Katz-log")
+@pytest.mark.parametrize(
+    ("detected", "said"), [(0.9, "0 of 3 bounds exceed the claim."), (1.1, "1 of 3 bounds exceed")]
+)
+def test_a_bound_above_its_claim_is_named(detected: float, said: str) -> None:
+    rows = [
+        {"data": "digits", "epsilon": 1.0, "attack": UPDATED, "bound": bound, "detected": found}
+        for bound, found in zip(ml_audit_dp_sgd.BOUNDS, (0.5, detected, 0.0), strict=True)
+    ]
+    assert said in words(rows)
 
 
 def test_two_classes_are_the_first_rows_of_them() -> None:
@@ -46,9 +68,37 @@ def test_two_classes_are_the_first_rows_of_them() -> None:
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_the_published_score_is_the_answer_at_the_point_less_that_at_zero(sign: float) -> None:
+@pytest.mark.parametrize(("less", "expected"), [(1, [0.4, -0.4]), (None, [0.9, 0.5])])
+def test_a_score_is_the_probability_at_the_point_less_that_at_zero(
+    sign: float, less: int | None, expected: list[float]
+) -> None:
     truth = np.arange(20) % 2 == 0
-    search = np.stack([sign * truth, np.zeros(20), np.arange(20.0)], axis=1)
-    fresh = np.array([[3.0, 1.0, 9.0], [0.0, 1.0, 9.0]])
-    score = AnswerAtThePoint().score(SummaryView(search, truth, fresh))
-    assert score.tolist() == [2.0 * sign, -1.0 * sign]
+    search = np.stack([sign * (2.0 * truth - 1), np.zeros(20), np.arange(20.0)], axis=1)
+    nine = np.log(9.0)  # log-odds of 0.9
+    fresh = np.array([[nine, 0.0, 9.0], [0.0, nine, 9.0]])
+    score = AnswerAtThePoint(less).score(SummaryView(search, truth, fresh))
+    assert score == pytest.approx([sign * value for value in expected])
+
+
+@dataclass(frozen=True)
+class FirstNumber:
+    def score(self, view: SummaryView) -> NDArray[np.float64]:
+        return view.fresh[:, 0]
+
+
+def test_the_threshold_is_where_the_search_samples_show_most() -> None:
+    """World 0 reaches 5 in one of twenty trainings, world 1 in ten; 7 is reached once, too rarely to count on."""
+    zero = np.repeat([0.0, 5.0, 7.0], [379, 20, 1])
+    one = np.repeat([0.0, 5.0, 7.0], [190, 200, 10])
+    search, truth = np.concatenate([zero, one])[:, None], np.repeat([False, True], 400)
+    view = SummaryView(search, truth, np.array([[4.0], [5.0], [7.0]]))
+    assert AtTheBestThreshold(FirstNumber()).score(view).tolist() == [-1.0, 0.0, 2.0]
+
+
+def test_the_point_of_clip_bkd_keeps_its_length() -> None:
+    """The directions in which pictures vary least have entries below 0."""
+    rows = TwoClasses(Digits(), 60).load()
+    worlds = choose_worlds(InsertRecords(ClipBackdoorPair()), 1, ml_audit_dp_sgd.SCALE, rows, Compute(), seed=Seed(0))
+    lengths = np.linalg.norm(np.asarray(worlds.zero.features), axis=1)
+    (point,) = np.asarray(worlds.rows.features)[worlds.in_d_prime & ~worlds.in_d]
+    assert np.linalg.norm(point) == pytest.approx(np.median(lengths), rel=0.01)
