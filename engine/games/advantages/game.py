@@ -76,7 +76,8 @@ class BagView:
 class LabelAdvantage:
     """Shows the attacker a release about bags of labels: how much better does it know each of them?
 
-    Randomised response and exact counts are played with any number of classes, noisy counts with two.
+    Randomised response and exact counts are played with up to 127 classes, noisy counts with two. Of K > 2 classes the
+    additive advantage of exact counts is known for bags of few examples only, k^2 K (k + 1)^(K - 1) <= 100,000,000.
 
     Attributes:
         releases: Independent releases of the same labels, >= 1, each with bags of its own.
