@@ -1,9 +1,10 @@
-"""Counts of every label of independent examples: compiled kernels over the vectors of counts, called by `classes`."""
+"""Counts of every label of independent examples: recursions over the vectors of counts, called by `classes`."""
 
 from __future__ import annotations
 
 import numba
 import numpy as np
+from scipy.special import logsumexp
 
 from dpaudit.estimators.arguments import Floats, Ints
 
@@ -66,6 +67,34 @@ def _include(
     if top > 0:
         for v in range(len(law)):
             out[v] /= top
+
+
+def log_likelihoods(eta: Floats, released: Ints) -> Floats:
+    """`likelihoods` in logarithms: ten times slower, right for priors however small."""
+    present = np.flatnonzero(released)
+    k, axes = len(eta), range(len(present))
+    chances = np.log(eta[:, present])
+    start = np.full(released[present] + 1, -np.inf)
+    start[(0,) * len(present)] = 0.0
+    fewer = [(*(slice(None),) * a, slice(0, -1)) for a in axes]  # counts that can take one more label a
+    more = [(*(slice(None),) * a, slice(1, None)) for a in axes]
+
+    def grown(law: Floats, i: int) -> Floats:
+        out = np.full_like(law, -np.inf)
+        for a in axes:
+            out[more[a]] = np.logaddexp(out[more[a]], law[fewer[a]] + chances[i, a])
+        return out
+
+    after = [start]  # after[-1 - i]: the law of the counts of the labels i .. k - 1
+    for i in reversed(range(k)):
+        after.append(grown(after[-1], i))
+    before, found = start, np.full(eta.shape, -np.inf)
+    for i in range(k):
+        rest = np.flip(after[k - 1 - i])  # at v, what is left of the counts
+        for a in axes:
+            found[i, present[a]] = logsumexp(before[fewer[a]] + rest[more[a]])
+        before = grown(before, i)
+    return found
 
 
 @numba.njit(cache=True)

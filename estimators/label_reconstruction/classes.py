@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, as_counts, unboxed
 
-SMALLEST = 1e-250  # Likelihoods below it, on the scale of a bag, may have lost what matters to underflow
+SMALLEST = math.log(1e-250)  # Of the likelihood of a bag's labels: below it what matters might underflow
 MAX_STEPS = 100_000_000  # of the additive advantage of a bag: a tenth of a second
 MAX_STATES = 20_000_000  # vectors of counts that are gone through for one bag: tenths of a second, and 160 MB
 
@@ -63,11 +63,11 @@ def llp_class_log_likelihood(prior: ArrayLike, counts: ArrayLike) -> Floats:
 
     Arguments are those of `llp_class_posterior`; -inf where the counts are impossible.
 
-    Raises: InputError for a bag with too many ways to reach its counts (k + 1 times the product of the counts + 1 is
-        at most 20,000,000), or with priors so small that a likelihood underflows.
+    Raises: InputError for a bag with too many ways to reach its counts: k + 1 times the product of the counts + 1 is at
+        most 20,000,000.
     """
     # Compiled code is imported where it is called: numba takes half a second to load.
-    from dpaudit.estimators.label_reconstruction._class_counts import likelihoods
+    from dpaudit.estimators.label_reconstruction._class_counts import likelihoods, log_likelihoods
 
     eta, released = _rows(prior), as_counts("counts", np.asarray(counts))
     fits = released.shape == eta.shape[1:] and int(released.sum()) == len(eta)
@@ -75,14 +75,9 @@ def llp_class_log_likelihood(prior: ArrayLike, counts: ArrayLike) -> Floats:
     states = (len(eta) + 1) * math.prod((released + 1).tolist())
     must = f"k + 1 times the product of the counts + 1 must be at most {MAX_STATES:,}"
     require(states <= MAX_STATES, must, product=states, do="use smaller bags, or merge labels")
-    likelihood = likelihoods(eta, released)
-    if (likelihood < SMALLEST).any():
-        # With every possible label as likely as another nothing underflows: 0 is then a label that cannot be.
-        possible = likelihoods((eta > 0).astype(np.float64), released) > 0
-        must = f"the counts of a bag must have likelihoods of at least {SMALLEST:g}"
-        require(not (possible & (likelihood < SMALLEST)).any(), must, do="keep priors away from 0")
+    least = np.log(np.where(eta > 0, eta, 1.0).min(axis=1)).sum()  # no labels of the bag are less likely
     with np.errstate(divide="ignore"):
-        return np.asarray(np.log(likelihood))
+        return log_likelihoods(eta, released) if least < SMALLEST else np.asarray(np.log(likelihoods(eta, released)))
 
 
 def class_posterior(prior: ArrayLike, log_likelihood: ArrayLike) -> Floats:
