@@ -2,8 +2,9 @@
 
 One value is one row: each field is a column. An array is a list, with its shape where it is no vector; a dataclass
 inside becomes columns called "outer.inner"; a table is its IPC stream. The arrays of a dataclass with the class
-variable `ROWS` are columns of equal length: many values one below the other, a row for each score or example. A field
-with `metadata={"stored": "float32"}` is kept so. The reader names the dataclass, a file never does.
+variable `ROWS` are columns of equal length, a matrix a column of lists: many values one below the other, a row for each
+score or example. A field with `metadata={"stored": "float32"}` is kept so. The reader names the dataclass, a file never
+does.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ def _rows_of(values: Iterable[Any], kind: type[Any]) -> pa.Table:
     stored = {field.name: field.metadata.get("stored") for field, _ in _fields(kind)}
     for value in values:
         parts = {name: getattr(value, name) for name in stored}
-        lengths.append(max(part.size for part in parts.values() if isinstance(part, np.ndarray)))
+        lengths.append(max(len(part) for part in parts.values() if isinstance(part, np.ndarray)))
         batches.append(pa.table({name: _row_column(part, lengths[-1], stored[name]) for name, part in parts.items()}))
     if not batches:
         return pa.table({})
@@ -202,7 +203,8 @@ def _row_column(part: Any, length: int, stored: str | None) -> pa.Array:
     if part is None:
         return pa.nulls(length, None if stored is None else pa.from_numpy_dtype(stored))
     if isinstance(part, np.ndarray):
-        return pa.array(part if stored is None else part.astype(stored, copy=False))
+        kept = part if stored is None else part.astype(stored, copy=False)
+        return pa.array(kept) if kept.ndim == 1 else pa.FixedSizeListArray.from_arrays(kept.ravel(), kept.shape[1])
     return pa.array(np.full(length, part, stored))
 
 
@@ -214,7 +216,14 @@ def _values_in_rows(table: pa.Table, kind: type[Any]) -> Iterator[Any]:
         columns = {name: part.column(name) for name in arrays}
         yield kind(
             **{
-                name: None if column.null_count else column.to_numpy().copy() if arrays[name] else column[0].as_py()
+                name: None if column.null_count else _array(column) if arrays[name] else column[0].as_py()
                 for name, column in columns.items()
             }
         )
+
+
+def _array(column: pa.ChunkedArray) -> NDArray[Any]:
+    if pa.types.is_fixed_size_list(column.type):
+        flat: NDArray[Any] = column.combine_chunks().flatten().to_numpy().copy()
+        return flat.reshape(-1, column.type.list_size)
+    return np.asarray(column.to_numpy().copy())

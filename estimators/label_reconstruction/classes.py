@@ -1,82 +1,35 @@
 """Posteriors and advantages for any set of labels: k-ary randomised response, and exact counts of every label in a bag.
 
-Source: Busa-Fekete et al. (2024), Definitions 3.1 and 3.6, which are stated for labels 1 .. c.
+Belief in label a is eta_a before a release z and rho_a after it, rho_a proportional to eta_a L_a, L_a = P[z | label a]
+with the other labels of the bag drawn from their priors. The additive advantage (Definition 3.1 for the two attackers
+that guess best) is E max rho - max eta. The multiplicative one (Definition 3.6) is the farthest that the log-odds of
+two possible labels moved, max log L - min log L. For two labels these are the quantities of `advantage`.
+
+Under epsilon-label privacy L_a <= e^epsilon L_b for every two labels, since the mean over the others' labels keeps it:
+- The multiplicative advantage is at most epsilon at every release. K-ary randomised response reaches it whenever it
+  answers with a possible label.
+- With b the likeliest label after the release, max rho - max eta <= rho_b - eta_b, and rho_b is at most
+  eta_b e^epsilon / (eta_b e^epsilon + 1 - eta_b). The difference is largest at eta_b = 1 / (1 + e^(epsilon/2)), where
+  it is tanh(epsilon/4). So no release gains more, and the additive advantage, a mean of gains, is no larger, whatever
+  the number of labels. Randomised response among 1 + e^(epsilon/2) equally likely labels reaches it.
+Exact counts of a bag have no such bound: a bag whose labels are all the same gives them away.
+
+Source: Busa-Fekete et al. (2024), Definitions 3.1 and 3.6, which are stated for labels 1 .. c; the bound of the gain is
+ours.
 """
 
 from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, as_counts, unboxed
 
-
-@numba.njit(cache=True)
-def class_posteriors(prior: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """P[label i = a | counts of all labels], shape (k, K); NaN where the counts are impossible.
-
-    A vector of counts v <= `counts` is the number sum_a v_a stride_a. What the labels before i may sum to is carried
-    along; what those after i must sum to is kept for every i, each scaled to a largest of 1.
-    """
-    k, classes = prior.shape
-    stride = np.empty(classes, dtype=np.int64)
-    states = 1
-    for a in range(classes):
-        stride[a] = states
-        states *= counts[a] + 1
-    digit = np.empty((classes, states), dtype=np.int64)
-    for v in range(states):
-        for a in range(classes):
-            digit[a, v] = (v // stride[a]) % (counts[a] + 1)
-    after = np.zeros((k + 1, states))  # after[i, v]: the labels i .. k - 1 sum to v
-    after[k, 0] = 1.0
-    for i in range(k - 1, -1, -1):
-        _include(after[i + 1], prior[i], digit, stride, after[i])
-    before, grown = np.zeros(states), np.zeros(states)
-    before[0] = 1.0
-    posterior = np.empty((k, classes))
-    for i in range(k):
-        for a in range(classes):
-            weight = 0.0
-            if counts[a] > 0:
-                rest = states - 1 - stride[a]  # the counts without this label
-                for v in range(states):
-                    if digit[a, v] < counts[a]:
-                        weight += before[v] * after[i + 1, rest - v]
-            posterior[i, a] = prior[i, a] * weight
-        total = posterior[i].sum()
-        posterior[i] = posterior[i] / total if total > 0 else np.full(classes, np.nan)
-        _include(before, prior[i], digit, stride, grown)
-        before, grown = grown, before
-    return posterior
-
-
-@numba.njit(cache=True)
-def _include(
-    law: NDArray[np.float64],
-    chances: NDArray[np.float64],
-    digit: NDArray[np.int64],
-    stride: NDArray[np.int64],
-    out: NDArray[np.float64],
-) -> None:
-    """The law of the sum with one more label, up to a factor."""
-    top = 0.0
-    for v in range(len(law)):
-        total = 0.0
-        for a in range(len(chances)):
-            if digit[a, v] > 0:
-                total += chances[a] * law[v - stride[a]]
-        out[v] = total
-        top = max(top, total)
-    if top > 0:
-        for v in range(len(law)):
-            out[v] /= top
-
-
+SMALLEST = math.log(1e-250)  # Of the likelihood of a bag's labels: below it what matters might underflow
+MAX_STEPS = 100_000_000  # of the additive advantage of a bag: a tenth of a second
 MAX_STATES = 20_000_000  # vectors of counts that are gone through for one bag: tenths of a second, and 160 MB
 
 
@@ -100,9 +53,21 @@ def llp_class_posterior(prior: ArrayLike, counts: ArrayLike) -> Floats:
     Args:
         prior: P[label = a] of each example, rows of sum 1, shape (k, K).
         counts: How often each label is in the bag, whole, of sum k, shape (K,).
-    Raises: InputError for a bag that cannot have those counts under its priors, or with too many ways to reach them:
-        k + 1 times the product of the counts + 1 is at most 20,000,000.
+    Raises: InputError as `llp_class_log_likelihood` and `class_posterior` do.
     """
+    return class_posterior(prior, llp_class_log_likelihood(prior, counts))
+
+
+def llp_class_log_likelihood(prior: ArrayLike, counts: ArrayLike) -> Floats:
+    """log P[counts of the labels in a bag | label = a] for every example, up to a constant in each row, shape (k, K).
+
+    Arguments are those of `llp_class_posterior`; -inf where the counts are impossible.
+
+    Raises: InputError for a bag with too many ways to reach its counts: k + 1 times the product of the counts + 1 is at
+        most 20,000,000.
+    """
+    # Compiled code is imported where it is called: numba takes half a second to load.
+    from dpaudit.estimators.label_reconstruction._class_counts import likelihoods, log_likelihoods
 
     eta, released = _rows(prior), as_counts("counts", np.asarray(counts))
     fits = released.shape == eta.shape[1:] and int(released.sum()) == len(eta)
@@ -110,10 +75,41 @@ def llp_class_posterior(prior: ArrayLike, counts: ArrayLike) -> Floats:
     states = (len(eta) + 1) * math.prod((released + 1).tolist())
     must = f"k + 1 times the product of the counts + 1 must be at most {MAX_STATES:,}"
     require(states <= MAX_STATES, must, product=states, do="use smaller bags, or merge labels")
-    posterior = np.asarray(class_posteriors(eta, released))
-    possible = not np.isnan(posterior).any()
-    require(possible, "the bag must be able to have those counts under its priors", counts=released.tolist())
-    return posterior
+    least = np.log(np.where(eta > 0, eta, 1.0).min(axis=1)).sum()  # no labels of the bag are less likely
+    with np.errstate(divide="ignore"):
+        return log_likelihoods(eta, released) if least < SMALLEST else np.asarray(np.log(likelihoods(eta, released)))
+
+
+def class_posterior(prior: ArrayLike, log_likelihood: ArrayLike) -> Floats:
+    """P[label = a | release] of priors and log P[release | label = a], both of shape (n, K).
+
+    Log-likelihoods are up to a constant in each row, -inf where the release is impossible.
+
+    Raises: InputError for a release that is impossible under the priors.
+    """
+    eta, moved = _possible(prior, log_likelihood)
+    weight = eta * np.exp(moved - moved.max(axis=1, keepdims=True))
+    return np.asarray(weight / weight.sum(axis=1, keepdims=True))
+
+
+def class_shift(prior: ArrayLike, log_likelihood: ArrayLike) -> Floats:
+    """The multiplicative advantage, exact where posteriors round to 0 or 1; shape (n,).
+
+    It is the largest less the smallest log-likelihood over the labels of priors above 0; nats, may be infinite.
+    Arguments and errors are those of `class_posterior`.
+    """
+    eta, moved = _possible(prior, log_likelihood)
+    return np.asarray(moved.max(axis=1) - np.where(eta > 0, moved, np.inf).min(axis=1))
+
+
+def _possible(prior: ArrayLike, log_likelihood: ArrayLike) -> tuple[Floats, Floats]:
+    """The priors, and the log-likelihoods of labels with priors above 0; -inf for the others."""
+    eta, law = _rows(prior), np.asarray(log_likelihood, np.float64)
+    require(law.shape == eta.shape, "log-likelihoods must have the shape of the priors", shape=law.shape)
+    open_ = np.where(eta > 0, law, -np.inf)
+    can_be = bool(np.isfinite(open_.max(axis=1)).all())
+    require(can_be, "what was released must be possible under the priors", do="keep priors away from 0 and 1")
+    return eta, open_
 
 
 def class_multiplicative_advantage(prior: ArrayLike, posterior: ArrayLike) -> float | Floats:
@@ -130,19 +126,55 @@ def class_multiplicative_advantage(prior: ArrayLike, posterior: ArrayLike) -> fl
     return unboxed(np.asarray(highest - np.where(open_, moved, np.inf).min(axis=1)))
 
 
+def class_release_gain(prior: ArrayLike, posterior: ArrayLike) -> Floats:
+    """How much likelier the best guess is right at one release than before it; rows of shape (n, K) to (n,).
+
+    Below 0 where the release takes confidence away; at most `class_gain_ceiling` under epsilon-label privacy.
+    """
+    before, after = _rows(prior), _rows(posterior)
+    require(before.shape == after.shape, "prior and posterior must have one shape", prior=before.shape)
+    return np.asarray(after.max(axis=1) - before.max(axis=1))
+
+
+def class_gain_ceiling(epsilon: float) -> float:
+    """tanh(epsilon/4): the most that the best of K guesses gains under epsilon-label privacy; epsilon >= 0, or inf."""
+    require(epsilon >= 0, "epsilon must be >= 0", epsilon=epsilon)
+    return math.tanh(epsilon / 4)
+
+
+def right_guesses(belief: ArrayLike, labels: ArrayLike) -> Floats:
+    """Whether the best guess is right; the share of one guess among those equally good. Shapes (n, K), (n,) to (n,)."""
+    rows = _rows(belief)
+    best = (rows == rows.max(axis=1, keepdims=True)).astype(np.float64)
+    return np.asarray(best[np.arange(len(rows)), np.asarray(labels, np.int64)] / best.sum(axis=1))
+
+
 def rr_class_additive_advantage(prior: ArrayLike, *, epsilon: float) -> float | Floats:
     """How much likelier the best guess is right after k-ary randomised response, on average over releases.
 
-    Of priors of shape (n, K): sum over z of max_a eta_a P[z | a], less max_a eta_a; shape (n,).
+    Of priors of shape (n, K), epsilon in [0, inf]: sum over z of max_a eta_a P[z | a], less max_a eta_a; shape (n,).
     """
     eta = _rows(prior)
-    require(0 <= epsilon < math.inf, "epsilon must be in [0, inf)", epsilon=epsilon)
+    require(epsilon >= 0, "epsilon must be >= 0", epsilon=epsilon)
     less = math.exp(-epsilon)
     top = np.partition(eta, -2, axis=1)
     # Given z the best guess is z, unless another label is likelier even so.
     rival = np.where(eta == top[:, -1:], top[:, -2:-1], top[:, -1:])
     right = np.maximum(eta, less * rival).sum(axis=1) / (1 + (eta.shape[1] - 1) * less)
     return unboxed(np.maximum(0.0, right - top[:, -1]))
+
+
+def llp_class_additive_advantage(prior: ArrayLike) -> Floats | None:
+    """How much likelier the best guess is right once the counts of a bag's labels are known, on average over them.
+
+    Shape (k, K) to (k,), in [0, 1 - max_a eta_a]. None where k^2 K (k + 1)^(K - 1) is above 100,000,000: too many steps
+    for one bag.
+    """
+    from dpaudit.estimators.label_reconstruction._class_counts import gains
+
+    eta = _rows(prior)
+    k, classes = eta.shape
+    return None if k**2 * classes * (k + 1) ** (classes - 1) > MAX_STEPS else np.asarray(gains(eta))
 
 
 def _rows(prior: ArrayLike) -> Floats:

@@ -119,6 +119,14 @@ def test_several_values_come_back_in_order(tmp_path: Any) -> None:
     assert all(map(same, values, found))
 
 
+def test_rows_hold_a_matrix_as_a_column_of_lists(tmp_path: Any) -> None:
+    values = [Row(np.full((n, 3), n + 0.5), np.ones(n, np.bool_), replay=n) for n in (2, 5)]
+    found = decode(stored(encode(values, Row), tmp_path / "x.parquet"), Row)
+    assert all(map(same, values, found))
+    found[1].score[0, 0] = 9.0
+    assert found[1].score[0].tolist() == [9.0, 5.5, 5.5]
+
+
 def test_arrays_can_be_written_to() -> None:
     (found,) = decode(encode([example(0)], Outer), Outer)
     found.vector[0] = 100

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpaudit.engine.games.proxies.calibrated import CalibratedModel
 from dpaudit.engine.reading.comparison import RESPONSE, Compared, Study
 from dpaudit.engine.spec.audit_spec import RunOptions
-from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions
+from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.models.tables import LogisticRegression
 from papers import label_inference
 from papers.making import Options
 
@@ -63,16 +65,39 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_the_frontier_is_made_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adult and Criteo by their folders are read in the run of the figures; here a mixture and Beta priors."""
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_inference, "ROWS", {"small": 400})
+    monkeypatch.setattr(label_inference, "CLICKS", 400)
+    monkeypatch.setattr(label_inference, "ESTIMATED", CalibratedModel(LogisticRegression(), folds=2))
+
+
+def test_beliefs_are_drawn_of_every_mechanism_of_the_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small(monkeypatch)
+    made = label_inference.figure_2(options(tmp_path))
+    table = rows(made.files[1])
+    assert [row["data"] for row in table[::4]] == ["Beta(2, 30) priors", "Beta(5, 5) priors", "criteo-synthetic"]
+    four = ["randomized-response", "llp", "llp-laplace", "llp-geometric"]
+    assert [row["mechanism"].split(",")[0] for row in table] == four * 3
+    asked: list[object] = []
+    monkeypatch.setattr(label_inference, "_played", lambda options, name, mechanisms, utility: asked.extend(mechanisms))
+    monkeypatch.setattr(label_inference, "beliefs", lambda found: None)
+    monkeypatch.setattr(label_inference, "_made", lambda *given: None)
+    label_inference.figure_1(options(tmp_path))
+    assert sum(isinstance(one, LaplaceProportions) for one in asked) == 3
+    assert len(asked) == 12
+
+
+def test_the_frontier_is_made_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adult and Criteo by their folders are read in the run of the figures; here what is generated, small."""
+    small(monkeypatch)
     few = [RandomizedResponse(1.0), LabelProportions(size=4), GeometricProportions(size=4, epsilon=1.0)]
     monkeypatch.setattr(label_inference, "frontier_settings", lambda *, small: few)
     made = label_inference.figure_3(options(tmp_path))
     table = rows(tmp_path / "figure-3" / "figure-3.csv")
     names = [row["mechanism"] for row in table[:3]]
     assert names == ["randomized-response, ε = 1", "llp, bags of 4", "llp-geometric, bags of 4, ε = 1"]
-    assert len(table) == 6
+    assert len(table) == 9
+    assert [row["data"] for row in table[::3]] == ["Beta(2, 30) priors", "gaussian-mixture", "criteo-synthetic"]
     assert all(0 <= float(row["auc"]) <= 1 for row in table)
     assert {row["dominated, multiplicative"] for row in table} <= {"true", "false"}
     assert float(table[0]["multiplicative advantage"]) == pytest.approx(1.0)
