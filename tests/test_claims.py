@@ -10,6 +10,7 @@ import pytest
 import yaml
 from scipy.stats import norm
 
+from benchmarks.accountant_orders import divergence
 from dpaudit.actors.unit import fingerprint
 from dpaudit.claims import (
     AccountedEvent,
@@ -474,13 +475,28 @@ def test_an_events_renyi_curve_is_ours() -> None:
     curve = AccountedEvent(dp_accounting.SelfComposedDpEvent(step, 100))
     for order in (2.0, 8.0):
         assert curve.renyi(order) == pytest.approx(SubsampledGaussian(1.5, 0.05, 100).renyi(order), rel=1e-6)
-    # Between whole orders it interpolates, from above; ours is the integral.
+    # Between whole orders it is too high (it adds the terms of an alternating series as if all were positive).
     x = np.linspace(-20, 20, 100_001)
     q = norm.pdf(x, scale=1.5)
     p = 0.95 * q + 0.05 * norm.pdf(x, loc=1, scale=1.5)
     exact = 100 * math.log(float((p**1.5 * q**-0.5).sum() * (x[1] - x[0]))) / 0.5
     assert SubsampledGaussian(1.5, 0.05, 100).renyi(1.5) == pytest.approx(exact, rel=1e-8)
     assert curve.renyi(1.5) >= exact
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "order"), [(0.1, 4.0, 1.25), (0.05, 0.8, 1.5), (0.5, 0.5, 2.5), (0.5, 2.0, 3.0)]
+)
+def test_the_renyi_curve_of_a_subsampled_gaussian_at_50_digits(rate: float, noise: float, order: float) -> None:
+    mpmath = pytest.importorskip("mpmath")
+    exact, q, s = divergence(rate, noise, order), mpmath.mpf(rate), mpmath.mpf(noise)
+    assert SubsampledGaussian(noise, rate, 1).renyi(order) == pytest.approx(float(exact), rel=1e-9)
+    assert divergence(rate, noise, order, removed=True) < exact
+    moment = mpmath.quad(
+        lambda z: mpmath.npdf(z, 0, s) * (1 - q + q * mpmath.exp((2 * z - 1) / (2 * s * s))) ** order,
+        mpmath.linspace(-12 * s, order + 12 * s, 20),
+    )
+    assert float(exact) == pytest.approx(float(mpmath.log(moment)) / (order - 1), rel=1e-10)
 
 
 def test_a_privacy_loss_distribution_is_a_profile() -> None:

@@ -165,7 +165,7 @@ class AccountedEvent(TableCurve):
         return f"dp_accounting's {_event(self.event)}"
 
     def renyi(self, order: float, /) -> float:
-        """By its RdpAccountant; inf for an event that does not support."""
+        """By its RdpAccountant (0.4.4 to 0.6.0: too high at fractional orders); inf for events it does not support."""
         checked_order(order)
         event, accountant = _event(self.event), _package().rdp.RdpAccountant([order])
         return float(accountant.compose(event).rdp[0]) if accountant.supports(event) else float("inf")
