@@ -154,7 +154,7 @@ def _small_cost() -> str:
     return f"Cost: {trainings} trainings of small networks on CPU, {MINUTES}."
 
 
-MINUTES = "about 10 minutes of one core for 10,000 images of clothes, 3 for digits"
+MINUTES = "about 14 minutes of one core for 10,000 images of clothes, an hour for CIFAR-10, some minutes for digits"
 
 
 def _paper_cost() -> str:

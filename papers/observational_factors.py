@@ -128,7 +128,7 @@ def factors(options: Options) -> Made:
     """What moves the bounds of tables 1 and 2: fitted labels, rows, early stopping, PATE's queries, the proxy."""
     every = (*_images(options), *_clicks())
     settings = [setting for setting in every if _asked_for(setting.name, options)]
-    options.say(f"Cost: {len(settings)} trainings and their proxies, of {len(every)} in 25 minutes of one core.")
+    options.say(f"Cost: {len(settings)} trainings and their proxies, of {len(every)} in 26 minutes of one core.")
     found = [(setting.name, _played(setting, options)) for setting in settings]
     text = "\n".join(
         [
