@@ -172,6 +172,7 @@ def figure_5(options: Options) -> Made:
     return _made(options, "figure-5", _played(options, neighbour_subjects(options)), "Private-kNN by adversary")
 
 
+TICKS = (2, 4, 8, 16, 32, 64)
 BEST = "the best crafter"
 BOTH = ("worst", "average")
 SERIES: Mapping[int, tuple[str, Mapping[str, Sequence[str]]]] = {
@@ -237,8 +238,11 @@ def _lines_by_order(leaks: Sequence[Leak], query: str, title: str) -> Figure:
     for leak, axes in zip(leaks, panels, strict=True):
         for kind, curve in _by_order(leak, query).items():
             if np.isfinite(curve).all():
-                axes.plot(leak.finding.orders, curve, color=KINDS[kind], label=kind.rstrip("*"), linewidth=1.4)
+                look = "--" if kind == "data-dependent" else "-"
+                axes.plot(leak.finding.orders, curve, look, color=KINDS[kind], label=kind.rstrip("*"), linewidth=1.4)
         axes.set_xscale("log")
+        axes.set_xticks(TICKS, [str(tick) for tick in TICKS])
+        axes.minorticks_off()
         axes.set_yscale("log")
         axes.set_title(f"{leak.subject.on}, {leak.adversary}", fontsize=9)
         axes.set_xlabel("order")
