@@ -26,7 +26,7 @@ from tests.import_graph import import_graph, reachable, read_sources
 ROOT = Path(__file__).parent.parent
 NOT_NUMBERS = (
     "actors", "cluster", "engine.cli", "engine.drawing", "engine.planning", "engine.report", "engine.run",
-    "engine.spec", "estimators.chart",
+    "engine.spec", "estimators.chart", "papers.making",
 )  # fmt: skip
 REPRODUCTION = re.compile(r"dpaudit reproduce ([\w-]+ [\w-]+)")
 MODULE = re.compile(r"python(?: -W ignore)? -m ([\w.]+)")
