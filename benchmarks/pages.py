@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.rows import DATA, Origin, Row, origins, read
-from benchmarks.versions import said_of
+from benchmarks.versions import version_of
 
 DOCS = DATA.parent
 BLOCK = re.compile(r"(<!-- table (\S+?) *((?:\|[^\n]*?)?) *-->\n).*?(<!-- end -->)", re.DOTALL)
@@ -133,8 +133,16 @@ def _number(text: str) -> float:
 def origin_line(origin: Origin, page: Path) -> str:
     """Where the numbers of a table come from, below it."""
     path = os.path.relpath(DATA / origin.file, page.parent).replace(os.sep, "/")
-    facts = (f"`{origin.program}`", origin.made, said_of(origin))
+    facts = (f"`{origin.program}`", origin.made, said_of_code(origin))
     return f"[{origin.file}]({path}): " + ", ".join(fact for fact in facts if fact)
+
+
+def said_of_code(origin: Origin) -> str:
+    """What a reader must know of the code behind a data file; "" where it is that of now, or no program of ours."""
+    now = version_of(origin.program)
+    if not now or origin.code == now:
+        return ""
+    return "its code has changed since" if origin.code else "its code was not recorded"
 
 
 def written(text: str, page: Path, known: Mapping[str, Origin]) -> str:

@@ -3,6 +3,8 @@
     python -m benchmarks.honest_learners | python -m benchmarks.rows honest-learners.csv --keys 1 --trials audits \\
         --limit VIOLATION "at most, 95 %" --program "python -m benchmarks.honest_learners"
 
+    python -m benchmarks.rows FILE.csv --again     # its program gave the same numbers today
+
 A row is one measurement. `docs/data/index.csv` says which program wrote each file, when, and on what machine;
 `benchmarks/pages.py` makes the tables of the pages of both.
 """
@@ -19,6 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
+
+from benchmarks.versions import version_of
 
 DATA = Path(__file__).parent.parent / "docs" / "data"
 
@@ -148,7 +152,7 @@ def measured_here(file: str, program: str) -> Origin:
     processor = names[0] if names else platform.processor()
     load, python = os.getloadavg()[0], platform.python_version()
     machine = f"{os.cpu_count()} cores of {processor}, no GPU, Python {python}, load {load:.1f} at the end"
-    return Origin(file, program, f"{datetime.now(UTC):%Y-%m-%d}", machine)
+    return Origin(file, program, f"{datetime.now(UTC):%Y-%m-%d}", machine, version_of(program))
 
 
 def note_origin(origin: Origin, folder: Path = DATA) -> None:
@@ -164,18 +168,23 @@ def main() -> None:
     """A table on standard input becomes a data file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", help="its name in docs/data")
-    parser.add_argument("--keys", type=int, required=True)
+    parser.add_argument("--keys", type=int)
     parser.add_argument("--across", default="")
     parser.add_argument("--what", default="")
     parser.add_argument("--trials", default="")
     parser.add_argument("--limit", nargs=2, action="append", default=[], metavar=("OF", "COLUMN"))
-    parser.add_argument("--program", required=True, help="the command that printed the table")
+    parser.add_argument("--program", help="the command that printed the table")
+    parser.add_argument("--again", action="store_true", help="reads no table: records the day, machine and code of now")
     given = parser.parse_args()
+    if given.again:
+        return note_origin(measured_here(given.file, origins()[given.file].program))
+    if given.keys is None or given.program is None:
+        parser.error("a table needs --keys and --program")
     lines = list(sys.stdin)
     across, what, trials, limits = given.across, given.what, given.trials, dict(given.limit)
     rows = table_rows(lines, keys=given.keys, across=across, what=what, trials=trials, limits=limits)
     write(DATA / given.file, list(rows))
-    note_origin(measured_here(given.file, given.program))
+    return note_origin(measured_here(given.file, given.program))
 
 
 if __name__ == "__main__":

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from dpaudit.actors.events import Listener
 from dpaudit.engine.exits import tell
 from dpaudit.engine.spec.audit_spec import RunOptions
-from dpaudit.errors import SpecError
+from dpaudit.errors import SpecError, require
 
+Part = TypeVar("Part")
 Scale = Literal["small", "paper"]
 IN_PARTS = (
     "ml-audit figure-2",
@@ -57,6 +58,15 @@ class Options:
         if self.data is None:
             raise SpecError(f"this needs {what}: give --data PATH")
         return str(self.data)
+
+    def asked_for(self, parts: Iterable[Part], name: Callable[[Part], str], *, must: str) -> list[Part]:
+        """The parts whose name contains a text of `only`; all where none is given.
+
+        Raises: InputError when there is none; `must` says what names have.
+        """
+        found = [part for part in parts if not self.only or any(text in name(part) for text in self.only)]
+        require(bool(found), f"--only must name {must}", only=self.only)
+        return found
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.report.charts import DetectedLine, detected_panel, lines_of, point_of
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.errors import require
 from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.compute import Compute
@@ -54,8 +53,9 @@ def figure_2(options: Options) -> Made:
     anew after each and say what is missing. With `only`, what the table has of others is kept.
     """
     folder, sets = options.output / "figure-2", panels.data_sets(options)
-    cells = [cell for cell in panels.cheapest_first(sets) if _wanted(cell, options.only)]
-    require(bool(cells), "--only must name a data set or a learner", only=options.only)
+    cells = options.asked_for(
+        panels.cheapest_first(sets), lambda cell: f"{cell[0]}, {cell[2].learner}", must="a data set or a learner"
+    )
     audits = sum(len(_audits(options, *cell)) for cell in cells)
     options.say(f"{len(cells)} run folders, {audits:,} audits of {2 * panels.TRAININGS[options.scale]:,} trainings")
     rows = _kept(folder / "figure-2.csv", options, cells)
@@ -67,10 +67,6 @@ def figure_2(options: Options) -> Made:
         style.save(_drawn(rows, list(sets)), folder, "figure-2")
         pacsv.write_csv(pa.Table.from_pylist(rows), folder / "figure-2.csv")
     return Made(_words(rows), (folder / "figure-2.png", folder / "figure-2.csv"))
-
-
-def _wanted(cell: tuple[str, Any, panels.Panel], only: Sequence[str]) -> bool:
-    return not only or any(text in f"{cell[0]}, {cell[2].learner}" for text in only)
 
 
 def _made_with(options: Options) -> dict[str, Any]:

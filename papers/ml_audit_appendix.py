@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +16,7 @@ from dpaudit.engine.games.neighbours.game import COPIES, Neighbours
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.two_world.ratio import METHODS, ratio_epsilon
 from dpaudit.registry import register
@@ -114,9 +114,8 @@ def copies(options: Options) -> Made:
 def _draw(detected: NDArray[np.float64], options: Options) -> None:
     figure, axes = style.canvas(5.6, 3.8)
     for epsilon, values in zip(EPSILONS, detected, strict=True):
-        looks: dict[str, Any] = {"label": f"claim {epsilon:g}", "markersize": 4}
-        axes.plot(np.arange(len(COPIES)), values / epsilon, "o-", **looks)
-    axes.axhline(1, color="black", linewidth=1)
+        axes.plot(np.arange(len(COPIES)), values / epsilon, "o-", label=f"claim {epsilon:g}", markersize=4)
+    axes.axhline(1, color=chart.INK, linewidth=1)
     axes.set_xticks(np.arange(len(COPIES)), [str(count) for count in COPIES])
     axes.set_ylim(bottom=0)
     axes.set_xlabel("records that change")

@@ -8,6 +8,7 @@ neighbours. ClipBKD's pair of labels would be two steps, and at delta > 0 half o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -28,7 +29,6 @@ from dpaudit.engine.games.neighbours.poisonings.shadow_adversarial import Shadow
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.errors import require
 from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.scores import Scores
@@ -136,14 +136,12 @@ def figure_8(options: Options) -> Made:
     With `only`, some data sets or claims: `CIFAR-10, claim 4`.
     """
     folder = options.output / "figure-8"
-    audits = [
-        entry
-        for name, data in _data_sets(options).items()
-        for epsilon in EPSILONS[options.scale]
-        if not options.only or any(text in f"{name}, claim {epsilon:g}" for text in options.only)
-        for entry in _audits(name, data, epsilon, options)
-    ]
-    require(bool(audits), "--only must name a data set or a claim, as `CIFAR-10, claim 4`", only=options.only)
+    asked = options.asked_for(
+        itertools.product(_data_sets(options).items(), EPSILONS[options.scale]),
+        lambda cell: f"{cell[0][0]}, claim {cell[1]:g}",
+        must="a data set or a claim, as `CIFAR-10, claim 4`",
+    )
+    audits = [entry for (name, data), epsilon in asked for entry in _audits(name, data, epsilon, options)]
     trained = len(audits) // (len(ATTACKS) * len(BOUNDS)) * 2  # two attacks read each record's trainings
     options.say(f"{trained} x {4 * EACH:,} trainings, {len(audits)} bounds of them; {MINUTES}")
     run = replace(options.run, figures=False)

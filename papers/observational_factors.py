@@ -32,12 +32,11 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.learners.lp_mst import LP1ST
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.learners.pate_fm import PateFm
 from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
 from dpaudit.plain_files import write_whole
 from dpaudit.registry import register
 from papers.criteo_tables import MODEL, PAPER_ROWS, PROXY
-from papers.image_tables import SMALL, SMALL_PROXY
+from papers.image_tables import SMALL, SMALL_PATE_FM, SMALL_PROXY
 from papers.label_tables import DELTA, REPLAYS
 from papers.making import Made, Options
 
@@ -47,20 +46,7 @@ TEACHERS = 100
 FITTING = Mlp(hidden=(1024,), epochs=40, learning_rate=0.05, schedule="cosine", standardise=True)
 REDRAWN = 0.1
 """Share of the labels that are redrawn where their law is known."""
-PATE_FM = PateFm(
-    math.inf,
-    teachers=20,
-    queries=1_000,
-    answers=400,
-    threshold=10.0,
-    threshold_noise=2.0,
-    vote_noise=1.0,
-    teacher_steps=400,
-    student_steps=1_500,
-    ratio=3,
-    confidence=0.8,
-    model=SmallCnn(batch_size=16, learning_rate=0.03, augment="crop"),
-)
+PATE_FM = replace(SMALL_PATE_FM, epsilon=math.inf)
 """97 % of MNIST's pictures right, from 400 answers."""
 
 
@@ -127,7 +113,7 @@ class Setting:
 def factors(options: Options) -> Made:
     """What moves the bounds of tables 1 and 2: fitted labels, rows, early stopping, PATE's queries, the proxy."""
     every = (*_images(options), *_clicks())
-    settings = [setting for setting in every if _asked_for(setting.name, options)]
+    settings = options.asked_for(every, lambda setting: setting.name, must="words of a setting, as `PATE-FM`")
     options.say(f"Cost: {len(settings)} trainings and their proxies, of {len(every)} in 26 minutes of one core.")
     found = [(setting.name, _played(setting, options)) for setting in settings]
     text = "\n".join(
@@ -149,10 +135,6 @@ def factors(options: Options) -> Made:
     write_whole(files[0], lambda file: file.write(text.encode()))
     write_whole(files[1], lambda file: pacsv.write_csv(table, file))
     return Made(text, files)
-
-
-def _asked_for(name: str, options: Options) -> bool:
-    return not options.only or any(part in name for part in options.only)
 
 
 def _images(options: Options) -> list[Setting]:

@@ -341,8 +341,8 @@ def _played(options: Options, subjects: Sequence[Subject]) -> list[Leak]:
 
     Raises: RunError when one of them has no result.
     """
-    asked = [subject for subject in subjects if not options.only or any(word in subject.name for word in options.only)]
-    require(bool(asked), "--only must name an algorithm or a data set", only=options.only)
+    require(bool(subjects), "--data must hold a folder such as mnist or sst2", data=options.data)
+    asked = options.asked_for(subjects, lambda subject: subject.name, must="an algorithm or a data set")
     size = SIZES[options.scale]
     number = sum(len(_adversaries(subject)) for subject in asked)
     options.say(f"{number} audits of {size.queries} queries; teachers are trained {size.runs} times over.")

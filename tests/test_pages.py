@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.pages import Query, origin_line, table, written
 from benchmarks.rows import DATA, Origin, Row, note_origin, origins, read, setting, table_rows, write
-from benchmarks.versions import digest, module_of, sources, version_of
+from benchmarks.versions import digest, modules_of, sources, version_of
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -207,7 +207,7 @@ def test_an_origin_replaces_the_one_before(tmp_path: Path) -> None:
 
 def test_a_page_marks_numbers_whose_code_has_changed() -> None:
     page, program = ROOT / "docs" / "page.md", "dpaudit reproduce observational-label table-2; table-5"
-    assert module_of(program) == "papers.criteo_tables"
+    assert modules_of(program) == {"papers.criteo_tables"}
     now = Origin("a.csv", program, "", "", version_of(program))
     assert origin_line(now, page) == f"[a.csv](data/a.csv): `{program}`"
     assert origin_line(replace(now, code="0" * 12), page).endswith(", its code has changed since")
@@ -217,13 +217,21 @@ def test_a_page_marks_numbers_whose_code_has_changed() -> None:
 
 def test_a_program_has_another_version_where_what_it_imports_computes_something_else() -> None:
     here = sources()
-    before = digest(here, "papers.criteo_tables")
-    bound = here["dpaudit.estimators.one_run.right_guesses"]
-    assert (
-        digest({**here, "dpaudit.estimators.one_run.right_guesses": f"{bound}\nX = 1\n"}, "papers.criteo_tables")
-        != before
-    )
-    for words in (f"{bound}\n# a comment\n", bound.replace('"""', '"""Other words. ', 1)):
-        assert digest({**here, "dpaudit.estimators.one_run.right_guesses": words}, "papers.criteo_tables") == before
-    shown = {**here, "dpaudit.engine.report.charts": "X = 1\n"}
-    assert digest(shown, "papers.criteo_tables") == before
+    guesses = "dpaudit.estimators.one_run.right_guesses"
+
+    def version(module: str, text: str) -> str:
+        return digest({**here, module: text}, {"papers.criteo_tables"})
+
+    before = version(guesses, here[guesses])
+    assert version(guesses, f"{here[guesses]}\nX = 1\n") != before
+    for words in (f"{here[guesses]}\n# a comment\n", here[guesses].replace('"""', '"""Other words. ', 1)):
+        assert version(guesses, words) == before
+    assert version("dpaudit.engine.report.charts", "X = 1\n") == before
+
+
+def test_every_item_of_a_program_counts() -> None:
+    both = {"papers.noisy_argmax_figures", "papers.private_prediction"}
+    assert modules_of("dpaudit reproduce private-prediction figure-2; figure-3 --data FOLDER") == both
+    two = {"benchmarks.defects", "benchmarks.check_defects"}
+    assert modules_of("python -m benchmarks.defects A.jsonl; python -m benchmarks.check_defects B.jsonl") == two
+    assert not modules_of("make evidence")

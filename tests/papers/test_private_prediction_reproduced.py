@@ -99,3 +99,8 @@ def test_figures_7_to_31_are_as_many_as_the_papers() -> None:
 def test_only_must_name_something(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--only must name"):
         private_prediction.figure_5(replace(options(tmp_path), only=("nothing",)))
+
+
+def test_data_must_hold_what_the_figures_take(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--data must hold a folder such as mnist or sst2"):
+        private_prediction.figure_3(replace(options(tmp_path / "out"), data=tmp_path))

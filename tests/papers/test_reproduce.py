@@ -6,6 +6,8 @@ import csv
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from dpaudit.engine.data.criteo import CriteoSynthetic
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.joined import Joined
 from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.errors import DataError, SpecError
 from dpaudit.mechanisms.models.networks import SmallCnn
@@ -120,6 +123,17 @@ def test_two_audits_of_a_cell_share_its_training(tmp_path: Path) -> None:
     assert all(audit.effective_claim().epsilon == pytest.approx(claim) for audit, claim in zip(
         spec.audits, [epsilon for _ in study.learners for epsilon in study.epsilons for _ in range(2)], strict=True
     ))  # fmt: skip
+
+
+def test_a_cell_says_what_rows_never_seen_show_and_what_is_beyond_them() -> None:
+    control = SimpleNamespace(epsilon=0.75, beyond=SimpleNamespace(lower=0.25))
+    found: Any = SimpleNamespace(
+        epsilon=1.0, control=control, series={}, verdict=Verdict.NO_VIOLATION, metrics={}, failures=()
+    )
+    cell = label_tables._cell("LP-1ST", 2.0, found, found, constant=False)
+    assert (cell.never_seen, cell.beyond) == (0.75, 0.25)
+    assert [label_tables._limit(cell, value) for value in (cell.never_seen, cell.beyond)] == ["0.75", "0.25"]
+    assert label_tables._limit(replace(cell, constant=True), cell.beyond) == label_tables.NONE
 
 
 @pytest.mark.parametrize("module", [criteo_tables, image_tables])
