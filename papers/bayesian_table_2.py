@@ -7,6 +7,7 @@ by DP-SGD at epsilon = 8, and the attack's errors become an interval by each met
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from dpaudit.engine.data.images import Cifar10, FashionMnist
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.data.text.labelled_texts import Sst2
 from dpaudit.engine.data.text.made_phrases import MadePhrases
+from dpaudit.engine.data.text.text_features import EncodedSentences
 from dpaudit.engine.games.two_world.attacks.lira import LiraOnline, SelectWorst
 from dpaudit.engine.games.two_world.game import IndMia
 from dpaudit.engine.reading.result import AuditResult
@@ -39,7 +41,7 @@ from dpaudit.estimators.two_world.confusion_tables import Bayesian
 from dpaudit.estimators.two_world.two_sample import Band
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.models.networks import BagOfEmbeddings, Mlp, Network, SmallTransformer, TanhCnn
+from dpaudit.mechanisms.models.networks import BagOfEmbeddings, Mlp, Network, SmallCnn, SmallTransformer, TanhCnn
 from dpaudit.plain_files import write_whole
 from dpaudit.registry import register
 from papers.making import Made, Options
@@ -143,6 +145,47 @@ class Line(NamedTuple):
 @register("reproduction", "bayesian table-2", source="Zanella-Beguelin et al. (2023), arXiv:2206.05199, Table 2")
 def table_2(options: Options) -> Made:
     """Intervals of three methods on image and text classifiers, with DP-SGD and without, worst-case challenges."""
+    return _written(options, _audited(options))
+
+
+def worst_case_counts(options: Options) -> tuple[int, ...]:
+    """Of DP-SGD on images at the threshold as published: true and false positives, true and false negatives.
+
+    They are of Table 2's run in the output folder, which is made or finished first.
+    """
+    everywhere, _ = _audited(options).found["images", LEARNERS[1]]
+    return _best_table(everywhere.series["trade-off"])
+
+
+Found = Mapping[tuple[str, str], tuple[AuditResult, AuditResult]]
+"""By kind and learner: the audit of all thresholds, and that of the threshold fixed beforehand."""
+
+
+class Audited(NamedTuple):
+    """Table 2's audits.
+
+    Attributes:
+        folder: Where they are.
+        studies: What was audited.
+        size: How much was trained.
+        cost: In a sentence.
+        found: What was found.
+    """
+
+    folder: Path
+    studies: tuple[Study, ...]
+    size: Size
+    cost: str
+    found: Found
+
+    def data_name(self, kind: str) -> str:
+        """The registered name of the images or of the texts."""
+        (study,) = (study for study in self.studies if study.kind == kind)
+        return str(_as_given(study.data).registered_name)
+
+
+def _audited(options: Options) -> Audited:
+    """Says what it costs, trains what is not finished yet."""
     size = SIZES[options.scale]
     studies = (_images(options, size), _text(options, size))
     cost = _cost(studies, size, options)
@@ -155,12 +198,7 @@ def table_2(options: Options) -> Made:
     report = audit(spec, output=folder, listeners=options.listeners)
     pairs = zip(report.results[::2], report.results[1::2], strict=True)
     cells = zip(itertools.product(studies, LEARNERS), pairs, strict=True)
-    found = {(study.kind, learner): pair for (study, learner), pair in cells}
-    return _written(options, folder, studies, size, found, cost)
-
-
-Found = Mapping[tuple[str, str], tuple[AuditResult, AuditResult]]
-"""By kind and learner: the audit of all thresholds, and that of the threshold fixed beforehand."""
+    return Audited(folder, studies, size, cost, {(study.kind, learner): pair for (study, learner), pair in cells})
 
 
 def _audits(studies: tuple[Study, ...], size: Size) -> tuple[Audit, ...]:
@@ -200,11 +238,14 @@ def _images(options: Options, size: Size) -> Study:
         return Study("images", data, PAPER_SPLIT, NonPrivate(plain), DpSgd(EPSILON, sample_rate=0.02, model=private))
     plain = Mlp(hidden=(32,), epochs=15, learning_rate=0.05, batch_size=32)
     private = Mlp(hidden=(32,), epochs=10, learning_rate=1.0, momentum=0.0, batch_size=45)
+    if isinstance(data, Cifar10):  # of which a perceptron learns nothing on so few pictures
+        plain = SmallCnn(epochs=10, learning_rate=0.01, batch_size=32)
+        private = SmallCnn(epochs=10, learning_rate=0.5, momentum=0.0, batch_size=45)
     return Study("images", data, SPLIT, NonPrivate(plain), DpSgd(EPSILON, sample_rate=0.1, model=private))
 
 
 def _text(options: Options, size: Size) -> Study:
-    """SST-2 below the given folder, made phrases without."""
+    """SST-2 below the given folder, by the states of a language model if there is one; made phrases without."""
     path = _holding(options, "train.tsv*")
     vocabulary = 2048 if options.scale == "small" else 16384
     data: Any = MadePhrases(size.rows or 20_000, vocabulary=vocabulary)
@@ -216,9 +257,25 @@ def _text(options: Options, size: Size) -> Study:
         )
         private: Network = replace(wide, batch_size=1000, optimizer="sgd", momentum=0.0, learning_rate=1.0)
         return Study("text", data, PAPER_SPLIT, NonPrivate(wide), DpSgd(EPSILON, sample_rate=0.03, model=private))
+    model = _holding(options, "model*.safetensors")
+    if path is not None and model is not None:
+        texts, public = Sst2(str(path), rows=size.rows, raw=True), Sst2(str(path), part="test", rows=900, raw=True)
+        states = EncodedSentences(texts, str(model), layer=_half_way(model), prompt=PROMPT, public=public)
+        plain: Network = Mlp(hidden=(), epochs=20, learning_rate=0.2, batch_size=32)
+        private = Mlp(hidden=(), epochs=10, learning_rate=1.0, momentum=0.0, batch_size=45)
+        return Study("text", states, SPLIT, NonPrivate(plain), DpSgd(EPSILON, sample_rate=0.1, model=private))
     plain = BagOfEmbeddings(vocabulary=vocabulary, epochs=10, learning_rate=1.0, batch_size=32)
     private = replace(plain, learning_rate=4.0, momentum=0.0, batch_size=45)
     return Study("text", data, SPLIT, NonPrivate(plain), DpSgd(EPSILON, sample_rate=0.1, model=private))
+
+
+PROMPT = "Review: {text}\nIs the review positive or negative?"
+
+
+def _half_way(model: Path) -> int:
+    """The middle one of a language model's layers, whose states tell most of a text."""
+    layers: int = json.loads((model / "config.json").read_bytes())["num_hidden_layers"]
+    return layers // 2
 
 
 def _holding(options: Options, pattern: str) -> Path | None:
@@ -286,8 +343,9 @@ def _intervals(table: tuple[int, ...]) -> tuple[Ends, ...]:
     return tuple((float(ends.lower), float(ends.upper)) for ends in found)
 
 
-def _written(options: Options, folder: Path, studies: tuple[Study, ...], size: Size, found: Found, cost: str) -> Made:
+def _written(options: Options, audited: Audited) -> Made:
     """Markdown, CSV and the figure."""
+    folder, found, size = audited.folder, audited.found, audited.size
     lines = _lines(found)
     text = "\n".join(
         [
@@ -299,15 +357,18 @@ def _written(options: Options, folder: Path, studies: tuple[Study, ...], size: S
             "| data | learner | threshold | Clopper-Pearson | width | Jeffreys | width | vs. CP | Bayesian | width | "
             "vs. CP |",
             "| --- | --- | --- | --- | ---: | --- | ---: | ---: | --- | ---: | ---: |",
-            *(_row(line, found) for line in lines),
+            *(_row(line, audited) for line in lines),
             "",
-            *(f"- {note}" for note in (*_valid(found), *READING, *_differences(studies, options), cost)),
+            *(
+                f"- {note}"
+                for note in (*_valid(audited), *READING, *_differences(audited.studies, options), audited.cost)
+            ),
             "",
         ]
     )
     write_whole(folder / "table-2.md", lambda file: file.write(text.encode()))
     write_whole(folder / "table-2.csv", lambda file: pacsv.write_csv(_long(lines), file))
-    style.save(_draw(lines, found), folder, "table-2")
+    style.save(_draw(lines, audited), folder, "table-2")
     names = ("table-2.md", "table-2.csv", "table-2.png", "report.html")
     return Made(text, tuple(folder / name for name in names))
 
@@ -322,8 +383,8 @@ READING = (
 )
 
 
-def _row(line: Line, found: Found) -> str:
-    data = PAPER_DATA[line.kind] if line.source == PAPER else _data_name(found[line.kind, line.learner][0])
+def _row(line: Line, audited: Audited) -> str:
+    data = PAPER_DATA[line.kind] if line.source == PAPER else audited.data_name(line.kind)
     cells = [data, line.learner, line.source]
     for method, (lower, upper) in zip(METHODS, line.intervals, strict=True):
         cells += [f"({_number(lower)}, {_number(upper)})", _number(line.width(method))]
@@ -336,25 +397,21 @@ def _row(line: Line, found: Found) -> str:
 PAPER_DATA = {"images": "CIFAR-10", "text": "SST-2"}
 
 
-def _data_name(result: AuditResult) -> str:
-    return result.data.partition(":")[0]
-
-
 def _number(value: float) -> str:
     return "∞" if math.isinf(value) else f"{value:.3g}"
 
 
-def _valid(found: Found) -> list[str]:
+def _valid(audited: Audited) -> list[str]:
     """What holds at the stated confidence, all thresholds together, and how good the models are."""
     notes = []
-    for (kind, learner), (everywhere, _) in found.items():
+    for (kind, learner), (everywhere, _) in audited.found.items():
         if everywhere.comparison is None:
             reason = everywhere.failures[0].error if everywhere.failures else "nothing was trained"
             notes.append(f"{kind}, {learner}: no bound, {reason}")
             continue
         shown = format_lower(everywhere.epsilon)
         notes.append(
-            f"{_data_name(everywhere)}, {learner}: ε ≥ {shown} at {1 - ALPHA / 2:.0%} "
+            f"{audited.data_name(kind)}, {learner}: ε ≥ {shown} at {1 - ALPHA / 2:.0%} "
             f"confidence over all thresholds; test accuracy {everywhere.metrics['test_accuracy']:.1%}"
         )
     return notes
@@ -367,18 +424,28 @@ def _differences(studies: tuple[Study, ...], options: Options) -> tuple[str, ...
             "`transformer-fine-tune` does so without privacy.",
         )
     rows = ", ".join(f"{in_use(study.data)}" for study in studies)
+    models: list[Any] = [study.private.model for study in studies]
+    networks = ", ".join(
+        f"{model.registered_name} for {study.kind}" for study, model in zip(studies, models, strict=True)
+    )
     return (
         f"Data: {rows}; the paper's are all of CIFAR-10 and SST-2.",
-        "Networks: one hidden layer of 32 units for images, a bag of embeddings for text; the paper's are a CNN of 974 "
-        "K parameters and RoBERTa base. Small data and models leak more of one record, so intervals stand elsewhere; "
-        "widths compare at equal error rates only.",
+        f"Networks: {networks}; the paper's are a CNN of 974 K parameters and RoBERTa base. Small data and models leak "
+        "more of one record, so intervals stand elsewhere; widths compare at equal error rates only.",
     )
 
 
 def in_use(data: Any) -> str:
-    """A data set by its registered name, and how many rows of it."""
-    rows = getattr(data, "rows", None)
-    return str(data.registered_name) + (f" ({rows:,} rows)" if rows else "")
+    """A data set by its registered name, how many rows of it, and as what."""
+    given = _as_given(data)
+    rows = getattr(given, "rows", None)
+    shown = str(given.registered_name) + (f" ({rows:,} rows)" if rows else "")
+    return shown if given is data else f"{shown} as {data.registered_name}"
+
+
+def _as_given(data: Any) -> Any:
+    """The texts of encoded sentences; other data are as given."""
+    return getattr(data, "texts", data)
 
 
 def _long(lines: list[Line]) -> pa.Table:
@@ -404,12 +471,12 @@ def _long(lines: list[Line]) -> pa.Table:
 COLOURS = dict(zip(METHODS, (chart.OTHER, chart.CLAIM, chart.MEMBER), strict=True))
 
 
-def _draw(lines: list[Line], found: Found) -> Figure:
+def _draw(lines: list[Line], audited: Audited) -> Figure:
     """One panel a cell; an interval without end leaves the panel."""
-    figure, panels = style.canvases(len(found), width=10.5, height=3.6)
+    figure, panels = style.canvases(len(audited.found), width=10.5, height=3.6)
     finite = [upper for line in lines for _, upper in line.intervals if math.isfinite(upper)]
     top = 1.1 * max([EPSILON, *finite])
-    for panel, (kind, learner) in zip(panels, found, strict=True):
+    for panel, (kind, learner) in zip(panels, audited.found, strict=True):
         chosen = [line for line in lines if (line.kind, line.learner) == (kind, learner)]
         for place, line in enumerate(chosen):
             _draw_line(panel, place, line, top)
@@ -419,7 +486,7 @@ def _draw(lines: list[Line], found: Found) -> Figure:
         panel.set_xticks(range(len(chosen)), names, fontsize=8.5)
         panel.set_xlim(-0.5, len(chosen) - 0.5)
         panel.set_ylim(0, top)
-        panel.set_title(f"{_data_name(found[kind, learner][0])}, {learner}", fontsize=9.5)
+        panel.set_title(f"{audited.data_name(kind)}, {learner}", fontsize=9.5)
     panels[0].set_ylabel("90 % interval on ε, nats (black line: the claim)")
     drawn = panels[0].get_legend_handles_labels()
     figure.legend(*drawn, loc="outside upper center", ncols=3, fontsize=8.5, frameon=False)

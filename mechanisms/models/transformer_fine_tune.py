@@ -158,20 +158,26 @@ def _tokens(tokenizer: Any, texts: list[str], length: int, device: str) -> Any:
     return tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt").to(device)
 
 
-def encoded(texts: list[str], path: str, *, length: int, device: str = "cpu") -> NDArray[np.float32]:
-    """The mean of the encoder's last states over a text's tokens, scaled to length 1; shape (n, width)."""
+def encoded(
+    texts: list[str], path: str, *, length: int, layer: int | None = None, device: str = "cpu"
+) -> NDArray[np.float32]:
+    """The mean of a layer's states (`None`: the last layer's) over a text's tokens; shape (n, width)."""
     import torch
 
     tokenizer = loaded("AutoTokenizer", path)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # where no text has it, its states are left out
     module: Any = loaded("AutoModel", path).to(device).eval()
+    layers = module.config.num_hidden_layers
+    require(layer is None or layer <= layers, f"layer must be <= {layers} for this model", layer=layer)
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # texts of a length go together
     found = np.empty((len(texts), module.config.hidden_size), np.float32)
     with torch.inference_mode():
         for first in range(0, len(order), BATCH):
             rows = order[first : first + BATCH]
             tokens = _tokens(tokenizer, [texts[row] for row in rows], length, device)
-            states = module(**tokens).last_hidden_state
+            answer = module(**tokens, output_hidden_states=layer is not None)
+            states = answer.last_hidden_state if layer is None else answer.hidden_states[layer]
             present = tokens["attention_mask"][..., None]
             mean = (states * present).sum(1) / present.sum(1).clamp(min=1)
-            found[rows] = torch.nn.functional.normalize(mean.float(), dim=1).cpu().numpy()
+            found[rows] = mean.float().cpu().numpy()
     return found

@@ -10,7 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from numpy.random import SeedSequence
+from numpy.typing import NDArray
 
+from dpaudit.engine.data.text.labelled_texts import Sst2
+from dpaudit.engine.data.text.text_features import EncodedSentences
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
@@ -104,7 +107,37 @@ def test_sentences_have_one_vector_whatever_stands_beside_them(pretrained: str) 
     words = ["the good film", "a bad plot the a the dull plot", "fine"]
     together = encoded(words, pretrained, length=16)
     assert (together.shape, together.dtype) == ((3, 16), np.float32)
-    np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-5)
     for row, text in enumerate(words):
         np.testing.assert_allclose(together[row], encoded([text], pretrained, length=16)[0], atol=1e-5)
-    assert together[0] @ together[1] < 1 - 1e-4
+    assert np.abs(together[0] - together[1]).max() > 1e-3
+
+
+def test_states_of_another_layer_are_others_and_one_too_many_is_refused(pretrained: str) -> None:
+    words = ["the good film", "a bad plot"]
+    last, first = encoded(words, pretrained, length=16), encoded(words, pretrained, length=16, layer=0)
+    np.testing.assert_allclose(encoded(words, pretrained, length=16, layer=1), last, atol=1e-6)
+    assert np.abs(first - last).max() > 1e-3
+    with pytest.raises(InputError, match=r"layer must be <= 1 for this model, got 2"):
+        encoded(words, pretrained, length=16, layer=2)
+
+
+def test_vectors_of_texts_are_scaled_by_public_texts_alone(pretrained: str, tmp_path: Path) -> None:
+    """A private text changes no other text's vector; a public one does."""
+
+    def vectors(private: str, public: str) -> NDArray[np.float32]:
+        for part, words in (("train", private), ("test", public)):
+            (tmp_path / f"{part}.tsv").write_text(f"the good film\t1\n{words}\t0\na bad plot\t0\n")
+        texts, known = (Sst2(str(tmp_path), part=part, raw=True) for part in ("train", "test"))
+        data = EncodedSentences(texts, pretrained, length=16, layer=1, prompt="a film {text}", public=known)
+        return np.asarray(data.load().features)
+
+    one, other = vectors("fine", "the film"), vectors("the dull plot", "the film")
+    np.testing.assert_allclose(np.linalg.norm(one, axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(one[[0, 2]], other[[0, 2]], atol=1e-5)
+    assert np.abs(one[1] - other[1]).max() > 1e-3
+    assert np.abs(one - vectors("fine", "fine fine"))[[0, 2]].max() > 1e-3
+
+
+def test_a_prompt_must_hold_the_text(pretrained: str) -> None:
+    with pytest.raises(InputError, match=r"prompt must hold \{text\} once"):
+        EncodedSentences(None, pretrained, prompt="a film")

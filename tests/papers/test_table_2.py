@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import gzip
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pyarrow.csv as pacsv
 import pytest
 
-from dpaudit.engine.data.images import FashionMnist
+from dpaudit.engine.data.images import Cifar10, FashionMnist
 from dpaudit.engine.data.text.labelled_texts import Sst2
 from dpaudit.engine.data.text.made_phrases import MadePhrases
+from dpaudit.engine.data.text.text_features import EncodedSentences
 from dpaudit.engine.report import page
 from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.estimators.two_world.confusion import epsilon_interval
-from papers import bayesian_table_2
+from dpaudit.mechanisms.models.networks import SmallCnn
+from papers import bayesian_pictures, bayesian_table_2
 from papers.bayesian_table_2 import METHODS, PRINTED, Line, Size
 from papers.making import Options
 
@@ -67,6 +70,10 @@ def test_the_table_is_made_resumed_and_says_what_it_costs(
     units = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("units/*.parquet")}
     again = bayesian_table_2.table_2(options(tmp_path / "out", data, said))
     assert again.text == made.text
+    drawn = bayesian_pictures.figure_1(options(tmp_path / "out", data, said))  # of the same trainings
+    tp, fp, tn, fn = (int(count) for count in re.findall(r"(?:tp|fp|tn|fn) (\d+)", drawn.text))
+    assert tp + fp + tn + fn == TINY.trials
+    assert drawn.files[0].stat().st_size > 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("units/*.parquet")} == units
 
 
@@ -79,6 +86,23 @@ def test_data_are_found_by_what_a_folder_holds(data: Path, tmp_path: Path) -> No
     none = options(tmp_path, None, said)
     assert bayesian_table_2._images(none, size).data.registered_name == "digits"
     assert bayesian_table_2._text(none, size).data == MadePhrases(2000, vocabulary=2048)
+
+
+def test_colour_pictures_get_a_convolution_and_texts_a_language_model_where_there_is_one(
+    data: Path, tmp_path: Path
+) -> None:
+    for name, file in (("clothes", "data_batch_1.bin"), ("model", "model.safetensors")):
+        (data / name).mkdir(exist_ok=True)
+        (data / name / file).write_bytes(b"")
+    (data / "model" / "config.json").write_text('{"num_hidden_layers": 30}')
+    given, size = options(tmp_path, data, []), bayesian_table_2.SIZES["small"]
+    images, text = bayesian_table_2._images(given, size), bayesian_table_2._text(given, size)
+    assert isinstance(images.data, Cifar10)
+    assert isinstance(images.plain.model, SmallCnn)
+    assert isinstance(text.data, EncodedSentences)
+    assert (text.data.layer, text.data.path) == (15, str(data / "model"))
+    assert (text.data.texts.part, text.data.public.part) == ("train", "test")
+    assert bayesian_table_2.in_use(text.data) == "sst-2 (2,000 rows) as encoded-sentences"
 
 
 def test_at_the_papers_scale_it_says_what_a_gpu_would_take(tmp_path: Path) -> None:
