@@ -226,11 +226,11 @@ def _audits(studies: tuple[Study, ...], size: Size) -> tuple[Audit, ...]:
 
 def _images(options: Options, size: Size) -> Study:
     """CIFAR-10 or Fashion-MNIST below the given folder, digits without."""
-    path = _holding(options, "data_batch_1.bin*")
+    path = options.holding("data_batch_1.bin*")
     data: Any = Digits()
     if path is not None:
         data = Cifar10(str(path), rows=size.rows)
-    elif (path := _holding(options, "train-images?idx3-ubyte*")) is not None:
+    elif (path := options.holding("train-images?idx3-ubyte*")) is not None:
         data = FashionMnist(str(path), rows=size.rows)
     if options.scale == "paper":
         plain: Network = TanhCnn(epochs=50, learning_rate=0.05, batch_size=256, schedule="cosine")
@@ -246,7 +246,7 @@ def _images(options: Options, size: Size) -> Study:
 
 def _text(options: Options, size: Size) -> Study:
     """SST-2 below the given folder, by the states of a language model if there is one; made phrases without."""
-    path = _holding(options, "train.tsv*")
+    path = options.holding("train.tsv*")
     vocabulary = 2048 if options.scale == "small" else 16384
     data: Any = MadePhrases(size.rows or 20_000, vocabulary=vocabulary)
     if path is not None:
@@ -257,7 +257,7 @@ def _text(options: Options, size: Size) -> Study:
         )
         private: Network = replace(wide, batch_size=1000, optimizer="sgd", momentum=0.0, learning_rate=1.0)
         return Study("text", data, PAPER_SPLIT, NonPrivate(wide), DpSgd(EPSILON, sample_rate=0.03, model=private))
-    model = _holding(options, "model*.safetensors")
+    model = options.holding("model*.safetensors")
     if path is not None and model is not None:
         texts, public = Sst2(str(path), rows=size.rows, raw=True), Sst2(str(path), part="test", rows=900, raw=True)
         states = EncodedSentences(texts, str(model), layer=_half_way(model), prompt=PROMPT, public=public)
@@ -276,14 +276,6 @@ def _half_way(model: Path) -> int:
     """The middle one of a language model's layers, whose states tell most of a text."""
     layers: int = json.loads((model / "config.json").read_bytes())["num_hidden_layers"]
     return layers // 2
-
-
-def _holding(options: Options, pattern: str) -> Path | None:
-    """The given folder or the first folder in it with such a file; None without, or without a folder."""
-    if options.data is None or not options.data.is_dir():
-        return None
-    inside = sorted(entry for entry in options.data.iterdir() if entry.is_dir())
-    return next((folder for folder in (options.data, *inside) if any(folder.glob(pattern))), None)
 
 
 def _cost(studies: tuple[Study, ...], size: Size, options: Options) -> str:

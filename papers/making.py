@@ -59,6 +59,13 @@ class Options:
             raise SpecError(f"this needs {what}: give --data PATH")
         return str(self.data)
 
+    def holding(self, pattern: str) -> Path | None:
+        """The data's folder or the first folder in it with such a file; None without, or without a folder."""
+        if self.data is None or not self.data.is_dir():
+            return None
+        inside = sorted(entry for entry in self.data.iterdir() if entry.is_dir())
+        return next((folder for folder in (self.data, *inside) if any(folder.glob(pattern))), None)
+
     def asked_for(self, parts: Iterable[Part], name: Callable[[Part], str], *, must: str) -> list[Part]:
         """The parts whose name contains a text of `only`; all where none is given.
 

@@ -1,8 +1,8 @@
 """Leaks of private predictors by adversary: Figures 3 to 5 and 7 to 31 of Chadha et al. (2024).
 
 An algorithm on a data set is a run like any other, one audit for each adversary; all figures are read off these runs.
-The paper's language model, Mistral-7B, could not be had: a stand-in that obeys prompts answers in its place, and its
-figures say so. Source: Auditing Private Prediction.
+The paper's language model, Mistral-7B, could not be had: a model at --data answers in its place, or a stand-in that
+obeys prompts, and the figures say which. Source: Auditing Private Prediction.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from dpaudit.errors import RunError, require
 from dpaudit.estimators import chart
 from dpaudit.estimators.private_prediction.answers_estimator import AnswersFinding, Directions
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
+from dpaudit.mechanisms.language_models.local import LocalTransformer
 from dpaudit.mechanisms.language_models.stand_in import StandIn
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
@@ -76,7 +77,11 @@ class Size:
     epochs: int
 
 
-SIZES = {"small": Size(10_000, 40, 4, 16, 20), "paper": Size(60_000, 1_000, 10, 100, 30)}
+SIZES = {"small": Size(10_000, 200, 4, 16, 20), "paper": Size(60_000, 1_000, 10, 100, 30)}
+
+
+MODEL_QUERIES = 20
+"""Of a language model, at small scale: 200 prompts each, half a second of one core a prompt for 135 M weights."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +274,10 @@ def _best(leaks: Sequence[Leak]) -> list[Leak]:
 
 
 def voting_subjects(options: Options) -> list[Subject]:
-    """PATE and CaPC on pictures, PromptPATE on texts: those found at --data, else digits and made phrases."""
+    """PATE and CaPC on pictures, PromptPATE on texts: those found at --data, else digits and made phrases.
+
+    A folder of a causal language model beside them, as `save_pretrained` writes it, is asked in the stand-in's place.
+    """
     size, real = SIZES[options.scale], options.data
     network = Mlp(hidden=(64,), epochs=size.epochs, learning_rate=0.1, batch_size=16)
     # Of 1,797 digits a fifth of the teachers, with a fifth of the noise.
@@ -279,9 +287,13 @@ def voting_subjects(options: Options) -> list[Subject]:
         for name, pictures in _pictures(real, size.rows)
         for algorithm, make in (("PATE", PatePredictor), ("CaPC", CaPC))
     ]
+    folder = options.holding("model*.safetensors")
+    model = LocalTransformer(path=str(folder), chat=True, max_tokens=2)
     for name, texts, public in _texts(real, size.rows):
-        predictor = PromptPate(teachers=200, sigma=30.0, model=StandIn(public=public))
-        found.append(Subject("PromptPATE", texts, name, predictor, Relation.REPLACE))
+        told = StandIn(public=public) if folder is None else model
+        predictor = PromptPate(teachers=200, sigma=30.0, model=told)
+        shown = name if folder is None else f"{name}, {folder.name}"
+        found.append(Subject("PromptPATE", texts, shown, predictor, Relation.REPLACE))
     return found
 
 
@@ -344,14 +356,23 @@ def _played(options: Options, subjects: Sequence[Subject]) -> list[Leak]:
     require(bool(subjects), "--data must hold a folder such as mnist or sst2", data=options.data)
     asked = options.asked_for(subjects, lambda subject: subject.name, must="an algorithm or a data set")
     size = SIZES[options.scale]
-    number = sum(len(_adversaries(subject)) for subject in asked)
-    options.say(f"{number} audits of {size.queries} queries; teachers are trained {size.runs} times over.")
+    for subject in asked:
+        number, queries = len(_adversaries(subject)), _queries(subject, options)
+        options.say(f"{subject.algorithm} on {subject.on}: {number} audits of {queries} queries.")
     return [leak for subject in asked for leak in _audited(options, subject, size)]
+
+
+def _queries(subject: Subject, options: Options) -> int:
+    queries = SIZES[options.scale].queries
+    asked = isinstance(subject.predictor, PromptPate) and isinstance(subject.predictor.model, LocalTransformer)
+    return min(queries, MODEL_QUERIES) if asked and options.scale == "small" else queries
 
 
 def _audited(options: Options, subject: Subject, size: Size) -> list[Leak]:
     adversaries = _adversaries(subject)
-    game = PrivatePrediction(queries=size.queries, runs=size.runs, moved_runs=size.moved_runs, resamples=0)
+    game = PrivatePrediction(
+        queries=_queries(subject, options), runs=size.runs, moved_runs=size.moved_runs, resamples=0
+    )
     audits = tuple(
         Audit(
             mechanism=subject.predictor,
@@ -404,7 +425,7 @@ def _made(options: Options, name: str, leaks: Sequence[Leak], title: str) -> Mad
         lines.append(f"  {row['algorithm']:<12}{row['data']:<14}{row['adversary']:<12}{kinds}")
         lines.append(f"  {'':<38}share of the claim: exact {row['exact share of claim']:.3f}, 2-cut "
                      f"{row['2-cut share of claim']:.3f}")  # fmt: skip
-    if any(isinstance(leak.subject.predictor, PromptPate) for leak in leaks):
+    if any(isinstance(getattr(leak.subject.predictor, "model", None), StandIn) for leak in leaks):
         lines.append("  PromptPATE's language model is a stand-in: a classifier of words that obeys prompts.")
     return Made("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv"))
 
