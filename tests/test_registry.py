@@ -101,7 +101,7 @@ def test_every_field_that_names_a_place_says_so() -> None:
         "norm",
         "optimizer",
     }
-    harmless |= {"part", "precision", "schedule", "version", "name"}
+    harmless |= {"part", "precision", "prompt", "schedule", "version", "name"}
     for kind in PACKAGES:
         for name in catalogue(kind):
             part = load(kind, name)
