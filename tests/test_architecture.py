@@ -87,7 +87,7 @@ MECHANISMS = Rooms(
             "models",
             "language_models",
         ),
-        *("learners", "predictors", "adapters", "planted"),
+        *("queries", "learners", "predictors", "adapters", "planted"),
     ),
 )
 ENGINE = Rooms(
@@ -98,7 +98,7 @@ GAMES = Rooms(
     "dpaudit.engine.games",
     (
         *("reference", "protocol", "trials"),
-        *("proxies", "one_run", "labels", "two_world", "neighbours", "steps", "predictions", "advantages"),
+        *("proxies", "one_run", "labels", "two_world", "neighbours", "functions", "steps", "predictions", "advantages"),
     ),
 )
 ORDERS = (FLOORS, MECHANISMS, ENGINE, GAMES)

@@ -41,6 +41,8 @@ class SummaryGame(TrialGame):
     search: int = 20_000
     samples: ClassVar[Callable[..., Any]]
     """The unit that makes samples `first` to `last` - 1 of (mechanism, worlds, limit_s)."""
+    learns_once: ClassVar[bool] = False
+    """Whether a confirmatory run has the worlds and the search samples of the first pass."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,7 +59,8 @@ class SummaryGame(TrialGame):
         self, setting: Setting, work: Work, worlds: Unit, left: int, how: str = ""
     ) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
         """The units of the fresh trials, and those of their scores by what `left` search samples teach."""
-        search = self.sampled_in_parts(setting, work, type(self).samples, worlds, f"search{how}", left)
+        learning = replace(setting, seed=setting.search_seed) if self.learns_once else setting
+        search = self.sampled_in_parts(learning, work, type(self).samples, worlds, f"search{how}", left)
         judged = self._judged(setting, work, search, left)
         fresh = self.sampled_in_parts(setting, work, type(self).samples, worlds, f"fresh{how}", self.trials)
         alone = setting.reading is Reading.IN_ORDER
