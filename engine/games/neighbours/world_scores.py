@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
@@ -23,6 +24,7 @@ from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_readi
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
+from dpaudit.mechanisms.compute import Compute
 
 FARTHEST = 50.0
 """Spreads between two trainings that are no longer counted."""
@@ -149,23 +151,25 @@ class Worth:
 
 
 @unit
-def judge_candidate(candidate: Any, search: tuple[Samples, ...]) -> Worth:
+def judge_candidate(candidate: Any, search: tuple[Samples, ...], compute: Compute) -> Worth:
     """What one candidate of a `ManyCandidates` is worth on the search samples."""
     known = numbers_to_learn_from(Samples.joined(search))
     if known is None:
         return Worth(-math.inf)
     summaries, truth = known.summaries(), known.truth
-    return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0])))
+    with threadpool_limits(compute.threads):
+        return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0])))
 
 
 @unit
 def score_summaries(
-    attack: Any, search: tuple[Samples, ...], fresh: tuple[Samples, ...], judged: tuple[Worth, ...]
+    attack: Any, search: tuple[Samples, ...], fresh: tuple[Samples, ...], judged: tuple[Worth, ...], compute: Compute
 ) -> Outcome[Iterator[Scores]]:
     """The attack learns on the search samples and scores the fresh ones: one replay."""
     searched, trials = Samples.joined(search), Samples.joined(fresh)
     chosen = attack.best([each.worth for each in judged]) if judged else attack
-    scores = told(chosen, searched, trials)
+    with threadpool_limits(compute.threads):
+        scores = told(chosen, searched, trials)
     usual = searched.usual_ending
     odd = (
         f"{name}: it ended in {ending}, most in {usual}"
