@@ -87,7 +87,7 @@ MECHANISMS = Rooms(
             "models",
             "language_models",
         ),
-        *("learners", "predictors", "adapters", "planted"),
+        *("learners", "predictors", "queries", "adapters", "planted"),
     ),
 )
 ENGINE = Rooms(

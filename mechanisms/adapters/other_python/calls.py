@@ -1,0 +1,231 @@
+"""Calls of a function on a table: here, or in a Python of its own; the outcomes are the same."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.random import SeedSequence
+
+from dpaudit.errors import InputError, require, shortened
+from dpaudit.mechanisms.adapters.other_python import worker
+from dpaudit.mechanisms.adapters.other_python.worker_process import Ended, WorkerProcess, started
+from dpaudit.mechanisms.adapters.user_code import global_randomness
+from dpaudit.mechanisms.queries.outcome import CallOutcome
+
+BATCH = 1_000  # calls that are asked for at a time
+
+
+def _no_limit(limit_s: float | None) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def _never(err: BaseException) -> bool:
+    return False
+
+
+def called_here(
+    function: Callable[..., Any],
+    table: pa.Table,
+    seeds: Sequence[int],
+    *,
+    form: str = "frame",
+    settings: Mapping[str, Any] | None = None,
+    limit_s: float | None = None,
+    time_limit: Callable[[float | None], AbstractContextManager[None]] = _no_limit,
+    from_outside: Callable[[BaseException], bool] = _never,
+) -> list[CallOutcome]:
+    """Calls `function(rows, rng, **settings)` in this process, once for each seed.
+
+    Args:
+        table: Columns of float64, int64 or string, with nulls; each call has a copy of its own, in `form`.
+        seeds: Whole numbers >= 0.
+        limit_s: How long a call may take.
+        time_limit: What ends a block after so many seconds, by an exception.
+        from_outside: Whether an exception is not the function's own: a signal, which passes, or `time_limit`.
+    Raises: InputError when the form cannot hold the table.
+    """
+    called = worker.Called(function, _form(form), settings or {})
+    rows = _here(called, table)
+
+    def one(seed: int) -> CallOutcome:
+        try:
+            with time_limit(limit_s):
+                ending, numbers, fault = called.call(rows, seed, from_outside)
+        except BaseException as err:
+            if limit_s is None or not from_outside(err) or isinstance(err, KeyboardInterrupt):
+                raise
+            return _out_of_time(limit_s)
+        return CallOutcome(ending, np.array(numbers, np.float64), fault)
+
+    with global_randomness(SeedSequence(0)):  # as they were, afterwards
+        return [one(seed) for seed in seeds]
+
+
+def _here(called: worker.Called, table: pa.Table) -> Callable[[], Any]:
+    header, body = _table_message(table)
+    try:
+        return called.rows(worker.columns_of(header, body))
+    except worker.Refused as err:
+        raise InputError(str(err)) from err
+
+
+def _out_of_time(limit_s: float) -> CallOutcome:
+    return CallOutcome(worker.OUT_OF_TIME, np.empty(0), f"still running after {limit_s:g} s")
+
+
+def _form(form: str) -> str:
+    require(form in worker.FORMS, f"form must be one of {', '.join(worker.FORMS)}", form=form)
+    return form
+
+
+class OtherPython:
+    """Calls a function in a Python of its own, which is started anew when a call ends it."""
+
+    def __init__(
+        self,
+        python: str,
+        function: str,
+        *,
+        form: str = "frame",
+        settings: Mapping[str, Any] | None = None,
+        limit_s: float | None = None,
+        memory_bytes: int | None = None,
+        path: Sequence[str] = (),
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            python: The program.
+            function: Where `function(rows, rng, **settings)` is there: "module:name".
+            form: Of the rows: one of `worker.FORMS`.
+            settings: Numbers, words, None, and lists, tuples and dicts of these.
+            limit_s: How long a call may take; one that takes longer is ended.
+            memory_bytes: How much address space calls may take, beyond what the process has when its code is imported.
+            path: Folders in which the module is looked for first.
+        Raises: InputError for what no worker can be sent.
+        """
+        self._python, self._limit_s = python, limit_s
+        self._request = _start(function, form, settings or {}, memory_bytes, path)
+        self._process: WorkerProcess | None = None
+        self._known: list[pa.Table] = []  # the tables that the process has, by their place
+
+    def __enter__(self) -> Self:
+        """Starts the worker; InputError when it cannot be."""
+        self._up()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def call(self, table: pa.Table, seeds: Sequence[int]) -> list[CallOutcome]:
+        """Calls the function on a table, once for each seed, in order; see `called_here`.
+
+        A call that ends its process, hangs or takes too much memory has an outcome that says so, and the next one has
+        a new process.
+
+        Raises: InputError when the form cannot hold the table, or a worker cannot be started.
+        """
+        outcomes: list[CallOutcome] = []
+        while len(outcomes) < len(seeds):
+            self._batch(table, seeds[len(outcomes) : len(outcomes) + BATCH], outcomes)
+        return outcomes
+
+    def _batch(self, table: pa.Table, seeds: Sequence[int], outcomes: list[CallOutcome]) -> None:
+        """Outcomes of the first of these seeds, up to one that ended the process."""
+        process = self._up()
+        try:
+            place = self._sent(process, table)
+            process.send({"table": place, "seeds": [int(seed) for seed in seeds]}, limit_s=self._limit_s)
+            for _ in seeds:
+                answer, body = process.answer(limit_s=self._limit_s)
+                if "refused" in answer:
+                    raise InputError(shortened(answer["refused"], 400))
+                outcomes.append(_outcome(answer, body))
+        except Ended as err:
+            self._process = None
+            outcomes.append(CallOutcome(err.ending, np.empty(0), str(err)))
+        except BaseException:  # answers may be left in the pipe
+            self._end()
+            raise
+
+    def _up(self) -> WorkerProcess:
+        if self._process is None:
+            self._known = []
+            self._process, _ = started(self._python, self._request)
+        return self._process
+
+    def _sent(self, process: WorkerProcess, table: pa.Table) -> int:
+        """The name of a table that the process has, sent when it has it not."""
+        for place, known in enumerate(self._known):
+            if known is table:
+                return place
+        header, body = _table_message(table)
+        process.send({**header, "table": len(self._known)}, body, limit_s=self._limit_s)
+        self._known.append(table)
+        return len(self._known) - 1
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.end()
+
+
+def identity(python: str, function: str, *, path: Sequence[str] = ()) -> str:
+    """What the outcomes of a function depend on: its Python's version, its file, the distribution it belongs to.
+
+    Raises: InputError when it cannot be imported there.
+    """
+    process, words = started(python, {**_start(function, "list", {}, None, path), "identity": True})
+    process.end()
+    return words
+
+
+def _start(
+    function: str, form: str, settings: Mapping[str, Any], memory_bytes: int | None, path: Sequence[str]
+) -> dict[str, Any]:
+    module, _, name = function.partition(":")
+    require(bool(module and name), "a function in another Python must be given as `module:name`", function=function)
+    request = {
+        "function": function,
+        "form": _form(form),
+        "settings": worker.plain(dict(settings)),
+        "memory_bytes": memory_bytes,
+        "path": [str(folder) for folder in path],
+        "identity": False,
+    }
+    try:
+        json.dumps(request)
+    except (TypeError, ValueError) as err:
+        raise InputError(f"settings must be numbers, words, and lists, tuples and dicts of these: {err}") from err
+    return request
+
+
+def _outcome(answer: Mapping[str, Any], body: bytes) -> CallOutcome:
+    numbers = np.frombuffer(body, "<f8").astype(np.float64)
+    return CallOutcome(str(answer["ending"]), numbers, str(answer["fault"]))
+
+
+def _table_message(table: pa.Table) -> tuple[dict[str, Any], bytes]:
+    """A table as a worker reads it: words in the header, numbers behind it."""
+    columns, body = [], b""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        values = column.to_pylist()
+        kinds = {pa.float64(): ("float", "d", 0.0), pa.int64(): ("whole", "q", 0)}
+        if column.type in kinds:
+            kind, code, nothing = kinds[column.type]
+            missing = [place for place, value in enumerate(values) if value is None]
+            columns.append({"name": name, "kind": kind, "missing": missing})
+            body += worker.little_endian(array(code, [nothing if value is None else value for value in values]))
+        else:
+            require(column.type == pa.string(), "a column must be float64, int64 or string", type=column.type)
+            columns.append({"name": name, "kind": "words", "words": values})
+    return {"rows": table.num_rows, "columns": columns}, body
