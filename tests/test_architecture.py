@@ -87,7 +87,7 @@ MECHANISMS = Rooms(
             "models",
             "language_models",
         ),
-        *("queries", "learners", "predictors", "adapters", "planted"),
+        *("learners", "predictors", "queries", "adapters", "planted"),
     ),
 )
 ENGINE = Rooms(

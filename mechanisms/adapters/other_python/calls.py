@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.random import SeedSequence
 
-from dpaudit.errors import InputError, require, shortened
+from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.adapters.other_python import worker
-from dpaudit.mechanisms.adapters.other_python.worker_process import Ended, WorkerProcess, started
+from dpaudit.mechanisms.adapters.other_python.worker_process import ENDED_S, Ended, WorkerProcess, started
 from dpaudit.mechanisms.adapters.user_code import global_randomness
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 
@@ -114,7 +114,8 @@ class OtherPython:
         self._python, self._limit_s = python, limit_s
         self._request = _start(function, form, settings or {}, memory_bytes, path)
         self._process: WorkerProcess | None = None
-        self._known: list[pa.Table] = []  # the tables that the process has, by their place
+        self._known: dict[int, pa.Table] = {}  # the tables that the process has, by their names
+        self._sent = 0
 
     def __enter__(self) -> Self:
         """Starts the worker; InputError when it cannot be."""
@@ -124,7 +125,7 @@ class OtherPython:
     def __exit__(
         self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end()
+        self._end(ENDED_S if err is None else 0.0)
 
     def call(self, table: pa.Table, seeds: Sequence[int]) -> list[CallOutcome]:
         """Calls the function on a table, once for each seed, in order; see `called_here`.
@@ -143,13 +144,11 @@ class OtherPython:
         """Outcomes of the first of these seeds, up to one that ended the process."""
         process = self._up()
         try:
-            place = self._sent(process, table)
-            process.send({"table": place, "seeds": [int(seed) for seed in seeds]}, limit_s=self._limit_s)
+            process.send(
+                {"table": self._name(process, table), "seeds": [int(seed) for seed in seeds]}, limit_s=self._limit_s
+            )
             for _ in seeds:
-                answer, body = process.answer(limit_s=self._limit_s)
-                if "refused" in answer:
-                    raise InputError(shortened(answer["refused"], 400))
-                outcomes.append(_outcome(answer, body))
+                outcomes.append(_outcome(*process.answer(limit_s=self._limit_s)))  # noqa: PERF401  (kept when one ends it)
         except Ended as err:
             self._process = None
             outcomes.append(CallOutcome(err.ending, np.empty(0), str(err)))
@@ -159,24 +158,27 @@ class OtherPython:
 
     def _up(self) -> WorkerProcess:
         if self._process is None:
-            self._known = []
+            self._known = {}
             self._process, _ = started(self._python, self._request)
         return self._process
 
-    def _sent(self, process: WorkerProcess, table: pa.Table) -> int:
-        """The name of a table that the process has, sent when it has it not."""
-        for place, known in enumerate(self._known):
+    def _name(self, process: WorkerProcess, table: pa.Table) -> int:
+        """The name of a table, which is sent when the process has it not."""
+        for name, known in self._known.items():
             if known is table:
-                return place
+                return name
+        if len(self._known) == worker.TABLES:  # the process forgets the same one
+            del self._known[min(self._known)]
         header, body = _table_message(table)
-        process.send({**header, "table": len(self._known)}, body, limit_s=self._limit_s)
-        self._known.append(table)
-        return len(self._known) - 1
+        self._sent += 1
+        process.prepare({**header, "table": self._sent}, body)
+        self._known[self._sent] = table
+        return self._sent
 
-    def _end(self) -> None:
+    def _end(self, patience_s: float = 0.0) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.end()
+            process.end(patience_s)
 
 
 def identity(python: str, function: str, *, path: Sequence[str] = ()) -> str:

@@ -4,9 +4,10 @@
 
 The three are numbers of descriptors. REQUESTS is read and ANSWERS written; ALIVE is never written to: when the process
 that holds its other end is gone, this one is ended by the system. A message is a head (`HEAD`), a header in JSON and
-raw bytes; numbers are little-endian float64 or int64. There are no pickles, either way. First comes a `start`, which is
-answered by `ready` or `refused`; then tables, each with a name, and `calls` of one table with many seeds, each answered
-by one message as soon as it ended: whoever reads knows which call it was that ended this process.
+raw bytes; numbers are little-endian float64 or int64. There are no pickles, either way. The first request says what to
+call, the others are tables, each with a number for its name: all these are answered by `ready` or `refused`. Between
+them stand lists of seeds for a table; each call is answered by one message as soon as it ended, so whoever reads knows
+which call it was that ended this process.
 
 This file imports the standard library alone, and nothing of dpaudit: the other Python needs no more than the function
 does, and NumPy, pandas or pyarrow where a form of rows is made of them. dpaudit imports it for calls in process.
@@ -50,7 +51,7 @@ MAX_TEXT = 20_000  # characters of a text that are read
 MAX_WARNINGS = 50  # that differ
 NAMED = 8  # places of numbers that are not finite, by name
 LOOKED_INTO = 64  # floats whose bits are looked at
-TABLES = 64  # that are kept
+TABLES = 64  # that are kept; the oldest goes first
 OUT_OF_TIME = "out of time"
 
 
@@ -208,6 +209,13 @@ _ROWS: dict[str, Callable[[list[Column]], Callable[[], Any]]] = {
 # Calls
 
 
+_FOR_DEVELOPERS: list[Any] = [
+    ("ignore", None, kind, None, 0)
+    for kind in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
+]
+"""Warnings that Python shows nobody else; some depend on when memory is freed."""
+
+
 class Called:
     """A function with its settings, and the form of rows it is given.
 
@@ -239,14 +247,15 @@ class Called:
     ) -> tuple[str, list[float], str]:
         """Calls the function; whatever it raises is an outcome, but for what `passes`."""
         rng = self._seeded(seed)
-        warned: dict[str, tuple[str, list[float]]] = {}
+        warned: dict[str, list[float]] = {}
         with warnings.catch_warnings():
+            warnings.filters[:0] = _FOR_DEVELOPERS  # type: ignore[index]
             warnings.simplefilter("always", append=True)  # behind what the code itself hides
 
             def note(message: Any, category: Any, *others: Any, **more: Any) -> None:
                 if len(warned) < MAX_WARNINGS:
                     words, numbers = without_digits(_text_of(message))
-                    warned.setdefault(f"{category.__name__}: {words}", (words, numbers))
+                    warned.setdefault(f"{category.__name__}: {words}", numbers)
 
             warnings.showwarning = note
             try:
@@ -259,14 +268,14 @@ class Called:
         if warned:
             ending = _bounded("; warns ".join([ending, *sorted(warned)]))
             for name in sorted(warned):
-                numbers = numbers + [each for each in warned[name][1] if math.isfinite(each)]
-        return ending, numbers, fault
+                numbers = numbers + warned[name]
+        return _writable(ending), numbers, _writable(fault)
 
     def _seeded(self, seed: int) -> Any:
         random.seed(seed)
         torch = sys.modules.get("torch")
         if torch is not None:
-            torch.default_generator.manual_seed(seed)
+            (torch if torch.cuda.is_available() else torch.default_generator).manual_seed(seed)
         if self._numpy is None:
             return random.Random(seed)
         self._numpy.random.seed(seed & 0xFFFFFFFF)
@@ -295,12 +304,12 @@ def raised(err: BaseException) -> tuple[str, list[float], str]:
     try:
         name, text = type(err).__name__, _text_of(err)
         words, numbers = without_digits(text)
-        kept = [each for each in numbers if math.isfinite(each)]
-        return _bounded(f"raises {name}: {words}" if words else f"raises {name}"), kept, f"{name}: {text}"[:500]
+        return _bounded(f"raises {name}: {words}" if text else f"raises {name}"), numbers, f"{name}: {text}"[:500]
     except BaseException:  # such as a MemoryError again
         return "raises an exception that cannot be read", [], "it raised an exception that cannot be read"
 
 
+_LARGEST = sys.float_info.max
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|(?:(?<!\w)[-+])?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
@@ -311,7 +320,7 @@ def without_digits(text: str) -> tuple[str, list[float]]:
     def replaced(found: re.Match[str]) -> str:
         if found.group().startswith("0x"):
             return "0x"
-        numbers.append(float(found.group()))
+        numbers.append(max(-_LARGEST, min(float(found.group()), _LARGEST)))
         return "#"
 
     return _NUMBER.sub(replaced, text[:MAX_TEXT]), numbers
@@ -322,6 +331,11 @@ def _text_of(thing: Any) -> str:
         return str(thing)[:MAX_TEXT]
     except Exception:
         return f"an object of {type(thing).__name__} that cannot be printed"
+
+
+def _writable(text: str) -> str:
+    """Without halves of signs, which UTF-8 does not know."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _bounded(ending: str) -> str:
@@ -353,9 +367,8 @@ class _Summary:
         ending = self.of(value)
         fault = f"it gave a {ending}" if ending in ("function", "class", "module") else ""
         if not math.isfinite(sum(self.numbers)):  # cheap, and true for some that are all finite
-            ending += self._not_finite()
-            if not len(self.numbers):
-                fault = "it gave no finite number"
+            words = self._not_finite()
+            ending, fault = ending + words, "it gave numbers that are not finite" if words else fault
         return _bounded(ending), self.numbers + self._bits(), fault
 
     def _not_finite(self) -> str:
@@ -432,7 +445,7 @@ class _Summary:
         if _is(value, "pandas", "DataFrame"):
             return self._frame(value, name)
         if _is(value, "pandas", "Series"):
-            return f"{name} {_text_of(value.name)} {self._index(value.index)}{self._array(value.to_numpy(), '')}"
+            return f"{name} {_text_of(value.name)} {self._index(value.index)}{self._series(value)}"
         if _is(value, "pandas", "Index"):
             return f"{name} {self._array(value.to_numpy(), '')}"
         return self._of_library(value, kind, name)
@@ -501,10 +514,15 @@ class _Summary:
 
     def _frame(self, value: Any, name: str) -> str:
         columns = ", ".join(
-            f"{_text_of(column)}: {self._array(value.iloc[:, place].to_numpy(), '')}"
+            f"{_text_of(column)}: {self._series(value.iloc[:, place])}"
             for place, column in enumerate(value.columns[:MAX_NUMBERS])
         )
         return f"{name} {self._index(value.index)}{{{columns}}}"
+
+    def _series(self, value: Any) -> str:
+        known = getattr(value.dtype, "categories", None)  # some may be in no row
+        kind = value.dtype if known is None else f"categories {self.of(list(known))}"
+        return f"{kind} {self._array(value.to_numpy(), '')}"
 
     def _index(self, index: Any) -> str:
         return "" if _is(index, "pandas", "RangeIndex") else f"by {self._array(index.to_numpy(), '')} "
@@ -519,13 +537,16 @@ class _Summary:
         return f"{{{', '.join(parts)}}}"
 
     def _sequence(self, values: Any, length: int | None = None) -> str:
-        """A list, whose beginning is looked at: words by their number in the alphabet, others one by one."""
+        """A list, whose beginning is looked at: words by their place among those there are, rows column by column."""
         length = len(values) if length is None else length
         values = values[:MAX_NUMBERS] if len(values) > MAX_NUMBERS else values
         kinds = set(map(type, values))
         if kinds == {float}:
             self._add(list(values), True)
             return f"of {length} float"
+        if kinds == {int}:
+            self._add(list(map(_as_float, values)), False)
+            return f"of {length} int"
         if len(values) > 1 and str in kinds and kinds <= {str, type(None)}:
             names = ["None" if each is None else each for each in values]
             words = sorted(set(names))
@@ -536,6 +557,10 @@ class _Summary:
                 counts[code] += 1
             self._add([float(each) for each in (*codes, *counts)], False)
             return f"of {length} words {words}"
+        if len(values) > 1 and kinds == {dict} and all(row.keys() == values[0].keys() for row in values):
+            return f"of {length} rows {self._mapping({key: [row[key] for row in values] for key in values[0]})}"
+        if len(values) > 1 and kinds == {tuple} and len({*map(len, values)}) == 1:
+            return f"of {length} rows {self._sequence(list(map(list, zip(*values))))}"  # noqa: B905
         runs = itertools.groupby(map(self.of, values))
         parts = ((words, sum(1 for _ in run)) for words, run in runs)
         return f"of {length} ({', '.join(words if count == 1 else f'{count} {words}' for words, count in parts)})"
@@ -675,7 +700,8 @@ def _started(asked: Mapping[str, Any]) -> Called:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if asked["memory_bytes"] is not None:
         most = _address_space() + asked["memory_bytes"]
-        resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
     return called
 
 
@@ -719,6 +745,8 @@ def _serve(line: _Line, called: Called) -> None:
                 tables[asked["table"]] = called.rows(columns_of(asked, body))
             except Refused as err:
                 line.send({"refused": str(err)})
+            else:
+                line.send({"ready": ""})
             continue
         rows = tables[asked["table"]]
         for seed in asked["seeds"]:

@@ -20,7 +20,7 @@ from typing import Any
 from dpaudit.errors import InputError, shortened
 from dpaudit.mechanisms.adapters.other_python import worker
 
-START_S = 300.0  # on a machine that is busy, libraries take long to load
+PREPARED_S = 300.0  # on a machine that is busy, libraries take long to load
 ENDED_S = 2.0  # what closed its pipes and has not ended so long after is killed
 MOST_BEHIND = 8 * (worker.MAX_NUMBERS * 2)  # bytes of numbers in an answer
 MOST_WORDS = 1 << 20  # bytes of an answer's header
@@ -67,6 +67,17 @@ class WorkerProcess:
         for number in (self._answers, self._printed):
             self._poll.register(number, select.POLLIN)
 
+    def prepare(self, header: Mapping[str, Any], body: bytes = b"") -> str:
+        """Has it do what is no call, and so is under no limit of one; what it says when it is ready.
+
+        Raises: InputError when it refuses; Ended.
+        """
+        self.send(header, body, limit_s=PREPARED_S)
+        answer, _ = self.answer(limit_s=PREPARED_S)
+        if "refused" in answer:
+            raise InputError(shortened(answer["refused"], 400))
+        return str(answer["ready"])
+
     def send(self, header: Mapping[str, Any], body: bytes = b"", *, limit_s: float | None = None) -> None:
         """A request, of which the process must read some every `limit_s` seconds; Ended when it does not."""
         left = memoryview(worker.packed(header, body))
@@ -93,8 +104,13 @@ class WorkerProcess:
                 self._received += more
         return found
 
-    def end(self) -> int:
-        """Ends it, and what it started; its exit code."""
+    def end(self, patience_s: float = 0.0) -> int:
+        """Ends it, and what it started, when it had so long to end by itself; its exit code."""
+        if patience_s:
+            self._ours.remove(self._requests)
+            os.close(self._requests)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience_s)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         code = self._process.wait()
@@ -114,7 +130,8 @@ class WorkerProcess:
         """Which descriptors can be used; what was printed is read."""
         left_ms = None if limit_s is None else max(0.0, self._heard + limit_s - time.monotonic()) * 1e3
         ready = {number for number, _ in self._poll.poll(left_ms)}
-        if not ready and limit_s is not None and time.monotonic() - self._heard >= limit_s:
+        useless = not ready & {self._answers, self._requests}  # it may print without end
+        if useless and limit_s is not None and time.monotonic() - self._heard >= limit_s:
             self.end()
             raise Ended(worker.OUT_OF_TIME, f"still running after {limit_s:g} s")
         if self._printed in ready and not self._hear():
@@ -169,14 +186,12 @@ def started(python: str, request: Mapping[str, Any]) -> tuple[WorkerProcess, str
     """
     process = WorkerProcess(python)
     try:
-        process.send(request, limit_s=START_S)
-        answer, _ = process.answer(limit_s=START_S)
+        return process, process.prepare(request)
     except Ended as err:
         raise InputError(f"a worker must start in {shortened(repr(python))}: {err}") from err
+    except InputError as err:
+        process.end()
+        raise InputError(f"{err}; the Python is {shortened(repr(python))}") from err
     except BaseException:
         process.end()
         raise
-    if "refused" in answer:
-        process.end()
-        raise InputError(f"{shortened(answer['refused'], 400)}; the Python is {shortened(repr(python))}")
-    return process, str(answer["ready"])
