@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.errors import InputError, require, shortened
-from dpaudit.given import fitted, is_number
+from dpaudit.given import check_fields, fitted, is_number
 
 LARGEST_WHOLE = 2**53
 """Whole numbers up to here are floats as well."""
@@ -38,11 +38,12 @@ class Number:
     whole: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for end in (self.low, self.high):
-            require(math.isfinite(end), "a bound must be a finite number", bound=end)
-            if self.whole:
-                fits = end == math.floor(end) and abs(end) <= LARGEST_WHOLE
-                require(fits, "a bound of whole numbers must be whole and at most 2**53 from zero", bound=end)
+            require(math.isfinite(end), "a bound must be a finite number", do="give the widest that may be", bound=end)
+            fits = not self.whole or (end == math.floor(end) and abs(end) <= LARGEST_WHOLE)
+            must = "a bound of whole numbers must be whole and at most 2**53 from zero"
+            require(fits, must, do="write 0.0 for 0 where the numbers are real ones", bound=end)
         require(self.low <= self.high, "low must be at most high", do="swap them", low=self.low, high=self.high)
 
     def cell(self, value: float) -> float:
@@ -65,6 +66,7 @@ class Category:
     values: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(bool(self.values), "a category must have at least one word", do="give all words that there are")
         twice = [word for place, word in enumerate(self.values) if word in self.values[:place]]
         require(not twice, "the words of a category must differ", do="keep one of them", twice=", ".join(twice))
@@ -96,12 +98,12 @@ class Schema:
             raise InputError(f"a schema must be a mapping from columns to ranges or words, got {shown}; {_FOR_EXAMPLE}")
         columns = {}
         for name, value in given.items():
-            fits, name = fitted(name, str)
-            require(fits and name, "the name of a column must be text, not empty", name=name)
+            fits, text = fitted(name, str)
+            require(fits and text, "the name of a column must be text, not empty", do="name each column", name=name)
             try:
-                columns[name] = _column(value)
+                columns[text] = _column(value)
             except InputError as err:
-                raise InputError(f"column {shortened(name)!r}: {err}") from err
+                raise InputError(f"{shortened(text)}: {err}") from err
         return cls(columns)
 
     def arrow(self) -> pa.Schema:
@@ -121,8 +123,10 @@ class Schema:
         made = {}
         for name, column in self.columns.items():
             cells = [row[name] for row in rows]
-            whole = isinstance(column, Number) and column.whole and not all(map(_fits_int64, cells))
-            made[name] = pa.array(cells, pa.float64() if whole else _arrow_type(column), from_pandas=False)
+            kind = _arrow_type(column)
+            if isinstance(column, Number) and not (column.whole and all(map(_fits_int64, cells))):
+                kind, cells = pa.float64(), [None if cell is None else float(cell) for cell in cells]
+            made[name] = pa.array(cells, kind, from_pandas=False)  # NaN is no null
         return pa.table(made)
 
     def outside(self, table: pa.Table) -> list[str]:
@@ -151,8 +155,8 @@ def _column(value: object) -> Number | Category:
         if all(fits for fits, _ in words):
             return Category(tuple(word for _, word in words))
     raise InputError(
-        f"must be two numbers, low and high, or a list of words, got {shortened(value)}; write words in quotation "
-        "marks where they could be read as something else"
+        f"must be two numbers, low and high, or a list of words, got {shortened(value)}; a word that could be read as "
+        "something else (1, yes, no) stands in quotation marks"
     )
 
 
@@ -160,7 +164,7 @@ def _bound(cell: Any) -> float:
     try:
         return float(cell)
     except (ValueError, OverflowError) as err:
-        raise InputError(f"a bound must be a finite number, got {shortened(cell)}") from err
+        raise InputError(f"a bound must be a finite number, got {shortened(cell)}; give a smaller one") from err
 
 
 def _arrow_type(column: Number | Category) -> pa.DataType:

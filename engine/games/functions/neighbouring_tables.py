@@ -412,8 +412,9 @@ def _rows_source(rows: Sequence[str]) -> str:
     for several, some in groupby(runs, key=lambda run: run[1] > 1):
         if several:
             parts += [f"[{row}] * {count}" for row, count in some]
-        else:
-            parts.append("[\n" + "".join(f"    {row},\n" for row, _ in some) + "]")
+            continue
+        single = [row for row, _ in some]
+        parts.append(f"[{single[0]}]" if len(single) == 1 else "[\n" + "".join(f"    {row},\n" for row in single) + "]")
     return " + ".join(parts) or "[]"
 
 
@@ -424,5 +425,6 @@ def _from_first(d: Sequence[str], d_prime: Sequence[str]) -> str:
     changed = [place for place, (one, other) in enumerate(zip(d, d_prime, strict=False)) if one != other]
     if len(d) == len(d_prime) and changed[-1] - changed[0] < len(d) // 2:
         start, end = changed[0], changed[-1] + 1
-        return f"d[:{start}] + {_rows_source(d_prime[start:end])} + d[{end}:]"
+        before, after = f"d[:{start}] + " if start else "", f" + d[{end}:]" if end < len(d) else ""
+        return before + _rows_source(d_prime[start:end]) + after
     return _rows_source(d_prime)
