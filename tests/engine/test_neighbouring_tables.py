@@ -73,7 +73,7 @@ def goes_beyond(rows: Rows, schema: Schema) -> bool:
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_pair_is_of_neighbours_and_says_whether_it_goes_beyond(name: str, relation: Relation) -> None:
     schema = Schema.of(SCHEMAS[name])
-    for group, rows in ((1, 500 // max(10, len(schema.columns))), (3, 10), (1, 1), (2, 3)):
+    for group, rows in ((1, 50), (3, 10), (1, 1), (2, 3)) if len(schema.columns) < 100 else ((1, 5), (2, 3)):
         found = made(SCHEMAS[name], relation, rows=rows, group=group)
         assert len({pair.name for pair in found}) == len(found)
         for pair in found:
@@ -82,8 +82,8 @@ def test_every_pair_is_of_neighbours_and_says_whether_it_goes_beyond(name: str, 
             assert are_neighbours(d, d_prime, relation, group), pair.name
             assert pair.beyond == (goes_beyond(d, schema) or goes_beyond(d_prime, schema)), pair.name
         assert [pair.beyond for pair in found] == sorted(pair.beyond for pair in found)
-        inside = made(SCHEMAS[name], relation, rows=rows, group=group, beyond=False)
-        assert [pair.name for pair in inside] == [pair.name for pair in found if not pair.beyond]
+    inside = made(SCHEMAS[name], relation, rows=rows, group=group, beyond=False)
+    assert [pair.name for pair in inside] == [pair.name for pair in found if not pair.beyond]
 
 
 def test_the_slow_looks_can_say_no() -> None:
@@ -163,6 +163,8 @@ def spread(rows: Rows) -> float:
         ("people", lambda rows: rows[0]["age"], 100, BOTH[1:]),
         ("people", lambda rows: sum(row["age"] for row in rows if row["sex"] == "f"), 100, BOTH[:1]),
         ("people", lambda rows: min(1, min(map(spread, [rows]))) if len(rows) > 9 else 0, 1, BOTH),
+        ("people", lambda rows: 0 if len(rows) < 10 else 1, 1, BOTH[:1]),
+        ("people", lambda rows: [word for word in "fm" if column(rows, "sex").count(word) >= 5], math.inf, BOTH),
         ("regression", slope, 0.9999, BOTH),
         ("a range", lambda rows: sum(math.copysign(1, x) < 0 for x in column(rows, "x")), 1, BOTH),
         ("a range", lambda rows: 1 / (sum(1 for x in column(rows, "x") if 0 < x < 1e-300) - 1), math.inf, BOTH),

@@ -1,8 +1,9 @@
 """Pairs of neighbouring tables on which a function of rows is likely to show that it is not as private as it says.
 
 Ordinary rows, the worst case of sums and of medians, one row with all the leverage, categories that come and go,
-tables of no row or of one; and, where rows need not keep to the schema, what lies just outside it, and what no number
-or no word is. The most general pairs come first.
+tables of no row or of one, groups that reach a usual threshold; and, where rows need not keep to the schema, what lies
+just outside it, and what is no number or no word. The most general pairs come first. A row is "low" whose numbers are
+the least and whose words the first of their columns, "high" that with the largest and the last.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ SINGLE_COLUMNS = 16
 """Up to here each column has pairs of its own; of more columns, groups have them."""
 GROUPS = 8
 LARGE = 10
-"""How many times as many rows the large table has."""
+"""How many times as many rows the large tables have, of at most so many:"""
+MOST_ROWS = 10_000
+JUST_TOO_FEW = (2, 4, 9, 19, 29, 99)
+"""One more reaches what code is likely to ask for: 3, 5, 10, 20, 30 or 100 rows, or as many of a group."""
 LONG_WORD = 1_000
 """Letters of the long word."""
 
@@ -128,9 +132,18 @@ def _joined(*parts: pa.Table) -> pa.Table:
     return pa.concat_tables([part for part in parts if len(part)] or parts[:1], promote_options="permissive")
 
 
-def _written(table: pa.Table) -> tuple[str, ...]:
-    """The very cells, and the types of the columns."""
-    return tuple(f"{column.type} {column.to_pylist()}" for column in table.columns)
+def _written(table: pa.Table) -> tuple[object, ...]:
+    """The very cells and the types of the columns; -0.0 differs from 0.0, NaN from None and not from itself."""
+    return tuple(
+        tuple(column.to_pylist())
+        if column.type == pa.string()
+        else (
+            str(column.type),
+            column.to_numpy().tobytes(),
+            column.null_count and column.is_null().to_numpy().tobytes(),
+        )
+        for column in table.columns
+    )
 
 
 class _Tables:
@@ -214,33 +227,42 @@ class _Tables:
         yield self._extreme(f"one low row, {self.what} high", self.low, self.high, 1)
         yield self._extreme(f"one high row, {self.what} low", self.high, self.low, 1)
         yield self._extreme(f"one low row, {self.what} low", self.low, self.low, 1)
-        several = self.ordinary.take(self.rng.integers(max(self.kept, 1), size=LARGE * self.kept))
-        many = _joined(several, self.ordinary)
+        size = max(self.kept, min(LARGE * self.kept, MOST_ROWS))
+        many = self.ordinary.take(self.rng.integers(max(self.kept, 1), size=size))
         yield _Change(f"many ordinary rows, {self.what} high", many, *self._moved(self.low, self.high))
-        yield self._extreme(f"very many low rows, {self.what} high", self.low, self.high, LARGE * self.kept)
+        yield self._extreme(f"very many low rows, {self.what} high", self.low, self.high, size)
+        for few in JUST_TOO_FEW:  # under `replace`, the number of all is public
+            rest = max(0, self.kept - few) if self.relation is Relation.REPLACE else 0
+            others = _joined(self._same(self.low, few), self._same(self.high, rest))
+            yield _Change(f"{few} low rows, {self.what} more", others, *self._moved(self.high, self.low))
 
     def _middle_rows(self) -> Iterator[_Change]:
         half = self.kept // 2
         halves = _joined(self._same(self.low, half), self._same(self.high, half))
         yield _Change(f"half low, half high, {self.what} from low to high", halves, *self._moved(self.low, self.high))
-        name = f"half low, half high, {self.what} from low to high, in order"
-        yield _Change(name, halves, *self._moved(self.low, self.high), place=half)
+        yield _Change(
+            f"half low, half high, {self.what} from low to high, in order",
+            halves,
+            *self._moved(self.low, self.high),
+            place=half,
+        )
         yield _Change(f"two clusters, {self.what} between them", halves, *self._moved(self.low, self.middle))
 
     def _of_words(self) -> Iterator[_Change]:
         if not self.words:
             return
         usual, first, last = self._usual(), self._each_word(0), self._each_word(-1)
-        name = f"ordinary rows of one word in each column, {self.what} of"
-        yield self._usual_change(f"{name} the last ones", usual | last, first)
-        yield self._usual_change(f"{name} the first ones", usual | first, last)
+        alike = f"ordinary rows of one word in each column, {self.what} of"
+        yield self._usual_change(f"{alike} the last ones", usual | last, first)
+        yield self._usual_change(f"{alike} the first ones", usual | first, last)
         turns = self.schema.table([self.low | self._each_word(place) for place in range(self.kept)])
         yield _Change(f"each word in turn, {self.what} high", turns, *self._moved(self.low, self.high))
-        for name, words in list(self.words.items())[:GROUPS]:
+        for name, words in list(self.words.items())[: GROUPS // 2]:
             *common, rare = words.values
             if len(common) > 1:  # else all rows but one are of one word, as above
                 moved = self._moved(usual | {name: common[0]}, usual | {name: rare})
-                yield _Change(f"no other row of {rare} in {name}, {self.what} of it", self._without(name), *moved)
+                only = f"the last word of {name} in no other row, {self.what} with it"
+                yield _Change(only, self._without(name), *moved)
 
     def _without(self, name: str) -> pa.Table:
         """The ordinary rows, with other words in place of the last one of a column."""
@@ -267,11 +289,8 @@ class _Tables:
 
     def _signs_of_zero(self) -> Iterator[_Change]:
         real = {name: column for name, column in self.numbers.items() if not column.whole}
-        for name, value in (
-            ("minus zero", -0.0),
-            ("the least number above zero", 5e-324),
-            ("the least below", -5e-324),
-        ):
+        least = math.ulp(0.0)
+        for name, value in (("minus zero", -0.0), ("the least above zero", least), ("the least below zero", -least)):
             cells = {column: value for column, number in real.items() if number.low <= value <= number.high}
             if cells:
                 yield self._extreme(f"all at zero, {self.what} with {name}", self.zero, self.zero | cells)
@@ -294,10 +313,7 @@ class _Tables:
         return self._same(new, self.group), self._same(old, self.group)
 
     def _same(self, row: Row, count: int) -> pa.Table:
-        return self._table([row]).take(pa.array(np.zeros(count, np.int64)))
-
-    def _table(self, rows: Sequence[Row]) -> pa.Table:
-        return self.schema.table(rows)
+        return self.schema.table([row]).take(pa.array(np.zeros(count, np.int64)))
 
     def _usual(self) -> Row:
         (row,) = self.replaced.slice(0, 1).to_pylist()
