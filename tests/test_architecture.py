@@ -86,6 +86,7 @@ MECHANISMS = Rooms(
             "protocols",
             "models",
             "language_models",
+            "queries",
         ),
         *("learners", "predictors", "queries", "adapters", "planted"),
     ),
