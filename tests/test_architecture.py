@@ -97,7 +97,7 @@ ENGINE = Rooms(
 GAMES = Rooms(
     "dpaudit.engine.games",
     (
-        *("reference", "protocol", "trials"),
+        *("reference", "protocol", "trials", "functions"),
         *("proxies", "one_run", "labels", "two_world", "neighbours", "steps", "predictions", "advantages"),
     ),
 )
