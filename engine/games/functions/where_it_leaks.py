@@ -100,20 +100,21 @@ def where_it_leaks(
     """
     until = time.monotonic() + limit_s
     pairs: list[tuple[Watched, Watched]] = []
-    again: Watched | None = None
+
+    def replay(table: pa.Table, seed: int, follow: bool) -> Watched:
+        return watched(function, table, seed, form=form, settings=settings or {}, also=also, until=until, follow=follow)
+
+    seeds = _seeds(seed, claim)
+    note, follow = "", True
     try:
-        for each in _seeds(seed, claim):
-            here, there, *_ = calls = [
-                watched(function, t, each, form=form, settings=settings or {}, also=also, until=until)
-                for t in ((d, d_prime) if pairs else (d, d_prime, d))
-            ]
-            again = again or calls[-1]
-            pairs.append((here, there))
+        for each in seeds:
+            pairs.append((replay(d, each, follow), replay(d_prime, each, follow)))
+            follow = not any(call.cut for call in pairs[-1])
             if time.monotonic() > until:
                 break
+        note = "" if _same(pairs[0][0], replay(d, seeds[0], False)) else _NOT_REPLAYED
     except OutOfTime:
         pass
-    note = "" if not pairs or again is None or _same(pairs[0][0], again) else _NOT_REPLAYED
     return _leak(pairs, claim, note)
 
 
