@@ -138,7 +138,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         from dpaudit.engine.spec.function_check import sized  # calls are timed
 
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
-        tests = sized([one.test for one in chosen], mechanism, cast(TableRows, rows))
+        tests = sized([one.test for one in chosen], mechanism, cast(TableRows, rows), claim.relation)
         chosen = [replace(one, test=test) for one, test in zip(chosen, tests, strict=True)]
     budget = Budget.parse(request.budget)
     affordable, dear = affordable_looks(chosen, budget.trainings)

@@ -10,10 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from dpaudit.actors.audited.signals import from_outside, time_limit
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.words import claim_of
 from dpaudit.engine.data.schema_rows import SchemaRows
+from dpaudit.engine.games.functions.neighbouring_tables import pairs
 from dpaudit.engine.games.protocol import CheckTest
 from dpaudit.engine.spec.plain_yaml import yaml_value
 from dpaudit.errors import SpecError, shortened
@@ -22,8 +26,10 @@ from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, Tab
 
 SECONDS = 24.0
 """Of calls in the first pass of all tests of a check, where they are not cheap."""
-TIMED_S = 0.3
-"""After which a call has been timed well enough."""
+TIMED = 5
+"""Pairs of tables on which a call is timed, besides ordinary rows."""
+TIMED_S = 1.0
+"""After which a call that is timed is ended, and has been timed well enough."""
 
 
 def function_on_rows(
@@ -128,20 +134,29 @@ def _value(text: str) -> Any:
         return text
 
 
-def seconds_a_call(mechanism: RowFunction, rows: TableRows) -> float:
-    """By the clock, once everything is loaded: a few calls until `TIMED_S` have passed."""
-    settings = mechanism.alternatives()[0]
-    calls, count, spent = 0, 1, 0.0
-    mechanism.outcomes(rows.cells, [0], settings, CallLimits(60.0, time_limit, from_outside))
-    while spent < TIMED_S:
+def seconds_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) -> float:
+    """By the clock, once everything is loaded: the slowest of some tables, since rows that are alike may take longest.
+
+    Raises: TrainingError when the function does not run on any of them.
+    """
+    settings, limits = mechanism.alternatives()[0], CallLimits(TIMED_S, time_limit, from_outside)
+    tables = [
+        rows.cells,
+        *(pair.d_prime for pair in pairs(rows.schema, rows.cells, relation, np.random.default_rng(0))[:TIMED]),
+    ]
+
+    def timed(table: pa.Table, calls: int) -> float:
         begun = time.monotonic()
-        mechanism.outcomes(rows.cells, range(count), settings, CallLimits(60.0, time_limit, from_outside))
-        spent += time.monotonic() - begun
-        calls, count = calls + count, 2 * count
-    return spent / calls
+        mechanism.outcomes(table, range(calls), settings, limits)
+        return (time.monotonic() - begun) / calls
+
+    mechanism.outcomes(rows.cells, [0], settings, CallLimits(60.0, time_limit, from_outside))
+    each = {place: timed(table, 1) for place, table in enumerate(tables)}
+    slowest = max(each, key=lambda place: each[place])
+    return timed(tables[slowest], max(1, min(100, int(TIMED_S / max(each[slowest], 1e-4)))))
 
 
-def sized(tests: Sequence[CheckTest], mechanism: RowFunction, rows: TableRows) -> list[CheckTest]:
+def sized(tests: Sequence[CheckTest], mechanism: RowFunction, rows: TableRows, relation: Relation) -> list[CheckTest]:
     """The tests with as many calls as `SECONDS` are enough for, divided equally; never fewer than a test needs."""
-    within = int(SECONDS / seconds_a_call(mechanism, rows) / max(1, len(tests)))
+    within = int(SECONDS / seconds_a_call(mechanism, rows, relation) / max(1, len(tests)))
     return [replace(test, trainings=min(test.trainings, max(within, test.least))) for test in tests]

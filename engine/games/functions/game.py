@@ -221,7 +221,7 @@ class Shortlist:
 
 def offered(mechanism: RowFunction, rows: TableRows, asked: Asked) -> list[Tables]:
     """All that may be tried, the most general first: every pair with each of the settings."""
-    rng = np.random.default_rng(0)  # the same pairs in whatever unit; nothing depends on these draws but the search
+    rng = np.random.default_rng(0)  # the same pairs in whatever unit
     found = pairs(rows.schema, rows.cells, Relation(asked.relation), rng, group=asked.group, beyond=asked.beyond)
     alternatives = mechanism.alternatives()
     return [
