@@ -7,6 +7,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -81,7 +82,7 @@ class OwnFunction(ClaimedByUser):
         if not self.folder:
             object.__setattr__(self, "folder", os.getcwd())
         if not self.code:
-            object.__setattr__(self, "code", identity(self.python, self.function, path=(self.folder,)))
+            object.__setattr__(self, "code", _identity(self.python, self.function, self.folder))
 
     def alternatives(self) -> Sequence[Mapping[str, Any]]:
         values = [[*map(_fixed, each)] if isinstance(each, list) else [each] for each in self.settings.values()]
@@ -109,8 +110,14 @@ class OwnFunction(ClaimedByUser):
 
 
 _KEPT: OrderedDict[str, OtherPython] = OrderedDict()
-MAX_KEPT = 2
+MAX_KEPT = 4
 """Other Pythons that are kept for the next unit: a library may take seconds to be imported."""
+
+
+@cache
+def _identity(python: str, function: str, folder: str) -> str:
+    """Asked for once a process: a library may take seconds to be imported."""
+    return identity(python, function, path=(folder,))
 
 
 def _kept_python(asked: OwnFunction, settings: Mapping[str, Any], limit_s: float | None) -> OtherPython:
@@ -120,7 +127,7 @@ def _kept_python(asked: OwnFunction, settings: Mapping[str, Any], limit_s: float
     """
     key = repr((asked.python, asked.folder, asked.function, asked.form, asked.memory_mb, asked.code, settings, limit_s))
     if key not in _KEPT:
-        found = identity(asked.python, str(asked.function), path=(asked.folder,))
+        found = _identity(asked.python, str(asked.function), asked.folder)
         must = f"the code of {asked.function} in {asked.python} must be what the audit began with; give the folder anew"
         require(found == asked.code, must, now=found, then=asked.code)
         _KEPT[key] = OtherPython(

@@ -120,11 +120,15 @@ def _distinct(schema: Schema, changes: Iterable[_Change], relation: Relation) ->
 
 
 def _neighbours(change: _Change, relation: Relation) -> tuple[pa.Table, pa.Table]:
+    """Both tables, of the same types: a type alone must not tell them apart."""
     if relation is Relation.ADD_REMOVE:
-        return change.others, _joined(change.others, change.new)
-    place = len(change.others) if change.place is None else change.place
-    before, after = change.others.slice(0, place), change.others.slice(place)
-    return _joined(before, change.old, after), _joined(before, change.new, after)
+        d, d_prime = change.others, _joined(change.others, change.new)
+    else:
+        place = len(change.others) if change.place is None else change.place
+        before, after = change.others.slice(0, place), change.others.slice(place)
+        d, d_prime = _joined(before, change.old, after), _joined(before, change.new, after)
+    types = pa.unify_schemas([d.schema, d_prime.schema], promote_options="permissive")
+    return d.cast(types), d_prime.cast(types)
 
 
 def _joined(*parts: pa.Table) -> pa.Table:
