@@ -57,7 +57,7 @@ def noisy_histogram(rows: Any, rng: np.random.Generator) -> dict[str, float]:
 
 
 def rare_colours(rows: Any, rng: np.random.Generator) -> dict[str, float]:
-    """Partition selection: a colour that few have is hardly ever given."""
+    """Partition selection: a colour that one row has is given with a probability of 0.002, the delta."""
     counts = {colour: float(n + rng.laplace(scale=2)) for colour, n in sorted(rows["colour"].value_counts().items())}
     return {colour: count for colour, count in counts.items() if count > 12}
 
@@ -77,16 +77,17 @@ def shuffled(rows: Any, rng: np.random.Generator) -> float:
 
 def sparse_vector(rows: Any, rng: np.random.Generator) -> int:
     """How many questions are answered until one is above the threshold: as many draws."""
-    threshold = 30 + rng.laplace(scale=2)
+    threshold = 15 + rng.laplace(scale=2)
     for asked in range(20):
-        if len(rows) * asked / 10 + rng.laplace(scale=4) > threshold:
+        if len(rows) * asked / 20 + rng.laplace(scale=4) > threshold:
             return asked
     return 20
 
 
 def noisy_ratio(rows: Any, rng: np.random.Generator) -> float:
     """Numbers of any size, and none of them moved or scaled by the rest."""
-    return float(np.exp(40 * (noisy_sum(rows, rng) - 49.5)) / noisy_sum(rows, rng))
+    over, under = clipped(rows).sum() + rng.laplace(scale=2, size=2)
+    return float(np.exp(40 * (over - 49.5)) / under)
 
 
 def writes_and_prints(rows: Any, rng: np.random.Generator, bounds: list[float]) -> float:

@@ -129,7 +129,8 @@ def _other(name: str, a: Vector, b: Vector, replays: int) -> str:
     if len(np.unique(a)) >= VALUES:
         slope = float(np.ptp(b) / np.ptp(a))
         start = float(b[a.argmin()] - slope * a.min())
-        if abs(slope - 1) > 1e-5 and np.abs(slope * a + start - b).max() <= 1e-6 * np.ptp(b):
+        width = np.abs(b - np.median(b))
+        if abs(slope - 1) > 1e-5 and np.all(np.abs(slope * a + start - b) <= 1e-6 * (width + np.median(width))):
             return f"The noise of {name} is {slope:.6g} times as wide on D' as on D."
     if a.max() < b.min() or b.max() < a.min():
         ranges = (f"{each.min():.4g} to {each.max():.4g}" for each in (a, b))
