@@ -309,6 +309,7 @@ class Played:
     noise: Unit | None = None  # the unit that looks at the form of its noise, where noise is seen
     noiseless: bool = False  # whether that one is the mechanism itself with its noise taken away
     choices: tuple[Unit, ...] = ()  # units whose notes say what was chosen on search data
+    where: Unit | None = None  # the unit that says where it leaks, run after a violation; no part of a verdict
     shadows: tuple[Unit, ...] = ()  # units that trained shadow models: no evidence comes from these trainings
     # what the mechanism promises of a trial, where that is not what it promises of the whole
     claim: Claim | None = None

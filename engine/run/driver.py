@@ -311,7 +311,7 @@ def run_missing(
     with backend_for(plan, Counter(unit.resources for unit in missing), events, scratch) as backend:
         repeats = plan.spec.run.repeats
         outcome = run_units(plan.units, backend, store, events, spare=policy.spared, repeats=repeats, hold=policy.held)
-        if looks := policy.looks_for_memory(outcome.finished, outcome.failed.keys()):
+        if looks := policy.after_violations(outcome.finished, outcome.failed.keys()):
             run_units(looks, backend, store, events)
         return outcome
 

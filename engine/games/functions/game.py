@@ -14,23 +14,28 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from dpaudit.actors.audited.signals import from_outside, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine.games.functions.calls import Tables, call_on_tables, called, seeds_of
 from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_test, pairs
+from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks, where_it_leaks_elsewhere
 from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.summaries import Samples
 from dpaudit.engine.games.neighbours.world_scores import SummaryGame, how_far_apart, what_it_shows
 from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.bound import format_lower
+from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.queries.row_function import RowFunction, TableRows
+from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
 from dpaudit.registry import register
 
 ROW_FUNCTIONS = Capability(RowFunction, "functions on rows (made by `dpaudit.check(function, schema=...)`)")
@@ -42,6 +47,8 @@ MIN_TRIED = 4
 """Calls on each pair of a round at least, half of them on D and the other half with the same seeds on D'."""
 CALLS_OF_TEST = 20_000
 """Of a check: search and fresh calls together, where they are cheap."""
+LOCATED_S = 10.0
+"""How long a call may take where it is only asked where a function leaks."""
 LISTED = 12
 """Pairs that a report tells of."""
 
@@ -127,7 +134,16 @@ class RowFunctionGame(SummaryGame):
     def play(self, setting: Setting, work: Work) -> Played:
         chosen, left = self._tables(setting, work)
         fresh, scores = self.fresh_and_scores(setting, work, chosen, left)
-        return Played(scores, trainings=fresh, choices=(chosen,), reference=self.reference())
+        where = Work().add(
+            locate,
+            setting.mechanism,
+            chosen,
+            setting.mechanism.claim(),
+            seed=setting.search_seed.child("where"),
+            label="where it leaks",
+            resources=setting.resources.on_cpus,
+        )
+        return Played(scores, trainings=fresh, choices=(chosen,), where=where, reference=self.reference())
 
     def _tables(self, setting: Setting, work: Work) -> tuple[Unit, int]:
         """The unit that chooses the tables, and how many search calls it leaves."""
@@ -326,6 +342,21 @@ def take_best_tables(
             f"the two tables: {as_test(TablePair(tables.name, tables.d, tables.d_prime, asked.beyond))}",
         ),
     )
+
+
+@unit
+def locate(mechanism: Any, tables: Tables, claim: Claim, *, seed: Seed) -> Leak:
+    """Where the function treats both tables differently; of a function elsewhere by what comes back alone."""
+    settings, number = mechanism.alternatives()[tables.settings], int(seed.rng().integers(2**31))
+    if isinstance(mechanism, OwnFunction) and not mechanism.python:
+        return where_it_leaks(
+            mechanism.function, tables.d, tables.d_prime, claim, form=mechanism.form, settings=settings, seed=number
+        )
+
+    def call(rows: pa.Table, seeds: Sequence[int]) -> list[CallOutcome]:
+        return list(mechanism.outcomes(rows, seeds, settings, CallLimits(LOCATED_S, time_limit, from_outside)))
+
+    return where_it_leaks_elsewhere(call, tables.d, tables.d_prime, claim, seed=number)
 
 
 def _every(tried: tuple[Any, ...]) -> list[TriedTables]:
