@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
@@ -218,16 +217,16 @@ def _outcome(answer: Mapping[str, Any], body: bytes) -> CallOutcome:
 
 def _table_message(table: pa.Table) -> tuple[dict[str, Any], bytes]:
     """A table as a worker reads it: words in the header, numbers behind it."""
-    columns, body = [], b""
+    columns: list[dict[str, Any]] = []
+    body: list[bytes] = []
+    kinds = {pa.float64(): ("float", "<f8"), pa.int64(): ("whole", "<i8")}
     for name, column in zip(table.column_names, table.columns, strict=True):
-        values = column.to_pylist()
-        kinds = {pa.float64(): ("float", "d", 0.0), pa.int64(): ("whole", "q", 0)}
         if column.type in kinds:
-            kind, code, nothing = kinds[column.type]
-            missing = [place for place, value in enumerate(values) if value is None]
+            kind, sent_as = kinds[column.type]
+            missing = np.flatnonzero(column.is_null().to_numpy()).tolist()
             columns.append({"name": name, "kind": kind, "missing": missing})
-            body += worker.little_endian(array(code, [nothing if value is None else value for value in values]))
+            body.append(column.fill_null(0).to_numpy().astype(sent_as).tobytes())
         else:
             require(column.type == pa.string(), "a column must be float64, int64 or string", type=column.type)
-            columns.append({"name": name, "kind": "words", "words": values})
-    return {"rows": table.num_rows, "columns": columns}, body
+            columns.append({"name": name, "kind": "words", "words": column.to_pylist()})
+    return {"rows": table.num_rows, "columns": columns}, b"".join(body)

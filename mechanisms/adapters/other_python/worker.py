@@ -35,7 +35,7 @@ import types
 import warnings
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 FORMS = ("frame", "arrow", "array", "records", "list")
@@ -113,9 +113,17 @@ def unplain(value: Any) -> Any:
 class Column:
     """One column of a table: its words, or its numbers and which of them are missing."""
 
-    def __init__(self, name: str, values: list[Any], numbers: Any = None) -> None:
-        self.name, self.values, self.numbers = name, values, numbers
-        self.missing = [place for place, value in enumerate(values) if value is None]
+    def __init__(self, name: str, words: list[Any], numbers: Any = None, missing: Sequence[int] = ()) -> None:
+        self.name, self._words, self.numbers, self.missing = name, words, numbers, list(missing)
+
+    def values(self) -> list[Any]:
+        """As Python's own numbers and words, None where one is missing."""
+        if self.numbers is None:
+            return self._words
+        values: list[Any] = self.numbers.tolist()
+        for place in self.missing:
+            values[place] = None
+        return values
 
     def floats(self) -> Any:
         """As a NumPy array of float64, NaN where one is missing."""
@@ -135,7 +143,7 @@ class Column:
         import numpy
 
         if self.numbers is None:
-            return list(self.values)
+            return self.values()
         return self.floats() if self.missing else numpy.array(self.numbers)
 
 
@@ -148,10 +156,7 @@ def columns_of(header: Mapping[str, Any], body: bytes) -> list[Column]:
             continue
         end = start + 8 * header["rows"]
         numbers = numbers_in("d" if column["kind"] == "float" else "q", body[start:end])
-        values: list[Any] = numbers.tolist()
-        for place in column["missing"]:
-            values[place] = None
-        found.append(Column(column["name"], values, numbers))
+        found.append(Column(column["name"], [], numbers, column["missing"]))
         start = end
     return found
 
@@ -169,7 +174,7 @@ def _arrow(columns: list[Column]) -> Callable[[], Any]:
     kinds = {"d": pyarrow.float64(), "q": pyarrow.int64()}
     arrays = {
         column.name: pyarrow.array(
-            column.values, pyarrow.string() if column.numbers is None else kinds[column.numbers.typecode]
+            column.values(), pyarrow.string() if column.numbers is None else kinds[column.numbers.typecode]
         )
         for column in columns
     }
@@ -186,7 +191,7 @@ def _array(columns: list[Column]) -> Callable[[], Any]:
 
 def _records(columns: list[Column]) -> Callable[[], Any]:
     names = [column.name for column in columns]
-    rows = [dict(zip(names, row)) for row in zip(*(column.values for column in columns))]  # noqa: B905
+    rows = [dict(zip(names, row)) for row in zip(*(column.values() for column in columns))]  # noqa: B905
     return lambda: [row.copy() for row in rows]
 
 
@@ -194,7 +199,7 @@ def _list(columns: list[Column]) -> Callable[[], Any]:
     if len(columns) != 1:
         names = ", ".join(column.name for column in columns)
         raise Refused(f"rows in the form `list` must be of one column, got {len(columns)}: {names}")
-    return columns[0].values.copy
+    return columns[0].values().copy
 
 
 _ROWS: dict[str, Callable[[list[Column]], Callable[[], Any]]] = {
@@ -696,7 +701,7 @@ def _started(asked: Mapping[str, Any]) -> Called:
     if not callable(function):
         raise Refused(f"{asked['function']} must be a function, got an object of {type(function).__name__}")
     called = Called(function, asked["form"], unplain(asked["settings"]))
-    called.rows([Column("x", [0.0], array("d", [0.0]))])  # imports its library, or says that it is not there
+    called.rows([Column("x", [], array("d", [0.0]))])  # imports its library, or says that it is not there
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if asked["memory_bytes"] is not None:
         most = _address_space() + asked["memory_bytes"]
