@@ -231,6 +231,8 @@ def test_what_cannot_be_called_is_refused_in_a_sentence(bare: str, tmp_path: Pat
     assert "a column must be float64, int64 or string" in refused(
         bare, "audited_functions:first", pa.table({"x": pa.array([1], pa.int8())}), **one
     )
+    with pytest.raises(InputError, match=r"a seed must be >= 0, got -1"):
+        called_here(audited_functions.first, TABLE, [3, -1])
     with pytest.raises(InputError, match="column 'word' holds words; choose the form"):
         called_here(audited_functions.first, WIDE, [0], form="array")
 

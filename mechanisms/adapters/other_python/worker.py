@@ -35,6 +35,7 @@ import types
 import warnings
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
@@ -536,7 +537,7 @@ class _Summary:
         keys = sorted(value, key=_key) if len(value) <= MAX_NUMBERS else heapq.nsmallest(MAX_NUMBERS, value, key=_key)
         parts = []
         for key in keys:
-            # A float that is a key is drawn as often as looked up: its place in the ending would make every ending new.
+            # A float may have been drawn: as a word it would make every ending a new one.
             words = self.of(key) if isinstance(key, float) or not isinstance(key, (str, int, tuple)) else repr(key)
             parts.append(f"{words}: {self.of(value[key])}")
         return f"{{{', '.join(parts)}}}"
@@ -553,15 +554,7 @@ class _Summary:
             self._add(list(map(_as_float, values)), False)
             return f"of {length} int"
         if len(values) > 1 and str in kinds and kinds <= {str, type(None)}:
-            names = ["None" if each is None else each for each in values]
-            words = sorted(set(names))
-            places = {word: place for place, word in enumerate(words)}
-            codes = [places[each] for each in names]
-            counts = [0] * len(words)
-            for code in codes:
-                counts[code] += 1
-            self._add([float(each) for each in (*codes, *counts)], False)
-            return f"of {length} words {words}"
+            return f"of {length} words {self._words(['None' if each is None else each for each in values])}"
         if len(values) > 1 and kinds == {dict} and all(row.keys() == values[0].keys() for row in values):
             return f"of {length} rows {self._mapping({key: [row[key] for row in values] for key in values[0]})}"
         if len(values) > 1 and kinds == {tuple} and len({*map(len, values)}) == 1:
@@ -569,6 +562,14 @@ class _Summary:
         runs = itertools.groupby(map(self.of, values))
         parts = ((words, sum(1 for _ in run)) for words, run in runs)
         return f"of {length} ({', '.join(words if count == 1 else f'{count} {words}' for words, count in parts)})"
+
+    def _words(self, values: list[str]) -> list[str]:
+        """Which there are; their places among these, and how many of each, are numbers."""
+        words = sorted(set(values))
+        places = {word: place for place, word in enumerate(words)}
+        counts = Counter(values)
+        self._add([float(places[each]) for each in values] + [float(counts[word]) for word in words], False)
+        return words
 
     def _object(self, value: Any, kind: type, name: str) -> str:
         """By its summary, or by the attributes that hold numbers, arrays or text."""
