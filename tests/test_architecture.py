@@ -86,6 +86,7 @@ MECHANISMS = Rooms(
             "protocols",
             "models",
             "language_models",
+            "queries",
         ),
         *("learners", "predictors", "queries", "adapters", "planted"),
     ),
@@ -98,7 +99,7 @@ GAMES = Rooms(
     "dpaudit.engine.games",
     (
         *("reference", "protocol", "trials"),
-        *("proxies", "one_run", "labels", "two_world", "neighbours", "steps", "predictions", "advantages"),
+        *("proxies", "one_run", "labels", "two_world", "neighbours", "functions", "steps", "predictions", "advantages"),
     ),
 )
 ORDERS = (FLOORS, MECHANISMS, ENGINE, GAMES)

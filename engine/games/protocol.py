@@ -258,6 +258,13 @@ class Setting:
     rows_per_unit: int  # score rows one unit should make at most: seconds of work, and memory where scores are kept
     reading: Reading  # how the scores will be read
     after: tuple[str, ...] = ()  # keys of units that must be finished before the mechanism is run
+    # what a game may choose by, and learn from, instead of `seed`: a confirmatory run, whose own seed is another one,
+    # has that of the first pass, and so pays for fresh trials alone. None: `seed`
+    first_seed: Seed | None = None
+
+    @property
+    def search_seed(self) -> Seed:
+        return self.first_seed or self.seed
 
     def given(self, part: str) -> Any:
         """What stands for a part of the data in the arguments of units; None when the part has no rows."""

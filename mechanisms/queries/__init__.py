@@ -1,1 +1,1 @@
-"""Functions on rows: what their rows are, and what came of a call."""
+"""Functions of rows that are asked a question: what their tables may hold, and what comes back of them."""

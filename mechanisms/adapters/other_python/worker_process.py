@@ -53,7 +53,7 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=printed[1],
                 stderr=printed[1],
-                start_new_session=True,  # Ctrl-C is for the parent, and whatever it leaves running is ended with it
+                process_group=0,  # Ctrl-C is for the parent, and whatever it leaves running is ended with it
                 env={**os.environ, "PYTHONHASHSEED": "0"},  # sets have one order for all workers
             )
         except OSError as err:
