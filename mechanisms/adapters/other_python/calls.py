@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
@@ -65,7 +64,7 @@ def called_here(
         return CallOutcome(ending, np.array(numbers, np.float64), fault)
 
     with global_randomness(SeedSequence(0)):  # as they were, afterwards
-        return [one(seed) for seed in seeds]
+        return [one(seed) for seed in _seeds(seeds)]
 
 
 def _here(called: worker.Called, table: pa.Table) -> Callable[[], Any]:
@@ -135,18 +134,16 @@ class OtherPython:
 
         Raises: InputError when the form cannot hold the table, or a worker cannot be started.
         """
-        outcomes: list[CallOutcome] = []
-        while len(outcomes) < len(seeds):
-            self._batch(table, seeds[len(outcomes) : len(outcomes) + BATCH], outcomes)
+        outcomes, asked = list[CallOutcome](), _seeds(seeds)
+        while len(outcomes) < len(asked):
+            self._batch(table, asked[len(outcomes) : len(outcomes) + BATCH], outcomes)
         return outcomes
 
     def _batch(self, table: pa.Table, seeds: Sequence[int], outcomes: list[CallOutcome]) -> None:
         """Outcomes of the first of these seeds, up to one that ended the process."""
         process = self._up()
         try:
-            process.send(
-                {"table": self._name(process, table), "seeds": [int(seed) for seed in seeds]}, limit_s=self._limit_s
-            )
+            process.send({"table": self._name(process, table), "seeds": list(seeds)}, limit_s=self._limit_s)
             for _ in seeds:
                 outcomes.append(_outcome(*process.answer(limit_s=self._limit_s)))  # noqa: PERF401  (kept when one ends it)
         except Ended as err:
@@ -212,22 +209,28 @@ def _start(
 
 
 def _outcome(answer: Mapping[str, Any], body: bytes) -> CallOutcome:
-    numbers = np.frombuffer(body, "<f8").astype(np.float64)
-    return CallOutcome(str(answer["ending"]), numbers, str(answer["fault"]))
+    numbers = np.frombuffer(body, "<f8", count=len(body) // 8).astype(np.float64)
+    return CallOutcome(str(answer.get("ending", "")), numbers, str(answer.get("fault", "")))
+
+
+def _seeds(seeds: Sequence[int]) -> list[int]:
+    found = [int(seed) for seed in seeds]
+    require(min(found, default=0) >= 0, "a seed must be >= 0", seed=min(found, default=0))
+    return found
 
 
 def _table_message(table: pa.Table) -> tuple[dict[str, Any], bytes]:
     """A table as a worker reads it: words in the header, numbers behind it."""
-    columns, body = [], b""
+    columns: list[dict[str, Any]] = []
+    body: list[bytes] = []
+    kinds = {pa.float64(): ("float", "<f8"), pa.int64(): ("whole", "<i8")}
     for name, column in zip(table.column_names, table.columns, strict=True):
-        values = column.to_pylist()
-        kinds = {pa.float64(): ("float", "d", 0.0), pa.int64(): ("whole", "q", 0)}
         if column.type in kinds:
-            kind, code, nothing = kinds[column.type]
-            missing = [place for place, value in enumerate(values) if value is None]
+            kind, sent_as = kinds[column.type]
+            missing = np.flatnonzero(column.is_null().to_numpy()).tolist()
             columns.append({"name": name, "kind": kind, "missing": missing})
-            body += worker.little_endian(array(code, [nothing if value is None else value for value in values]))
+            body.append(column.fill_null(0).to_numpy().astype(sent_as).tobytes())
         else:
             require(column.type == pa.string(), "a column must be float64, int64 or string", type=column.type)
-            columns.append({"name": name, "kind": "words", "words": values})
-    return {"rows": table.num_rows, "columns": columns}, body
+            columns.append({"name": name, "kind": "words", "words": column.to_pylist()})
+    return {"rows": table.num_rows, "columns": columns}, b"".join(body)

@@ -35,7 +35,8 @@ import types
 import warnings
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 FORMS = ("frame", "arrow", "array", "records", "list")
@@ -113,9 +114,17 @@ def unplain(value: Any) -> Any:
 class Column:
     """One column of a table: its words, or its numbers and which of them are missing."""
 
-    def __init__(self, name: str, values: list[Any], numbers: Any = None) -> None:
-        self.name, self.values, self.numbers = name, values, numbers
-        self.missing = [place for place, value in enumerate(values) if value is None]
+    def __init__(self, name: str, words: list[Any], numbers: Any = None, missing: Sequence[int] = ()) -> None:
+        self.name, self._words, self.numbers, self.missing = name, words, numbers, list(missing)
+
+    def values(self) -> list[Any]:
+        """As Python's own numbers and words, None where one is missing."""
+        if self.numbers is None:
+            return self._words
+        values: list[Any] = self.numbers.tolist()
+        for place in self.missing:
+            values[place] = None
+        return values
 
     def floats(self) -> Any:
         """As a NumPy array of float64, NaN where one is missing."""
@@ -135,7 +144,7 @@ class Column:
         import numpy
 
         if self.numbers is None:
-            return list(self.values)
+            return self.values()
         return self.floats() if self.missing else numpy.array(self.numbers)
 
 
@@ -148,10 +157,7 @@ def columns_of(header: Mapping[str, Any], body: bytes) -> list[Column]:
             continue
         end = start + 8 * header["rows"]
         numbers = numbers_in("d" if column["kind"] == "float" else "q", body[start:end])
-        values: list[Any] = numbers.tolist()
-        for place in column["missing"]:
-            values[place] = None
-        found.append(Column(column["name"], values, numbers))
+        found.append(Column(column["name"], [], numbers, column["missing"]))
         start = end
     return found
 
@@ -169,7 +175,7 @@ def _arrow(columns: list[Column]) -> Callable[[], Any]:
     kinds = {"d": pyarrow.float64(), "q": pyarrow.int64()}
     arrays = {
         column.name: pyarrow.array(
-            column.values, pyarrow.string() if column.numbers is None else kinds[column.numbers.typecode]
+            column.values(), pyarrow.string() if column.numbers is None else kinds[column.numbers.typecode]
         )
         for column in columns
     }
@@ -186,7 +192,7 @@ def _array(columns: list[Column]) -> Callable[[], Any]:
 
 def _records(columns: list[Column]) -> Callable[[], Any]:
     names = [column.name for column in columns]
-    rows = [dict(zip(names, row)) for row in zip(*(column.values for column in columns))]  # noqa: B905
+    rows = [dict(zip(names, row)) for row in zip(*(column.values() for column in columns))]  # noqa: B905
     return lambda: [row.copy() for row in rows]
 
 
@@ -194,7 +200,7 @@ def _list(columns: list[Column]) -> Callable[[], Any]:
     if len(columns) != 1:
         names = ", ".join(column.name for column in columns)
         raise Refused(f"rows in the form `list` must be of one column, got {len(columns)}: {names}")
-    return columns[0].values.copy
+    return columns[0].values().copy
 
 
 _ROWS: dict[str, Callable[[list[Column]], Callable[[], Any]]] = {
@@ -531,7 +537,7 @@ class _Summary:
         keys = sorted(value, key=_key) if len(value) <= MAX_NUMBERS else heapq.nsmallest(MAX_NUMBERS, value, key=_key)
         parts = []
         for key in keys:
-            # A float that is a key is drawn as often as looked up: its place in the ending would make every ending new.
+            # A float may have been drawn: as a word it would make every ending a new one.
             words = self.of(key) if isinstance(key, float) or not isinstance(key, (str, int, tuple)) else repr(key)
             parts.append(f"{words}: {self.of(value[key])}")
         return f"{{{', '.join(parts)}}}"
@@ -548,15 +554,7 @@ class _Summary:
             self._add(list(map(_as_float, values)), False)
             return f"of {length} int"
         if len(values) > 1 and str in kinds and kinds <= {str, type(None)}:
-            names = ["None" if each is None else each for each in values]
-            words = sorted(set(names))
-            places = {word: place for place, word in enumerate(words)}
-            codes = [places[each] for each in names]
-            counts = [0] * len(words)
-            for code in codes:
-                counts[code] += 1
-            self._add([float(each) for each in (*codes, *counts)], False)
-            return f"of {length} words {words}"
+            return f"of {length} words {self._words(['None' if each is None else each for each in values])}"
         if len(values) > 1 and kinds == {dict} and all(row.keys() == values[0].keys() for row in values):
             return f"of {length} rows {self._mapping({key: [row[key] for row in values] for key in values[0]})}"
         if len(values) > 1 and kinds == {tuple} and len({*map(len, values)}) == 1:
@@ -564,6 +562,14 @@ class _Summary:
         runs = itertools.groupby(map(self.of, values))
         parts = ((words, sum(1 for _ in run)) for words, run in runs)
         return f"of {length} ({', '.join(words if count == 1 else f'{count} {words}' for words, count in parts)})"
+
+    def _words(self, values: list[str]) -> list[str]:
+        """Which there are; their places among these, and how many of each, are numbers."""
+        words = sorted(set(values))
+        places = {word: place for place, word in enumerate(words)}
+        counts = Counter(values)
+        self._add([float(places[each]) for each in values] + [float(counts[word]) for word in words], False)
+        return words
 
     def _object(self, value: Any, kind: type, name: str) -> str:
         """By its summary, or by the attributes that hold numbers, arrays or text."""
@@ -696,7 +702,7 @@ def _started(asked: Mapping[str, Any]) -> Called:
     if not callable(function):
         raise Refused(f"{asked['function']} must be a function, got an object of {type(function).__name__}")
     called = Called(function, asked["form"], unplain(asked["settings"]))
-    called.rows([Column("x", [0.0], array("d", [0.0]))])  # imports its library, or says that it is not there
+    called.rows([Column("x", [], array("d", [0.0]))])  # imports its library, or says that it is not there
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if asked["memory_bytes"] is not None:
         most = _address_space() + asked["memory_bytes"]

@@ -76,7 +76,7 @@ class WorkerProcess:
         answer, _ = self.answer(limit_s=PREPARED_S)
         if "refused" in answer:
             raise InputError(shortened(answer["refused"], 400))
-        return str(answer["ready"])
+        return str(answer.get("ready", ""))
 
     def send(self, header: Mapping[str, Any], body: bytes = b"", *, limit_s: float | None = None) -> None:
         """A request, of which the process must read some every `limit_s` seconds; Ended when it does not."""
@@ -158,8 +158,11 @@ class WorkerProcess:
             raise self._garbled()
         del self._received[:end]
         self._heard = time.monotonic()
-        found = json.loads(header)
-        return found, body
+        try:
+            found = json.loads(header)
+        except (ValueError, RecursionError):
+            raise self._garbled() from None
+        return (found, body) if isinstance(found, dict) else ({}, body)
 
     def _garbled(self) -> Ended:
         self.end()
