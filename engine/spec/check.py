@@ -139,7 +139,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
 
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
         tests = sized([one.test for one in chosen], mechanism, cast(TableRows, rows), claim.relation)
-        chosen = [replace(one, test=test) for one, test in zip(chosen, tests, strict=True)]
+        chosen, left_out = [replace(one, test=test) for one, test in zip(chosen, tests, strict=True)], []
     budget = Budget.parse(request.budget)
     affordable, dear = affordable_looks(chosen, budget.trainings)
     if not affordable:
@@ -149,7 +149,11 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         )
     audits = tuple(_audit(one, mechanism, data, request) for one in affordable)
     trains = any(one.trainings for one in affordable)
-    words = [f"{one.choice.name}: finds {one.choice.test.finds}{_cost(one.trainings)}" for one in affordable]
+    called = isinstance(mechanism, RowFunction)
+    words = [
+        f"{one.choice.name}: finds {one.choice.test.finds}{_cost(one.trainings, 'call' if called else 'training')}"
+        for one in affordable
+    ]
     again = {one.choice.name: one.again for one in affordable if one.again}
     return AuditSpec(
         audits,
@@ -285,8 +289,8 @@ def _audit(one: Affordable, mechanism: Any, data: Any, request: CheckRequest) ->
     )
 
 
-def _cost(trainings: int) -> str:
-    return f" ({trainings:,} training{'s' if trainings != 1 else ''} at most)" if trainings else ""
+def _cost(count: int, of: str) -> str:
+    return f" ({count:,} {of}{'s' if count != 1 else ''} at most)" if count else ""
 
 
 def _called(mechanism: Any) -> str:

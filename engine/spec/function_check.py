@@ -24,7 +24,7 @@ from dpaudit.errors import SpecError, shortened
 from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
 from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
 
-SECONDS = 24.0
+SECONDS = 30.0
 """Of calls in the first pass of all tests of a check, where they are not cheap."""
 TIMED = 5
 """Pairs of tables on which a call is timed, besides ordinary rows."""
