@@ -34,6 +34,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     fitted,
 )
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
+from dpaudit.engine.games.neighbours.stated_law import StatedOdds, stated_odds
 from dpaudit.engine.games.neighbours.summaries import Samples, Trainings, sample_summaries, sampled
 from dpaudit.engine.games.protocol import (
     LEARNERS,
@@ -198,13 +199,15 @@ class Neighbours(TrialGame):
     ) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
         """The units of the fresh trainings, and those of their scores by what the other trainings teach."""
         search = self._samples(setting, work, sample_summaries, worlds, f"search{how}", left)
-        judged = self._judged(setting, work, search, left)
+        judged = self._judged(setting, work, worlds, search, left)
         fresh = self._samples(setting, work, sample_summaries, worlds, f"fresh{how}", self.trials)
         alone = setting.reading is Reading.IN_ORDER
         scores = tuple(
             work.add(
                 score_summaries,
                 setting.attack,
+                setting.mechanism,
+                worlds,
                 search,
                 trials,
                 judged,
@@ -246,7 +249,14 @@ class Neighbours(TrialGame):
                 attack = setting.attack if number > 1 else None
                 label = f"best {kept} of {len(candidates)} poisonings"
                 offers = work.add(
-                    shortlist, attack, kept, offers, tried, label=label, resources=setting.resources.on_cpus
+                    shortlist,
+                    attack,
+                    setting.mechanism,
+                    kept,
+                    offers,
+                    tried,
+                    label=label,
+                    resources=setting.resources.on_cpus,
                 )
             tried = tuple(
                 self._samples(
@@ -255,7 +265,7 @@ class Neighbours(TrialGame):
                 for place in range(kept)
             )
         label = f"best of {len(candidates)} poisonings"
-        taken = (take_best, setting.attack, len(candidates), offers, tried)
+        taken = (take_best, setting.attack, setting.mechanism, len(candidates), offers, tried)
         best = work.add(*taken, label=label, resources=setting.resources.on_cpus)
         return best, self.search - sum(kept * count for kept, count in zip(rounds, each, strict=True))
 
@@ -298,7 +308,9 @@ class Neighbours(TrialGame):
             **setting.running,
         )
 
-    def _judged(self, setting: Setting, work: Work, search: tuple[Unit, ...], samples: int) -> tuple[Unit, ...]:
+    def _judged(
+        self, setting: Setting, work: Work, worlds: Unit, search: tuple[Unit, ...], samples: int
+    ) -> tuple[Unit, ...]:
         """The units that judge the candidates of an attack, each its own; none where one unit is as quick."""
         if not isinstance(setting.attack, ManyCandidates) or samples < JUDGED_APART:
             return ()
@@ -309,6 +321,8 @@ class Neighbours(TrialGame):
             work.add(
                 judge_candidate,
                 candidate,
+                setting.mechanism,
+                worlds,
                 search,
                 label=f"worth of candidate {number + 1}/{len(candidates)}",
                 resources=setting.resources.on_cpus,
@@ -392,23 +406,32 @@ class Worth:
 
 
 @unit
-def judge_candidate(candidate: Any, search: tuple[Samples, ...]) -> Worth:
+def judge_candidate(
+    candidate: Any, mechanism: Any, worlds: Worlds, search: tuple[Samples, ...], compute: Compute
+) -> Worth:
     """What one candidate of a `ManyCandidates` is worth on the search samples."""
     known = numbers_to_learn_from(Samples.joined(search))
     if known is None:
         return Worth(-math.inf)
     summaries, truth = known.summaries(), known.truth
-    return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0])))
+    stated = stated_odds(mechanism, worlds, compute)
+    return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0], stated)))
 
 
 @unit
 def score_summaries(
-    attack: Any, search: tuple[Samples, ...], fresh: tuple[Samples, ...], judged: tuple[Worth, ...]
+    attack: Any,
+    mechanism: Any,
+    worlds: Worlds,
+    search: tuple[Samples, ...],
+    fresh: tuple[Samples, ...],
+    judged: tuple[Worth, ...],
+    compute: Compute,
 ) -> Outcome[Iterator[Scores]]:
     """The attack learns on the search samples and scores the fresh ones: one replay."""
     searched, trials = Samples.joined(search), Samples.joined(fresh)
     chosen = attack.best([each.worth for each in judged]) if judged else attack
-    scores = told(chosen, searched, trials)
+    scores = told(chosen, searched, trials, stated_odds(mechanism, worlds, compute))
     usual = searched.usual_ending
     odd = (
         f"{name}: it ended in {ending}, most in {usual}"
@@ -418,14 +441,14 @@ def score_summaries(
     return Outcome(iter((scores,)), failures=tuple(odd))
 
 
-def told(attack: Any, known: Samples, asked: Samples) -> Scores:
+def told(attack: Any, known: Samples, asked: Samples, stated: StatedOdds | None = None) -> Scores:
     """Scores of trainings that ended as most did by the attack, of all others by how they ended."""
     numbers = numbers_to_learn_from(known)
     odds = log_odds_of_endings(asked.ending, known.ending, known.truth)
     alike = np.zeros(len(asked.truth), np.bool_) if numbers is None else asked.ending == known.usual_ending
     view = None
     if numbers is not None:
-        view = SummaryView(numbers.summaries(), numbers.truth, asked.where(alike).summaries())
+        view = SummaryView(numbers.summaries(), numbers.truth, asked.where(alike).summaries(), stated)
     return scored_trials(attack, view, number=asked.number, truth=asked.truth, failed=~alike, of_failed=odds)
 
 
@@ -498,7 +521,12 @@ def try_summaries(
 
 @unit
 def shortlist(
-    attack: Any, kept: int, offers: Sequence[Offer], tried: tuple[tuple[Tried, ...], ...], compute: Compute
+    attack: Any,
+    mechanism: Any,
+    kept: int,
+    offers: Sequence[Offer],
+    tried: tuple[tuple[Tried, ...], ...],
+    compute: Compute,
 ) -> Iterator[Offer]:
     """The offers that go on to more trainings, `kept` of them at most, then those that were refused.
 
@@ -510,7 +538,10 @@ def shortlist(
     shown = {place: (told_by_one, 0.0) for place, (_, told_by_one) in apart.items()}
     if attack is not None:
         with threadpool_limits(compute.threads):
-            shown = {place: what_it_shows(attack, one) for place, one in samples.items()}
+            shown = {
+                place: what_it_shows(attack, one, _stated_of(mechanism, offers[place], compute))
+                for place, one in samples.items()
+            }
     by_distance = sorted(apart, key=lambda place: -apart[place][0])
     by_attack = sorted(shown, key=lambda place: (-shown[place][0], -shown[place][1]))
     first = by_attack[: max(1, kept // 3)]
@@ -520,7 +551,12 @@ def shortlist(
 
 @unit
 def take_best(
-    attack: Any, number: int, offers: Sequence[Offer], tried: tuple[tuple[Tried, ...], ...], compute: Compute
+    attack: Any,
+    mechanism: Any,
+    number: int,
+    offers: Sequence[Offer],
+    tried: tuple[tuple[Tried, ...], ...],
+    compute: Compute,
 ) -> Outcome[Worlds]:
     """The data sets of the poisoning that shows most, by the bound; where no bound shows anything, by right guesses.
 
@@ -531,7 +567,10 @@ def take_best(
     """
     samples, refused = _tried(offers, tried)
     with threadpool_limits(compute.threads):
-        shown = {place: what_it_shows(attack, one) for place, one in samples.items()}
+        shown = {
+            place: what_it_shows(attack, one, _stated_of(mechanism, offers[place], compute))
+            for place, one in samples.items()
+        }
     if not shown:
         raise RunError(f"no poisoning fits: {'; '.join(f'{offer.name}: {offer.refused}' for offer in refused)}")
     best = offers[max(shown, key=lambda place: shown[place])]
@@ -557,12 +596,17 @@ def _tried(offers: Sequence[Offer], tried: tuple[tuple[Tried, ...], ...]) -> tup
     return samples, refused
 
 
-def what_it_shows(attack: Any, trainings: Samples) -> tuple[float, float]:
+def _stated_of(mechanism: Any, offer: Offer, compute: Compute) -> StatedOdds | None:
+    assert offer.worlds is not None
+    return stated_odds(mechanism, offer.worlds, compute)
+
+
+def what_it_shows(attack: Any, trainings: Samples, stated: StatedOdds | None = None) -> tuple[float, float]:
     """The bound of every second pair of trainings, learned from the others, and their share of right guesses."""
     judged = np.arange(len(trainings.truth)) // 2 % 2 == 1
     if min(len(np.unique(trainings.truth[part])) for part in (judged, ~judged)) < 2:
         return 0.0, 0.5
-    scores = told(attack, trainings.where(~judged), trainings.where(judged))
+    scores = told(attack, trainings.where(~judged), trainings.where(judged), stated)
     estimator = FairCoins()
     return estimator.bound([estimator.tally(scores)]).lower, float(((scores.score > 0) == scores.truth).mean())
 
