@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from dpaudit.engine.games.neighbours.separating import separating
 from dpaudit.errors import InputError, require
 from dpaudit.registry import register
 
@@ -62,6 +63,8 @@ class SummaryView:
 class OutputSet:
     """The log-odds of a classifier that learned on the search samples which world a summary is from.
 
+    What occurs in one world only (`separating`) comes first, whatever the classifier says of it.
+
     Attributes:
         classifiers: Which are tried: "linear" (a logistic regression on whitened numbers), "laplace" (the likelihood
             ratio of independent Laplace noise), "limits" (numbers beyond all that one world showed), "atoms" (values
@@ -103,7 +106,12 @@ class OutputSet:
             raise InputError(f"the mechanism does not say how its noise is distributed; leave {STATED} out")
         best = self if len(self.classifiers) == 1 else self.best([one.worth(view) for one in self.candidates()])
         (name,) = best.classifiers
-        return _log_odds(self._learned(name, view, view.search, view.search_truth)(view.fresh))
+        first = separating(view.search, view.search_truth)(view.fresh)
+        others = first == 0
+        if others.any():
+            learned = self._learned(name, view, view.search, view.search_truth)
+            first[others] = _log_odds(learned(view.fresh[others]))
+        return first
 
     def candidates(self) -> tuple[OutputSet, ...]:
         return tuple(replace(self, classifiers=(name,)) for name in self.classifiers)
