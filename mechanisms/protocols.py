@@ -125,6 +125,17 @@ class SummarisedLearner(Claiming, Protocol):
 
 
 @runtime_checkable
+class StatedLaw(Protocol):
+    """A learner that says how its summaries are distributed: an attack need not learn from samples what it is told."""
+
+    def log_density(self, train: Examples, summaries: NDArray[np.float64], *, compute: Compute) -> NDArray[np.float64]:
+        """Of each summary of a training on `train`, shape (n, width) to (n,); -inf where it is impossible.
+
+        Up to a term that is the same for all training data of one shape of summaries. They come rounded to 32 bits.
+        """
+
+
+@runtime_checkable
 class StackLearner(Protocol):
     """Trains many models side by side: a network, or a learner that trains one (see `StackTrainer`)."""
 

@@ -16,6 +16,7 @@ Source: Vaidya et al. (2013), "Differentially Private Naive Bayes Classification
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,6 +117,25 @@ class GaussianNaiveBayes(NoiseByEpsilon):
         ]
         return np.concatenate(drawn) if drawn else np.empty((0, train.classes + 2 * sums.total.size))
 
+    def log_density(self, train: Examples, summaries: Floats, *, compute: Compute) -> Floats:
+        """Each part's own, given what was released before it; what lies at a limit has all that was brought there."""
+        sums = self.sums(train)
+        classes, d = sums.total.shape
+        middle = (self.lower + self.upper) / 2
+        count, mean, variance = np.split(summaries, [classes, classes * (1 + d)], axis=1)
+        count = np.maximum(np.round(count), 1.0)
+        wide = count[..., None]
+        mean = mean.reshape(-1, classes, d) / wide - middle
+        variance = variance.reshape(-1, classes, d) / wide
+        reach = (self.half + np.abs(mean)) ** 2
+        squares = sums.squares - 2 * mean * sums.total + sums.count[:, None] * mean**2
+        density = _log_counts(count, sums.count, self.share).sum(1)
+        limits = (-self.half * wide, self.half * wide)
+        density += _log_limited(mean * wide, sums.total, self.half * d / self.share, limits).sum((1, 2))
+        limits = (SMALLEST_VARIANCE * (2 * self.half) ** 2 * wide, reach * wide)
+        density += _log_limited(variance * wide, squares, reach * d / self.share, limits).sum((1, 2))
+        return np.asarray(density)
+
     def sums(self, train: Examples) -> ClassSums:
         features = flat_features(train.features)
         centred = np.clip(features, self.lower, self.upper) - (self.lower + self.upper) / 2
@@ -137,6 +157,23 @@ class GaussianNaiveBayes(NoiseByEpsilon):
         noise = rng.laplace(0.0, 1.0, shape) * (reach * d / self.share)
         variance = np.clip((squares + noise) / wide, SMALLEST_VARIANCE * (2 * self.half) ** 2, reach)
         return NoisySums(count, mean + (self.lower + self.upper) / 2, variance)
+
+
+def _log_counts(count: Floats, exact: NDArray[np.int64], share: float) -> Floats:
+    """Log-probability of counts with two-sided geometric noise, of which 1 stands for all that are no larger."""
+    away, ratio = count - exact, math.exp(-share)
+    no_larger = np.where(away < 0, share * away, np.log1p(ratio - ratio ** (np.maximum(away, 0) + 1)))
+    return np.where(count > 1, math.log1p(-ratio) - share * np.abs(away), no_larger) - math.log1p(ratio)
+
+
+def _log_limited(value: Floats, exact: Floats, scale: float | Floats, limits: tuple[Floats, Floats]) -> Floats:
+    """Log-density of Laplace noise about `exact`; at a limit the logarithm of the whole probability beyond it."""
+    low, high = limits
+    near = 1e-6 * (high - low)
+    beyond = np.where(value <= low + near, (low - exact) / scale, (exact - high) / scale)
+    tail = np.where(beyond < 0, beyond - math.log(2), np.log1p(-0.5 * np.exp(-np.maximum(beyond, 0))))
+    density = -np.abs(value - exact) / scale - np.log(2 * scale)
+    return np.where((value <= low + near) | (value >= high - near), tail, density)
 
 
 @dataclass(frozen=True, eq=False)

@@ -146,10 +146,20 @@ class LogisticOutputPerturbation(PrivateLogistic):
         """One fit, and noise for each training: the coefficients, shape (count, problems (d + 1))."""
         rng = np.random.default_rng(seed)
         exact = self.exact(train, compute)
-        scale = 2 * len(exact) / (len(train) * self.penalty * self.epsilon)  # for each problem's share of epsilon
-        noise = spherical_noise(count * len(exact), exact.shape[1], scale, rng)
+        noise = spherical_noise(count * len(exact), exact.shape[1], self.scale(len(train), len(exact)), rng)
         summaries: Floats = (exact + noise.reshape(count, *exact.shape)).reshape(count, exact.size)
         return summaries
+
+    def log_density(self, train: Examples, summaries: Floats, *, compute: Compute) -> Floats:
+        """Of each problem -|noise| / scale, and what is the same for all data of one number of rows."""
+        exact = self.exact(train, compute)
+        scale = self.scale(len(train), len(exact))
+        noise = summaries.reshape(len(summaries), *exact.shape) - exact
+        return np.asarray(-np.linalg.norm(noise, axis=2).sum(1) / scale - exact.size * np.log(scale))
+
+    def scale(self, rows: int, problems: int) -> float:
+        """Of the noise's length, for each problem's share of epsilon."""
+        return 2 * problems / (rows * self.penalty * self.epsilon)
 
     def exact(self, train: Examples, compute: Compute) -> Floats:
         """The minimisers without noise, shape (problems, d + 1)."""

@@ -212,7 +212,14 @@ class Neighbours(SummaryGame):
                 attack = setting.attack if number > 1 else None
                 label = f"best {kept} of {len(candidates)} poisonings"
                 offers = work.add(
-                    shortlist, attack, kept, offers, tried, label=label, resources=setting.resources.on_cpus
+                    shortlist,
+                    attack,
+                    setting.mechanism,
+                    kept,
+                    offers,
+                    tried,
+                    label=label,
+                    resources=setting.resources.on_cpus,
                 )
             tried = tuple(
                 self.sampled_in_parts(
@@ -221,7 +228,7 @@ class Neighbours(SummaryGame):
                 for place in range(kept)
             )
         label = f"best of {len(candidates)} poisonings"
-        taken = (take_best, setting.attack, len(candidates), offers, tried)
+        taken = (take_best, setting.attack, setting.mechanism, len(candidates), offers, tried)
         best = work.add(*taken, label=label, resources=setting.resources.on_cpus)
         return best, self.search - sum(kept * count for kept, count in zip(rounds, each, strict=True))
 
@@ -358,7 +365,12 @@ def try_summaries(
 
 @unit
 def shortlist(
-    attack: Any, kept: int, offers: Sequence[Offer], tried: tuple[tuple[Tried, ...], ...], compute: Compute
+    attack: Any,
+    mechanism: Any,
+    kept: int,
+    offers: Sequence[Offer],
+    tried: tuple[tuple[Tried, ...], ...],
+    compute: Compute,
 ) -> Iterator[Offer]:
     """The offers that go on to more trainings, `kept` of them at most, then those that were refused.
 
@@ -370,7 +382,10 @@ def shortlist(
     shown = {place: (told_by_one, 0.0) for place, (_, told_by_one) in apart.items()}
     if attack is not None:
         with threadpool_limits(compute.threads):
-            shown = {place: what_it_shows(attack, one) for place, one in samples.items()}
+            shown = {
+                place: what_it_shows(attack, one, _stated_of(mechanism, offers[place], compute))
+                for place, one in samples.items()
+            }
     by_distance = sorted(apart, key=lambda place: -apart[place][0])
     by_attack = sorted(shown, key=lambda place: (-shown[place][0], -shown[place][1]))
     first = by_attack[: max(1, kept // 3)]
@@ -380,7 +395,12 @@ def shortlist(
 
 @unit
 def take_best(
-    attack: Any, number: int, offers: Sequence[Offer], tried: tuple[tuple[Tried, ...], ...], compute: Compute
+    attack: Any,
+    mechanism: Any,
+    number: int,
+    offers: Sequence[Offer],
+    tried: tuple[tuple[Tried, ...], ...],
+    compute: Compute,
 ) -> Outcome[Worlds]:
     """The data sets of the poisoning that shows most, by the bound; where no bound shows anything, by right guesses.
 
@@ -391,7 +411,10 @@ def take_best(
     """
     samples, refused = _tried(offers, tried)
     with threadpool_limits(compute.threads):
-        shown = {place: what_it_shows(attack, one) for place, one in samples.items()}
+        shown = {
+            place: what_it_shows(attack, one, _stated_of(mechanism, offers[place], compute))
+            for place, one in samples.items()
+        }
     if not shown:
         raise RunError(f"no poisoning fits: {'; '.join(f'{offer.name}: {offer.refused}' for offer in refused)}")
     best = offers[max(shown, key=lambda place: shown[place])]
@@ -415,3 +438,8 @@ def _tried(offers: Sequence[Offer], tried: tuple[tuple[Tried, ...], ...]) -> tup
         else:
             samples[place] = Samples.joined([part.samples for part in parts if part.samples is not None])
     return samples, refused
+
+
+def _stated_of(mechanism: Any, offer: Offer, compute: Compute) -> StatedOdds | None:
+    assert offer.worlds is not None
+    return stated_odds(mechanism, offer.worlds, compute)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from dpaudit.engine.games.neighbours.separating import separating
 from dpaudit.errors import InputError, require
 from dpaudit.registry import register
 
@@ -40,6 +41,9 @@ RECURS = 3
 MAX_KEPT = 64
 """Numbers of a summary that is narrowed, at most; at least `MIN_KEPT`, else one for 16 samples."""
 MIN_KEPT = 8
+STATED = "stated"
+SHRUNK = 1.5
+"""Standard errors that the medians of a number are drawn together by, before what is left of them is believed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +53,8 @@ class SummaryView:
     search: NDArray[np.float64]  # summaries of the known ones, shape (m, width)
     search_truth: NDArray[np.bool_]  # their worlds, shape (m,)
     fresh: NDArray[np.float64]  # summaries of the others, shape (n, width)
+    # Log-odds of world 1 by what the mechanism says of its noise, shape (n, width) to (n,); None where it says nothing
+    stated: Callable[[Floats], Floats] | None = None
     shows: ClassVar[str] = "summaries of independent runs on neighbouring data sets"
 
 
@@ -57,34 +63,55 @@ class SummaryView:
 class OutputSet:
     """The log-odds of a classifier that learned on the search samples which world a summary is from.
 
+    What occurs in one world only (`separating`) comes first, whatever the classifier says of it.
+
     Attributes:
         classifiers: Which are tried: "linear" (a logistic regression on whitened numbers), "laplace" (the likelihood
             ratio of independent Laplace noise), "limits" (numbers beyond all that one world showed), "atoms" (values
             that recur exactly), "additive" (a regression on each number's own steps: right where noise is independent),
-            "trees" (gradient boosting), "forest", "mlp".
+            "trees" (gradient boosting), "shrunken" (as "laplace", of medians that are apart by more than their errors:
+            for many numbers, of which few tell anything), "stated" (what the mechanism says of its own noise, by its
+            method `log_density`; left out where it has none), "forest", "mlp".
         seed: Of the classifiers that draw.
     """
 
-    classifiers: tuple[str, ...] = ("linear", "laplace", "limits", "atoms", "additive", "trees")
+    classifiers: tuple[str, ...] = (
+        "linear",
+        "laplace",
+        "limits",
+        "atoms",
+        "additive",
+        "trees",
+        "shrunken",
+        "stated",
+    )
     seed: int = 0
     view: ClassVar[type[SummaryView]] = SummaryView
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classifiers", tuple(self.classifiers))
         require(len(self.classifiers) > 0, "classifiers must have at least one name")
-        unknown = [name for name in self.classifiers if name not in CLASSIFIERS]
-        require(not unknown, f"classifiers must be among {', '.join(CLASSIFIERS)}", unknown=unknown)
+        unknown = [name for name in self.classifiers if name not in (*CLASSIFIERS, STATED)]
+        require(not unknown, f"classifiers must be among {', '.join((*CLASSIFIERS, STATED))}", unknown=unknown)
 
     def score(self, view: SummaryView) -> NDArray[np.float64]:
         """Log-odds of world 1, in nats.
 
-        Raises: InputError when the search samples are of one world only.
+        Raises: InputError when the search samples are of one world only, or nothing but the law of a mechanism is asked
+            for that states none.
         """
         if len(np.unique(view.search_truth)) < 2:
             raise InputError("search samples must come from both worlds; ask for more of them (`search`)")
+        if view.stated is None and self.classifiers == (STATED,):
+            raise InputError(f"the mechanism does not say how its noise is distributed; leave {STATED} out")
         best = self if len(self.classifiers) == 1 else self.best([one.worth(view) for one in self.candidates()])
         (name,) = best.classifiers
-        return _log_odds(self._learned(name, view.search, view.search_truth)(view.fresh))
+        first = separating(view.search, view.search_truth)(view.fresh)
+        others = first == 0
+        if others.any():
+            learned = self._learned(name, view, view.search, view.search_truth)
+            first[others] = _log_odds(learned(view.fresh[others]))
+        return first
 
     def candidates(self) -> tuple[OutputSet, ...]:
         return tuple(replace(self, classifiers=(name,)) for name in self.classifiers)
@@ -95,19 +122,24 @@ class OutputSet:
     def worth(self, view: SummaryView) -> float:
         """The mean log-likelihood of held-out search samples' worlds, in nats: of a weak leak and of a rare one alike.
 
-        The lowest there is where one world is missing there.
+        The lowest there is where one world is missing there, or the mechanism does not state what is asked for.
         """
         (name,) = self.classifiers
         judged = np.arange(len(view.search)) % JUDGED == JUDGED - 1
+        if view.stated is None and name == STATED:
+            return -math.inf
         if any(len(np.unique(view.search_truth[part])) < 2 for part in (judged, ~judged)):
             return -math.inf
-        likely = self._learned(name, view.search[~judged], view.search_truth[~judged])
+        likely = self._learned(name, view, view.search[~judged], view.search_truth[~judged])
         odds = _log_odds(likely(view.search[judged]))
         return -float(np.logaddexp(0, np.where(view.search_truth[judged], -odds, odds)).mean())
 
-    def _learned(self, name: str, summaries: Floats, truth: Flags) -> Likely:
+    def _learned(self, name: str, view: SummaryView, summaries: Floats, truth: Flags) -> Likely:
         from sklearn.exceptions import ConvergenceWarning
 
+        if name == STATED:
+            assert view.stated is not None
+            return _calibrated(view.stated, summaries, truth)
         learn = CLASSIFIERS[name](self.seed)
         fewest = min(truth.sum(), len(truth) - truth.sum())
         if fewest > 1 and summaries.shape[1] > max(NEVER_NARROWED, len(summaries) // 2):
@@ -208,6 +240,41 @@ def _laplace(seed: int) -> Learn:
     return learn
 
 
+def _calibrated(odds: Callable[[Floats], Floats], summaries: Floats, truth: Flags) -> Likely:
+    """Odds times the factor that fits best: noise that is c times too small makes them about c times as large."""
+    from sklearn.linear_model import LogisticRegression
+
+    said = odds(summaries)
+    spread = float(np.sqrt(np.mean(said**2)))
+    if spread == 0:
+        return lambda others: np.full(len(others), 0.5)
+    # No constant term: both worlds have the same prior, which `odds` knows.
+    learn = _fitted(LogisticRegression(C=100.0, fit_intercept=False))
+    likely = learn(said[:, None] / spread, truth)
+    return lambda others: likely(odds(others)[:, None] / spread)
+
+
+def _shrunken(seed: int) -> Learn:
+    """Independent Laplace noise as `_laplace`, about medians drawn together by what chance may have moved them."""
+
+    def learn(summaries: Floats, truth: Flags) -> Likely:
+        zero, one = (np.median(summaries[truth == world], 0) for world in (False, True))
+        scale = np.abs(summaries - np.where(truth[:, None], one, zero)).mean(0)
+        scale = np.maximum(scale, SMALLEST * np.maximum(np.abs(one - zero), np.finfo(np.float64).tiny))
+        # The median of Laplace noise has a standard error of its scale over the root of the number.
+        chance = SHRUNK * math.sqrt(1 / truth.sum() + 1 / (~truth).sum())
+        half = np.sign(one - zero) * np.maximum(np.abs(one - zero) / scale - chance, 0) * scale / 2
+        middle = (zero + one) / 2
+
+        def odds(others: Floats) -> Floats:
+            moved = others - middle
+            return np.asarray(np.round(((np.abs(moved + half) - np.abs(moved - half)) / scale).sum(1), 6))
+
+        return _calibrated(odds, summaries, truth)
+
+    return learn
+
+
 def _limits(seed: int) -> Learn:
     """Numbers beyond all that were seen of a world: the noise ends somewhere."""
 
@@ -297,6 +364,7 @@ CLASSIFIERS: Mapping[str, Callable[[int], Learn]] = {
     "atoms": _atoms,
     "additive": _additive,
     "trees": _trees,
+    "shrunken": _shrunken,
     "forest": _forest,
     "mlp": _mlp,
 }

@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.engine.games.neighbours.output_set import SummaryView
+from dpaudit.engine.games.neighbours.stated_law import StatedOdds, stated_odds
 from dpaudit.engine.games.neighbours.summaries import Samples
 from dpaudit.engine.games.protocol import NOISELESS_TRIALS, Reading, Setting, require_units
 from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading, log_odds_of_endings, scored_trials
@@ -63,13 +64,15 @@ class SummaryGame(TrialGame):
         """The units of the fresh trials, and those of their scores by what `left` search samples teach."""
         learning = replace(setting, seed=setting.search_seed) if self.learns_once else setting
         search = self.sampled_in_parts(learning, work, type(self).samples, worlds, f"search{how}", left)
-        judged = self._judged(setting, work, search, left)
+        judged = self._judged(setting, work, worlds, search, left)
         fresh = self.sampled_in_parts(setting, work, type(self).samples, worlds, f"fresh{how}", self.trials)
         alone = setting.reading is Reading.IN_ORDER
         scores = tuple(
             work.add(
                 score_summaries,
                 setting.attack,
+                setting.mechanism,
+                worlds,
                 search,
                 trials,
                 judged,
@@ -111,7 +114,9 @@ class SummaryGame(TrialGame):
             **setting.running,
         )
 
-    def _judged(self, setting: Setting, work: Work, search: tuple[Unit, ...], samples: int) -> tuple[Unit, ...]:
+    def _judged(
+        self, setting: Setting, work: Work, worlds: Unit, search: tuple[Unit, ...], samples: int
+    ) -> tuple[Unit, ...]:
         """The units that judge the candidates of an attack, each its own; none where one unit is as quick."""
         if not isinstance(setting.attack, ManyCandidates) or samples < JUDGED_APART:
             return ()
@@ -122,6 +127,8 @@ class SummaryGame(TrialGame):
             work.add(
                 judge_candidate,
                 candidate,
+                setting.mechanism,
+                worlds,
                 search,
                 label=f"worth of candidate {number + 1}/{len(candidates)}",
                 resources=setting.resources.on_cpus,
@@ -151,25 +158,34 @@ class Worth:
 
 
 @unit
-def judge_candidate(candidate: Any, search: tuple[Samples, ...], compute: Compute) -> Worth:
+def judge_candidate(
+    candidate: Any, mechanism: Any, worlds: Any, search: tuple[Samples, ...], compute: Compute
+) -> Worth:
     """What one candidate of a `ManyCandidates` is worth on the search samples."""
     known = numbers_to_learn_from(Samples.joined(search))
     if known is None:
         return Worth(-math.inf)
     summaries, truth = known.summaries(), known.truth
+    stated = stated_odds(mechanism, worlds, compute)
     with threadpool_limits(compute.threads):
-        return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0])))
+        return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0], stated)))
 
 
 @unit
 def score_summaries(
-    attack: Any, search: tuple[Samples, ...], fresh: tuple[Samples, ...], judged: tuple[Worth, ...], compute: Compute
+    attack: Any,
+    mechanism: Any,
+    worlds: Any,
+    search: tuple[Samples, ...],
+    fresh: tuple[Samples, ...],
+    judged: tuple[Worth, ...],
+    compute: Compute,
 ) -> Outcome[Iterator[Scores]]:
     """The attack learns on the search samples and scores the fresh ones: one replay."""
     searched, trials = Samples.joined(search), Samples.joined(fresh)
     chosen = attack.best([each.worth for each in judged]) if judged else attack
     with threadpool_limits(compute.threads):
-        scores = told(chosen, searched, trials)
+        scores = told(chosen, searched, trials, stated_odds(mechanism, worlds, compute))
     usual = searched.usual_ending
     odd = (
         f"{name}: it ended in {ending}, most in {usual}"
@@ -179,14 +195,14 @@ def score_summaries(
     return Outcome(iter((scores,)), failures=tuple(odd))
 
 
-def told(attack: Any, known: Samples, asked: Samples) -> Scores:
+def told(attack: Any, known: Samples, asked: Samples, stated: StatedOdds | None = None) -> Scores:
     """Scores of trainings that ended as most did by the attack, of all others by how they ended."""
     numbers = numbers_to_learn_from(known)
     odds = log_odds_of_endings(asked.ending, known.ending, known.truth)
     alike = np.zeros(len(asked.truth), np.bool_) if numbers is None else asked.ending == known.usual_ending
     view = None
     if numbers is not None:
-        view = SummaryView(numbers.summaries(), numbers.truth, asked.where(alike).summaries())
+        view = SummaryView(numbers.summaries(), numbers.truth, asked.where(alike).summaries(), stated)
     return scored_trials(attack, view, number=asked.number, truth=asked.truth, failed=~alike, of_failed=odds)
 
 
@@ -196,12 +212,12 @@ def numbers_to_learn_from(known: Samples) -> Samples | None:
     return usual if len(usual.numbers) and len(np.unique(usual.truth)) == 2 else None
 
 
-def what_it_shows(attack: Any, trainings: Samples) -> tuple[float, float]:
+def what_it_shows(attack: Any, trainings: Samples, stated: StatedOdds | None = None) -> tuple[float, float]:
     """The bound of every second pair of trainings, learned from the others, and their share of right guesses."""
     judged = np.arange(len(trainings.truth)) // 2 % 2 == 1
     if min(len(np.unique(trainings.truth[part])) for part in (judged, ~judged)) < 2:
         return 0.0, 0.5
-    scores = told(attack, trainings.where(~judged), trainings.where(judged))
+    scores = told(attack, trainings.where(~judged), trainings.where(judged), stated)
     estimator = FairCoins()
     return estimator.bound([estimator.tally(scores)]).lower, float(((scores.score > 0) == scores.truth).mean())
 

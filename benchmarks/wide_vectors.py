@@ -1,0 +1,119 @@
+"""Learners sold at a part of their noise on banknote-like and one-hot tables: what the game `neighbours` finds.
+
+    python -m benchmarks.wide_vectors OUTPUT.jsonl [seeds] [factor ...]
+
+The tables are made here: four numbers, as of banknotes, and 13 or 40 one-hot columns of about 470 patients. A learner
+with an epsilon of `factor` is audited for a claim of 1 by 6,000 trainings, as `dpaudit check` plays them: 3,000 to
+search, 3,000 fresh. Lines that OUTPUT has are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, audit
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.neighbours.game import Neighbours
+from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
+from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
+from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
+
+TRAININGS = 3_000
+"""To search, and as many fresh ones."""
+LEARNERS: dict[str, Any] = {
+    "naive Bayes, replace": lambda epsilon: GaussianNaiveBayes(epsilon, relation=Relation.REPLACE),
+    "naive Bayes, add-remove": GaussianNaiveBayes,
+    "output perturbation": LogisticOutputPerturbation,
+}
+
+
+def banknotes(rows: int = 1372) -> Examples:
+    """Two classes of four correlated numbers."""
+    rng = np.random.default_rng(0)
+    labels = (rng.random(rows) < 0.445).astype(np.int64)
+    mixing = np.array([[2.0, -3.0, 1.5, 0.4], [0.0, 5.0, -4.0, 1.2], [0.0, 0.0, 3.0, -1.0], [0.0, 0.0, 0.0, 2.0]])
+    numbers = rng.standard_normal((rows, 4)) @ mixing + np.where(
+        labels[:, None], [-1.9, -1.0, 2.1, -1.2], [2.3, 4.3, 0.8, -1.1]
+    )
+    return Examples(numbers.astype(np.float32), labels, 2, "banknote-like")
+
+
+def patients(columns: int, rows: int = 470) -> Examples:
+    """Two classes, 15 % of the second; answers of two to five categories as columns of 0 and 1."""
+    rng = np.random.default_rng(columns)
+    labels = (rng.random(rows) < 0.15).astype(np.int64)
+    found: list[Any] = []
+    while len(found) < columns:
+        categories = min(int(rng.integers(2, 6)), columns - len(found))
+        usual = rng.dirichlet(np.ones(categories), 2)
+        law = usual[0] * 0.8 + usual[1] * 0.2
+        drawn = np.array([rng.choice(categories, p=law if label else usual[0]) for label in labels])
+        found += [drawn == category for category in range(categories)]
+    return Examples(np.stack(found, 1).astype(np.float32), labels, 2, f"patients, {columns} columns")
+
+
+TABLES = {"banknotes": banknotes, "13 columns": lambda: patients(13), "40 columns": lambda: patients(40)}
+
+
+def run(learner: str, table: str, factor: float, seed: int) -> dict[str, Any]:
+    """One audit."""
+    mechanism, began = LEARNERS[learner](factor), time.monotonic()
+    claim = Claim(1.0, relation=mechanism.claim().relation)
+    asked = Audit(
+        mechanism,
+        TABLES[table](),
+        game=Neighbours(trials=TRAININGS, search=TRAININGS, stack=500, poisoning=Automatic(share=0.55)),
+        split=Partition(target=1.0, reference=0.0, test=0.0),
+        claim=claim,
+    )
+    here = RunOptions(runner="in-process", figures=False, repeats=0)
+    with tempfile.TemporaryDirectory() as folder:
+        spec = AuditSpec((asked,), seed=seed, confidence=0.999, run=here)
+        (result,) = audit(spec, output=Path(folder) / "run", quiet=True).results
+    assert result.comparison is not None
+    return {
+        "learner": learner,
+        "table": table,
+        "factor": factor,
+        "seed": seed,
+        "verdict": result.verdict.value,
+        "observed": round(result.comparison.observed, 3),
+        "detectable": result.detectable_factor,
+        "seen": result.seen,
+        "chosen": [line[:160] for line in result.notes] if hasattr(result, "notes") else [],
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def main(output: Path, seeds: int = 3, *factors: float) -> None:
+    """Makes the runs that are missing, then prints a table of verdicts."""
+    lines = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
+    made = {(line["learner"], line["table"], line["factor"], line["seed"]) for line in lines}
+    for factor in factors or (1.0, 4.0):
+        for seed in range(seeds):
+            for learner in LEARNERS:
+                for table in TABLES:
+                    if (learner, table, factor, seed) in made:
+                        continue
+                    lines.append(run(learner, table, factor, seed))
+                    with output.open("a") as file:
+                        file.write(json.dumps(lines[-1]) + "\n")
+                    print(json.dumps(lines[-1]), flush=True)
+    print("| learner | table | factor | runs | VIOLATION | bounds | detectable |\n" + "| --- " * 7 + "|")
+    for key in dict.fromkeys((line["learner"], line["table"], line["factor"]) for line in lines):
+        own = [line for line in lines if (line["learner"], line["table"], line["factor"]) == key]
+        found = sum(line["verdict"] == "VIOLATION" for line in own)
+        stated = ", ".join("none" if line["detectable"] is None else f"{line['detectable']:.2f}" for line in own)
+        bounds = ", ".join(f"{line['observed']:.2f}" for line in own)
+        print(f"| {' | '.join(map(str, key))} | {len(own)} | {found} | {bounds} | {stated} |")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:3]), *map(float, sys.argv[3:]))

@@ -1,0 +1,45 @@
+"""What a mechanism says of its own noise, as log-odds of the two data sets: of a release the most that can be known.
+
+By Neyman and Pearson no other order of the releases is better, and nothing has to be learned: forty columns hide no
+direction. A mechanism that says what is not true of it loses in the choice among the classifiers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
+from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.protocols import StatedLaw
+
+Floats = NDArray[np.float64]
+StatedOdds = Callable[[Floats], Floats]
+"""Log-odds of D' of summaries, in nats, shape (n, width) to (n,)."""
+LARGEST = 40.0
+"""Log-odds of what is impossible on one of the data sets, in nats; 0 of what is impossible on both."""
+
+
+def stated_odds(mechanism: Any, worlds: Worlds, compute: Compute) -> StatedOdds | None:
+    """By the mechanism's `log_density`; None where it has none."""
+    if not isinstance(mechanism, StatedLaw):
+        return None
+    law = mechanism
+
+    def odds(summaries: Floats) -> Floats:
+        with threadpool_limits(compute.threads):
+            one, zero = (
+                np.asarray(law.log_density(world, summaries, compute=compute), np.float64)
+                for world in (worlds.one, worlds.zero)
+            )
+        shape = (len(summaries),)
+        require(one.shape == zero.shape == shape, "log_density must give a number for each summary", shape=one.shape)
+        with np.errstate(invalid="ignore"):
+            return np.clip(np.nan_to_num(one - zero, nan=0.0, posinf=LARGEST, neginf=-LARGEST), -LARGEST, LARGEST)
+
+    return odds
