@@ -32,6 +32,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     fitted,
 )
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
+from dpaudit.engine.games.neighbours.stated_law import StatedOdds, stated_odds
 from dpaudit.engine.games.neighbours.summaries import Samples, Trainings, sample_summaries, sampled
 from dpaudit.engine.games.neighbours.world_scores import SummaryGame, how_far_apart, limited, what_it_shows
 from dpaudit.engine.games.protocol import (
