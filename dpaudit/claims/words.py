@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from dpaudit.claims import Claim, GaussianDP, Relation, RenyiDP
-from dpaudit.errors import InputError
+from dpaudit.errors import InputError, require
 from dpaudit.given import is_number
 
 SHOWN_DELTA = 1e-5
@@ -45,6 +45,8 @@ def _in_words(given: str, relation: Relation) -> Claim:
     curves = stated.keys() - {"delta"}
     if len(curves) != 1 or not curves <= {"epsilon", "rho", "mu"}:
         raise InputError(f"a claim must state one of epsilon, rho and mu, and may state delta, got {given!r}")
+    (named,) = curves
+    require(stated[named] > 0, f"{named} of a claim must be > 0", given=stated[named])
     if "epsilon" in stated:
         return Claim(stated["epsilon"], stated.get("delta", 0.0), relation)
     delta = stated.get("delta", SHOWN_DELTA)

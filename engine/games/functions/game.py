@@ -9,6 +9,7 @@ Source: Lu et al. (2022), Algorithm 1, with the search of ours; outcomes after M
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -47,6 +48,8 @@ MIN_TRIED = 4
 """Calls on each pair of a round at least, half of them on D and the other half with the same seeds on D'."""
 CALLS_OF_TEST = 20_000
 """Of a check: search and fresh calls together, where they are cheap."""
+ALIKE = 0.25
+"""Logarithms of distances that are about the same."""
 LOCATED_S = 10.0
 """How long a call may take where it is only asked where a function leaks."""
 LISTED = 12
@@ -302,11 +305,14 @@ def _tried(
 
 @unit
 def shortlist_tables(kept: int, tried: tuple[Sequence[TriedTables], ...]) -> Shortlist:
-    """The pairs whose calls of one seed are farthest apart, and those that one number tells best."""
+    """The pairs whose calls of one seed are farthest apart, and those that one number tells best.
+
+    Of those that are about as far apart the more general ones, which are offered first.
+    """
     every = _every(tried)
-    by_distance = sorted(every, key=lambda one: (-one.apart, one.place))
+    by_distance = sorted(every, key=lambda one: (-round(math.log1p(one.apart) / ALIKE), one.place))
     by_number = sorted(every, key=lambda one: (-one.told, -one.apart, one.place))
-    first = [one.place for one in by_number[: max(1, kept // 3)]]
+    first = [one.place for one in by_number[: kept // 3]]
     others = [one.place for one in by_distance if one.place not in first]
     return Shortlist(np.array([*first, *others][:kept], np.int64))
 
