@@ -34,7 +34,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     fitted,
 )
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
-from dpaudit.engine.games.neighbours.stated_law import StatedOdds, stated_odds
+from dpaudit.engine.games.neighbours.stated_law import StatedOdds, is_planted, plant_noise, stated_odds
 from dpaudit.engine.games.neighbours.summaries import Samples, Trainings, sample_summaries, sampled
 from dpaudit.engine.games.protocol import (
     LEARNERS,
@@ -181,6 +181,16 @@ class Neighbours(TrialGame):
     def play(self, setting: Setting, work: Work) -> Played:
         worlds, left = self._worlds(setting, work)
         fresh, scores = self._units(setting, work, worlds, left)
+        planted = None
+        if is_planted(setting.mechanism):
+            planted = work.add(
+                plant_noise,
+                setting.mechanism,
+                worlds,
+                seed=setting.seed.child("planted"),
+                label="noise that is too small on purpose",
+                resources=setting.resources.on_cpus,
+            )
         shown: tuple[Unit, ...] = ()
         if setting.noiseless is not None:
             few = replace(self, trials=min(self.trials, NOISELESS_TRIALS))
@@ -190,6 +200,7 @@ class Neighbours(TrialGame):
             trainings=fresh,
             ceiling=shown,
             noiseless=bool(shown),
+            planted=planted,
             choices=(worlds,) if isinstance(self.poisoning, PoisoningSearch) else (),
             reference=self.reference(),
         )
