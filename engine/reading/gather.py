@@ -263,11 +263,11 @@ class _Finished:
         return planted_factor(sure, planted, stated.epsilon, rows // replays, claim.curve, replays=replays)
 
     def _planted(self) -> PlantedNoise | None:
-        """What releases reveal at other epsilons; None where that is not known, or the attack does not look there."""
-        unit, audit = self._entry.game.planted, self._audit
-        if unit is None or unit.key not in self._keys or "stated" not in getattr(audit.attack, "classifiers", ()):
+        """What releases reveal at other epsilons; None where that is not known, or the claim has other neighbours."""
+        unit, entry = self._entry.game.planted, self._entry
+        if unit is None or unit.key not in self._keys:
             return None
-        if self._entry.effective_claim.relation is not audit.mechanism.claim().relation:
+        if entry.effective_claim.relation is not entry.audit.mechanism.claim().relation:
             return None
         planted: PlantedNoise = value_of(unit, self._store.read(unit.key))
         return planted

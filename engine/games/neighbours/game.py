@@ -182,7 +182,7 @@ class Neighbours(TrialGame):
         worlds, left = self._worlds(setting, work)
         fresh, scores = self._units(setting, work, worlds, left)
         planted = None
-        if is_planted(setting.mechanism):
+        if is_planted(setting.mechanism, setting.attack):
             planted = work.add(
                 plant_noise,
                 setting.mechanism,

@@ -26,11 +26,13 @@ from dpaudit.mechanisms.ranges import NoiseByEpsilon
 Floats = NDArray[np.float64]
 StatedOdds = Callable[[Floats], Floats]
 """Log-odds of D' of summaries, in nats, shape (n, width) to (n,)."""
+STATED = "stated"
+"""What attacks call a classifier that takes the law from the mechanism."""
 LARGEST = 40.0
 """Log-odds of what is impossible on one of the data sets, in nats; 0 of what is impossible on both."""
 FACTORS = 2.0 ** (np.arange(-12, 13) / 4)
 """Of the mechanism's epsilon, at which noise is planted: from an eighth to eight times."""
-PLANTED = 4_000
+PLANTED = 2_000
 """Trainings at each of them, half of them on either data set."""
 LEVELS = 50
 """Into which their log-odds are grouped."""
@@ -64,9 +66,11 @@ class PlantedNoise:
     log_odds: Floats  # of D', in nats, shape (rows,)
 
 
-def is_planted(mechanism: Any) -> bool:
-    """Whether the mechanism can be drawn at another epsilon, and says what its releases tell then."""
-    return all(isinstance(mechanism, side) for side in (StatedLaw, SampledLearner, NoiseByEpsilon))
+def is_planted(mechanism: Any, attack: Any) -> bool:
+    """Whether the mechanism can be drawn at another epsilon and says what its releases tell then, and the attack uses
+    that."""
+    sides = (StatedLaw, SampledLearner, NoiseByEpsilon)
+    return all(isinstance(mechanism, side) for side in sides) and STATED in getattr(attack, "classifiers", ())
 
 
 @unit
