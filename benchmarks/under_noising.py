@@ -10,6 +10,7 @@ VIOLATION. Lines that OUTPUT has are kept. Audits of examples that state no fact
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Callable
@@ -140,6 +141,8 @@ def main(output: Path, honest: int = 2, planted: int = 10, *names: str) -> None:
             verdict, test = RUNS[name](1.0, seed)
             factor = None if test is None else test.detectable_factor
             seeds = range(1000 * (seed + 1), 1000 * (seed + 1) + (planted if factor else 0))
+            if factor == math.inf:  # even the largest factor that is planted would not be refuted
+                factor = None
             found = [RUNS[name](factor or 1.0, again)[0] is Verdict.VIOLATION for again in seeds]
             line = {
                 "mechanism": name,

@@ -87,7 +87,6 @@ def run(learner: str, table: str, factor: float, seed: int) -> dict[str, Any]:
         "observed": round(result.comparison.observed, 3),
         "detectable": result.detectable_factor,
         "seen": result.seen,
-        "chosen": [line[:160] for line in result.notes] if hasattr(result, "notes") else [],
         "seconds": round(time.monotonic() - began, 1),
     }
 

@@ -308,6 +308,9 @@ class Played:
     ceiling: tuple[Unit, ...] = ()  # units that play the game against a mechanism without privacy, where that is played
     noise: Unit | None = None  # the unit that looks at the form of its noise, where noise is seen
     noiseless: bool = False  # whether that one is the mechanism itself with its noise taken away
+    planted: Unit | None = (
+        None  # the unit that tells what releases reveal at other epsilons, where that is known exactly
+    )
     choices: tuple[Unit, ...] = ()  # units whose notes say what was chosen on search data
     where: Unit | None = None  # the unit that says where it leaks, run after a violation; no part of a verdict
     shadows: tuple[Unit, ...] = ()  # units that trained shadow models: no evidence comes from these trainings

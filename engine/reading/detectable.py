@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 
 from dpaudit.claims import PrivacyCurve
+from dpaudit.engine.games.neighbours.stated_law import PlantedNoise
 from dpaudit.engine.games.reference import GuessLevels
 from dpaudit.estimators.scores import Scores
 
@@ -58,6 +59,26 @@ def detectable_factor(
         middle = math.sqrt(low * high)
         low, high = (low, middle) if _refuted(estimator, levels, middle, rows, curve, replays) else (middle, high)
     return high
+
+
+def planted_factor(
+    estimator: Any, planted: PlantedNoise, epsilon: float, rows: int, curve: PrivacyCurve, *, replays: int = 1
+) -> float:
+    """The smallest factor on the noise that would be refuted with probability `POWER`, of those that were planted.
+
+    Args:
+        estimator: As in `detectable_factor`; so are `curve` and `replays`.
+        planted: What a trial tells at several epsilons.
+        epsilon: The claim's: at that one the noise is not too small.
+        rows: Trials of a replay.
+    Returns: A factor in [1, 8]; inf where none of them would be refuted.
+    """
+    for each in np.unique(planted.epsilon[(planted.epsilon >= epsilon) & (planted.epsilon <= MOST * epsilon)]):
+        log_odds = planted.log_odds[planted.epsilon == each]
+        levels = GuessLevels(np.full(log_odds.size, 1 / log_odds.size), log_odds)
+        if _refuted(estimator, levels, 1.0, rows, curve, replays):
+            return float(each / epsilon)
+    return math.inf
 
 
 def _levels(score: NDArray[np.float64], truth: NDArray[np.bool_], replays: int) -> GuessLevels | None:

@@ -20,11 +20,12 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.values import decode
 from dpaudit.actors.work import Outcome, beside, value_of
 from dpaudit.claims import Claim, ConvertedClaim
+from dpaudit.engine.games.neighbours.stated_law import PlantedNoise
 from dpaudit.engine.games.protocol import Reading
 from dpaudit.engine.planning.asked_twice import Memory
 from dpaudit.engine.planning.plan import WORTH_S, Plan, PlannedAudit, bound_seconds, control_estimator
 from dpaudit.engine.planning.power import ceiling_bound
-from dpaudit.engine.reading.detectable import MAX_ROWS, detectable_factor
+from dpaudit.engine.reading.detectable import MAX_ROWS, detectable_factor, planted_factor
 from dpaudit.engine.reading.joint import refutes
 from dpaudit.engine.reading.result import AuditResult, Ceiling, Failure
 from dpaudit.engine.reading.shift import ShiftControl, rows_needed, shift_control
@@ -265,7 +266,20 @@ class _Finished:
         if not scores or bound_seconds(estimator, replays, rows // replays) / replays > WORTH_S / 4:
             return None
         sure = replace(estimator, confidence=entry.last_confidence or estimator.confidence)
-        return detectable_factor(sure, scores, claim.curve, replays=replays)
+        planted, stated = self._planted(), entry.effective_claim
+        if planted is None or not stated.is_point or stated.delta > 0 or stated.epsilon in (0, math.inf):
+            return detectable_factor(sure, scores, claim.curve, replays=replays)
+        return planted_factor(sure, planted, stated.epsilon, rows // replays, claim.curve, replays=replays)
+
+    def _planted(self) -> PlantedNoise | None:
+        """What releases reveal at other epsilons; None where that is not known, or the claim has other neighbours."""
+        unit, entry = self._entry.game.planted, self._entry
+        if unit is None or unit.key not in self._keys:
+            return None
+        if entry.effective_claim.relation is not entry.audit.mechanism.claim().relation:
+            return None
+        planted: PlantedNoise = value_of(unit, self._store.read(unit.key))
+        return planted
 
     def _decoded(self, keys: Sequence[str]) -> list[Any]:
         kind = self._audit.estimator.tally_type

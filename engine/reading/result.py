@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve
 from dpaudit.engine.planning.asked_twice import Memory
-from dpaudit.engine.reading.detectable import POWER
+from dpaudit.engine.reading.detectable import MOST, POWER
 from dpaudit.engine.reading.shift import ShiftControl
 from dpaudit.engine.reading.stopping import Stopped
 from dpaudit.engine.reading.verdict import Verdict, verdict
@@ -69,7 +69,8 @@ class AuditResult:
         rows_needed: About how many rows of the control would decide an UNDECIDED audit; None where no number would.
         ceiling: What a mechanism with no privacy would show; None where that is not known.
         detectable_factor: How many times too small the noise must be for such an audit to refute the claim with 90 %
-            power, judged from the scores; None where they tell too little to say.
+            power, judged from the scores, or by planted noise of a mechanism that states its law; None where the scores
+            tell too little to say, inf where even noise that is planted 8 times too small would not be refuted.
         ceiling_lost: Whether the ceiling was to be played and that failed.
         whole: What the finding about a part means for the whole, and what was not tested, in sentences.
         stopped: How far a sequential audit went; None for one that runs all its trials.
@@ -174,11 +175,16 @@ class AuditResult:
         return Verdict.INCONCLUSIVE if said is Verdict.NO_VIOLATION and self._blind else said
 
     @property
+    def _detectable(self) -> bool:
+        """Whether some under-noising is known to be refuted."""
+        return self.detectable_factor is not None and self.detectable_factor < math.inf
+
+    @property
     def _blind(self) -> bool:
         """Whether nothing could have been seen, or whether anything could is not known."""
         if self.ceiling_lost or self.ceiling is None:
             return self.ceiling_lost
-        if self.ceiling.noiseless and self.detectable_factor is not None:  # few trials are played without noise
+        if self.ceiling.noiseless and self._detectable:  # few trials are played without noise
             return False
         return not self.ceiling.exceeds(self.compared.claim.curve)
 
@@ -273,13 +279,16 @@ class AuditResult:
         if self.verdict is Verdict.INCONCLUSIVE and self.ceiling is not None:
             return self.ceiling.too_low(self.compared.claim.curve)
         most = "" if self.ceiling is None else self.ceiling.line
+        if self.detectable_factor == math.inf:
+            seen = f"noise {MOST:g} times too small would not have been detected with {100 * POWER:.0f} % power"
+            return "; ".join(filter(None, [seen, most]))
         if self.detectable_factor is not None:
             seen = f"detectable with {100 * POWER:.0f} % power: noise {self.detectable_factor:.2f} times too small"
             return "; ".join(filter(None, [seen, most]))
         if self.verdict is not Verdict.NO_VIOLATION:
             return most
         if self.ceiling is not None and self.ceiling.noiseless:
-            return most
+            return f"{most}; which noise that is too small it would have detected is not known"
         sampled = self.finding is not None and self.finding.confidence is not None
         unknown = "how much of it this attack could reach is not known" if most else "what could be seen is not known"
         return "; ".join(filter(None, [most, unknown if sampled else ""]))

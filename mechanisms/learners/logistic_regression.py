@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -163,16 +164,18 @@ class LogisticOutputPerturbation(PrivateLogistic):
 
     def exact(self, train: Examples, compute: Compute) -> Floats:
         """The minimisers without noise, shape (problems, d + 1)."""
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+        return _exact(replace(self, epsilon=1.0), train, compute)
 
-        rows = self.rows(train.features)
-        with threadpool_limits(compute.threads):
-            return np.array(
-                [
-                    minimiser(rows, np.where(train.labels == label, 1.0, -1.0), self.penalty)
-                    for label in self.problems(train.classes)
-                ]
-            )
+
+@lru_cache(maxsize=2)
+def _exact(learner: PrivateLogistic, train: Examples, compute: Compute) -> Floats:
+    """Remembered of the last two data sets: their law is asked for at many epsilons, of which nothing here depends."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    rows = learner.rows(train.features)
+    with threadpool_limits(compute.threads):
+        signs = [np.where(train.labels == label, 1.0, -1.0) for label in learner.problems(train.classes)]
+        return np.array([minimiser(rows, own, learner.penalty) for own in signs])
 
 
 @dataclass(frozen=True, eq=False)

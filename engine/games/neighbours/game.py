@@ -32,7 +32,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     fitted,
 )
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
-from dpaudit.engine.games.neighbours.stated_law import StatedOdds, stated_odds
+from dpaudit.engine.games.neighbours.stated_law import StatedOdds, is_planted, plant_noise, stated_odds
 from dpaudit.engine.games.neighbours.summaries import Samples, Trainings, sample_summaries, sampled
 from dpaudit.engine.games.neighbours.world_scores import SummaryGame, how_far_apart, limited, what_it_shows
 from dpaudit.engine.games.protocol import (
@@ -173,11 +173,22 @@ class Neighbours(SummaryGame):
         worlds, left = self._worlds(setting, work)
         fresh, scores = self.fresh_and_scores(setting, work, worlds, left)
         shown = self.without_noise(setting, work, worlds, left)
+        planted = None
+        if is_planted(setting.mechanism, setting.attack):
+            planted = work.add(
+                plant_noise,
+                setting.mechanism,
+                worlds,
+                seed=setting.seed.child("planted"),
+                label="noise that is too small on purpose",
+                resources=setting.resources.on_cpus,
+            )
         return Played(
             scores,
             trainings=fresh,
             ceiling=shown,
             noiseless=bool(shown),
+            planted=planted,
             choices=(worlds,) if isinstance(self.poisoning, PoisoningSearch) else (),
             reference=self.reference(),
         )

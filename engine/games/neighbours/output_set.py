@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.engine.games.neighbours.separating import separating
+from dpaudit.engine.games.neighbours.stated_law import STATED
 from dpaudit.errors import InputError, require
 from dpaudit.registry import register
 
@@ -41,7 +42,6 @@ RECURS = 3
 MAX_KEPT = 64
 """Numbers of a summary that is narrowed, at most; at least `MIN_KEPT`, else one for 16 samples."""
 MIN_KEPT = 8
-STATED = "stated"
 SHRUNK = 1.5
 """Standard errors that the medians of a number are drawn together by, before what is left of them is believed."""
 
