@@ -1,4 +1,4 @@
-"""diffprivlib 0.6.6, median: weights that underflow raise an error on one table and not on its neighbour (issue #107)."""
+"""diffprivlib 0.6.6, median: weights that underflow raise an error on one of two neighbours alone (issue #107)."""
 
 import numpy as np
 from diffprivlib import BudgetAccountant

@@ -30,6 +30,6 @@ def binned(values):
 
 plain = [place / 100 for place in range(50)]
 far = [*plain[:-1], 1.0]
-compare("PrivBayes", farthest(PrivBayes), plain, far, claim=1, runs=400)
-compare("Independent", farthest(Independent), plain, far, claim=1, runs=1_000)
-compare("Independent, public bins", binned, plain, far, claim=1, runs=4_000)
+compare("PrivBayes", farthest(PrivBayes), plain, far, claim=1, runs=200)
+compare("Independent", farthest(Independent), plain, far, claim=1, runs=400)
+compare("Independent, public bins", binned, plain, far, claim=1, runs=600)

@@ -19,7 +19,9 @@ def released(rows):
     accountant = pipeline_dp.NaiveBudgetAccountant(total_epsilon=1.0, total_delta=1e-6)
     engine = pipeline_dp.DPEngine(accountant, pipeline_dp.LocalBackend())
     columns = pipeline_dp.DataExtractors(
-        privacy_id_extractor=lambda row: row[0], partition_extractor=lambda row: "all", value_extractor=lambda row: row[1]
+        privacy_id_extractor=lambda row: row[0],
+        partition_extractor=lambda row: "all",
+        value_extractor=lambda row: row[1],
     )
     found = engine.aggregate(list(enumerate(rows)), ASKED, columns, public_partitions=["all"])
     accountant.compute_budgets()

@@ -1,4 +1,4 @@
-"""SmartNoise SQL 1.0.0, approx_bounds: one infinite value raises an error (its issue #574; run in 1.0.10 for the fix)."""
+"""SmartNoise SQL 1.0.0, approx_bounds: an infinite value raises an error (issue #574; run in 1.0.10 for the fix)."""
 
 import math
 from importlib.metadata import version

@@ -1,10 +1,18 @@
-"""SmartNoise Synth 1.0.6, DPcovariance: values are clipped, and then the unclipped ones used (#622; fixed in 1.0.8)."""
+"""SmartNoise Synth 1.0.5, DPcovariance: values are clipped, and then the unclipped ones are used (its issue #622).
 
+Run it in 1.0.6 or later for the fix.
+"""
+
+import sys
 from importlib.metadata import version
 
 import pandas as pd
-from snsynth.models.dp_covariance import DPcovariance
-from two_tables import compare
+import sklearn.linear_model._base
+
+# 1.0.5 asks for a module by a name that scikit-learn gave up.
+sys.modules["sklearn.linear_model.base"] = sklearn.linear_model._base
+from snsynth.models.dp_covariance import DPcovariance  # noqa: E402
+from two_tables import compare  # noqa: E402
 
 
 def released(values):
@@ -14,8 +22,6 @@ def released(values):
 
 
 low = 50 * [0.0]
-beyond = [*low[1:], 100.0]
-inside = [*low[1:], 1.0]
 name = f"SmartNoise Synth {version('smartnoise-synth')}"
-compare(f"{name}, one row of 100 where the range is [0, 1]", released, low, beyond, claim=1, runs=2_000)
-compare(f"{name}, one row of 1", released, low, inside, claim=1, runs=2_000)
+compare(f"{name}, a row of 100 in [0, 1]", released, low, [*low[1:], 100.0], claim=1, runs=1_000)
+compare(f"{name}, a row of 1", released, low, [*low[1:], 1.0], claim=1, runs=1_000)

@@ -1,4 +1,4 @@
-"""DataSynthesizer, tested with 0.1.4 and 0.1.13. Rows: "frame". Answers are what it says of the data, not its samples."""
+"""DataSynthesizer, tested with 0.1.4 and 0.1.13. Rows: "frame". Answers are what it says of the data, no samples."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tempfile
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from DataSynthesizer.DataDescriber import DataDescriber
 from DataSynthesizer.lib.PrivBayes import construct_noisy_conditional_distributions
 
@@ -32,8 +33,8 @@ def description(rows: Any, rng: Any, epsilon: float = 1.0, fixed_seed: bool = Tr
 
 def distribution(rows: Any, rng: Any, epsilon: float = 1.0) -> Any:
     """The distribution alone, with a seed of its own, of values that are never missing."""
-    whole = rows.assign(value=np.clip(np.nan_to_num(rows["value"], nan=0.5), 0.0, 1.0))
-    return description(whole, rng, epsilon, fixed_seed=False)["distribution_probabilities"]
+    whole = rows.assign(value=np.clip(np.nan_to_num(rows["value"].astype(float), nan=0.5), 0.0, 1.0))
+    return np.round(description(whole, rng, epsilon, fixed_seed=False)["distribution_probabilities"], 6)
 
 
 def _kinds(given: dict[str, Any]) -> dict[str, Any]:
@@ -42,8 +43,15 @@ def _kinds(given: dict[str, Any]) -> dict[str, Any]:
     return {**given, "attribute_to_datatype": {"value": DataType.FLOAT}}
 
 
-def conditional(rows: Any, rng: Any, epsilon: float = 1.0) -> Any:
-    """Shares of `y` (0 or 1) given `x` (0 or 1), as its Bayesian network holds them."""
+def conditional(rows: Any, rng: Any, epsilon: float = 1.0, public_rows: bool = False, digits: int = 30) -> Any:
+    """Shares of `y` (0 or 1) given `x` (0 or 1), as its Bayesian network holds them.
+
+    `public_rows` adds a row of each kind, so that nothing is left to the data, and mends what is neither 0 nor 1.
+    """
     np.random.seed(int(rng.integers(2**31)))
-    found = construct_noisy_conditional_distributions([("y", ["x"])], rows[["x", "y"]].astype(int), epsilon)
-    return [found["x"], *found["y"].values()]
+    frame = rows[["x", "y"]]
+    if public_rows:
+        mended = (np.nan_to_num(frame.to_numpy(float)) >= 0.5).astype(int)
+        frame = pd.DataFrame([*mended.tolist(), [0, 0], [0, 1], [1, 0], [1, 1]], columns=["x", "y"])
+    found = construct_noisy_conditional_distributions([("y", ["x"])], frame.astype(int), epsilon)
+    return [np.round(shares, digits) for shares in (found["x"], *found["y"].values())]

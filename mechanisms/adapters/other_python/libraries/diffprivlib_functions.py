@@ -17,14 +17,17 @@ def _own(rng: Any) -> dict[str, Any]:
     return {"random_state": int(rng.integers(2**31)), "accountant": BudgetAccountant()}
 
 
-def mean(rows: Any, rng: Any, epsilon: float = 1.0, bounds: Any = (0.0, 1.0)) -> Any:
-    return tools.mean(rows, epsilon=epsilon, bounds=bounds, axis=0, **_own(rng))
+def _kept(rows: Any) -> Any:
+    """Rows without anything that is no number in [0, 1]."""
+    return np.clip(np.nan_to_num(rows, nan=0.5), 0.0, 1.0)
 
 
-def mean_present(rows: Any, rng: Any, epsilon: float = 1.0) -> Any:
-    """Its mean, without rows that hold a NaN."""
-    values = np.where(np.isnan(rows), 0.5, rows)
-    return tools.mean(values, epsilon=epsilon, bounds=(0.0, 1.0), axis=0, **_own(rng))
+def mean(
+    rows: Any, rng: Any, epsilon: float = 1.0, bounds: Any = (0.0, 1.0), clean: bool = False, digits: int = 30
+) -> Any:
+    """`clean` mends rows beforehand, and `digits` after the point leave no low bits to read: so in all that follows."""
+    shown = tools.mean(_kept(rows) if clean else rows, epsilon=epsilon, bounds=bounds, axis=0, **_own(rng))
+    return np.round(shown, digits)
 
 
 def nan_mean(rows: Any, rng: Any, epsilon: float = 1.0, bounds: Any = (0.0, 1.0)) -> Any:
@@ -52,14 +55,14 @@ def quantile(rows: Any, rng: Any, epsilon: float = 1.0, bounds: Any = (0.0, 1.0)
     return tools.quantile(rows[:, 0], q, epsilon=epsilon, bounds=bounds, **_own(rng))
 
 
-def quantile_by_logarithms(rows: Any, rng: Any, epsilon: float = 1.0, q: float = 0.5) -> Any:
-    """The same law on [0, 1] without underflow: the largest weight becomes one before weights are exponentiated."""
-    values = np.concatenate([[0.0], np.sort(np.clip(np.nan_to_num(rows[:, 0]), 0.0, 1.0)), [1.0]])
+def quantile_by_logarithms(rows: Any, rng: Any, epsilon: float = 1.0, q: float = 0.5, digits: int = 6) -> Any:
+    """The same law on [0, 1], not the library's: nothing underflows, since weights stay logarithms."""
+    values = np.concatenate([[0.0], np.sort(_kept(rows[:, 0])), [1.0]])
     widths, ranks = np.diff(values), np.arange(len(values) - 1)
     with np.errstate(divide="ignore"):
         weights = np.log(widths) - epsilon / 2 * np.abs(ranks - q * len(rows))
     place = int(np.argmax(weights + rng.gumbel(size=len(weights))))
-    return rng.uniform(values[place], values[place + 1])
+    return round(rng.uniform(values[place], values[place + 1]), digits)
 
 
 def histogram(rows: Any, rng: Any, epsilon: float = 1.0, bins: int = 10) -> Any:
@@ -67,13 +70,20 @@ def histogram(rows: Any, rng: Any, epsilon: float = 1.0, bins: int = 10) -> Any:
 
 
 def linear_regression(
-    rows: Any, rng: Any, epsilon: float = 1.0, bounds: Any = (0.0, 1.0), fit_intercept: bool = True
+    rows: Any,
+    rng: Any,
+    epsilon: float = 1.0,
+    bounds: Any = (0.0, 1.0),
+    fit_intercept: bool = True,
+    clean: bool = False,
+    digits: int = 30,
 ) -> Any:
+    rows = _kept(rows) if clean else rows
     model = models.LinearRegression(
         epsilon=epsilon, bounds_X=bounds, bounds_y=(0.0, 1.0), fit_intercept=fit_intercept, **_own(rng)
     )
     model.fit(rows[:, :-1], rows[:, -1])
-    return np.append(np.ravel(model.coef_), model.intercept_)
+    return np.round(np.append(np.ravel(model.coef_), model.intercept_), digits)
 
 
 def naive_bayes(rows: Any, rng: Any, epsilon: float = 1.0, bounds: Any = (0.0, 1.0), counts: bool = False) -> Any:
@@ -89,6 +99,25 @@ def logistic_regression(
     model = models.LogisticRegression(epsilon=epsilon, data_norm=norm, C=C, fit_intercept=fit_intercept, **_own(rng))
     model.fit(rows[:, :-1], rows[:, -1].astype(int))
     return np.append(np.ravel(model.coef_), model.intercept_)
+
+
+class _Everywhere(np.ndarray):
+    """Labels among which every cluster is found: one without rows gets noise as well."""
+
+    def __contains__(self, cluster: Any) -> bool:
+        return True
+
+
+class _PatchedKMeans(models.KMeans):  # type: ignore[misc]
+    def _distances_labels(self, X: Any, centers: Any) -> Any:
+        distances, labels = super()._distances_labels(X, centers)
+        return distances, labels.view(_Everywhere)
+
+
+def k_means_patched(rows: Any, rng: Any, epsilon: float = 1.0, clusters: int = 2, digits: int = 6) -> Any:
+    """Centres alone, of mended rows; a cluster without rows is treated like any other."""
+    model = _PatchedKMeans(clusters, epsilon=epsilon, bounds=(0.0, 1.0), **_own(rng)).fit(_kept(rows))
+    return np.round(model.cluster_centers_[np.lexsort(model.cluster_centers_.T[::-1])], digits)
 
 
 def k_means(rows: Any, rng: Any, epsilon: float = 1.0, clusters: int = 2, inertia: bool = True) -> Any:
@@ -112,9 +141,11 @@ def pca(rows: Any, rng: Any, epsilon: float = 1.0, norm: float = 1.0, count: boo
     return {**shown, "rows": model.n_samples_} if count else shown
 
 
-def standard_scaler(rows: Any, rng: Any, epsilon: float = 1.0, count: bool = True) -> Any:
-    model = models.StandardScaler(epsilon=epsilon, bounds=(0.0, 1.0), **_own(rng)).fit(rows)
-    shown = {"mean": model.mean_, "variance": model.var_}
+def standard_scaler(
+    rows: Any, rng: Any, epsilon: float = 1.0, count: bool = True, clean: bool = False, digits: int = 30
+) -> Any:
+    model = models.StandardScaler(epsilon=epsilon, bounds=(0.0, 1.0), **_own(rng)).fit(_kept(rows) if clean else rows)
+    shown = {"mean": np.round(model.mean_, digits), "variance": np.round(model.var_, digits)}
     return {**shown, "rows": model.n_samples_seen_} if count else shown
 
 

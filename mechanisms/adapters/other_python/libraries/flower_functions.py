@@ -12,7 +12,7 @@ from flwr.clientapp.mod import LocalDpMod
 logging.disable(logging.CRITICAL)
 
 
-class Sent:
+class _Sent:
     """As much of a message as the modifier looks at."""
 
     def __init__(self, values: Any) -> None:
@@ -23,17 +23,20 @@ class Sent:
 
 
 def local_update(
-    rows: Any,
-    rng: Any,
-    epsilon: float = 1.0,
-    delta: float = 1e-5,
-    clip: float = 1.0,
-    sensitivity: float = 1.0,
-    offset: float = 0.0,
+    rows: Any, rng: Any, epsilon: float = 1.0, delta: float = 1e-5, clip: float = 1.0, sensitivity: float = 1.0
 ) -> Any:
-    """What the server receives from a client whose model started at zero; an `offset` keeps updates away from zero."""
+    """What the server receives of a client whose model started at zero."""
+    return _received(rows.sum(0), rng, LocalDpMod(clip, sensitivity, epsilon, delta))
+
+
+def local_update_mended(rows: Any, rng: Any, epsilon: float = 1.0, delta: float = 1e-5, digits: int = 6) -> Any:
+    """An update is never zero and always finite, and the noise is for two updates on opposite sides of the ball."""
+    update = np.nan_to_num(rows.sum(0), posinf=1e9, neginf=-1e9)
+    update[0] += 1e-9 * (not update.any())
+    return np.round(_received(update, rng, LocalDpMod(1.0, 2.0, epsilon, delta)), digits)
+
+
+def _received(update: Any, rng: Any, modifier: Any) -> Any:
     np.random.seed(int(rng.integers(2**31)))
-    update = np.nan_to_num(rows.sum(0), nan=0.0, posinf=0.0, neginf=0.0) + offset if offset else rows.sum(0)
-    modifier = LocalDpMod(clip, sensitivity, epsilon, delta)
-    reply = modifier(Sent(np.zeros_like(update)), None, lambda message, context: Sent(update))  # type: ignore[arg-type]
+    reply = modifier(_Sent(np.zeros_like(update)), None, lambda message, context: _Sent(update))
     return reply.content["arrays"].to_numpy_ndarrays()[0]

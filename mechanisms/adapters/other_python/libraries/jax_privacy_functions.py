@@ -11,9 +11,12 @@ from jax_privacy import clipping, noise_addition
 
 def gradient_step(rows: Any, rng: Any, noise: float = 1.0, clip: float = 1.0) -> Any:
     """The noisy sum of clipped gradients of the inner product with each row: noise of `noise` times the sensitivity."""
-    clipped = clipping.clipped_grad(lambda weights, row: jax.numpy.vdot(weights, row), l2_clip_norm=clip, batch_argnums=1)
+    clipped = clipping.clipped_grad(
+        lambda weights, row: jax.numpy.vdot(weights, row), l2_clip_norm=clip, batch_argnums=1
+    )
     start = jax.numpy.zeros(rows.shape[1])
-    total = clipped(start, jax.numpy.asarray(rows))
+    # A row of zeros adds nothing: so that there is one.
+    total = clipped(start, jax.numpy.asarray(np.vstack([np.zeros((1, rows.shape[1])), rows])))
     adder = noise_addition.gaussian_privatizer(
         stddev=noise * float(clipped.sensitivity()), prng_key=jax.random.key(int(rng.integers(2**31)))
     )

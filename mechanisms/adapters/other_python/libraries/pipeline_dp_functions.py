@@ -32,6 +32,6 @@ def by_key(rows: Any, rng: Any, epsilon: float = 1.0, delta: float = 1e-6, keys:
 
 def by_key_without_nan(rows: Any, rng: Any, epsilon: float = 1.0, delta: float = 1e-6, keys: Any = ("a", "b")) -> Any:
     """The same; a value that is no number is the middle of the range."""
-    return by_key(
-        [row if math.isfinite(row["value"]) else {**row, "value": 0.5} for row in rows], rng, epsilon, delta, keys
-    )
+    values = (row["value"] if isinstance(row["value"], float | int) else math.nan for row in rows)
+    mended = [{**row, "value": value if math.isfinite(value) else 0.5} for row, value in zip(rows, values, strict=True)]
+    return by_key(mended, rng, epsilon, delta, keys)

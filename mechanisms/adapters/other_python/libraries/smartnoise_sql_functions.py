@@ -20,11 +20,14 @@ def query(
 ) -> Any:
     """One query; epsilon is for each column of the answer."""
     reader = snsql.from_connection(
-        rows, engine="pandas", privacy=snsql.Privacy(epsilon=epsilon, delta=delta), metadata={"": {"T": {"rows": TABLE}}}
+        rows,
+        engine="pandas",
+        privacy=snsql.Privacy(epsilon=epsilon, delta=delta),
+        metadata={"": {"T": {"rows": TABLE}}},
     )
     return reader.execute(f"SELECT {columns} FROM T.rows")[1:]
 
 
-def bounds(rows: Any, rng: Any, epsilon: float = 1.0) -> Any:
+def found_bounds(rows: Any, rng: Any, epsilon: float = 1.0) -> Any:
     """Lower and upper ends of the values, found privately: what its synthesizers take as the range."""
     return approx_bounds([float(value) for value in rows["value"]], epsilon)
