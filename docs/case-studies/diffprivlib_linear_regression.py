@@ -15,7 +15,7 @@ def fitted(low):
         model = LinearRegression(
             epsilon=1.0, bounds_X=(low, 1), bounds_y=(0, 1), fit_intercept=False, accountant=BudgetAccountant()
         )
-        return float(model.fit(rows[:, :1], rows[:, 1]).coef_[0])
+        return abs(float(model.fit(rows[:, :1], rows[:, 1]).coef_[0]))
 
     return call
 
@@ -24,5 +24,5 @@ zeros = np.zeros((50, 2))
 with_one = zeros.copy()
 with_one[0] = 1.0
 # One row is replaced: at most twice the epsilon of a row that is added or removed.
-compare("bounds (0, 1)", fitted(0), zeros, with_one, claim=2, runs=2_000)
-compare("bounds (-1, 1), where the formula is right", fitted(-1), zeros, with_one, claim=2, runs=2_000)
+compare("bounds (0, 1)", fitted(0), zeros, with_one, claim=2, runs=600)
+compare("bounds (-1, 1), where the formula is right", fitted(-1), zeros, with_one, claim=2, runs=600)

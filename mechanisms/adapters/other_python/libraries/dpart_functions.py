@@ -26,11 +26,12 @@ def independent(rows: Any, rng: Any, epsilon: float = 1.0, count: int = 20) -> A
 
 
 def independent_of_public_bins(rows: Any, rng: Any, epsilon: float = 1.0, count: int = 20) -> Any:
-    """Nothing is left to the data: values are words for public bins, and one public row of each bin is added."""
+    """How many values in each bin. Nothing is left to the data: bins are public, and a public row of each is added."""
     names = [f"bin {place}" for place in range(BINS)]
     places = (np.clip(np.nan_to_num(rows["value"]), 0.0, 0.999) * BINS).astype(int)
     frame = pd.DataFrame({"value": [*names, *(names[place] for place in places)]})
-    return _synthetic(Independent, frame, rng, epsilon, {"value": {"categories": names}}, count)
+    shown = _synthetic(Independent, frame, rng, epsilon, {"value": {"categories": names}}, count)
+    return [int((shown == name).sum()) for name in names]
 
 
 def _synthetic(engine: Any, frame: Any, rng: Any, epsilon: float, bounds: Any, count: int) -> Any:

@@ -30,9 +30,9 @@ def local_update(
 
 
 def local_update_mended(rows: Any, rng: Any, epsilon: float = 1.0, delta: float = 1e-5, digits: int = 6) -> Any:
-    """An update is never zero and always finite, and the noise is for two updates on opposite sides of the ball."""
-    update = np.nan_to_num(rows.sum(0), posinf=1e9, neginf=-1e9)
-    update[0] += 1e-9 * (not update.any())
+    """Updates have a length between 1e-9 and about 1e9; the noise is for two on opposite sides of the ball."""
+    update = np.clip(np.nan_to_num(rows.sum(0)), -1e9, 1e9)
+    update[0] += 2e-9 * (np.linalg.norm(update) < 1e-9)
     return np.round(_received(update, rng, LocalDpMod(1.0, 2.0, epsilon, delta)), digits)
 
 
