@@ -14,7 +14,7 @@ PYTEST = DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) DPAUDIT_S3_SERVER=$(S3_SERVER
 # Empty is as good as not set: where it is set, each of many processes would compile all libraries anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: diffprivlib s3 demo test nightly bench evidence pages house chaos fuzz lint clean
+.PHONY: diffprivlib libraries s3 demo test nightly bench evidence pages house chaos fuzz lint clean
 
 demo: $(STAMP)
 	$(BIN)/dpaudit run examples/label-privacy.yaml
@@ -94,10 +94,14 @@ endif
 diffprivlib: $(DIFFPRIVLIB_STAMP)
 	@echo "export DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB)"
 
-$(DIFFPRIVLIB_STAMP): constraints-diffprivlib.txt
-	$(PYTHON) -m venv .venv-diffprivlib
-	.venv-diffprivlib/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints-diffprivlib.txt diffprivlib
-	touch $(DIFFPRIVLIB_STAMP)
+# Every other library likewise: .venv-NAME/bin/python for constraints-libraries/NAME.txt; `make .venv-NAME/.installed` is one.
+libraries: $(patsubst constraints-libraries/%.txt,.venv-%/.installed,$(wildcard constraints-libraries/*.txt))
+
+# All that is needed is pinned, against what some old releases say of their needs; what builds a wheel obeys the pins too.
+.venv-%/.installed: constraints-libraries/%.txt
+	$(PYTHON) -m venv .venv-$*
+	PIP_CONSTRAINT=$< .venv-$*/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps -r $<
+	touch $@
 
 # A real server that speaks S3, for the tests of run folders there.
 s3: $(S3_STAMP)
@@ -109,4 +113,4 @@ $(S3_STAMP): constraints-s3.txt
 	touch $(S3_STAMP)
 
 clean:
-	rm -rf $(VENV) .venv-diffprivlib .venv-s3 build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-* build *.egg-info .mypy_cache .ruff_cache .pytest_cache

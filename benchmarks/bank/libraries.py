@@ -1,0 +1,305 @@
+"""Functions of other people's libraries as they are: real defects, each in a version that has it, and honest ones.
+
+Each is named by the Python that `make libraries` makes for it (`.venv-NAME/bin/python`), a function of
+`mechanisms/adapters/other_python/libraries/`, and what an audit has to be told. The pages and scripts in
+`docs/case-studies/` show the same defects without dpaudit. Where a twin is given `clean` or `digits`, what it releases
+is mended and rounded: most of these libraries add noise in floating point, whose low bits are a defect of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpaudit import Claim, Relation
+from dpaudit.claims import GaussianDP
+
+Schema = Mapping[str, Any]
+X: Schema = {"x": (0.0, 1.0)}
+"""One number."""
+XY: Schema = {"x": (0.0, 1.0), "y": (0.0, 1.0)}
+VALUE: Schema = {"value": (0.0, 1.0)}
+KEYED: Schema = {"key": ["a", "b"], "value": (0.0, 1.0)}
+BITS: Schema = {"x": (0, 1), "y": (0, 1)}
+UPDATE: Schema = {"x": (-1.0, 1.0), "y": (-1.0, 1.0)}
+LABELLED: Schema = {"x": (0.0, 1.0), "label": (0, 1)}
+
+
+def replaced(epsilon: float, delta: float = 0.0) -> Claim:
+    return Claim(epsilon, delta, Relation.REPLACE)
+
+
+def added(epsilon: float, delta: float = 0.0) -> Claim:
+    return Claim(epsilon, delta, Relation.ADD_REMOVE)
+
+
+@dataclass(frozen=True)
+class LibraryCase:
+    """A function of a library, and what should be said of it.
+
+    Attributes:
+        python: Of `.venv-PYTHON`, which has the library in the version meant.
+        function: "module:name".
+        form: Of the rows: "array", "frame", "records" or "list".
+        schema: Of the table.
+        claim: What is audited, its relation included.
+        honest: Whether nothing should be found.
+        settings: Of the function, fixed; alternatives are left to the search.
+        pair: Two neighbouring tables that show it, in words; "" of an honest one.
+        shown: The epsilon that the script beside the page shows of the pair at 99.9 %; None without a script.
+        call_ms: One call on fifty rows, on two busy cores.
+        issue: Of the library, where there is one.
+    """
+
+    python: str
+    function: str
+    form: str
+    schema: Schema
+    claim: Claim
+    honest: bool
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    pair: str = ""
+    shown: float | None = None
+    call_ms: float = 1.0
+    issue: str = ""
+
+
+def defect(python: str, function: str, form: str, schema: Schema, claim: Claim, pair: str, **more: Any) -> LibraryCase:
+    return LibraryCase(python, function, form, schema, claim, False, pair=pair, **more)
+
+
+def honest(python: str, function: str, form: str, schema: Schema, claim: Claim, **more: Any) -> LibraryCase:
+    return LibraryCase(python, function, form, schema, claim, True, **more)
+
+
+MENDED = {"clean": True, "digits": 6}
+GAUSSIAN = Claim.of(GaussianDP(1.0), relation=Relation.ADD_REMOVE, delta=1e-5)
+IBM = "IBM/differential-privacy-library"
+DIFFPRIVLIB = "diffprivlib_functions"
+SYNTHESIZER = "data_synthesizer_functions"
+
+LIBRARIES: dict[str, LibraryCase] = {
+    "linear-regression": defect(
+        *("diffprivlib", f"{DIFFPRIVLIB}:linear_regression", "array", XY, replaced(2.0)),
+        pair="50 rows at (0, 0); one of them replaced by (1, 1)",
+        settings={"fit_intercept": False},
+        shown=3.57,
+        call_ms=30,
+        issue=f"{IBM}#104, #105",
+    ),
+    "linear-regression, bounds (-1, 1)": honest(
+        *("diffprivlib", f"{DIFFPRIVLIB}:linear_regression", "array", XY, replaced(2.0)),
+        settings={"bounds": (-1.0, 1.0), "fit_intercept": False, **MENDED},
+        call_ms=30,
+    ),
+    "nan-mean": defect(
+        *("diffprivlib", f"{DIFFPRIVLIB}:nan_mean", "array", X, replaced(1.0)),
+        pair="49 rows NaN and one at 0; the one at 1",
+        shown=5.48,
+        call_ms=0.4,
+    ),
+    "nan-row": defect(
+        *("diffprivlib", f"{DIFFPRIVLIB}:mean", "array", X, replaced(1.0)),
+        pair="50 rows at 0.5; one of them NaN",
+        shown=5.48,
+        call_ms=0.4,
+        issue=f"{IBM}#80",
+    ),
+    "domain-from-data": defect(
+        *("diffprivlib", f"{DIFFPRIVLIB}:mean", "array", X, replaced(1.0)),
+        pair="50 rows at 0.5; one of them at 1",
+        settings={"bounds": None},
+        shown=5.25,
+        call_ms=0.4,
+    ),
+    "mean, mended": honest(
+        *("diffprivlib", f"{DIFFPRIVLIB}:mean", "array", X, replaced(1.0)), settings=MENDED, call_ms=0.4
+    ),
+    "quantile-underflow": defect(
+        *("diffprivlib", f"{DIFFPRIVLIB}:quantile", "array", X, replaced(4.0)),
+        pair="746 rows at 0; one of them at 1 (300 rows at epsilon 10, some 2,984 at epsilon 1)",
+        settings={"epsilon": 4.0},
+        shown=5.48,
+        call_ms=0.3,
+        issue=f"{IBM}#107",
+    ),
+    "quantile, by logarithms": honest(
+        *("diffprivlib", f"{DIFFPRIVLIB}:quantile_by_logarithms", "array", X, replaced(4.0)),
+        settings={"epsilon": 4.0},
+        call_ms=0.1,
+    ),
+    "float-laplace": defect(
+        *("diffprivlib", f"{DIFFPRIVLIB}:total", "array", X, replaced(1.0)),
+        pair="10 rows at 0; one of them at 1: the lowest bit of the answer",
+        shown=2.99,
+        call_ms=0.4,
+        issue=f"{IBM}#19, #94",
+    ),
+    "count, geometric": honest(*("diffprivlib", f"{DIFFPRIVLIB}:count_above", "array", X, added(1.0)), call_ms=0.3),
+    "k-means-empty-cluster": defect(
+        *("diffprivlib", f"{DIFFPRIVLIB}:k_means", "array", X, replaced(2.0)),
+        pair="50 rows at 0; one of them at 1",
+        settings={"inertia": False},
+        shown=4.21,
+        call_ms=4,
+    ),
+    "k-means-inertia": defect(
+        *("diffprivlib", f"{DIFFPRIVLIB}:k_means", "array", X, replaced(2.0)),
+        pair="50 rows at 0; one of them at 1: the inertia, less what 50 rows at 0 have from the nearest centre",
+        shown=5.23,
+        call_ms=4,
+    ),
+    "k-means, patched": honest(
+        *("diffprivlib", f"{DIFFPRIVLIB}:k_means_patched", "array", X, replaced(2.0)), call_ms=4
+    ),
+    "scaler-count": defect(
+        *("diffprivlib", f"{DIFFPRIVLIB}:standard_scaler", "array", X, added(1.0)),
+        pair="50 rows at 0.5; one fewer",
+        shown=5.48,
+        call_ms=6,
+    ),
+    "scaler, rows counted in public": honest(
+        *("diffprivlib", f"{DIFFPRIVLIB}:standard_scaler", "array", X, replaced(1.0)), settings=MENDED, call_ms=6
+    ),
+    "naive-bayes-counts": defect(
+        *("diffprivlib", f"{DIFFPRIVLIB}:naive_bayes", "array", LABELLED, added(1.0)),
+        pair="any two tables of both classes: the counts add up to the rows",
+        settings={"counts": True},
+        call_ms=10,
+    ),
+    "pipeline-dp-nan": defect(
+        *("pipeline-dp", "pipeline_dp_functions:by_key", "records", KEYED, added(1.0, 1e-6)),
+        pair="50 values of 0.5; one more, NaN",
+        shown=6.40,
+        call_ms=0.5,
+    ),
+    "pipeline-dp, mended": honest(
+        *("pipeline-dp", "pipeline_dp_functions:by_key_without_nan", "records", KEYED, added(1.0, 1e-6)), call_ms=0.5
+    ),
+    "approx-bounds-infinity": defect(
+        *("smartnoise-sql-1.0.0", "smartnoise_sql_functions:found_bounds", "frame", KEYED, added(1.0)),
+        pair="50 values of 0.5; one of them infinite",
+        shown=4.09,
+        call_ms=70,
+        issue="opendp/smartnoise-sdk#574, fixed by #580",
+    ),
+    "approx-bounds, 1.0.10": honest(
+        *("smartnoise-sql", "smartnoise_sql_functions:found_bounds", "frame", KEYED, added(1.0)), call_ms=32
+    ),
+    "covariance-not-clipped": defect(
+        *("smartnoise-synth-1.0.5", "smartnoise_synth_functions:covariance", "frame", XY, replaced(1.0)),
+        pair="50 rows at (0, 0); one of them at (100, 100), which is outside the range",
+        shown=4.09,
+        call_ms=7,
+        issue="opendp/smartnoise-sdk#622, fixed by #624",
+    ),
+    "covariance, 1.0.8": honest(
+        *("smartnoise-synth", "smartnoise_synth_functions:covariance", "frame", XY, replaced(1.0)),
+        settings=MENDED,
+        call_ms=3,
+    ),
+    "flower-zero-update": defect(
+        *("flower", "flower_functions:local_update", "array", UPDATE, replaced(1.0, 1e-5)),
+        pair="a row at (0, 0); the row at (1, 0)",
+        settings={"sensitivity": 2.0},
+        shown=3.0,
+        call_ms=0.4,
+        issue="flwrlabs/flower#7631",
+    ),
+    "flower-sensitivity": defect(
+        *("flower", "flower_functions:local_update", "array", UPDATE, replaced(1.0, 1e-5)),
+        pair="a row at (-1, 0); the row at (1, 0)",
+        settings={"sensitivity": 0.1},
+        shown=3.0,
+        call_ms=0.4,
+    ),
+    "flower, mended": honest(
+        *("flower", "flower_functions:local_update_mended", "array", UPDATE, replaced(1.0, 1e-5)),
+        call_ms=0.4,
+    ),
+    "data-synthesizer-seed": defect(
+        *("data-synthesizer", f"{SYNTHESIZER}:description", "frame", VALUE, replaced(1.0)),
+        pair="50 values of 0.01; one of them 0.99",
+        shown=4.09,
+        call_ms=11,
+        issue="DataResponsibly/DataSynthesizer#46, merged, not released",
+    ),
+    "data-synthesizer-missing": defect(
+        *("data-synthesizer", f"{SYNTHESIZER}:description", "frame", VALUE, replaced(1.0)),
+        pair="50 values of 0.01; one of them missing",
+        settings={"fixed_seed": False},
+        shown=4.09,
+        call_ms=11,
+    ),
+    "data-synthesizer-ends": defect(
+        *("data-synthesizer", f"{SYNTHESIZER}:description", "frame", VALUE, replaced(1.0)),
+        pair="50 values of 0.01; one of them 0.99: the smallest and the largest value are told",
+        settings={"fixed_seed": False, "ends": True},
+        call_ms=11,
+    ),
+    "data-synthesizer, mended": honest(
+        *("data-synthesizer", f"{SYNTHESIZER}:distribution", "frame", VALUE, replaced(1.0)), call_ms=12
+    ),
+    "data-synthesizer-conditional": defect(
+        *("data-synthesizer-0.1.4", f"{SYNTHESIZER}:conditional", "frame", BITS, added(1.0)),
+        pair="40 rows (0, 0) and 10 rows (1, 1); one of the 40 is (0, 1)",
+        settings={"public_rows": True},
+        shown=4.78,
+        call_ms=20,
+        issue="DataResponsibly/DataSynthesizer#34",
+    ),
+    "data-synthesizer-conditional, 0.1.13": honest(
+        *("data-synthesizer", f"{SYNTHESIZER}:conditional", "frame", BITS, added(1.0)),
+        settings={"public_rows": True, "digits": 6},
+        call_ms=20,
+    ),
+    "dpart-bounds": defect(
+        *("dpart", "dpart_functions:independent", "frame", VALUE, added(1.0)),
+        pair="50 values up to 0.49; the largest of them 1: how far the synthetic values reach",
+        shown=3.58,
+        call_ms=25,
+        issue="hazy/dpart#6, merged, not released",
+    ),
+    "dpart, public bins": honest(
+        *("dpart", "dpart_functions:independent_of_public_bins", "frame", VALUE, added(1.0)), call_ms=20
+    ),
+    "eeprivacy-mean": defect(
+        *("small-libraries", "small_libraries_functions:energy_mean", "list", VALUE, replaced(1.0)),
+        pair="50 values of 0; one of them 50, which is outside the bounds",
+        shown=6.83,
+        call_ms=0.1,
+    ),
+    "eeprivacy-mean, clipped": honest(
+        *("small-libraries", "small_libraries_functions:energy_mean", "list", VALUE, replaced(1.0)),
+        settings={"clip": True},
+        call_ms=0.1,
+    ),
+    "one-sided-count": defect(
+        *("small-libraries", "small_libraries_functions:count", "list", VALUE, added(1.0)),
+        pair="11 values above one half; one fewer",
+        shown=6.60,
+        call_ms=0.1,
+    ),
+    "two-sided-count": honest(
+        *("small-libraries", "small_libraries_functions:count", "list", VALUE, added(1.0)),
+        settings={"two_sided": True},
+        call_ms=0.1,
+    ),
+    **{
+        f"opendp {version}, {name}": honest(python, f"opendp_functions:{name}", "array", X, added(1.0), call_ms=0.3)
+        for python, version in (("opendp", "0.16.0"), ("opendp-0.15.1", "0.15.1"))
+        for name in ("total", "mean", "count")
+    },
+    **{
+        f"pydp, {name}": honest("python-dp", f"pydp_functions:{name}", "array", X, added(1.0), call_ms=0.1)
+        for name in ("total", "mean", "count")
+    },
+    "smartnoise-sql, query": honest(
+        *("smartnoise-sql", "smartnoise_sql_functions:query", "frame", KEYED, added(2.0, 1e-5)), call_ms=200
+    ),
+    "jax-privacy, step": honest(
+        *("jax-privacy", "jax_privacy_functions:gradient_step", "array", XY, GAUSSIAN),
+        call_ms=15,
+    ),
+}

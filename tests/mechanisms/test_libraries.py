@@ -1,0 +1,68 @@
+"""Other people's libraries as they are, each in a Python of its own; skipped where `make libraries` has made none."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from scipy.stats import beta
+
+from benchmarks.bank.libraries import LIBRARIES
+
+ROOT = Path(__file__).parent.parent.parent
+FOLDER = ROOT / "mechanisms" / "adapters" / "other_python" / "libraries"
+ONCE = """
+import importlib, json, sys
+import numpy as np
+
+sys.path.insert(0, sys.argv[1])
+x = np.random.default_rng(0).random((50, 2))
+records = [{"key": "ab"[i % 2], "value": x[i, 0], "x": float(i % 2), "y": float(i % 3 == 0)} for i in range(50)]
+for function, form, settings in json.loads(sys.argv[2]):
+    module, name = function.split(":")
+    if form == "array":
+        rows = x.copy() if name != "naive_bayes" else np.column_stack([x[:, 0], np.arange(50) % 2])
+    elif form == "frame":
+        import pandas
+        rows = pandas.DataFrame(records)
+    else:
+        rows = records if form == "records" else [row["value"] for row in records]
+    shown = getattr(importlib.import_module(module), name)(rows, np.random.default_rng(1), **settings)
+    assert shown is not None, function
+"""
+
+
+@pytest.mark.parametrize("python", sorted({case.python for case in LIBRARIES.values()}))
+def test_every_function_of_the_bank_answers(python: str) -> None:
+    """On fifty ordinary rows, in the Python that has its library."""
+    made = ROOT / f".venv-{python}" / "bin" / "python"
+    if not made.exists():
+        pytest.skip(f"needs `make .venv-{python}/.installed`")
+    asked = [[c.function, c.form, dict(c.settings)] for c in LIBRARIES.values() if c.python == python]
+    done = subprocess.run(
+        [made, "-W", "ignore", "-c", ONCE, FOLDER, json.dumps(asked)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_library_of_the_bank_has_pins_and_a_file() -> None:
+    pins = {path.stem for path in (ROOT / "constraints-libraries").glob("*.txt")}
+    for name, case in LIBRARIES.items():
+        assert case.python in pins, name
+        assert (FOLDER / f"{case.function.partition(':')[0]}.py").exists(), name
+        assert case.honest == (not case.pair), name
+
+
+@pytest.mark.parametrize(("hits", "runs", "alpha"), [(10, 100, 0.05), (1, 2_000, 2.5e-4), (2_000, 2_000, 2.5e-4)])
+def test_the_limit_of_the_scripts_is_the_exact_one(hits: int, runs: int, alpha: float) -> None:
+    place = ROOT / "docs" / "case-studies" / "two_tables.py"
+    spec = importlib.util.spec_from_file_location("two_tables", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.lower_limit(hits, runs, alpha) == pytest.approx(beta.ppf(alpha, hits, runs - hits + 1), rel=1e-9)
+    assert module.lower_limit(0, runs, alpha) == 0
