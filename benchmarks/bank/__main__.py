@@ -30,7 +30,7 @@ def cases() -> dict[str, Case]:
     """All of them, by "kind/name"; a kind is a file of this folder with a table `BANK`: `libraries` has another one."""
     found = {}
     for module in pkgutil.iter_modules(bank.__path__):
-        if module.name not in ("__main__", "libraries"):
+        if module.name not in ("__main__", "libraries", "run_libraries"):
             table = importlib.import_module(f"benchmarks.bank.{module.name}").BANK
             found |= {f"{module.name}/{name}": case for name, case in table.items()}
     return found

@@ -28,6 +28,7 @@ def check(
     form: Form = "frame",
     settings: Mapping[str, Any] | None = None,
     python: str = "",
+    folder: str = "",
     memory_mb: int | None = None,
     split: Partition | None = None,
     budget: str = BUDGET,
@@ -58,6 +59,7 @@ def check(
         form: How a function is given its rows: "frame", "arrow", "array", "records" or "list".
         settings: Keyword arguments of a function, each a value or the list of values that may be tried.
         python: The Python that runs a function, another one than this, say, where a library is installed.
+        folder: Where that Python looks for the function first; left out: the folder one works in.
         memory_mb: Memory, in megabytes, that the other Python may have.
         split: Which share of the data plays which part.
         budget: After how much time, or for how many trainings, nothing is begun any more: "10m", "90s",
@@ -83,16 +85,17 @@ def check(
             form=form,
             settings=settings,
             python=python,
+            folder=folder,
             memory_mb=memory_mb,
         )
         data, claim = made if data is None else data, None
     request = CheckRequest(mechanism, data, claim, split, budget)  # type: ignore[arg-type]
     spec = check_spec(request, CheckOptions(name, seed, confidence, until_decided, run))
-    folder = run_folder(spec) if output is None else output
-    report = audit(spec, output=folder, listeners=listeners, quiet=quiet)
+    place = run_folder(spec) if output is None else output
+    report = audit(spec, output=place, listeners=listeners, quiet=quiet)
     if not until_decided:
         return report
-    return decided(spec, report, folder, listeners=listeners, quiet=quiet)
+    return decided(spec, report, place, listeners=listeners, quiet=quiet)
 
 
 def decided(

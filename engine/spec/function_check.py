@@ -41,6 +41,7 @@ def function_on_rows(
     form: Form = "frame",
     settings: Mapping[str, Any] | None = None,
     python: str = "",
+    folder: str = "",
     memory_mb: int | None = None,
 ) -> tuple[OwnFunction, SchemaRows]:
     """The mechanism and its data.
@@ -51,11 +52,11 @@ def function_on_rows(
         claim: As `claim_of` takes it; left out: what the code states itself, by an attribute `claim`, a setting
             `epsilon` (and `delta`), or the default of a parameter of that name.
         relation: Which tables are neighbours.
-        form, settings, python, memory_mb: As in `OwnFunction`.
+        form, settings, python, folder, memory_mb: As in `OwnFunction`.
     Raises: SpecError when nothing states a claim; InputError for what does not fit.
     """
     given = {} if settings is None else dict(settings)
-    made = OwnFunction(function, form=form, settings=given, python=python, memory_mb=memory_mb)
+    made = OwnFunction(function, form=form, settings=given, python=python, folder=folder, memory_mb=memory_mb)
     stated = stated_claim(made.function, given) if claim is None else claim
     return replace(made, claimed=claim_of(stated, Relation(relation))), SchemaRows(dict(schema))
 

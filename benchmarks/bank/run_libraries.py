@@ -1,0 +1,104 @@
+"""The functions of other people's libraries, each given to `dpaudit check` with its defaults in a Python of its own.
+
+    make libraries
+    python -m benchmarks.bank.run_libraries OUTPUT.jsonl [defects|honest|table] [runs a case] [NAME ...]
+
+One line of JSON a run is added to OUTPUT; runs that are there already are not made again. `table` prints what OUTPUT
+has, one row a case, and writes it to `docs/data/library-bank.csv`.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bank.libraries import LIBRARIES, LibraryCase
+from benchmarks.check_defects import lines
+from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
+from dpaudit import RunOptions, check
+
+ROOT = Path(__file__).parent.parent.parent
+FOLDER = ROOT / "mechanisms" / "adapters" / "other_python" / "libraries"
+HERE = RunOptions(runner="in-process", figures=False, repeats=0)
+
+
+def python_of(case: LibraryCase) -> Path:
+    """The Python that `make libraries` makes for it."""
+    return ROOT / f".venv-{case.python}" / "bin" / "python"
+
+
+def run(name: str, case: LibraryCase, seed: int) -> dict[str, Any]:
+    """One check with default settings."""
+    began = time.monotonic()
+    line: dict[str, Any] = {"case": name, "twin": case.honest, "seed": seed}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            report = check(
+                case.function,
+                claim=case.claim,
+                schema=case.schema,
+                relation=case.claim.relation,
+                form=case.form,  # type: ignore[arg-type]
+                settings={name: [value] for name, value in case.settings.items()},
+                python=str(python_of(case)),
+                folder=str(FOLDER),
+                seed=seed,
+                output=folder,
+                quiet=True,
+                run=HERE,
+            )
+    except Exception as err:  # a check that breaks off is a result too
+        return line | {"verdict": type(err).__name__, "headline": str(err), "seconds": 0.0}
+    assert report.joint is not None
+    deciding = report.joint.deciding
+    return line | {
+        "verdict": report.joint.verdict.value,
+        "headline": report.joint.headline,
+        "epsilon": None if deciding is None else max(0.0, deciding.epsilon),
+        "test": "" if deciding is None else deciding.name,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def table(made: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One row a case that was run."""
+    rows = ["| library | function | case | verdict | epsilon at least, median | seconds, median |", "| --- " * 6 + "|"]
+    for name, case in LIBRARIES.items():
+        own = [line for line in made if line["case"] == name]
+        if own:
+            said = Counter(line["verdict"] for line in own)
+            shown = statistics.median(line.get("epsilon") or 0.0 for line in own)
+            took = statistics.median(line["seconds"] for line in own)
+            words = ", ".join(verdict if count == 1 else f"{verdict} ({count})" for verdict, count in said.items())
+            kind = "honest" if case.honest else "defect"
+            rows.append(f"| {case.python} | {name} | {kind} | {words} | {shown:.3f} | {took:.0f} |")
+    return rows
+
+
+def main(output: Path, what: str = "defects", runs: int = 1, *names: str) -> None:
+    """Makes the runs that are missing, then prints the table."""
+    made = {(line["case"], line["seed"]) for line in lines(output)}
+    for seed in range(runs if what != "table" else 0):
+        for name, case in LIBRARIES.items():
+            wanted = case.honest == (what == "honest") and (not names or any(map(name.startswith, names)))
+            if wanted and (name, seed) not in made and python_of(case).exists():
+                line = run(name, case, seed)
+                with output.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+                print(name, line["verdict"], line["headline"], f"{line['seconds']:.0f} s", sep=" | ", flush=True)
+    written = table(list(lines(output)))
+    print(*written, sep="\n")
+    if what == "table":
+        write(DATA / "library-bank.csv", list(table_rows(written, keys=3)))
+        note_origin(measured_here("library-bank.csv", "python -m benchmarks.bank.run_libraries FOUND.jsonl"))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:3], *map(int, sys.argv[3:4]), *sys.argv[4:])
