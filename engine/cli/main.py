@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from dpaudit.engine.reading.run_report import Report
 
 RunnerName: TypeAlias = Literal["ray", "in-process"]
+FORMS = ("frame", "arrow", "array", "records", "list")
 
 
 class _Verbs(click.Group):
@@ -157,6 +158,13 @@ def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **
 @main.command()
 @click.argument("mechanism")
 @click.option("--data", help="A data set's name, or {name: ..., fields}; left out: small data are made.")
+@click.option("--schema", help="Of a function's rows: a YAML file, or '{age: [0, 100], sex: [f, m]}'.")
+@click.option("--claim", help="Of a function: 1, '1, 1e-5', rho=0.5 (zCDP) or mu=1; left out: what its code states.")
+@click.option("--relation", type=click.Choice(["add-remove", "replace"]), help="Which tables are neighbours.")
+@click.option("--form", type=click.Choice(FORMS), help="How a function is given its rows.  [default: frame]")
+@click.option("--settings", default="", help="A function's arguments to try: 'bounds=(0,1);fit_intercept=true,false'.")
+@click.option("--python", default="", help="The Python that runs a function, where its library is installed.")
+@click.option("--memory-mb", type=click.IntRange(min=64), help="Memory that the other Python may have.")
 @click.option("--budget", help="Time or trainings: 90s, 10m, '1h, 500 trainings'.  [default: 10m]")
 @click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/check-<name>.")
 @click.option("--seed", default=0, show_default=True)
@@ -169,6 +177,13 @@ def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **
 def check(
     mechanism: str,
     data: str | None,
+    schema: str | None,
+    claim: str | None,
+    relation: str | None,
+    form: Any,
+    settings: str,
+    python: str,
+    memory_mb: int | None,
     budget: str | None,
     output: str | Path | None,
     seed: int,
@@ -180,19 +195,38 @@ def check(
 ) -> None:
     """Checks the claim of MECHANISM with every game that fits it, and ends in one verdict.
 
-    MECHANISM is one's own class, `package.module:Class`, a registered name, or `{name: ..., fields}`. The cheap games
-    come first. One that refutes the claim in a first pass, in which all share an error of 0.05, is repeated with
-    other seeds at --confidence; where that refutes it too, the rest is left out.
+    MECHANISM is one's own class, `package.module:Class`, a registered name, or `{name: ..., fields}`; with --schema any
+    function on rows, `package.module:function`, which is called as f(rows, rng, **settings). The cheap games come
+    first. One that refutes the claim in a first pass, in which all share an error of 0.05, is repeated with other seeds
+    at --confidence; where that refutes it too, the rest is left out.
     """
     from dpaudit.engine.run.checking import decided
     from dpaudit.engine.run.driver import audit, run_folder
     from dpaudit.engine.spec.audit_spec import RunOptions
     from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec
+    from dpaudit.engine.spec.function_check import function_on_rows, schema_in_words, settings_in_words
     from dpaudit.engine.spec.plain_yaml import yaml_value
 
-    request = CheckRequest(
-        yaml_value(mechanism), None if data is None else yaml_value(data), budget=BUDGET if budget is None else budget
-    )
+    subject: Any = None
+    rows: Any = None if data is None else yaml_value(data)
+    if schema is not None:
+        subject, made = function_on_rows(
+            mechanism,
+            schema_in_words(schema),
+            claim=claim,
+            relation=relation or "add-remove",
+            form=form or "frame",
+            settings=settings_in_words(settings),
+            python=python,
+            memory_mb=memory_mb,
+        )
+        rows = made if rows is None else rows
+    elif claim or relation or form or settings or python or memory_mb:
+        raise SpecError(
+            "--claim, --relation, --form, --settings, --python and --memory-mb are about functions on rows: give "
+            "--schema '{age: [0, 100]}' as well"
+        )
+    request = CheckRequest(subject or yaml_value(mechanism), rows, budget=BUDGET if budget is None else budget)
     run = None if runner is None else RunOptions(runner=runner)
     spec = check_spec(request, CheckOptions(seed=seed, confidence=confidence, until_decided=until_decided, run=run))
     assert spec.together is not None

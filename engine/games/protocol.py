@@ -258,6 +258,13 @@ class Setting:
     rows_per_unit: int  # score rows one unit should make at most: seconds of work, and memory where scores are kept
     reading: Reading  # how the scores will be read
     after: tuple[str, ...] = ()  # keys of units that must be finished before the mechanism is run
+    # what a game may choose by, and learn from, instead of `seed`: a confirmatory run, whose own seed is another one,
+    # has that of the first pass, and so pays for fresh trials alone. None: `seed`
+    first_seed: Seed | None = None
+
+    @property
+    def search_seed(self) -> Seed:
+        return self.first_seed or self.seed
 
     def given(self, part: str) -> Any:
         """What stands for a part of the data in the arguments of units; None when the part has no rows."""
@@ -305,6 +312,7 @@ class Played:
         None  # the unit that tells what releases reveal at other epsilons, where that is known exactly
     )
     choices: tuple[Unit, ...] = ()  # units whose notes say what was chosen on search data
+    where: Unit | None = None  # the unit that says where it leaks, run after a violation; no part of a verdict
     shadows: tuple[Unit, ...] = ()  # units that trained shadow models: no evidence comes from these trainings
     # what the mechanism promises of a trial, where that is not what it promises of the whole
     claim: Claim | None = None

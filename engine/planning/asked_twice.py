@@ -16,14 +16,15 @@ import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import from_outside
+from dpaudit.actors.audited.signals import from_outside, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import call_of, unit, value_of
 from dpaudit.errors import RunError, shortened
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.examples import Examples, Rows
 from dpaudit.mechanisms.protocols import LabelMechanism, SampledLearner, SummarisedLearner
+from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction
 
 FIRST = 8
 """Data sets that are given twice here, to see whether anything is equal at all."""
@@ -77,7 +78,7 @@ class Outputs:
 
 
 @unit
-def look_for_memory(mechanism: Any, as_given: bytes, target: Examples, compute: Compute, *, seed: Seed) -> Memory:
+def look_for_memory(mechanism: Any, as_given: bytes, target: Rows, compute: Compute, *, seed: Seed) -> Memory:
     """Gives data twice here; where any two releases are equal, others in a fresh process and then here.
 
     The fresh process comes first, with data that nobody has seen: what is kept here and goes there with the code cannot
@@ -112,7 +113,7 @@ def by_chance(four: NDArray[np.int64]) -> float:
     return float(binom.sf(np.count_nonzero(within[paired]) - 1, np.count_nonzero(paired), 1 / 3))
 
 
-def _afresh(as_given: bytes, target: Examples, seed: Seed) -> Outputs:
+def _afresh(as_given: bytes, target: Rows, seed: Seed) -> Outputs:
     """The same in a process that has made no call.
 
     Raises: RunError when it failed.
@@ -128,7 +129,7 @@ def _afresh(as_given: bytes, target: Examples, seed: Seed) -> Outputs:
 
 
 @unit
-def ask_twice(as_given: bytes, target: Examples, compute: Compute, *, seed: Seed) -> Outputs:
+def ask_twice(as_given: bytes, target: Rows, compute: Compute, *, seed: Seed) -> Outputs:
     """Two calls on each data set by a mechanism that was pickled before any call was made."""
     return _named(cloudpickle.loads(as_given), target, compute, range(FIRST, FIRST + DATA_SETS), seed)
 
@@ -141,21 +142,28 @@ def as_given(mechanism: Any) -> bytes:
         return b""
 
 
-def _named(mechanism: Any, target: Examples, compute: Compute, data_sets: Sequence[int], seed: Seed) -> Outputs:
+def _named(mechanism: Any, target: Rows, compute: Compute, data_sets: Sequence[int], seed: Seed) -> Outputs:
     call = _call(mechanism, compute)
     names = []
     for number in data_sets:
-        rng = np.random.default_rng([number, ROWS])  # the same data whoever asks
-        rows = rng.permutation(len(target))[: max(ROWS, len(target) // 2) + number]
-        data = target.take(rows).with_(labels=rng.permutation(target.labels[rows]))
+        data = _data_set(target, number)
         names.append([_name(call, data, seed.child(number, again)) for again in (0, 1)])
     return Outputs(np.array(names, np.int64))
 
 
-def _name(call: Callable[[Examples, Seed], Any], data: Examples, seed: Seed) -> int:
+def _data_set(target: Rows, number: int) -> Any:
+    """The same data whoever asks."""
+    rng = np.random.default_rng([number, ROWS])
+    if not isinstance(target, Examples):  # a few rows of a table, which may come several times
+        return target.take(rng.integers(0, len(target), ROWS + number))
+    rows = rng.permutation(len(target))[: max(ROWS, len(target) // 2) + number]
+    return target.take(rows).with_(labels=rng.permutation(target.labels[rows])).writable()
+
+
+def _name(call: Callable[[Any, Seed], Any], data: Any, seed: Seed) -> int:
     """A call that fails tells nothing: it is equal to no other one."""
     try:
-        given = np.ascontiguousarray(call(data.writable(), seed)).tobytes()
+        given = np.ascontiguousarray(call(data, seed)).tobytes()
     except BaseException as err:  # other people's code may raise anything
         if from_outside(err):
             raise
@@ -163,8 +171,10 @@ def _name(call: Callable[[Examples, Seed], Any], data: Examples, seed: Seed) -> 
     return int.from_bytes(hashlib.sha256(given).digest()[:8], "little", signed=True)
 
 
-def _call(mechanism: Any, compute: Compute) -> Callable[[Examples, Seed], Any]:
+def _call(mechanism: Any, compute: Compute) -> Callable[[Any, Seed], Any]:
     """What one call of a mechanism gives, by the face that games play; their rooms are loaded where they are played."""
+    if isinstance(mechanism, RowFunction):
+        return lambda data, seed: _outcome(mechanism, data, seed)
     if isinstance(mechanism, LabelMechanism):
         return lambda data, seed: _labels(mechanism, data, seed)
     from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor  # most audits have none
@@ -187,6 +197,15 @@ def _labels(mechanism: LabelMechanism, data: Examples, seed: Seed) -> NDArray[np
     if made.failure:
         raise RunError(made.failure)
     return np.append(made.symbols, made.form)
+
+
+def _outcome(mechanism: RowFunction, data: Any, seed: Seed) -> Any:
+    number = int(seed.rng().integers(0, 2**31))
+    settings = mechanism.alternatives()[0]
+    (one,) = mechanism.outcomes(data.cells, [number], settings, CallLimits(10.0, time_limit, from_outside))
+    if one.fault:
+        raise RunError(one.fault)
+    return np.frombuffer(one.ending.encode() + one.numbers.tobytes(), np.uint8)
 
 
 def _summary(mechanism: Any, data: Examples, seed: np.random.SeedSequence, compute: Compute) -> Any:

@@ -254,6 +254,7 @@ def _plan_audit(
         _rows_per_unit(spec),
         reading=audit.game.fits.reading(stops_early=audit.stop is not None),
         after=after,
+        first_seed=Seed(spec.seed),
     )
     work = Work()
     game: Played = audit.game.play(setting, work)

@@ -69,14 +69,23 @@ def follow_ups_told(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditRe
 
 
 def memory_told(plan: Plan, store: UnitStore, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
-    """The results, those that refute a claim by calls made again and again with what the look for memory found."""
+    """The results, those that refute a claim with what the looks for memory and for where it leaks found."""
     looks = {entry.audit.name: entry.memory for entry in plan.audits if entry.memory is not None}
+    wheres = {entry.audit.name: entry.game.where for entry in plan.audits if entry.game.where is not None}
     return tuple(
-        replace(result, memory=_memory(looks[result.name], store))
-        if result.verdict is Verdict.VIOLATION and result.name in looks
+        replace(
+            result,
+            memory=_memory(looks[result.name], store) if result.name in looks else None,
+            where=_where(wheres[result.name], store) if result.name in wheres else (),
+        )
+        if result.verdict is Verdict.VIOLATION
         else result
         for result in results
     )
+
+
+def _where(look: Unit, store: UnitStore) -> tuple[str, ...]:
+    return tuple(value_of(look, store.read(look.key)).lines) if store.finished([look.key]) else ()
 
 
 def _memory(look: Unit, store: UnitStore) -> Memory:

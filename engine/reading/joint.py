@@ -154,6 +154,7 @@ class JointVerdict:
             self.how_sure,
             next((test.odd_noise for test in self.tests if test.odd_noise), ""),
             *self.detectable,
+            "" if self.deciding is None else self.deciding.located,
         ]
         return f"\n{'':{INDENT}}".join(printable(line) for line in [*lines, *(self.lines if verbose else ())] if line)
 

@@ -80,6 +80,7 @@ class AuditResult:
         audited: The mechanism itself.
         memory: Of one that refutes the claim by calls made again and again: what was found by giving the same data
             twice; None where that was not asked for.
+        where: Of one that refutes the claim: where it seems to leak, in sentences, for whoever mends it.
         at_first_confidence: Where a confirmatory run does not refute the claim, what its evidence shows at the
             confidence of the first pass: of the confirmatory run itself, and of the test that it repeats.
     """
@@ -115,6 +116,7 @@ class AuditResult:
     evidence: str = ""
     audited: Any = None
     memory: Memory | None = None
+    where: tuple[str, ...] = ()
     at_first_confidence: Finding | None = None
 
     @property
@@ -257,7 +259,7 @@ class AuditResult:
         """Sentences that must not be overlooked."""
         lines = [_CAUTIONS.get(self.finding.validity, "") if self.finding else "", self.compared.note]
         lines += [CONTROL_LOST if self.control_lost else "", self.open_question, self._not_confirmed, self.same_again]
-        lines.append(self.odd_noise)
+        lines += [self.odd_noise, self.located]
         lines.append(self.seen if self.verdict is Verdict.INCONCLUSIVE else "")
         return tuple(line for line in lines if line)
 
@@ -381,8 +383,21 @@ class AuditResult:
             verbose: Whether all else that is known of the audit follows: method, counts, choices, controls, utility.
         """
         first = f"{self.verdict:<{INDENT}}{self.name}: {self.headline}"
-        lines = [first, self.part, self._how_sure, self.odd_noise, self.seen, *(self._details if verbose else ())]
+        lines = [
+            first,
+            self.part,
+            self._how_sure,
+            self.odd_noise,
+            self.seen,
+            self.located,
+            *(self._details if verbose else ()),
+        ]
         return f"\n{'':{INDENT}}".join(printable(line) for line in lines if line)
+
+    @property
+    def located(self) -> str:
+        """Where it seems to leak, found by replays after the verdict; "" where nothing is known."""
+        return f"where: {' '.join(self.where)}" if self.where and self.verdict is Verdict.VIOLATION else ""
 
     @property
     def _how_sure(self) -> str:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from dpaudit.actors.events import Listener
-from dpaudit.claims import Claim
+from dpaudit.claims import Claim, Relation
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.run.driver import audit, run_folder
 from dpaudit.engine.spec.audit_spec import AuditSpec, RunOptions
 from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec, once_more
+from dpaudit.engine.spec.function_check import function_on_rows
+from dpaudit.mechanisms.adapters.own_function import Form
 
 
 def check(
     mechanism: Any,
     data: Any = None,
     *,
-    claim: Claim | Literal["accountant"] | None = None,
+    claim: Claim | Literal["accountant"] | float | tuple[float, float] | str | None = None,
+    schema: Mapping[str, Any] | None = None,
+    relation: Relation | str = Relation.ADD_REMOVE,
+    form: Form = "frame",
+    settings: Mapping[str, Any] | None = None,
+    python: str = "",
+    memory_mb: int | None = None,
     split: Partition | None = None,
     budget: str = BUDGET,
     confidence: float = CheckOptions.confidence,
@@ -32,17 +40,25 @@ def check(
     listeners: Sequence[Listener] = (),
     quiet: bool = False,
 ) -> Report:
-    """Checks a mechanism's claim with every game that fits it, the cheap ones first, and ends in one verdict.
+    """Checks a mechanism's claim, or that of any function on rows, with every game that fits it: one verdict.
 
     In a first pass the games share an error of 0.05. One that refutes the claim is repeated, with other seeds and
     at the verdict's confidence; where that refutes it too, the verdict, `report.joint`, is VIOLATION, and the rest is
     left out.
 
     Args:
-        mechanism: A registered name, `{"name": ..., fields}`, "package.module:Class", or an object.
+        mechanism: A registered name, `{"name": ..., fields}`, "package.module:Class", or an object. With `schema`, any
+            function `f(rows, rng, **settings)`, or where it is, "package.module:function": see `OwnFunction`.
         data: As in an `Audit`; left out: small data are made.
         claim: Overrides what the mechanism states of itself; "accountant": what Opacus's says of one training on as
-            many rows as those of the check have.
+            many rows as those of the check have. Of a function: a `Claim`, epsilon, (epsilon, delta), "rho=0.5" (zCDP)
+            or "mu=1" (Gaussian DP); left out: what its code states (`stated_claim`).
+        schema: Of the rows of a function: `{"age": (0, 100), "sex": ["f", "m"]}`.
+        relation: Which tables are neighbours, for a function: "add-remove" or "replace".
+        form: How a function is given its rows: "frame", "arrow", "array", "records" or "list".
+        settings: Keyword arguments of a function, each a value or the list of values that may be tried.
+        python: The Python that runs a function, another one than this, say, where a library is installed.
+        memory_mb: Memory, in megabytes, that the other Python may have.
         split: Which share of the data plays which part.
         budget: After how much time, or for how many trainings, nothing is begun any more: "10m", "90s",
             "1h, 500 trainings".
@@ -58,7 +74,19 @@ def check(
     Returns: The report, with the result of each game that was played.
     Raises: SpecError when no game fits; DataError for bad data; RunError when the run cannot go on.
     """
-    request = CheckRequest(mechanism, data, claim, split, budget)
+    if schema is not None:
+        mechanism, made = function_on_rows(
+            mechanism,
+            schema,
+            claim=claim,
+            relation=relation,
+            form=form,
+            settings=settings,
+            python=python,
+            memory_mb=memory_mb,
+        )
+        data, claim = made if data is None else data, None
+    request = CheckRequest(mechanism, data, claim, split, budget)  # type: ignore[arg-type]
     spec = check_spec(request, CheckOptions(name, seed, confidence, until_decided, run))
     folder = run_folder(spec) if output is None else output
     report = audit(spec, output=folder, listeners=listeners, quiet=quiet)

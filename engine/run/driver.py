@@ -311,8 +311,9 @@ def run_missing(
     with backend_for(plan, Counter(unit.resources for unit in missing), events, scratch) as backend:
         repeats = plan.spec.run.repeats
         outcome = run_units(plan.units, backend, store, events, spare=policy.spared, repeats=repeats, hold=policy.held)
-        if looks := policy.looks_for_memory(outcome.finished, outcome.failed.keys()):
-            run_units(looks, backend, store, events)
+        if looks := policy.after_violations(outcome.finished, outcome.failed.keys()):
+            needs = {need for look in looks for need in look.needs}  # finished: what they gave is read, not made
+            run_units([*(unit for unit in plan.units if unit.key in needs), *looks], backend, store, events)
         return outcome
 
 

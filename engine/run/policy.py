@@ -112,14 +112,18 @@ class Policy:
         stages = tuple(self._stage(pair, finished, failed) for pair in self.pairs)
         return self._once("held", stages, lambda: self._keys_waiting(stages))
 
-    def looks_for_memory(self, finished: Set[str], failed: Set[str]) -> tuple[Unit, ...]:
-        """What is run before a violation is said of calls made again and again: in a check, of what is confirmed."""
-        looks = {}
+    def after_violations(self, finished: Set[str], failed: Set[str]) -> tuple[Unit, ...]:
+        """What is run where a violation is found: in a check, of what is confirmed.
+
+        The look for memory, before that is said of calls made again and again; and that for where it leaks.
+        """
+        looks: dict[str, Unit] = {}
         for entry in self._plan.audits:
-            if entry.memory is not None and (entry.confirms or not self._one_claim):
+            asked = [unit for unit in (entry.memory, entry.game.where) if unit is not None]
+            if asked and (entry.confirms or not self._one_claim):
                 found = self._result(entry, finished, failed)
                 if found is not None and found.verdict is Verdict.VIOLATION:
-                    looks[entry.memory.key] = entry.memory
+                    looks |= {unit.key: unit for unit in asked}
         return tuple(looks.values())
 
     def results(self, outcome: RunOutcome, folder: Path) -> tuple[AuditResult, ...]:

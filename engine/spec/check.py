@@ -6,12 +6,12 @@ import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.games.protocol import CheckTest, Fits
 from dpaudit.engine.spec.audit_spec import ACCOUNTANT, Audit, AuditSpec, RunOptions, require_accountant
 from dpaudit.engine.spec.build import build
@@ -21,6 +21,7 @@ from dpaudit.given import check_fields
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
 from dpaudit.mechanisms.protocols import BagMechanism, Claiming, LabelMechanism, StackLearner
+from dpaudit.mechanisms.queries.row_function import RowFunction, TableRows
 from dpaudit.registry import catalogue, load
 
 BUDGET = "10m"
@@ -132,6 +133,13 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     if not isinstance(claim, Claim):
         raise SpecError(f"check.mechanism.claim() must give a dpaudit.Claim, got {claim!r}")
     chosen, left_out = choices(mechanism, claim)
+    data = request.data if request.data is not None else made_data(mechanism, claim)
+    if isinstance(mechanism, RowFunction) and chosen:
+        from dpaudit.engine.spec.function_check import sized  # calls are timed
+
+        rows = loaded_rows(build("data", data, location="check.data"), options.seed)
+        tests = sized([one.test for one in chosen], mechanism, cast(TableRows, rows), claim.relation)
+        chosen, left_out = [replace(one, test=test) for one, test in zip(chosen, tests, strict=True)], []
     budget = Budget.parse(request.budget)
     affordable, dear = affordable_looks(chosen, budget.trainings)
     if not affordable:
@@ -139,10 +147,13 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
             f"no game fits {type(mechanism).__name__} with a claim about {claim.relation} neighbours: "
             f"{'; '.join((*left_out, *dear))}"
         )
-    data = request.data if request.data is not None else made_data(mechanism, claim)
     audits = tuple(_audit(one, mechanism, data, request) for one in affordable)
     trains = any(one.trainings for one in affordable)
-    words = [f"{one.choice.name}: finds {one.choice.test.finds}{_cost(one.trainings)}" for one in affordable]
+    called = isinstance(mechanism, RowFunction)
+    words = [
+        f"{one.choice.name}: finds {one.choice.test.finds}{_cost(one.trainings, 'call' if called else 'training')}"
+        for one in affordable
+    ]
     again = {one.choice.name: one.again for one in affordable if one.again}
     return AuditSpec(
         audits,
@@ -154,6 +165,8 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     )
 
 
+ALL, MOST = Partition(target=1.0, reference=0.0, test=0.0), Partition(target=0.7, reference=0.2, test=0.1)
+"""How data are divided, if nothing else is said."""
 MORE = 4
 """By how much the trials of a test grow that is still undecided."""
 
@@ -268,7 +281,7 @@ def _audit(one: Affordable, mechanism: Any, data: Any, request: CheckRequest) ->
         game={"name": one.choice.game, **test.game, **scaled},
         attack=test.attack or None,
         estimator=test.estimator or None,
-        split=request.split or Partition(target=0.7, reference=0.2, test=0.1),
+        split=request.split or (ALL if one.choice.test.face.protocol is RowFunction else MOST),
         claim=request.claim,
         confirm=test.confirm,
         stop=test.stop,
@@ -276,8 +289,8 @@ def _audit(one: Affordable, mechanism: Any, data: Any, request: CheckRequest) ->
     )
 
 
-def _cost(trainings: int) -> str:
-    return f" ({trainings:,} training{'s' if trainings != 1 else ''} at most)" if trainings else ""
+def _cost(count: int, of: str) -> str:
+    return f" ({count:,} {of}{'s' if count != 1 else ''} at most)" if count else ""
 
 
 def _called(mechanism: Any) -> str:

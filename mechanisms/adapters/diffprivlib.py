@@ -6,26 +6,26 @@ A spec must not be able to start a program, so the environment variable DPAUDIT_
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+import pyarrow as pa
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError, require, shortened
-from dpaudit.mechanisms.adapters.other_python import diffprivlib_trainings
+from dpaudit.mechanisms.adapters.other_python import diffprivlib_trainings, worker
+from dpaudit.mechanisms.adapters.other_python.calls import OtherPython
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
+from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_finite_epsilon, require_positive
 from dpaudit.mechanisms.training.recipe import one_of
 from dpaudit.registry import register
@@ -95,39 +95,43 @@ class Diffprivlib(NoiseByEpsilon):
         """
         by_length = self.learner == "logistic-regression"
         shift, stretch = (0.0, self.norm) if by_length else (self.lower, self.upper - self.lower)
-        arrays = {
-            "X": flat_features(train.features) * stretch + shift,
-            "y": train.labels,
-            "points": points.astype(np.float64) * stretch + shift,
-            "seeds": seed.generate_state(count).astype(np.int64) >> 1,
-        }
+        rows = np.column_stack([flat_features(train.features) * stretch + shift, train.labels])
         names = ("learner", "epsilon", "lower", "upper", "norm", "expose_counts")
         asked = {name: getattr(self, name) for name in names}
-        asked |= {"settings": dict(self.settings), "classes": train.classes}
-        vectors, errors = _answered(asked, arrays, self.version)
-        if all(errors):
-            raise TrainingError(f"diffprivlib's {self.learner} failed every time; the first: {errors[0]}")
-        return vectors
+        settings = {
+            "asked": asked | {"settings": dict(self.settings), "classes": train.classes},
+            "points": (points.astype(np.float64) * stretch + shift).tobytes().hex(),
+            "version": self.version,
+        }
+        seeds = seed.generate_state(count).astype(np.int64) >> 1
+        outcomes = _outcomes(pa.table({str(place): column for place, column in enumerate(rows.T)}), seeds, settings)
+        if all(one.fault for one in outcomes):
+            raise TrainingError(f"diffprivlib's {self.learner} failed every time; the first: {outcomes[0].fault}")
+        return _vectors(outcomes)
 
 
-def _answered(asked: Mapping[str, Any], arrays: Any, version: str) -> tuple[NDArray[np.float64], list[str]]:
-    python = os.environ.get(PYTHON) or sys.executable
-    with tempfile.TemporaryDirectory(prefix="dpaudit-") as name:
-        folder = Path(name)
-        (folder / "request.json").write_text(json.dumps(asked))
-        np.savez(folder / "request.npz", **arrays)
-        command = [python, diffprivlib_trainings.__file__, name]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        except OSError as err:
-            raise InputError(f"{PYTHON} must name a Python that has diffprivlib, got {python!r}: {err}") from err
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise InputError(
-                f"diffprivlib did not run in {python}: {shortened(last)}; `make diffprivlib` installs it beside "
-                f"dpaudit, and {PYTHON} names its Python"
-            )
-        answer = json.loads((folder / "answer.json").read_text())
-        require(answer["version"] == version, f"diffprivlib must be {version}", installed=answer["version"])
-        with np.load(folder / "answer.npz", allow_pickle=False) as found:
-            return found["vectors"], answer["errors"]
+def _outcomes(table: pa.Table, seeds: NDArray[np.int64], settings: Mapping[str, Any]) -> list[CallOutcome]:
+    """All trainings, one call each.
+
+    Raises: InputError when there is no such Python, or no such library in it.
+    """
+    python, file = os.environ.get(PYTHON) or sys.executable, Path(diffprivlib_trainings.__file__)
+    there = OtherPython(python, f"{file.stem}:train", form="array", settings=settings, path=[str(file.parent)])
+    do = f"`make diffprivlib` installs it beside dpaudit, and {PYTHON} names its Python"
+    try:
+        with there as library:
+            outcomes = library.call(table, seeds.tolist())
+    except InputError as err:
+        raise InputError(f"{PYTHON} must name a Python that has diffprivlib: {err}; {do}") from err
+    unusable = [one.fault for one in outcomes if one.ending.startswith("raises Unusable")]
+    if unusable:
+        raise InputError(f"diffprivlib did not run in {python}: {shortened(unusable[0])}; {do}")
+    return outcomes
+
+
+def _vectors(outcomes: Sequence[CallOutcome]) -> NDArray[np.float64]:
+    """A row for each training, of its bits; NaN where it failed, or left less than others."""
+    released = [np.empty(0) if one.fault else one.numbers.astype(np.int32).view(np.float64) for one in outcomes]
+    width, most = max(map(len, released)), worker.MAX_NUMBERS // 2 - 1
+    require(width <= most, f"what a training releases must be at most {most} numbers", released=width)
+    return np.array([vector if len(vector) == width else np.full(width, np.nan) for vector in released])

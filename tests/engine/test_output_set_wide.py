@@ -12,13 +12,14 @@ from scipy import special
 from benchmarks.wide_vectors import banknotes, patients
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import PureDP, Relation
-from dpaudit.engine.games.neighbours.game import choose_worlds, told
+from dpaudit.engine.games.neighbours.game import choose_worlds
 from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
 from dpaudit.engine.games.neighbours.stated_law import stated_odds
 from dpaudit.engine.games.neighbours.summaries import Samples, Trainings, sampled
+from dpaudit.engine.games.neighbours.world_scores import told
 from dpaudit.errors import InputError
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute

@@ -14,12 +14,13 @@ from benchmarks.bank.numbers import BANK, REPLACE
 from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audit, from_callable, from_summary
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers, how_far_apart, limited, told
+from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
 from dpaudit.engine.games.neighbours.summaries import Samples, Trainings, sampled
+from dpaudit.engine.games.neighbours.world_scores import how_far_apart, limited, told
 from dpaudit.engine.spec.check import CheckRequest, check_spec
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute

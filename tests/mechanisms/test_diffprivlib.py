@@ -50,6 +50,16 @@ def test_a_training_that_the_library_refuses_is_no_number() -> None:
         bad.sample_summaries(DATA, POINTS, 2, seed=SeedSequence(1), compute=CPU)
 
 
+@needs_library
+def test_another_version_and_settings_that_cannot_be_sent_are_refused() -> None:
+    with pytest.raises(InputError, match=r"Unusable: diffprivlib must be 0\.0, got 0\.6\.6; `make diffprivlib`"):
+        Diffprivlib("pca", 1.0, version="0.0").sample_summaries(DATA, POINTS, 1, seed=SeedSequence(1), compute=CPU)
+    with pytest.raises(InputError, match="settings must be numbers, words"):
+        Diffprivlib("pca", 1.0, settings={"x": object()}).sample_summaries(
+            DATA, POINTS, 1, seed=SeedSequence(1), compute=CPU
+        )
+
+
 def test_another_python_is_asked_for_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PYTHON, "/nowhere/python")
     with pytest.raises(InputError, match="must name a Python that has diffprivlib"):

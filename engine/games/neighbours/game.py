@@ -8,16 +8,14 @@ Source: Lu et al. (2022), "A General Framework for Auditing Differentially Priva
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from scipy import stats
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.seed import Seed
@@ -36,22 +34,17 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
 from dpaudit.engine.games.neighbours.stated_law import StatedOdds, is_planted, plant_noise, stated_odds
 from dpaudit.engine.games.neighbours.summaries import Samples, Trainings, sample_summaries, sampled
+from dpaudit.engine.games.neighbours.world_scores import SummaryGame, how_far_apart, limited, what_it_shows
 from dpaudit.engine.games.protocol import (
     LEARNERS,
-    NOISELESS_TRIALS,
     Capability,
     CheckTest,
     Fits,
     Played,
-    Reading,
     Setting,
-    require_units,
 )
-from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading, log_odds_of_endings, scored_trials
 from dpaudit.errors import InputError, RunError, SpecError, require, shortened
 from dpaudit.estimators.bound import format_lower
-from dpaudit.estimators.scores import Scores
-from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.adapters.own_training import OwnTraining
 from dpaudit.mechanisms.adapters.scikit_learn import SklearnClassifier
 from dpaudit.mechanisms.compute import Compute, TrainingError
@@ -70,10 +63,6 @@ MIN_TRIED = 16
 """Trainings on each candidate of a search, one half on D and the other with the same seeds on D'."""
 KEPT = (6, 2)
 """Candidates that are left after the first and the second round of a search."""
-FARTHEST = 50.0
-"""Spreads between two trainings that are no longer counted."""
-JUDGED_APART = 10_000
-"""Search trainings from which on the candidates of an attack are judged by units of their own: 0.3 s and more."""
 TRAININGS_OF_TEST = 6_000
 """Trainings of a check, search and fresh together: those of other people's libraries take some milliseconds each."""
 
@@ -121,7 +110,7 @@ CHECK_TESTS = tuple(
 
 @register("game", "neighbours", source="Lu et al. (2022), Algorithm 1; fair coins for the fresh samples are ours")
 @dataclass(frozen=True)
-class Neighbours(TrialGame):
+class Neighbours(SummaryGame):
     """Two neighbouring data sets, chosen beforehand: on which of them was a learner trained, whose summary is shown?
 
     Plays every learner: one drawn in bulk, one that is summed up as a vector, and any other by what its models answer.
@@ -151,9 +140,10 @@ class Neighbours(TrialGame):
         check_tests=CHECK_TESTS,
     )
 
+    samples: ClassVar[Any] = staticmethod(sample_summaries)
+
     trials: int = 20_000
     stack: int = 2_500
-    search: int = 20_000
     poisoning: Poisoning | PoisoningSearch = field(default=Automatic(), metadata={"kind": "poisoning"})
     copies: int = 1
     scale: Scale = "box"
@@ -161,10 +151,7 @@ class Neighbours(TrialGame):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(4 <= self.search <= MAX_TRIALS, f"search must be in 4 .. {MAX_TRIALS:,}", search=self.search)
         require(self.copies in COPIES, "copies must be 1, 2, 4 or 8", copies=self.copies)
-        limit = self.training_limit_s
-        require(limit is None or limit > 0, "training_limit_s must be > 0", training_limit_s=limit)
         # The poisoning decides how the data sets differ, and so what a claim says of them.
         own = replace(type(self).fits, relation=self.poisoning.relation or Relation.LABEL, records=self.copies)
         if self.copies > 1:
@@ -173,6 +160,10 @@ class Neighbours(TrialGame):
             )
         object.__setattr__(self, "fits", own)
 
+    @property
+    def limit_s(self) -> float | None:
+        return self.training_limit_s
+
     def for_claim(self, claim: Claim) -> Neighbours:
         """With data sets that differ as the claim says, where a search leaves that open."""
         search = self.poisoning
@@ -180,7 +171,8 @@ class Neighbours(TrialGame):
 
     def play(self, setting: Setting, work: Work) -> Played:
         worlds, left = self._worlds(setting, work)
-        fresh, scores = self._units(setting, work, worlds, left)
+        fresh, scores = self.fresh_and_scores(setting, work, worlds, left)
+        shown = self.without_noise(setting, work, worlds, left)
         planted = None
         if is_planted(setting.mechanism, setting.attack):
             planted = work.add(
@@ -191,10 +183,6 @@ class Neighbours(TrialGame):
                 label="noise that is too small on purpose",
                 resources=setting.resources.on_cpus,
             )
-        shown: tuple[Unit, ...] = ()
-        if setting.noiseless is not None:
-            few = replace(self, trials=min(self.trials, NOISELESS_TRIALS))
-            shown = few._units(setting.noiseless, work, worlds, min(left, NOISELESS_TRIALS), " without noise")[1]
         return Played(
             scores,
             trainings=fresh,
@@ -204,30 +192,6 @@ class Neighbours(TrialGame):
             choices=(worlds,) if isinstance(self.poisoning, PoisoningSearch) else (),
             reference=self.reference(),
         )
-
-    def _units(
-        self, setting: Setting, work: Work, worlds: Unit, left: int, how: str = ""
-    ) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
-        """The units of the fresh trainings, and those of their scores by what the other trainings teach."""
-        search = self._samples(setting, work, sample_summaries, worlds, f"search{how}", left)
-        judged = self._judged(setting, work, worlds, search, left)
-        fresh = self._samples(setting, work, sample_summaries, worlds, f"fresh{how}", self.trials)
-        alone = setting.reading is Reading.IN_ORDER
-        scores = tuple(
-            work.add(
-                score_summaries,
-                setting.attack,
-                setting.mechanism,
-                worlds,
-                search,
-                trials,
-                judged,
-                label=f"scores of {trials[0].label if alone else f'{self.trials} fresh{how} samples'}",
-                resources=setting.resources.on_cpus,
-            )
-            for trials in grouped_for_reading(fresh, setting)
-        )
-        return fresh, scores
 
     def _worlds(self, setting: Setting, work: Work) -> tuple[Unit, int]:
         """The two data sets, and how many search trainings finding them leaves."""
@@ -270,7 +234,7 @@ class Neighbours(TrialGame):
                     resources=setting.resources.on_cpus,
                 )
             tried = tuple(
-                self._samples(
+                self.sampled_in_parts(
                     setting, work, try_summaries, offers, f"tried {number + 1}.{place + 1}", count, place=place
                 )
                 for place in range(kept)
@@ -293,52 +257,6 @@ class Neighbours(TrialGame):
             seed=setting.seed.child("worlds"),
             label=label,
             **setting.running,
-        )
-
-    def _samples(
-        self,
-        setting: Setting,
-        work: Work,
-        function: Callable[..., Any],
-        worlds: Any,
-        part: str,
-        trials: int,
-        **more: int,
-    ) -> tuple[Unit, ...]:
-        require_units(-(-trials // self.stack))
-        return work.split(
-            function,
-            trials,
-            self.stack,
-            setting.mechanism,
-            worlds,
-            self.training_limit_s,
-            seed=setting.seed.child(part),
-            label=f"{part} samples",
-            **more,
-            **setting.running,
-        )
-
-    def _judged(
-        self, setting: Setting, work: Work, worlds: Unit, search: tuple[Unit, ...], samples: int
-    ) -> tuple[Unit, ...]:
-        """The units that judge the candidates of an attack, each its own; none where one unit is as quick."""
-        if not isinstance(setting.attack, ManyCandidates) or samples < JUDGED_APART:
-            return ()
-        candidates = setting.attack.candidates()
-        if len(candidates) == 1:
-            return ()
-        return tuple(
-            work.add(
-                judge_candidate,
-                candidate,
-                setting.mechanism,
-                worlds,
-                search,
-                label=f"worth of candidate {number + 1}/{len(candidates)}",
-                resources=setting.resources.on_cpus,
-            )
-            for number, candidate in enumerate(candidates)
         )
 
 
@@ -394,79 +312,6 @@ def _columns(data: Examples) -> list[NDArray[np.float64]]:
         places = np.array([code.get(word, len(common)) for word in words])
         found += [(places == place).astype(np.float64) for place in range(places.max() + 1)]
     return found
-
-
-@runtime_checkable
-class ManyCandidates(Protocol):
-    """An attack that is one of several, each judged by the search samples alone."""
-
-    def candidates(self) -> Sequence[Any]:
-        """Each by itself."""
-        ...
-
-    def best(self, worth: Sequence[float]) -> Any:
-        """The candidate that is worth most."""
-        ...
-
-
-@dataclass(frozen=True)
-class Worth:
-    """What a candidate is worth, as the attack measures it."""
-
-    worth: float
-
-
-@unit
-def judge_candidate(
-    candidate: Any, mechanism: Any, worlds: Worlds, search: tuple[Samples, ...], compute: Compute
-) -> Worth:
-    """What one candidate of a `ManyCandidates` is worth on the search samples."""
-    known = numbers_to_learn_from(Samples.joined(search))
-    if known is None:
-        return Worth(-math.inf)
-    summaries, truth = known.summaries(), known.truth
-    stated = stated_odds(mechanism, worlds, compute)
-    return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0], stated)))
-
-
-@unit
-def score_summaries(
-    attack: Any,
-    mechanism: Any,
-    worlds: Worlds,
-    search: tuple[Samples, ...],
-    fresh: tuple[Samples, ...],
-    judged: tuple[Worth, ...],
-    compute: Compute,
-) -> Outcome[Iterator[Scores]]:
-    """The attack learns on the search samples and scores the fresh ones: one replay."""
-    searched, trials = Samples.joined(search), Samples.joined(fresh)
-    chosen = attack.best([each.worth for each in judged]) if judged else attack
-    scores = told(chosen, searched, trials, stated_odds(mechanism, worlds, compute))
-    usual = searched.usual_ending
-    odd = (
-        f"{name}: it ended in {ending}, most in {usual}"
-        for name, ending, width in zip(trials.name.tolist(), trials.ending.tolist(), trials.width.tolist(), strict=True)
-        if ending != usual and ending == f"{width} numbers"
-    )
-    return Outcome(iter((scores,)), failures=tuple(odd))
-
-
-def told(attack: Any, known: Samples, asked: Samples, stated: StatedOdds | None = None) -> Scores:
-    """Scores of trainings that ended as most did by the attack, of all others by how they ended."""
-    numbers = numbers_to_learn_from(known)
-    odds = log_odds_of_endings(asked.ending, known.ending, known.truth)
-    alike = np.zeros(len(asked.truth), np.bool_) if numbers is None else asked.ending == known.usual_ending
-    view = None
-    if numbers is not None:
-        view = SummaryView(numbers.summaries(), numbers.truth, asked.where(alike).summaries(), stated)
-    return scored_trials(attack, view, number=asked.number, truth=asked.truth, failed=~alike, of_failed=odds)
-
-
-def numbers_to_learn_from(known: Samples) -> Samples | None:
-    """The trainings that ended as most did; None where that tells their world, or they left no numbers."""
-    usual = known.where(known.ending == known.usual_ending)
-    return usual if len(usual.numbers) and len(np.unique(usual.truth)) == 2 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -610,69 +455,3 @@ def _tried(offers: Sequence[Offer], tried: tuple[tuple[Tried, ...], ...]) -> tup
 def _stated_of(mechanism: Any, offer: Offer, compute: Compute) -> StatedOdds | None:
     assert offer.worlds is not None
     return stated_odds(mechanism, offer.worlds, compute)
-
-
-def what_it_shows(attack: Any, trainings: Samples, stated: StatedOdds | None = None) -> tuple[float, float]:
-    """The bound of every second pair of trainings, learned from the others, and their share of right guesses."""
-    judged = np.arange(len(trainings.truth)) // 2 % 2 == 1
-    if min(len(np.unique(trainings.truth[part])) for part in (judged, ~judged)) < 2:
-        return 0.0, 0.5
-    scores = told(attack, trainings.where(~judged), trainings.where(judged), stated)
-    estimator = FairCoins()
-    return estimator.bound([estimator.tally(scores)]).lower, float(((scores.score > 0) == scores.truth).mean())
-
-
-def how_far_apart(trainings: Samples) -> tuple[float, float]:
-    """How far apart trainings of one seed on D and D' are, and how well one number tells D from D', in [0, 1].
-
-    The distance is that of each number over its spread, summed up, or that along the directions in which they vary
-    together, whichever is larger; code that draws its noise from the seed shows it without that noise. Pairs that end
-    differently are as far apart as can be.
-    """
-    zero, one = trainings.where(~trainings.truth), trainings.where(trainings.truth)
-    usual = trainings.usual_ending
-    both = (zero.ending == usual) & (one.ending == usual)
-    unlike = float((zero.ending != one.ending).mean())
-    first, second = (side.where(both).summaries() for side in (zero, one))
-    if both.sum() < 2 or not first.shape[1]:
-        return FARTHEST * unlike, unlike
-    apart = _over(np.median(np.abs(second - first), 0), (_spread(first) + _spread(second)) / 2).sum()
-    if first.shape[1] <= len(first):
-        noise = np.concatenate([side - np.median(side, 0) for side in (first, second)])
-        _, sizes, directions = np.linalg.svd(noise, full_matrices=False)
-        sizes = np.where(sizes > 1e-6 * sizes[0], sizes, 0.0) / np.sqrt(len(noise))
-        along = np.abs(directions @ np.median(second - first, 0))
-        apart = max(apart, np.linalg.norm(_over(np.where(along > 1e-9 * np.abs(first).max(), along, 0.0), sizes)))
-    ranks = stats.rankdata(np.concatenate([first, second]), axis=0)[len(first) :].mean(0) - (len(first) + 0.5)
-    return float(apart) + FARTHEST * unlike, max(unlike, float(np.abs(ranks).max() * 2 / len(first)))
-
-
-def _over(moved: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A distance in units of the spread, up to `FARTHEST`; 0 where nothing has moved."""
-    units = np.divide(moved, spread, out=np.full_like(moved, FARTHEST), where=spread > 0)
-    return np.where(moved > 0, np.minimum(units, FARTHEST), 0.0)
-
-
-def limited(near: Samples, far: Samples) -> bool:
-    """Whether code runs on records beyond the box, and shows the same of farther ones, up to its noise.
-
-    Code that trusts its caller to keep to the range may break any promise outside it; code that limits what it is given
-    has promised something of every record.
-    """
-    if (near.ending != far.ending).any() or (near.ending[near.truth] != near.ending[~near.truth]).any():
-        return False
-    if near.usual_ending not in {f"{width} numbers" for width in near.width}:
-        return False
-    for world in (False, True):
-        of_world = (near.ending == near.usual_ending) & (near.truth == world)
-        one, other = (side.where(of_world).summaries() for side in (near, far))
-        if not np.allclose(one, other, rtol=1e-3, atol=1e-9):
-            moved, spread = np.abs(np.median(other, 0) - np.median(one, 0)), _spread(one)
-            if (moved > 2 * spread).any() or (_spread(other) > 4 * spread).any():
-                return False
-    return True
-
-
-def _spread(summaries: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The median distance from the median, of each number."""
-    return np.asarray(np.median(np.abs(summaries - np.median(summaries, 0)), 0))

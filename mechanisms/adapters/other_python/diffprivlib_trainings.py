@@ -1,54 +1,48 @@
-"""Trains estimators of diffprivlib, as they are, and writes what they release; run by a Python that has diffprivlib.
+"""Trains estimators of diffprivlib, as they are, and gives what they release; called in a Python that has diffprivlib.
 
-    python diffprivlib_trainings.py FOLDER
-
-FOLDER holds `request.json` and `request.npz`; `answer.npz` and `answer.json` are written beside them. This file imports
-nothing of dpaudit, so that the other Python needs diffprivlib alone. NumPy files are read without pickles.
+This file imports nothing of dpaudit, so that the other Python needs diffprivlib alone.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 
-def main(folder: Path) -> None:
-    """All trainings of a request, one row each; a training that raises leaves NaN and a line of words."""
-    import diffprivlib
-    from diffprivlib import models
+class Unusable(Exception):
+    """The library is not there, or not the one that was asked for."""
 
-    asked = json.loads((folder / "request.json").read_text())
-    with np.load(folder / "request.npz", allow_pickle=False) as arrays:
-        X, y, points, seeds = (arrays[name] for name in ("X", "y", "points", "seeds"))
+
+def train(rows: Any, rng: Any, *, asked: dict[str, Any], points: str, version: str) -> Any:
+    """One training, whose seed is that of `rng`.
+
+    Args:
+        rows: Features, and behind them the label, shape (n, d + 1).
+        asked: The fields of the mechanism, and how many `classes` there are.
+        points: Where trees are asked, shape (m, d): the bytes of float64, as words.
+        version: Of the library.
+    Returns: What it released, shape (k,), as the bits of float64: int32, shape (2 k,). No number is lost, no NaN.
+    Raises: Unusable, and what the library raises.
+    """
+    try:
+        import diffprivlib
+        from diffprivlib import models
+    except ImportError as err:
+        raise Unusable(f"{type(err).__name__}: {err}") from err
+    if diffprivlib.__version__ != version:
+        raise Unusable(f"diffprivlib must be {version}, got {diffprivlib.__version__}")
     # Warnings are about bounds and classes that were left to the data: here they never are.
     warnings.simplefilter("ignore")
+    X, y = rows[:, :-1].copy(), rows[:, -1].astype(np.int64)
+    asked_at = np.frombuffer(bytes.fromhex(points)).reshape(-1, X.shape[1])
     asked["bounds"] = asked["lower"], asked["upper"]
-    vectors: list[Any] = []
-    errors: list[str] = []
-    for seed in seeds.tolist():
-        # Its own accountant: the shared one remembers every training there was.
-        own = {"epsilon": asked["epsilon"], "random_state": seed, "accountant": diffprivlib.BudgetAccountant()}
-        try:
-            released = RELEASED[asked["learner"]](models, asked, X.copy(), y.copy(), points, own | asked["settings"])
-            vectors.append(np.asarray(released, float))
-            errors.append("")
-        except Exception as err:  # the library's own
-            vectors.append(np.empty(0))
-            errors.append(f"{type(err).__name__}: {err}")
-    width = max(len(vector) for vector in vectors)
-    table = np.full((len(vectors), width), np.nan)
-    for row, vector in enumerate(vectors):
-        if len(vector) == width:
-            table[row] = vector
-        elif not errors[row]:
-            errors[row] = f"released {len(vector)} numbers, others {width}"
-    np.savez(folder / "answer.npz", vectors=table)
-    (folder / "answer.json").write_text(json.dumps({"version": diffprivlib.__version__, "errors": errors}))
+    # Its own accountant: the shared one remembers every training there was.
+    own = {"epsilon": asked["epsilon"], "accountant": diffprivlib.BudgetAccountant()}
+    own["random_state"] = rng.bit_generator.seed_seq.entropy
+    released = RELEASED[asked["learner"]](models, asked, X, y, asked_at, {**own, **asked["settings"]})
+    return np.asarray(released, float).view(np.int32)
 
 
 def _gaussian_nb(models: Any, asked: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
@@ -121,6 +115,3 @@ RELEASED = {
     "standard-scaler": _standard_scaler,
 }
 """What each releases, as a vector."""
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

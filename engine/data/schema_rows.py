@@ -1,0 +1,43 @@
+"""Rows drawn from a schema: ordinary ones, for functions on rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpaudit.errors import require
+from dpaudit.given import check_fields
+from dpaudit.mechanisms.queries.row_function import TableRows
+from dpaudit.mechanisms.queries.schema import Schema
+from dpaudit.registry import register
+
+MAX_ROWS = 1_000_000
+
+
+@register("data", "schema-rows", source="Ours")
+@dataclass(frozen=True)
+class SchemaRows:
+    """Generated: rows of a schema, each cell uniform on the range or the categories of its column.
+
+    Attributes:
+        columns: The schema: a range of numbers `[0, 100]` (whole numbers where both ends are) or the categories
+            `[f, m]` of each column.
+        rows: How many, in 1 .. 1,000,000.
+    """
+
+    columns: Mapping[str, Any]
+    rows: int = 50
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(1 <= self.rows <= MAX_ROWS, f"rows must be in 1 .. {MAX_ROWS:,}", rows=self.rows)
+        Schema.of(self.columns)
+
+    def load(self, *, seed: int = 0) -> TableRows:
+        """The rows, decided by `seed`."""
+        schema = Schema.of(self.columns)
+        rng = np.random.default_rng(np.random.SeedSequence(seed))
+        return TableRows(schema.draw(self.rows, rng), schema, f"{self.rows} rows of {', '.join(schema.columns)}")

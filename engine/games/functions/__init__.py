@@ -1,0 +1,1 @@
+"""Functions of rows, called on neighbouring tables that are searched for."""

@@ -1,0 +1,376 @@
+"""A function on rows, called thousands of times on two neighbouring tables that a search has found.
+
+The search tries many pairs of tables, ordinary and hostile, and the function's own settings: a few calls each, more on
+those that are left, the last two by what the attack makes of them. Then both tables are fixed: search calls teach the
+attack, fresh ones, each on D or D' by its own fair coin, are what it is judged by. How a call ends, what it raises and
+the form of what it gives are outcomes as numbers are.
+Source: Lu et al. (2022), Algorithm 1, with the search of ours; outcomes after Mironov (2012) and Haney et al. (2022).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from dpaudit.actors.audited.signals import from_outside, time_limit
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Outcome, Work, unit
+from dpaudit.claims import Claim, Relation
+from dpaudit.engine.games.functions.calls import Tables, call_on_tables, called, seeds_of
+from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_test, pairs
+from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks, where_it_leaks_elsewhere
+from dpaudit.engine.games.neighbours.output_set import SummaryView
+from dpaudit.engine.games.neighbours.summaries import Samples
+from dpaudit.engine.games.neighbours.world_scores import SummaryGame, how_far_apart, what_it_shows
+from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting
+from dpaudit.errors import SpecError, require
+from dpaudit.estimators.bound import format_lower
+from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
+from dpaudit.registry import register
+
+ROW_FUNCTIONS = Capability(RowFunction, "functions on rows (made by `dpaudit.check(function, schema=...)`)")
+SHARE = 0.6
+"""Of the search, what is spent on trying pairs of tables."""
+KEPT = (6, 2)
+"""Pairs that are left after the first and the second round."""
+MIN_TRIED = 4
+"""Calls on each pair of a round at least, half of them on D and the other half with the same seeds on D'."""
+CALLS_OF_TEST = 20_000
+"""Of a check: search and fresh calls together, where they are cheap."""
+ALIKE = 0.25
+"""Logarithms of distances that are about the same."""
+LOCATED_S = 10.0
+"""How long a call may take where it is only asked where a function leaks."""
+LISTED = 12
+"""Pairs that a report tells of."""
+
+
+def _check_test(relation: Relation, beyond: bool) -> CheckTest:
+    return CheckTest(
+        ROW_FUNCTIONS,
+        (relation,),
+        "what a call gives out on rows outside of the schema: out of range, NaN, nothing, new categories"
+        if beyond
+        else "what a call gives out on rows of the schema: too little noise, exact values, failures, low bits",
+        trainings=CALLS_OF_TEST,
+        scales={"trials": 0.4, "search": 0.6},
+        least=360,
+        variant="rows beyond the schema" if beyond else "",
+        again={"trials": 3.0},
+        game={"beyond": beyond},
+    )
+
+
+@register("game", "row-function", source="Ours, after Lu et al. (2022), Algorithm 1")
+@dataclass(frozen=True)
+class RowFunctionGame(SummaryGame):
+    """Two neighbouring tables, found by search: on which of them was a function called, whose output is shown?
+
+    Plays any function on rows: of one's own, of a library, in this Python or another one. A call that raises, hangs or
+    ends its process is an outcome as any other.
+
+    Attributes:
+        trials: Fresh calls, each on D or D' by its own coin, in 2 .. 10,000,000.
+        stack: Calls of one unit, >= 1: seconds of work.
+        search: Calls to find the tables by and to learn from, in 4 .. 10,000,000.
+        relation: How D and D' differ, "add-remove" or "replace"; None: as the claim says.
+        group: In how many rows they differ, >= 1, where a claim is about all rows of a person.
+        beyond: Whether D and D' are of rows that the schema does not allow, or of those it does.
+        call_limit_s: Seconds, > 0, after which a call is ended and has failed; None: only the unit's limit holds.
+    """
+
+    fits: ClassVar[Fits] = Fits(
+        relation=Relation.ADD_REMOVE,
+        assumes="Nothing beyond fair coins and independent calls: both tables, the settings and the attack were fixed "
+        "before the fresh calls were made.",
+        views={ROW_FUNCTIONS: SummaryView},
+        attack="output-set",
+        estimator="fair-coins",
+        rows=TableRows,
+        independent_trials=True,
+        repeats_calls=True,
+        helps="more `trials`",
+        check_tests=tuple(
+            _check_test(relation, beyond)
+            for beyond in (False, True)
+            for relation in (Relation.ADD_REMOVE, Relation.REPLACE)
+        ),
+    )
+    samples: ClassVar[Any] = staticmethod(call_on_tables)
+    learns_once: ClassVar[bool] = True
+
+    trials: int = 8_000
+    stack: int = 2_000
+    search: int = 12_000
+    relation: Relation | None = None
+    group: int = 1
+    beyond: bool = False
+    call_limit_s: float | None = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.group >= 1, "group must be >= 1", group=self.group)
+        require(self.relation is not Relation.LABEL, "relation must be add-remove or replace", relation=self.relation)
+        object.__setattr__(self, "fits", replace(type(self).fits, relation=self.relation or Relation.ADD_REMOVE))
+
+    @property
+    def limit_s(self) -> float | None:
+        return self.call_limit_s
+
+    def for_claim(self, claim: Claim) -> RowFunctionGame:
+        """With tables that differ as the claim says, where that is left open."""
+        if self.relation is not None or claim.relation is Relation.LABEL:
+            return self
+        return replace(self, relation=claim.relation)
+
+    def play(self, setting: Setting, work: Work) -> Played:
+        chosen, left = self._tables(setting, work)
+        fresh, scores = self.fresh_and_scores(setting, work, chosen, left)
+        where = Work().add(
+            locate,
+            setting.mechanism,
+            chosen,
+            setting.mechanism.claim(),
+            seed=setting.search_seed.child("where"),
+            label="where it leaks",
+            resources=setting.resources.on_cpus,
+        )
+        return Played(scores, trainings=fresh, choices=(chosen,), where=where, reference=self.reference())
+
+    def _tables(self, setting: Setting, work: Work) -> tuple[Unit, int]:
+        """The unit that chooses the tables, and how many search calls it leaves."""
+        asked = Asked(self.fits.relation.value, self.group, self.beyond)
+        rows = setting.parts.target
+        number = len(offered(setting.mechanism, rows, asked))
+        calls = int(self.search * SHARE)
+        number = min(number, max(1, calls // ((len(KEPT) + 1) * MIN_TRIED)))
+        rounds = [number, *(kept for kept in KEPT if kept < number)]
+        each = [2 * (calls // len(rounds) // tried // 2) for tried in rounds]
+        if each[0] < MIN_TRIED:
+            raise SpecError(f"search must be at least {MIN_TRIED / SHARE:.0f} calls, got {self.search}")
+        seed, target = setting.search_seed, setting.required("target")
+        tried: tuple[Unit, ...] = work.split(
+            try_tables,
+            number,
+            max(1, min(number // 4, self.stack // each[0])),
+            setting.mechanism,
+            target,
+            asked,
+            self.limit_s,
+            calls=each[0],
+            seed=seed.child("tables"),
+            label="pairs of tables tried",
+            **setting.running,
+        )
+        for turn, (kept, count) in enumerate(zip(rounds[1:], each[1:], strict=True), 1):
+            best = work.add(
+                shortlist_tables,
+                kept,
+                tried,
+                label=f"best {kept} of {rounds[turn - 1]} pairs of tables",
+                resources=setting.resources.on_cpus,
+            )
+            tried = tuple(
+                work.add(
+                    try_again,
+                    setting.mechanism,
+                    target,
+                    asked,
+                    self.limit_s,
+                    best,
+                    place=place,
+                    calls=count,
+                    seed=seed.child("tables", turn),
+                    label=f"pair of tables {place + 1} of {kept}",
+                    **setting.running,
+                )
+                for place in range(kept)
+            )
+        chosen = work.add(
+            take_best_tables,
+            setting.attack,
+            setting.mechanism,
+            target,
+            asked,
+            number,
+            tried,
+            label=f"best of {number} pairs of tables",
+            resources=setting.resources.on_cpus,
+        )
+        return chosen, self.search - sum(kept * count for kept, count in zip(rounds, each, strict=True))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which pairs of tables are looked for."""
+
+    relation: str
+    group: int
+    beyond: bool
+
+
+@dataclass(frozen=True, eq=False)
+class TriedTables:
+    """Calls on two tables that may be taken, each two of them with one seed: on D, then on D'."""
+
+    place: int  # among all that are offered
+    name: str
+    apart: float  # how far apart calls of one seed are
+    told: float  # how well one number, or how a call ends, tells D from D', in [0, 1]
+    samples: Samples
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """Places of the pairs that go on to more calls."""
+
+    places: NDArray[np.int64]
+
+
+def offered(mechanism: RowFunction, rows: TableRows, asked: Asked) -> list[Tables]:
+    """All that may be tried, the most general first: every pair with each of the settings."""
+    rng = np.random.default_rng(0)  # the same pairs in whatever unit
+    found = pairs(rows.schema, rows.cells, Relation(asked.relation), rng, group=asked.group, beyond=asked.beyond)
+    alternatives = mechanism.alternatives()
+    return [
+        Tables(_named(pair, settings, len(alternatives)), pair.d, pair.d_prime, number)
+        for pair in found
+        if pair.beyond == asked.beyond
+        for number, settings in enumerate(alternatives)
+    ]
+
+
+def _named(pair: TablePair, settings: Mapping[str, Any], alternatives: int) -> str:
+    words = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
+    return f"{pair.name} ({words})" if alternatives > 1 and words else pair.name
+
+
+@unit
+def try_tables(
+    mechanism: Any,
+    rows: TableRows,
+    asked: Asked,
+    limit_s: float | None,
+    compute: Compute,
+    *,
+    calls: int,
+    first: int,
+    last: int,
+    seed: Seed,
+) -> Iterator[TriedTables]:
+    """So many calls on each of the pairs `first` to `last` - 1."""
+    every = offered(mechanism, rows, asked)
+    for place in range(first, last):
+        yield _tried(mechanism, every[place], place, calls, limit_s, seed.child(place), compute)
+
+
+@unit
+def try_again(
+    mechanism: Any,
+    rows: TableRows,
+    asked: Asked,
+    limit_s: float | None,
+    best: Shortlist,
+    compute: Compute,
+    *,
+    place: int,
+    calls: int,
+    seed: Seed,
+) -> TriedTables:
+    """More calls on one of the pairs that are left."""
+    at = int(best.places[min(place, len(best.places) - 1)])
+    return _tried(mechanism, offered(mechanism, rows, asked)[at], at, calls, limit_s, seed.child(at), compute)
+
+
+def _tried(
+    mechanism: Any, tables: Tables, place: int, calls: int, limit_s: float | None, seed: Seed, compute: Compute
+) -> TriedTables:
+    truth = np.arange(calls) % 2 == 1
+    seeds = np.repeat(seeds_of(seed, calls // 2), 2)
+    samples = called(mechanism, tables, truth, seeds, 0, limit_s, compute).value
+    apart, told = how_far_apart(samples)
+    return TriedTables(place, tables.name, apart, told, samples)
+
+
+@unit
+def shortlist_tables(kept: int, tried: tuple[Sequence[TriedTables], ...]) -> Shortlist:
+    """The pairs whose calls of one seed are farthest apart, and those that one number tells best.
+
+    Of those that are about as far apart the more general ones, which are offered first.
+    """
+    every = _every(tried)
+    by_distance = sorted(every, key=lambda one: (-round(math.log1p(one.apart) / ALIKE), one.place))
+    by_number = sorted(every, key=lambda one: (-one.told, -one.apart, one.place))
+    first = [one.place for one in by_number[: kept // 3]]
+    others = [one.place for one in by_distance if one.place not in first]
+    return Shortlist(np.array([*first, *others][:kept], np.int64))
+
+
+@unit
+def take_best_tables(
+    attack: Any,
+    mechanism: Any,
+    rows: TableRows,
+    asked: Asked,
+    number: int,
+    tried: tuple[Sequence[TriedTables], ...],
+    compute: Compute,
+) -> Outcome[Tables]:
+    """The pair that shows most, by the bound; where no bound shows anything, by right guesses.
+
+    Search and fresh calls come afterwards, with other seeds, so the verdict pays nothing for the choice.
+    """
+    every = _every(tried)
+    with threadpool_limits(compute.threads):
+        shown = {one.place: what_it_shows(attack, one.samples) for one in every}
+    best = max(every, key=lambda one: (*shown[one.place], one.apart, -one.place))
+    tables = offered(mechanism, rows, asked)[best.place]
+    words = "; ".join(
+        f"{one.name} {format_lower(shown[one.place][0])} ({shown[one.place][1]:.0%} right)" for one in every[:LISTED]
+    )
+    settings = mechanism.alternatives()[tables.settings]
+    given = f", settings {settings!r}" if settings else ""
+    return Outcome(
+        tables,
+        notes=(
+            f"of {number} pairs of tables `{tables.name}` was taken{given}; bounds on their own calls: {words}",
+            f"to paste into a test: {_in_one_line(as_test(TablePair(tables.name, tables.d, tables.d_prime, False)))}",
+        ),
+    )
+
+
+def _in_one_line(source: str) -> str:
+    """The same source; its line breaks stand inside of lists, or between statements."""
+    within = source.strip().replace("[\n    ", "[").replace(",\n]", "]").replace(",\n    ", ", ")
+    return "; ".join(filter(None, within.split("\n")))
+
+
+@unit
+def locate(mechanism: Any, tables: Tables, claim: Claim, *, seed: Seed) -> Leak:
+    """Where the function treats both tables differently; of a function elsewhere by what comes back alone."""
+    settings, number = mechanism.alternatives()[tables.settings], int(seed.rng().integers(2**31))
+    if isinstance(mechanism, OwnFunction) and not mechanism.python:
+        return where_it_leaks(
+            mechanism.function, tables.d, tables.d_prime, claim, form=mechanism.form, settings=settings, seed=number
+        )
+
+    def call(rows: pa.Table, seeds: Sequence[int]) -> list[CallOutcome]:
+        return list(mechanism.outcomes(rows, seeds, settings, CallLimits(LOCATED_S, time_limit, from_outside)))
+
+    return where_it_leaks_elsewhere(call, tables.d, tables.d_prime, claim, seed=number)
+
+
+def _every(tried: tuple[Any, ...]) -> list[TriedTables]:
+    """All that units gave, each a pair or several."""
+    return [one for part in tried for one in (part if isinstance(part, Sequence) else (part,))]

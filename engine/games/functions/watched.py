@@ -1,0 +1,187 @@
+"""One call of a function on rows, watched: the parts of what came back, what it drew, which lines followed which."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from traceback import walk_tb
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpaudit.engine.games.functions.recorded import Draw, Recorder, place_of, scope_of
+from dpaudit.mechanisms.adapters.other_python.calls import called_here
+from dpaudit.mechanisms.adapters.other_python.worker import outcome_of
+
+MAX_EVENTS = 50_000  # lines of one call that are followed
+MAX_NUMBERS = 5_000  # of what came back, as many of each part
+MAX_PARTS = 500
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of what came back: everything discrete in words, and its numbers, shape (n,)."""
+
+    ending: str
+    numbers: NDArray[np.float64]
+
+
+@dataclass
+class Watched:
+    """One call.
+
+    Attributes:
+        parts: Of what came back, by name: "result['mean']".
+        raised: What it raised, and where.
+        draws: In their order.
+        steps: (file, function, line) to the lines that followed it, 0 for the end of the function; in order of arrival.
+        cut: Whether lines were not followed to the end.
+    """
+
+    parts: dict[str, Part] = field(default_factory=dict)
+    raised: str = ""
+    draws: list[Draw] = field(default_factory=list)
+    steps: dict[tuple[str, str, int], set[int]] = field(default_factory=dict)
+    cut: bool = False
+
+
+Pairs = Sequence[tuple[Watched, Watched]]
+"""Calls on D and on D' with the same seeds."""
+
+
+class OutOfTime(BaseException):
+    """The time for watching is over."""
+
+
+def watched(
+    function: Callable[..., Any],
+    table: pa.Table,
+    seed: int,
+    *,
+    form: str,
+    settings: Mapping[str, Any],
+    also: Sequence[str],
+    until: float,
+    follow: bool = True,
+) -> Watched:
+    """Calls the function once; what it prints is dropped.
+
+    Args:
+        also: Packages whose lines are followed too; otherwise those of the function's own top-level package or file.
+        until: On the monotonic clock. Looked at when a line that is followed is reached.
+        follow: Whether lines are followed, which makes a call several times as long.
+    Raises: OutOfTime; InputError when the form cannot hold the table.
+    """
+    scope = scope_of(function, also)
+    call = Watched(cut=not follow)
+
+    def run(rows: Any, rng: np.random.Generator, **given: Any) -> None:
+        try:
+            with _silence(), _followed(call, scope, until):
+                result = function(rows, Recorder(rng.bit_generator, call.draws, scope), **given)
+                parts = _parts("result", result, 3)
+                each = MAX_NUMBERS // len(parts)
+                call.parts.update({name: Part(part.ending, part.numbers[:each]) for name, part in parts.items()})
+        except BaseException as err:
+            places = [place_of(frame.f_code, line) for frame, line in walk_tb(err.__traceback__) if scope(frame.f_code)]
+            call.raised = places[-1] if places else ""
+            raise
+
+    def outside(err: BaseException) -> bool:
+        return isinstance(err, OutOfTime | KeyboardInterrupt)
+
+    (outcome,) = called_here(run, table, [seed], form=form, settings=settings, from_outside=outside)
+    ending, *warned = outcome.ending.split("; warns ")
+    if ending != "None":
+        where = f" ({call.raised})" if call.raised else ""
+        call.parts = {"result": Part(ending, outcome.numbers)}
+        call.raised = f"raises {outcome.fault}{where}"
+    else:
+        call.raised = ""
+    if warned:
+        call.parts["warnings"] = Part("; ".join(warned), np.empty(0))
+    return call
+
+
+def without_bits(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """An outcome's numbers without those about the bits of its floats, which stand behind them."""
+    for floats in range(min(64, len(numbers) // 3), 0, -1):
+        kept = iter(numbers[: -2 * floats][:MAX_NUMBERS].tolist())
+        said = numbers[-2 * floats :].reshape(-1, 2).tolist()
+        if all(any(_bits(number) == each for number in kept) for each in said):
+            return numbers[: -2 * floats]
+    return numbers
+
+
+def _bits(number: float) -> list[float]:
+    above, below = number.as_integer_ratio()
+    low = (abs(above) & -abs(above)).bit_length() - 1 if above else 0
+    return [float(low + 1 - below.bit_length()), float(abs(above).bit_length() - low)]
+
+
+def _parts(name: str, value: Any, depth: int) -> dict[str, Part]:
+    """Values of mappings, columns of frames and public attributes of objects are parts of their own."""
+    if depth and isinstance(value, Mapping):
+        inner = {f"[{key!r}]": each for key, each in value.items()}
+    elif depth and type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"):
+        inner = {f"[{key!r}]": value[key].to_numpy() for key in value.columns if value.columns.is_unique}
+        inner |= {} if type(value.index).__name__ == "RangeIndex" else {".index": value.index}
+    elif depth and hasattr(value, "__dict__") and not hasattr(value, "summary") and not hasattr(value, "__array__"):
+        inner = {f".{key}": each for key, each in vars(value).items() if not key.startswith("_") and _plain(each)}
+    else:
+        inner = {}
+    if not 0 < len(inner) <= MAX_PARTS:
+        ending, numbers, _ = outcome_of(value)
+        return {name: Part(ending, without_bits(np.array(numbers, np.float64)))}
+    return {each: part for key in sorted(inner) for each, part in _parts(name + key, inner[key], depth - 1).items()}
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, int | float | str | list | tuple | Mapping) or hasattr(value, "__array__")
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        yield
+
+
+@contextlib.contextmanager
+def _followed(call: Watched, scope: Callable[[CodeType], bool], until: float) -> Iterator[None]:
+    """Notes which line follows which, frame by frame; whatever traced before goes on afterwards."""
+    left = MAX_EVENTS
+
+    def entered(frame: FrameType, event: str, arg: Any) -> Any:
+        if call.cut or not scope(frame.f_code):
+            return None
+        before, where = 0, (frame.f_code.co_filename, frame.f_code.co_name)
+
+        def reached(frame: FrameType, event: str, arg: Any) -> Any:
+            nonlocal before, left
+            if event not in ("line", "return"):
+                return reached
+            left -= 1
+            if time.monotonic() > until:
+                raise OutOfTime
+            call.cut |= left < 0
+            line = frame.f_lineno if event == "line" else 0
+            call.steps.setdefault((*where, before), set()).add(line)
+            before = line
+            return None if call.cut else reached
+
+        return reached
+
+    old = sys.gettrace()
+    if not call.cut:
+        sys.settrace(entered)
+    try:
+        yield
+    finally:
+        sys.settrace(old)

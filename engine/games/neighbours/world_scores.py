@@ -1,0 +1,278 @@
+"""From runs in either world to scores: what an attack learns of search samples, and how far apart two worlds are.
+
+Games whose trials are vectors share this: search samples, whose world is known, teach the attack; it scores fresh ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Outcome, Work, unit
+from dpaudit.engine.games.neighbours.output_set import SummaryView
+from dpaudit.engine.games.neighbours.stated_law import StatedOdds, stated_odds
+from dpaudit.engine.games.neighbours.summaries import Samples
+from dpaudit.engine.games.protocol import NOISELESS_TRIALS, Reading, Setting, require_units
+from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading, log_odds_of_endings, scored_trials
+from dpaudit.errors import require
+from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.two_world.fair_coins import FairCoins
+from dpaudit.mechanisms.compute import Compute
+
+FARTHEST = 50.0
+"""Spreads between two trainings that are no longer counted."""
+JUDGED_APART = 10_000
+"""Search samples from which on the candidates of an attack are judged by units of their own: 0.3 s and more."""
+
+
+@dataclass(frozen=True)
+class SummaryGame(TrialGame):
+    """Fresh trials, and search samples that the attack learns from.
+
+    Attributes:
+        search: Runs to choose the two worlds by and for the attack to learn from, in 4 .. 10,000,000.
+    """
+
+    search: int = 20_000
+    samples: ClassVar[Callable[..., Any]]
+    """The unit that makes samples `first` to `last` - 1 of (mechanism, worlds, limit_s)."""
+    learns_once: ClassVar[bool] = False
+    """Whether a confirmatory run has the worlds and the search samples of the first pass."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(4 <= self.search <= MAX_TRIALS, f"search must be in 4 .. {MAX_TRIALS:,}", search=self.search)
+        limit = self.limit_s
+        require(limit is None or limit > 0, "seconds of a limit must be > 0", limit=limit)
+
+    @property
+    def limit_s(self) -> float | None:
+        """Seconds after which one run is ended and has failed; None for no limit but the unit's."""
+        raise NotImplementedError
+
+    def fresh_and_scores(
+        self, setting: Setting, work: Work, worlds: Unit, left: int, how: str = ""
+    ) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
+        """The units of the fresh trials, and those of their scores by what `left` search samples teach."""
+        learning = replace(setting, seed=setting.search_seed) if self.learns_once else setting
+        search = self.sampled_in_parts(learning, work, type(self).samples, worlds, f"search{how}", left)
+        judged = self._judged(setting, work, worlds, search, left)
+        fresh = self.sampled_in_parts(setting, work, type(self).samples, worlds, f"fresh{how}", self.trials)
+        alone = setting.reading is Reading.IN_ORDER
+        scores = tuple(
+            work.add(
+                score_summaries,
+                setting.attack,
+                setting.mechanism,
+                worlds,
+                search,
+                trials,
+                judged,
+                label=f"scores of {trials[0].label if alone else f'{self.trials} fresh{how} samples'}",
+                resources=setting.resources.on_cpus,
+            )
+            for trials in grouped_for_reading(fresh, setting)
+        )
+        return fresh, scores
+
+    def without_noise(self, setting: Setting, work: Work, worlds: Unit, left: int) -> tuple[Unit, ...]:
+        """The units of the scores where the mechanism's noise is taken away; none where it does not say how."""
+        if setting.noiseless is None:
+            return ()
+        few = replace(self, trials=min(self.trials, NOISELESS_TRIALS))
+        return few.fresh_and_scores(setting.noiseless, work, worlds, min(left, NOISELESS_TRIALS), " without noise")[1]
+
+    def sampled_in_parts(
+        self,
+        setting: Setting,
+        work: Work,
+        function: Callable[..., Any],
+        worlds: Any,
+        part: str,
+        trials: int,
+        **more: Any,
+    ) -> tuple[Unit, ...]:
+        require_units(-(-trials // self.stack))
+        return work.split(
+            function,
+            trials,
+            self.stack,
+            setting.mechanism,
+            worlds,
+            self.limit_s,
+            seed=setting.seed.child(part),
+            label=f"{part} samples",
+            **more,
+            **setting.running,
+        )
+
+    def _judged(
+        self, setting: Setting, work: Work, worlds: Unit, search: tuple[Unit, ...], samples: int
+    ) -> tuple[Unit, ...]:
+        """The units that judge the candidates of an attack, each its own; none where one unit is as quick."""
+        if not isinstance(setting.attack, ManyCandidates) or samples < JUDGED_APART:
+            return ()
+        candidates = setting.attack.candidates()
+        if len(candidates) == 1:
+            return ()
+        return tuple(
+            work.add(
+                judge_candidate,
+                candidate,
+                setting.mechanism,
+                worlds,
+                search,
+                label=f"worth of candidate {number + 1}/{len(candidates)}",
+                resources=setting.resources.on_cpus,
+            )
+            for number, candidate in enumerate(candidates)
+        )
+
+
+@runtime_checkable
+class ManyCandidates(Protocol):
+    """An attack that is one of several, each judged by the search samples alone."""
+
+    def candidates(self) -> Sequence[Any]:
+        """Each by itself."""
+        ...
+
+    def best(self, worth: Sequence[float]) -> Any:
+        """The candidate that is worth most."""
+        ...
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a candidate is worth, as the attack measures it."""
+
+    worth: float
+
+
+@unit
+def judge_candidate(
+    candidate: Any, mechanism: Any, worlds: Any, search: tuple[Samples, ...], compute: Compute
+) -> Worth:
+    """What one candidate of a `ManyCandidates` is worth on the search samples."""
+    known = numbers_to_learn_from(Samples.joined(search))
+    if known is None:
+        return Worth(-math.inf)
+    summaries, truth = known.summaries(), known.truth
+    stated = stated_odds(mechanism, worlds, compute)
+    with threadpool_limits(compute.threads):
+        return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0], stated)))
+
+
+@unit
+def score_summaries(
+    attack: Any,
+    mechanism: Any,
+    worlds: Any,
+    search: tuple[Samples, ...],
+    fresh: tuple[Samples, ...],
+    judged: tuple[Worth, ...],
+    compute: Compute,
+) -> Outcome[Iterator[Scores]]:
+    """The attack learns on the search samples and scores the fresh ones: one replay."""
+    searched, trials = Samples.joined(search), Samples.joined(fresh)
+    chosen = attack.best([each.worth for each in judged]) if judged else attack
+    with threadpool_limits(compute.threads):
+        scores = told(chosen, searched, trials, stated_odds(mechanism, worlds, compute))
+    usual = searched.usual_ending
+    odd = (
+        f"{name}: it ended in {ending}, most in {usual}"
+        for name, ending, width in zip(trials.name.tolist(), trials.ending.tolist(), trials.width.tolist(), strict=True)
+        if ending != usual and ending == f"{width} numbers"
+    )
+    return Outcome(iter((scores,)), failures=tuple(odd))
+
+
+def told(attack: Any, known: Samples, asked: Samples, stated: StatedOdds | None = None) -> Scores:
+    """Scores of trainings that ended as most did by the attack, of all others by how they ended."""
+    numbers = numbers_to_learn_from(known)
+    odds = log_odds_of_endings(asked.ending, known.ending, known.truth)
+    alike = np.zeros(len(asked.truth), np.bool_) if numbers is None else asked.ending == known.usual_ending
+    view = None
+    if numbers is not None:
+        view = SummaryView(numbers.summaries(), numbers.truth, asked.where(alike).summaries(), stated)
+    return scored_trials(attack, view, number=asked.number, truth=asked.truth, failed=~alike, of_failed=odds)
+
+
+def numbers_to_learn_from(known: Samples) -> Samples | None:
+    """The trainings that ended as most did; None where that tells their world, or they left no numbers."""
+    usual = known.where(known.ending == known.usual_ending)
+    return usual if len(usual.numbers) and len(np.unique(usual.truth)) == 2 else None
+
+
+def what_it_shows(attack: Any, trainings: Samples, stated: StatedOdds | None = None) -> tuple[float, float]:
+    """The bound of every second pair of trainings, learned from the others, and their share of right guesses."""
+    judged = np.arange(len(trainings.truth)) // 2 % 2 == 1
+    if min(len(np.unique(trainings.truth[part])) for part in (judged, ~judged)) < 2:
+        return 0.0, 0.5
+    scores = told(attack, trainings.where(~judged), trainings.where(judged), stated)
+    estimator = FairCoins()
+    return estimator.bound([estimator.tally(scores)]).lower, float(((scores.score > 0) == scores.truth).mean())
+
+
+def how_far_apart(trainings: Samples) -> tuple[float, float]:
+    """How far apart trainings of one seed on D and D' are, and how well one number tells D from D', in [0, 1].
+
+    The distance is that of each number over its spread, summed up, or that along the directions in which they vary
+    together, whichever is larger; code that draws its noise from the seed shows it without that noise. Pairs that end
+    differently are as far apart as can be.
+    """
+    zero, one = trainings.where(~trainings.truth), trainings.where(trainings.truth)
+    usual = trainings.usual_ending
+    both = (zero.ending == usual) & (one.ending == usual)
+    unlike = float((zero.ending != one.ending).mean())
+    first, second = (side.where(both).summaries() for side in (zero, one))
+    if both.sum() < 2 or not first.shape[1]:
+        return FARTHEST * unlike, unlike
+    apart = _over(np.median(np.abs(second - first), 0), (_spread(first) + _spread(second)) / 2).sum()
+    if first.shape[1] <= len(first):
+        noise = np.concatenate([side - np.median(side, 0) for side in (first, second)])
+        _, sizes, directions = np.linalg.svd(noise, full_matrices=False)
+        sizes = np.where(sizes > 1e-6 * sizes[0], sizes, 0.0) / np.sqrt(len(noise))
+        along = np.abs(directions @ np.median(second - first, 0))
+        apart = max(apart, np.linalg.norm(_over(np.where(along > 1e-9 * np.abs(first).max(), along, 0.0), sizes)))
+    ranks = stats.rankdata(np.concatenate([first, second]), axis=0)[len(first) :].mean(0) - (len(first) + 0.5)
+    return float(apart) + FARTHEST * unlike, max(unlike, float(np.abs(ranks).max() * 2 / len(first)))
+
+
+def _over(moved: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A distance in units of the spread, up to `FARTHEST`; 0 where nothing has moved."""
+    units = np.divide(moved, spread, out=np.full_like(moved, FARTHEST), where=spread > 0)
+    return np.where(moved > 0, np.minimum(units, FARTHEST), 0.0)
+
+
+def limited(near: Samples, far: Samples) -> bool:
+    """Whether code runs on records beyond the box, and shows the same of farther ones, up to its noise.
+
+    Code that trusts its caller to keep to the range may break any promise outside it; code that limits what it is given
+    has promised something of every record.
+    """
+    if (near.ending != far.ending).any() or (near.ending[near.truth] != near.ending[~near.truth]).any():
+        return False
+    if near.usual_ending not in {f"{width} numbers" for width in near.width}:
+        return False
+    for world in (False, True):
+        of_world = (near.ending == near.usual_ending) & (near.truth == world)
+        one, other = (side.where(of_world).summaries() for side in (near, far))
+        if not np.allclose(one, other, rtol=1e-3, atol=1e-9):
+            moved, spread = np.abs(np.median(other, 0) - np.median(one, 0)), _spread(one)
+            if (moved > 2 * spread).any() or (_spread(other) > 4 * spread).any():
+                return False
+    return True
+
+
+def _spread(summaries: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The median distance from the median, of each number."""
+    return np.asarray(np.median(np.abs(summaries - np.median(summaries, 0)), 0))

@@ -1,0 +1,236 @@
+"""Calls of a function on a table: here, or in a Python of its own; the outcomes are the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.random import SeedSequence
+
+from dpaudit.errors import InputError, require
+from dpaudit.mechanisms.adapters.other_python import worker
+from dpaudit.mechanisms.adapters.other_python.worker_process import ENDED_S, Ended, WorkerProcess, started
+from dpaudit.mechanisms.adapters.user_code import global_randomness
+from dpaudit.mechanisms.queries.outcome import CallOutcome
+
+BATCH = 1_000  # calls that are asked for at a time
+
+
+def _no_limit(limit_s: float | None) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def _never(err: BaseException) -> bool:
+    return False
+
+
+def called_here(
+    function: Callable[..., Any],
+    table: pa.Table,
+    seeds: Sequence[int],
+    *,
+    form: str = "frame",
+    settings: Mapping[str, Any] | None = None,
+    limit_s: float | None = None,
+    time_limit: Callable[[float | None], AbstractContextManager[None]] = _no_limit,
+    from_outside: Callable[[BaseException], bool] = _never,
+) -> list[CallOutcome]:
+    """Calls `function(rows, rng, **settings)` in this process, once for each seed.
+
+    Args:
+        table: Columns of float64, int64 or string, with nulls; each call has a copy of its own, in `form`.
+        seeds: Whole numbers >= 0.
+        limit_s: How long a call may take.
+        time_limit: What ends a block after so many seconds, by an exception.
+        from_outside: Whether an exception is not the function's own: a signal, which passes, or `time_limit`.
+    Raises: InputError when the form cannot hold the table.
+    """
+    called = worker.Called(function, _form(form), settings or {})
+    rows = _here(called, table)
+
+    def one(seed: int) -> CallOutcome:
+        try:
+            with time_limit(limit_s):
+                ending, numbers, fault = called.call(rows, seed, from_outside)
+        except BaseException as err:
+            if limit_s is None or not from_outside(err) or isinstance(err, KeyboardInterrupt):
+                raise
+            return _out_of_time(limit_s)
+        return CallOutcome(ending, np.array(numbers, np.float64), fault)
+
+    with global_randomness(SeedSequence(0)):  # as they were, afterwards
+        return [one(seed) for seed in _seeds(seeds)]
+
+
+def _here(called: worker.Called, table: pa.Table) -> Callable[[], Any]:
+    header, body = _table_message(table)
+    try:
+        return called.rows(worker.columns_of(header, body))
+    except worker.Refused as err:
+        raise InputError(str(err)) from err
+
+
+def _out_of_time(limit_s: float) -> CallOutcome:
+    return CallOutcome(worker.OUT_OF_TIME, np.empty(0), f"still running after {limit_s:g} s")
+
+
+def _form(form: str) -> str:
+    require(form in worker.FORMS, f"form must be one of {', '.join(worker.FORMS)}", form=form)
+    return form
+
+
+class OtherPython:
+    """Calls a function in a Python of its own, which is started anew when a call ends it."""
+
+    def __init__(
+        self,
+        python: str,
+        function: str,
+        *,
+        form: str = "frame",
+        settings: Mapping[str, Any] | None = None,
+        limit_s: float | None = None,
+        memory_bytes: int | None = None,
+        path: Sequence[str] = (),
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            python: The program.
+            function: Where `function(rows, rng, **settings)` is there: "module:name".
+            form: Of the rows: one of `worker.FORMS`.
+            settings: Numbers, words, None, and lists, tuples and dicts of these.
+            limit_s: How long a call may take; one that takes longer is ended.
+            memory_bytes: How much address space calls may take, beyond what the process has when its code is imported.
+            path: Folders in which the module is looked for first.
+        Raises: InputError for what no worker can be sent.
+        """
+        self._python, self._limit_s = python, limit_s
+        self._request = _start(function, form, settings or {}, memory_bytes, path)
+        self._process: WorkerProcess | None = None
+        self._known: dict[int, pa.Table] = {}  # the tables that the process has, by their names
+        self._sent = 0
+
+    def __enter__(self) -> Self:
+        """Starts the worker; InputError when it cannot be."""
+        self._up()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(ENDED_S if err is None else 0.0)
+
+    def call(self, table: pa.Table, seeds: Sequence[int]) -> list[CallOutcome]:
+        """Calls the function on a table, once for each seed, in order; see `called_here`.
+
+        A call that ends its process, hangs or takes too much memory has an outcome that says so, and the next one has
+        a new process.
+
+        Raises: InputError when the form cannot hold the table, or a worker cannot be started.
+        """
+        outcomes, asked = list[CallOutcome](), _seeds(seeds)
+        while len(outcomes) < len(asked):
+            self._batch(table, asked[len(outcomes) : len(outcomes) + BATCH], outcomes)
+        return outcomes
+
+    def _batch(self, table: pa.Table, seeds: Sequence[int], outcomes: list[CallOutcome]) -> None:
+        """Outcomes of the first of these seeds, up to one that ended the process."""
+        process = self._up()
+        try:
+            process.send({"table": self._name(process, table), "seeds": list(seeds)}, limit_s=self._limit_s)
+            for _ in seeds:
+                outcomes.append(_outcome(*process.answer(limit_s=self._limit_s)))  # noqa: PERF401  (kept when one ends it)
+        except Ended as err:
+            self._process = None
+            outcomes.append(CallOutcome(err.ending, np.empty(0), str(err)))
+        except BaseException:  # answers may be left in the pipe
+            self._end()
+            raise
+
+    def _up(self) -> WorkerProcess:
+        if self._process is None:
+            self._known = {}
+            self._process, _ = started(self._python, self._request)
+        return self._process
+
+    def _name(self, process: WorkerProcess, table: pa.Table) -> int:
+        """The name of a table, which is sent when the process has it not."""
+        for name, known in self._known.items():
+            if known is table:
+                return name
+        if len(self._known) == worker.TABLES:  # the process forgets the same one
+            del self._known[min(self._known)]
+        header, body = _table_message(table)
+        self._sent += 1
+        process.prepare({**header, "table": self._sent}, body)
+        self._known[self._sent] = table
+        return self._sent
+
+    def _end(self, patience_s: float = 0.0) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.end(patience_s)
+
+
+def identity(python: str, function: str, *, path: Sequence[str] = ()) -> str:
+    """What the outcomes of a function depend on: its Python's version, its file, the distribution it belongs to.
+
+    Raises: InputError when it cannot be imported there.
+    """
+    process, words = started(python, {**_start(function, "list", {}, None, path), "identity": True})
+    process.end()
+    return words
+
+
+def _start(
+    function: str, form: str, settings: Mapping[str, Any], memory_bytes: int | None, path: Sequence[str]
+) -> dict[str, Any]:
+    module, _, name = function.partition(":")
+    require(bool(module and name), "a function in another Python must be given as `module:name`", function=function)
+    request = {
+        "function": function,
+        "form": _form(form),
+        "settings": worker.plain(dict(settings)),
+        "memory_bytes": memory_bytes,
+        "path": [str(folder) for folder in path],
+        "identity": False,
+    }
+    try:
+        json.dumps(request)
+    except (TypeError, ValueError) as err:
+        raise InputError(f"settings must be numbers, words, and lists, tuples and dicts of these: {err}") from err
+    return request
+
+
+def _outcome(answer: Mapping[str, Any], body: bytes) -> CallOutcome:
+    numbers = np.frombuffer(body, "<f8", count=len(body) // 8).astype(np.float64)
+    return CallOutcome(str(answer.get("ending", "")), numbers, str(answer.get("fault", "")))
+
+
+def _seeds(seeds: Sequence[int]) -> list[int]:
+    found = [int(seed) for seed in seeds]
+    require(min(found, default=0) >= 0, "a seed must be >= 0", seed=min(found, default=0))
+    return found
+
+
+def _table_message(table: pa.Table) -> tuple[dict[str, Any], bytes]:
+    """A table as a worker reads it: words in the header, numbers behind it."""
+    columns: list[dict[str, Any]] = []
+    body: list[bytes] = []
+    kinds = {pa.float64(): ("float", "<f8"), pa.int64(): ("whole", "<i8")}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if column.type in kinds:
+            kind, sent_as = kinds[column.type]
+            missing = np.flatnonzero(column.is_null().to_numpy()).tolist()
+            columns.append({"name": name, "kind": kind, "missing": missing})
+            body.append(column.fill_null(0).to_numpy().astype(sent_as).tobytes())
+        else:
+            require(column.type == pa.string(), "a column must be float64, int64 or string", type=column.type)
+            columns.append({"name": name, "kind": "words", "words": column.to_pylist()})
+    return {"rows": table.num_rows, "columns": columns}, b"".join(body)

@@ -1,0 +1,764 @@
+"""Calls one function on rows, again and again, and sums up what comes back; runs in any Python from 3.8 on.
+
+    python worker.py REQUESTS ANSWERS ALIVE
+
+The three are numbers of descriptors. REQUESTS is read and ANSWERS written; ALIVE is never written to: when the process
+that holds its other end is gone, this one is ended by the system. A message is a head (`HEAD`), a header in JSON and
+raw bytes; numbers are little-endian float64 or int64. There are no pickles, either way. The first request says what to
+call, the others are tables, each with a number for its name: all these are answered by `ready` or `refused`. Between
+them stand lists of seeds for a table; each call is answered by one message as soon as it ended, so whoever reads knows
+which call it was that ended this process.
+
+This file imports the standard library alone, and nothing of dpaudit: the other Python needs no more than the function
+does, and NumPy, pandas or pyarrow where a form of rows is made of them. dpaudit imports it for calls in process.
+"""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import hashlib
+import heapq
+import importlib
+import io
+import itertools
+import json
+import math
+import os
+import random
+import re
+import resource
+import signal
+import struct
+import sys
+import types
+import warnings
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from typing import Any
+
+FORMS = ("frame", "arrow", "array", "records", "list")
+"""A pandas DataFrame; a pyarrow Table; a float64 array (n, d); a list of dicts; the values of the only column."""
+HEAD = struct.Struct("<4sIQI")
+"""Mark, bytes of the header, bytes behind it, checksum of both."""
+MARK = b"dpa1"
+MAX_NUMBERS = 1 << 16  # of an outcome; of more the first are kept
+MAX_PARTS = 100_000  # of a value that are looked at
+MAX_DEPTH = 20  # of values inside values
+MAX_ENDING = 1_500  # characters; a longer one is cut, and a hash of it stands behind
+MAX_TEXT = 20_000  # characters of a text that are read
+MAX_WARNINGS = 50  # that differ
+NAMED = 8  # places of numbers that are not finite, by name
+LOOKED_INTO = 64  # floats whose bits are looked at
+TABLES = 64  # that are kept; the oldest goes first
+OUT_OF_TIME = "out of time"
+
+
+class Refused(Exception):
+    """What was asked for cannot be done; its text is a sentence."""
+
+
+# Messages
+
+
+def packed(header: Mapping[str, Any], body: bytes = b"") -> bytes:
+    """A message."""
+    words = json.dumps(header).encode()
+    return HEAD.pack(MARK, len(words), len(body), zlib.crc32(body, zlib.crc32(words))) + words + body
+
+
+def little_endian(numbers: array[Any]) -> bytes:
+    """The bytes of an array of 8-byte numbers; its own inverse is `numbers_in`."""
+    if sys.byteorder == "big":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def numbers_in(kind: str, raw: bytes) -> array[Any]:
+    """An array of 8-byte numbers, of kind "d" or "q"."""
+    numbers = array(kind)
+    numbers.frombytes(raw)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def plain(value: Any) -> Any:
+    """A setting as JSON holds it; tuples and dicts with keys of any kind stay what they are. Its inverse: `unplain`."""
+    if isinstance(value, tuple):
+        return {"tuple": [plain(each) for each in value]}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {"dict": [[plain(key), plain(each)] for key, each in value.items()]}
+    return value
+
+
+def unplain(value: Any) -> Any:
+    """A setting from JSON."""
+    if isinstance(value, list):
+        return [unplain(each) for each in value]
+    if isinstance(value, dict):
+        if "tuple" in value:
+            return tuple(unplain(each) for each in value["tuple"])
+        return {unplain(key): unplain(each) for key, each in value["dict"]}
+    return value
+
+
+# Rows
+
+
+class Column:
+    """One column of a table: its words, or its numbers and which of them are missing."""
+
+    def __init__(self, name: str, words: list[Any], numbers: Any = None, missing: Sequence[int] = ()) -> None:
+        self.name, self._words, self.numbers, self.missing = name, words, numbers, list(missing)
+
+    def values(self) -> list[Any]:
+        """As Python's own numbers and words, None where one is missing."""
+        if self.numbers is None:
+            return self._words
+        values: list[Any] = self.numbers.tolist()
+        for place in self.missing:
+            values[place] = None
+        return values
+
+    def floats(self) -> Any:
+        """As a NumPy array of float64, NaN where one is missing."""
+        import numpy
+
+        if self.numbers is None:
+            raise Refused(
+                f"rows in the form `array` must be numbers: column {self.name!r} holds words; "
+                "choose the form `frame`, `arrow` or `records`"
+            )
+        found = numpy.array(self.numbers, dtype=numpy.float64)
+        found[self.missing] = math.nan
+        return found
+
+    def natural(self) -> Any:
+        """As pandas would be given it: an array of numbers (float64 where one is missing), or a list of words."""
+        import numpy
+
+        if self.numbers is None:
+            return self.values()
+        return self.floats() if self.missing else numpy.array(self.numbers)
+
+
+def columns_of(header: Mapping[str, Any], body: bytes) -> list[Column]:
+    """The columns of a table that was sent."""
+    found, start = [], 0
+    for column in header["columns"]:
+        if column["kind"] == "words":
+            found.append(Column(column["name"], column["words"]))
+            continue
+        end = start + 8 * header["rows"]
+        numbers = numbers_in("d" if column["kind"] == "float" else "q", body[start:end])
+        found.append(Column(column["name"], [], numbers, column["missing"]))
+        start = end
+    return found
+
+
+def _frame(columns: list[Column]) -> Callable[[], Any]:
+    import pandas
+
+    frame = pandas.DataFrame({column.name: column.natural() for column in columns})
+    return frame.copy
+
+
+def _arrow(columns: list[Column]) -> Callable[[], Any]:
+    import pyarrow
+
+    kinds = {"d": pyarrow.float64(), "q": pyarrow.int64()}
+    arrays = {
+        column.name: pyarrow.array(
+            column.values(), pyarrow.string() if column.numbers is None else kinds[column.numbers.typecode]
+        )
+        for column in columns
+    }
+    table = pyarrow.table(arrays)
+    return lambda: table  # nobody can write into one
+
+
+def _array(columns: list[Column]) -> Callable[[], Any]:
+    import numpy
+
+    made = numpy.ascontiguousarray(numpy.stack([column.floats() for column in columns], axis=1))
+    return made.copy
+
+
+def _records(columns: list[Column]) -> Callable[[], Any]:
+    names = [column.name for column in columns]
+    rows = [dict(zip(names, row)) for row in zip(*(column.values() for column in columns))]  # noqa: B905
+    return lambda: [row.copy() for row in rows]
+
+
+def _list(columns: list[Column]) -> Callable[[], Any]:
+    if len(columns) != 1:
+        names = ", ".join(column.name for column in columns)
+        raise Refused(f"rows in the form `list` must be of one column, got {len(columns)}: {names}")
+    return columns[0].values().copy
+
+
+_ROWS: dict[str, Callable[[list[Column]], Callable[[], Any]]] = {
+    "frame": _frame,
+    "arrow": _arrow,
+    "array": _array,
+    "records": _records,
+    "list": _list,
+}
+
+
+# Calls
+
+
+_FOR_DEVELOPERS: list[Any] = [
+    ("ignore", None, kind, None, 0)
+    for kind in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
+]
+"""Warnings that Python shows nobody else; some depend on when memory is freed."""
+
+
+class Called:
+    """A function with its settings, and the form of rows it is given.
+
+    Each call has a copy of the rows and of the settings of its own, a generator seeded for it (NumPy's where NumPy is
+    there, else `random.Random`), and the global generators of Python, NumPy and torch seeded as well.
+    """
+
+    def __init__(self, function: Callable[..., Any], form: str, settings: Mapping[str, Any]) -> None:
+        self._function, self._form, self._settings = function, form, dict(settings)
+        self._written_to = not all(isinstance(value, (int, float, str, type(None))) for value in settings.values())
+        try:
+            import numpy
+        except ImportError:
+            self._numpy: Any = None
+        else:
+            self._numpy = numpy
+
+    def rows(self, columns: list[Column]) -> Callable[[], Any]:
+        """Makes the rows of one call after another; Refused where the form cannot hold them, or lacks its library."""
+        try:
+            return _ROWS[self._form](columns)
+        except ImportError as err:
+            raise Refused(f"rows in the form `{self._form}` need a library that this Python lacks: {err}") from err
+        except (MemoryError, OverflowError, ValueError) as err:  # nothing that the audited code did
+            raise Refused(f"rows in the form `{self._form}` cannot be made: {type(err).__name__}: {err}") from err
+
+    def call(
+        self, rows: Callable[[], Any], seed: int, passes: Callable[[BaseException], bool] = lambda err: False
+    ) -> tuple[str, list[float], str]:
+        """Calls the function; whatever it raises is an outcome, but for what `passes`."""
+        rng = self._seeded(seed)
+        warned: dict[str, list[float]] = {}
+        with warnings.catch_warnings():
+            warnings.filters[:0] = _FOR_DEVELOPERS  # type: ignore[index]
+            warnings.simplefilter("always", append=True)  # behind what the code itself hides
+
+            def note(message: Any, category: Any, *others: Any, **more: Any) -> None:
+                if len(warned) < MAX_WARNINGS:
+                    words, numbers = without_digits(_text_of(message))
+                    warned.setdefault(f"{category.__name__}: {words}", numbers)
+
+            warnings.showwarning = note
+            try:
+                settings = copy.deepcopy(self._settings) if self._written_to else self._settings
+                ending, numbers, fault = outcome_of(self._function(rows(), rng, **settings))
+            except BaseException as err:
+                if passes(err):
+                    raise
+                ending, numbers, fault = raised(err)
+        if warned:
+            ending = _bounded("; warns ".join([ending, *sorted(warned)]))
+            for name in sorted(warned):
+                numbers = numbers + warned[name]
+        return _writable(ending), numbers, _writable(fault)
+
+    def _seeded(self, seed: int) -> Any:
+        random.seed(seed)
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            (torch if torch.cuda.is_available() else torch.default_generator).manual_seed(seed)
+        if self._numpy is None:
+            return random.Random(seed)
+        self._numpy.random.seed(seed & 0xFFFFFFFF)
+        return self._numpy.random.default_rng(seed)
+
+
+# What came back
+
+
+def outcome_of(value: Any) -> tuple[str, list[float], str]:
+    """What came back of a call: how it ended, its numbers, and what is wrong with it for people.
+
+    The ending holds everything discrete, and so decides how many numbers there are. Numbers are flattened in a fixed
+    order: a dict by its sorted keys, a DataFrame column by column, an object by its `summary` (called if it can be), or
+    else its public attributes. Words in a sequence are numbered in the order of the alphabet, and counted. Behind the
+    numbers stand, for each of the first 64 finite floats, the exponent of its lowest bit that is set, and how many bits
+    lie between that and the highest.
+
+    Raises: whatever the value raises when it is looked at.
+    """
+    return _Summary().outcome(value)
+
+
+def raised(err: BaseException) -> tuple[str, list[float], str]:
+    """A call that raised."""
+    try:
+        name, text = type(err).__name__, _text_of(err)
+        words, numbers = without_digits(text)
+        return _bounded(f"raises {name}: {words}" if text else f"raises {name}"), numbers, f"{name}: {text}"[:500]
+    except BaseException:  # such as a MemoryError again
+        return "raises an exception that cannot be read", [], "it raised an exception that cannot be read"
+
+
+_LARGEST = sys.float_info.max
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|(?:(?<!\w)[-+])?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+
+
+def without_digits(text: str) -> tuple[str, list[float]]:
+    """A text with # for its numbers, and these; addresses of memory, which no two processes share, are none."""
+    numbers: list[float] = []
+
+    def replaced(found: re.Match[str]) -> str:
+        if found.group().startswith("0x"):
+            return "0x"
+        numbers.append(max(-_LARGEST, min(float(found.group()), _LARGEST)))
+        return "#"
+
+    return _NUMBER.sub(replaced, text[:MAX_TEXT]), numbers
+
+
+def _text_of(thing: Any) -> str:
+    try:
+        return str(thing)[:MAX_TEXT]
+    except Exception:
+        return f"an object of {type(thing).__name__} that cannot be printed"
+
+
+def _writable(text: str) -> str:
+    """Without halves of signs, which UTF-8 does not know."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _bounded(ending: str) -> str:
+    if len(ending) <= MAX_ENDING:
+        return ending
+    return f"{ending[:MAX_ENDING]}... {hashlib.sha256(ending.encode('utf-8', 'backslashreplace')).hexdigest()[:16]}"
+
+
+_TEXTS = (("datetime", "date", "time", "timedelta"), ("enum", "Enum"), ("pathlib", "PurePath"), ("uuid", "UUID"))
+
+
+def _is(value: Any, library: str, *names: str) -> bool:
+    """Whether it is of a class of a library; not, where nobody has loaded that."""
+    module = sys.modules.get(library)
+    kinds = tuple(found for found in (getattr(module, name, None) for name in names) if isinstance(found, type))
+    return isinstance(value, kinds)
+
+
+class _Summary:
+    """Goes through one value: gives words for it, and gathers its numbers."""
+
+    def __init__(self) -> None:
+        self.numbers: list[float] = []
+        self.floats: list[float] = []  # the first finite ones
+        self._parts = MAX_PARTS
+        self._inside: set[int] = set()
+
+    def outcome(self, value: Any) -> tuple[str, list[float], str]:
+        ending = self.of(value)
+        fault = f"it gave a {ending}" if ending in ("function", "class", "module") else ""
+        if not math.isfinite(sum(self.numbers)):  # cheap, and true for some that are all finite
+            words = self._not_finite()
+            ending, fault = ending + words, "it gave numbers that are not finite" if words else fault
+        return _bounded(ending), self.numbers + self._bits(), fault
+
+    def _not_finite(self) -> str:
+        words = ""
+        for name, is_so in (("nan", math.isnan), ("inf", lambda x: x == math.inf), ("-inf", lambda x: x == -math.inf)):
+            places = [place for place, number in enumerate(self.numbers) if is_so(number)]
+            if places:
+                more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
+                words += f"; {name} at {', '.join(map(str, places[:NAMED]))}{more}"
+        self.numbers = [number for number in self.numbers if math.isfinite(number)]
+        return words
+
+    def _bits(self) -> list[float]:
+        found: list[float] = []
+        for number in self.floats:
+            above, below = number.as_integer_ratio()  # one of them is odd, the other a power of two times
+            above = abs(above)
+            low = (above & -above).bit_length() - 1 if above else 0
+            found += (float(low + 1 - below.bit_length()), float(above.bit_length() - low))
+        return found
+
+    def _add(self, values: list[float], floats: bool) -> None:
+        room = MAX_NUMBERS - len(self.numbers)
+        values = values if len(values) <= room else values[:room]
+        self.numbers += values
+        room = LOOKED_INTO - len(self.floats)
+        if floats and room > 0:
+            self.floats += list(itertools.islice((value for value in values if math.isfinite(value)), room))
+
+    def of(self, value: Any) -> str:
+        """Words for a value, whose numbers are gathered."""
+        kind = type(value)
+        if kind is float:
+            self._add([value], True)
+            return "float"
+        if kind is int or kind is bool:
+            self._add([_as_float(value)], False)
+            return kind.__name__
+        if value is None:
+            return "None"
+        self._parts -= 1
+        if len(self._inside) >= MAX_DEPTH or self._parts < 0:
+            return "..."
+        if id(value) in self._inside:
+            return "itself"
+        self._inside.add(id(value))
+        try:
+            return self._of_other(value, kind)
+        finally:
+            self._inside.discard(id(value))
+
+    def _of_other(self, value: Any, kind: type) -> str:
+        name = kind.__name__
+        if isinstance(value, str):
+            words, numbers = without_digits(value)
+            self._add(numbers, False)
+            return f"{name} {words!r}"
+        if _is(value, "numpy", "generic") and not _is(value, "numpy", "void"):
+            return self._scalar(value, name)
+        if isinstance(value, (int, float, complex)):
+            return self._scalar(value, name)
+        if _is(value, "numpy", "ndarray"):
+            return self._array(value, "" if name == "ndarray" else f"{name} ")
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            self._add(list(map(float, bytes(value[:MAX_NUMBERS]))), False)
+            return f"{name} of {len(value)}"
+        if isinstance(value, Mapping):
+            return f"{name}{self._mapping(value)}"
+        if isinstance(value, (list, tuple)):
+            fields = getattr(value, "_fields", None)
+            return f"{name}{f' {fields}' if fields else ''} {self._sequence(value, len(value))}"
+        if isinstance(value, Set):
+            return f"{name} {self._sequence(sorted(value, key=_key)[:MAX_NUMBERS], len(value))}"
+        if _is(value, "pandas", "DataFrame"):
+            return self._frame(value, name)
+        if _is(value, "pandas", "Series"):
+            return f"{name} {_text_of(value.name)} {self._index(value.index)}{self._series(value)}"
+        if _is(value, "pandas", "Index"):
+            return f"{name} {self._array(value.to_numpy(), '')}"
+        return self._of_library(value, kind, name)
+
+    def _of_library(self, value: Any, kind: type, name: str) -> str:
+        if _is(value, "pyarrow", "Table", "RecordBatch"):
+            columns = (f"{column}: {self._sequence(value.column(column).to_pylist())}" for column in value.column_names)
+            return f"{name}{{{', '.join(columns)}}}"
+        if _is(value, "pyarrow", "Array", "ChunkedArray"):
+            return f"{name} {value.type} {self._sequence(value[:MAX_NUMBERS].to_pylist(), len(value))}"
+        if _is(value, "pyarrow", "Scalar"):
+            return f"{name} {self.of(value.as_py())}"
+        if _is(value, "polars", "DataFrame"):
+            return f"{name}{self._mapping(value.to_dict(as_series=False))}"
+        if _is(value, "torch", "Tensor"):
+            return self._array(value.detach().cpu().numpy(), f"{name} ")
+        if _is(value, "scipy.sparse", "spmatrix", "sparray"):
+            found = value.tocoo()
+            return f"{name} {value.shape} {self.of((found.row, found.col, found.data))}"
+        if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)):
+            return "class" if isinstance(value, type) else "module" if kind is types.ModuleType else "function"
+        if isinstance(value, BaseException):
+            return f"{name} {self.of(_text_of(value))}"
+        if isinstance(value, Iterator) and not isinstance(value, io.IOBase):
+            found = list(itertools.islice(value, MAX_NUMBERS + 1))
+            return f"{name} {self._sequence(found)}"
+        if _is(value, "decimal", "Decimal") or _is(value, "fractions", "Fraction"):
+            self._add([_as_float(value)], True)
+            return name
+        if any(_is(value, library, *names) for library, *names in _TEXTS):
+            return f"{name} {self.of(_text_of(value))}"
+        if "numpy" in sys.modules and hasattr(kind, "__array__"):
+            return self._array(sys.modules["numpy"].asarray(value), f"{name} ")
+        return self._object(value, kind, name)
+
+    def _scalar(self, value: Any, name: str) -> str:
+        """A number of NumPy, or of a class that somebody made of a number."""
+        python = value.item() if hasattr(value, "item") else value
+        if isinstance(python, complex):
+            self._add([python.real, python.imag], True)
+        elif isinstance(python, int):
+            self._add([_as_float(int(python))], False)
+        elif isinstance(python, float) or _is(value, "numpy", "floating"):
+            self._add([float(python)], True)
+        else:
+            return f"{name} {self.of(_text_of(python))}"
+        return name
+
+    def _array(self, value: Any, name: str) -> str:
+        kind, words = value.dtype.kind, f"{name}{value.dtype} {tuple(value.shape)}"
+        if kind == "V" and value.dtype.names:
+            return f"{words}{{{', '.join(f'{field}: {self.of(value[field])}' for field in value.dtype.names)}}}"
+        if hasattr(value, "mask"):  # what is hidden was not released
+            return f"{words} {self._sequence(value.ravel()[:MAX_NUMBERS].tolist())}"
+        flat = value.ravel()[:MAX_NUMBERS]
+        if kind in "fiub":
+            self._add(flat.astype("float64").tolist(), kind == "f")
+        elif kind == "c":
+            self._add([part for each in flat.tolist() for part in (each.real, each.imag)], True)
+        elif kind in "mM":
+            self._add(flat.view("int64").astype("float64").tolist(), False)
+        elif kind in "OUST":
+            width = f"{name}words {tuple(value.shape)}" if kind == "U" else words
+            return f"{width} {self._sequence(flat.tolist())}"
+        return words
+
+    def _frame(self, value: Any, name: str) -> str:
+        columns = ", ".join(
+            f"{_text_of(column)}: {self._series(value.iloc[:, place])}"
+            for place, column in enumerate(value.columns[:MAX_NUMBERS])
+        )
+        return f"{name} {self._index(value.index)}{{{columns}}}"
+
+    def _series(self, value: Any) -> str:
+        known = getattr(value.dtype, "categories", None)  # some may be in no row
+        kind = value.dtype if known is None else f"categories {self.of(list(known))}"
+        return f"{kind} {self._array(value.to_numpy(), '')}"
+
+    def _index(self, index: Any) -> str:
+        return "" if _is(index, "pandas", "RangeIndex") else f"by {self._array(index.to_numpy(), '')} "
+
+    def _mapping(self, value: Any) -> str:
+        keys = sorted(value, key=_key) if len(value) <= MAX_NUMBERS else heapq.nsmallest(MAX_NUMBERS, value, key=_key)
+        parts = []
+        for key in keys:
+            # A float may have been drawn: as a word it would make every ending a new one.
+            words = self.of(key) if isinstance(key, float) or not isinstance(key, (str, int, tuple)) else repr(key)
+            parts.append(f"{words}: {self.of(value[key])}")
+        return f"{{{', '.join(parts)}}}"
+
+    def _sequence(self, values: Any, length: int | None = None) -> str:
+        """A list, whose beginning is looked at: words by their place among those there are, rows column by column."""
+        length = len(values) if length is None else length
+        values = values[:MAX_NUMBERS] if len(values) > MAX_NUMBERS else values
+        kinds = set(map(type, values))
+        if kinds == {float}:
+            self._add(list(values), True)
+            return f"of {length} float"
+        if kinds == {int}:
+            self._add(list(map(_as_float, values)), False)
+            return f"of {length} int"
+        if len(values) > 1 and str in kinds and kinds <= {str, type(None)}:
+            return f"of {length} words {self._words(['None' if each is None else each for each in values])}"
+        if len(values) > 1 and kinds == {dict} and all(row.keys() == values[0].keys() for row in values):
+            return f"of {length} rows {self._mapping({key: [row[key] for row in values] for key in values[0]})}"
+        if len(values) > 1 and kinds == {tuple} and len({*map(len, values)}) == 1:
+            return f"of {length} rows {self._sequence(list(map(list, zip(*values))))}"  # noqa: B905
+        runs = itertools.groupby(map(self.of, values))
+        parts = ((words, sum(1 for _ in run)) for words, run in runs)
+        return f"of {length} ({', '.join(words if count == 1 else f'{count} {words}' for words, count in parts)})"
+
+    def _words(self, values: list[str]) -> list[str]:
+        """Which there are; their places among these, and how many of each, are numbers."""
+        words = sorted(set(values))
+        places = {word: place for place, word in enumerate(words)}
+        counts = Counter(values)
+        self._add([float(places[each]) for each in values] + [float(counts[word]) for word in words], False)
+        return words
+
+    def _object(self, value: Any, kind: type, name: str) -> str:
+        """By its summary, or by the attributes that hold numbers, arrays or text."""
+        try:
+            summary = getattr(value, "summary", None)
+            summary = summary() if callable(summary) else summary
+        except Exception:
+            summary = None  # such as one that asks for arguments
+        if summary is not None:
+            return f"{name} summary {self.of(summary)}"
+        parts = []
+        for attribute in _attributes(value, kind):
+            try:
+                held = getattr(value, attribute)
+            except Exception as err:
+                parts.append(f"{attribute} raises {type(err).__name__}")
+                continue
+            if _plainly_readable(held):
+                parts.append(f"{attribute}: {self.of(held)}")
+        return f"object {name}{{{', '.join(parts)}}}"
+
+
+def _attributes(value: Any, kind: type) -> list[str]:
+    """Public ones: what it holds itself, else the properties of its class."""
+    try:
+        held = set(vars(value))
+    except Exception:
+        held = set()
+    for one in kind.__mro__:
+        slots = vars(one).get("__slots__", ())
+        held |= {slots} if isinstance(slots, str) else set(slots)
+    if not any(_public(name) for name in held):
+        held = {name for one in kind.__mro__ for name, what in vars(one).items() if isinstance(what, property)}
+    return sorted(filter(_public, held))[:MAX_NUMBERS]
+
+
+def _public(name: Any) -> bool:
+    return isinstance(name, str) and not name.startswith("_")
+
+
+def _plainly_readable(held: Any) -> bool:
+    """Numbers, arrays, text, what is made of these, and dataclasses; no other objects that an object uses."""
+    plain_kinds = (int, float, complex, str, bytes, type(None), list, tuple, Mapping, Set)
+    return isinstance(held, plain_kinds) or hasattr(type(held), "__array__") or hasattr(held, "__dataclass_fields__")
+
+
+def _as_float(number: Any) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+    except ValueError:  # a signalling NaN of decimal
+        return math.nan
+
+
+def _key(thing: Any) -> tuple[str, Any]:
+    """Sorts things of any kinds: numbers by their size, others by what they look like."""
+    if isinstance(thing, (int, float)):
+        return "", thing
+    return type(thing).__name__, thing if isinstance(thing, str) else _text_of(thing)
+
+
+# The process
+
+
+class _Line:
+    """The two ends of this process's own pipes; what the audited code prints goes elsewhere."""
+
+    def __init__(self, requests: int, answers: int) -> None:
+        self._requests, self._answers, self._owner = requests, answers, os.getpid()
+
+    def received(self) -> tuple[Mapping[str, Any], bytes]:
+        mark, words, behind, checksum = HEAD.unpack(self._read(HEAD.size))
+        header, body = self._read(words), self._read(behind)
+        if mark != MARK or checksum != zlib.crc32(body, zlib.crc32(header)):
+            raise SystemExit("a request is not what was sent: something else read from its pipe")
+        return json.loads(header), body
+
+    def _read(self, count: int) -> bytes:
+        found = bytearray()
+        while len(found) < count:
+            more = os.read(self._requests, min(count - len(found), 1 << 20))
+            if not more:
+                raise SystemExit(0)
+            found += more
+        return bytes(found)
+
+    def send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
+        if os.getpid() != self._owner:  # a fork of the audited code came back out of the call
+            os._exit(0)
+        left = memoryview(packed(header, body))
+        while left:
+            left = left[os.write(self._answers, left) :]
+
+
+def main(requests: int, answers: int, alive: int) -> None:
+    """Serves requests until there are no more."""
+    for number in (requests, answers, alive):
+        os.set_inheritable(number, False)
+    _end_when_left(alive)
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != here]
+    line = _Line(requests, answers)
+    asked, _ = line.received()
+    try:
+        called = _started(asked)
+    except Refused as err:
+        line.send({"refused": str(err)})
+        return
+    line.send({"ready": _identity(asked["function"]) if asked["identity"] else ""})
+    _serve(line, called)
+
+
+def _end_when_left(alive: int) -> None:
+    """Has the system end this process, whatever it is doing, when nobody holds the other end of a pipe any more."""
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(alive, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(alive, fcntl.F_SETFL, fcntl.fcntl(alive, fcntl.F_GETFL) | fcntl.FASYNC)
+
+
+def _started(asked: Mapping[str, Any]) -> Called:
+    sys.path[:0] = asked["path"]
+    module, _, name = asked["function"].partition(":")
+    try:
+        function: Any = importlib.import_module(module)
+        for part in name.split("."):
+            function = getattr(function, part)
+    except BaseException as err:  # whatever a module does while it is imported
+        raise Refused(f"{asked['function']} cannot be imported: {type(err).__name__}: {_text_of(err)[:300]}") from err
+    if not callable(function):
+        raise Refused(f"{asked['function']} must be a function, got an object of {type(function).__name__}")
+    called = Called(function, asked["form"], unplain(asked["settings"]))
+    called.rows([Column("x", [], array("d", [0.0]))])  # imports its library, or says that it is not there
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if asked["memory_bytes"] is not None:
+        most = _address_space() + asked["memory_bytes"]
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    return called
+
+
+def _address_space() -> int:
+    """Bytes it has already, libraries and all."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:  # not Linux
+        return 0
+
+
+def _identity(function: str) -> str:
+    """This Python's version, the SHA-256 of the function's file, and the distribution that it belongs to."""
+    from importlib import metadata
+
+    name = function.partition(":")[0]
+    words = f"Python {sys.version.split()[0]}"
+    file = getattr(sys.modules[name], "__file__", None)
+    if file and os.path.exists(file):
+        with open(file, "rb") as content:
+            words += f", {name} {hashlib.sha256(content.read()).hexdigest()}"
+    top = name.partition(".")[0]
+    by_package: Mapping[str, list[str]] = getattr(metadata, "packages_distributions", dict)()
+    for distribution in sorted(set(by_package.get(top, [top]))):
+        try:
+            words += f", {distribution} {metadata.version(distribution)}"
+        except metadata.PackageNotFoundError:
+            continue
+    return words
+
+
+def _serve(line: _Line, called: Called) -> None:
+    tables: dict[int, Callable[[], Any]] = {}
+    while True:
+        asked, body = line.received()
+        if "columns" in asked:
+            if len(tables) == TABLES:
+                del tables[min(tables)]
+            try:
+                tables[asked["table"]] = called.rows(columns_of(asked, body))
+            except Refused as err:
+                line.send({"refused": str(err)})
+            else:
+                line.send({"ready": ""})
+            continue
+        rows = tables[asked["table"]]
+        for seed in asked["seeds"]:
+            ending, numbers, fault = called.call(rows, seed)
+            line.send({"ending": ending, "fault": fault}, little_endian(array("d", numbers)))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:4]))

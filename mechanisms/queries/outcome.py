@@ -1,0 +1,23 @@
+"""What came of one call of a function: the one thing that crosses from another Python, or from this one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class CallOutcome:
+    """A call, summed up; failing is an outcome like any other.
+
+    Attributes:
+        ending: Everything discrete: type, keys, columns, shape, dtype, words, an exception's class and text, warnings.
+        numbers: Everything else, shape (n,), all finite; n is the same for all outcomes of one ending.
+        fault: What is wrong with it, for people; "" for nothing.
+    """
+
+    ending: str
+    numbers: NDArray[np.float64]
+    fault: str = ""

@@ -1,0 +1,189 @@
+"""What the columns of a table may hold, as its owner says: ranges of numbers, and words.
+
+`{"age": (0, 100), "sex": ["f", "m"]}`: two numbers are a range with both ends in it, of whole numbers where both are;
+words are the categories there are.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpaudit.errors import InputError, require, shortened
+from dpaudit.given import check_fields, fitted, is_number
+
+LARGEST_WHOLE = 2**53
+"""Whole numbers up to here are floats as well."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A column of numbers.
+
+    Attributes:
+        low, high: The range, both ends in it: finite, low <= high; of a whole column whole, at most 2**53 from zero.
+        whole: Whether only whole numbers are in it.
+    """
+
+    low: float
+    high: float
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for end in (self.low, self.high):
+            require(math.isfinite(end), "a bound must be a finite number", do="give the widest that may be", bound=end)
+            fits = not self.whole or (end == math.floor(end) and abs(end) <= LARGEST_WHOLE)
+            must = "a bound of whole numbers must be whole and at most 2**53 from zero"
+            require(fits, must, do="write 0.0 for 0 where the numbers are real ones", bound=end)
+        require(self.low <= self.high, "low must be at most high", do="swap them", low=self.low, high=self.high)
+
+    def cell(self, value: float) -> float:
+        """A value as the column's own type has it."""
+        return int(value) if self.whole else float(value)
+
+    def holds(self, column: pa.ChunkedArray) -> bool:
+        """Whether every cell is a number of the range; a null and NaN are none."""
+        if column.null_count or not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
+            return False
+        cells: NDArray[Any] = column.to_numpy()
+        inside = (cells >= self.low) & (cells <= self.high)
+        return bool(inside.all() and (not self.whole or (cells == np.floor(cells)).all()))
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column of words: those that there are, at least one, each once."""
+
+    values: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(bool(self.values), "a category must have at least one word", do="give all words that there are")
+        twice = [word for place, word in enumerate(self.values) if word in self.values[:place]]
+        require(not twice, "the words of a category must differ", do="keep one of them", twice=", ".join(twice))
+
+    def holds(self, column: pa.ChunkedArray) -> bool:
+        """Whether every cell is one of the words."""
+        return set(column.unique().to_pylist()) <= set(self.values)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table, at least one, in their order."""
+
+    columns: Mapping[str, Number | Category]
+
+    def __post_init__(self) -> None:
+        require(bool(self.columns), "a schema must have at least one column", do="write {column: [low, high]}")
+
+    @classmethod
+    def of(cls, given: object) -> Schema:
+        """The schema that a mapping describes: from each column to two numbers, a list of words, Number or Category.
+
+        Raises: InputError, one sentence that names the column.
+        """
+        if isinstance(given, Schema):
+            return given
+        if not isinstance(given, Mapping):
+            shown = shortened(given if isinstance(given, str) else type(given).__name__)
+            raise InputError(f"a schema must be a mapping from columns to ranges or words, got {shown}; {_FOR_EXAMPLE}")
+        columns = {}
+        for name, value in given.items():
+            fits, text = fitted(name, str)
+            require(fits and text, "the name of a column must be text, not empty", do="name each column", name=name)
+            try:
+                columns[text] = _column(value)
+            except InputError as err:
+                raise InputError(f"{shortened(text)}: {err}") from err
+        return cls(columns)
+
+    def arrow(self) -> pa.Schema:
+        """The columns as types: float64, int64 or string, each may hold nulls."""
+        return pa.schema([(name, _arrow_type(column)) for name, column in self.columns.items()])
+
+    def draw(self, rows: int, rng: np.random.Generator) -> pa.Table:
+        """Rows of independent cells, uniform over the range or the words."""
+        drawn = {name: _drawn(column, rows, rng) for name, column in self.columns.items()}
+        return pa.table(drawn, schema=self.arrow())
+
+    def table(self, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+        """Rows with a cell for each column, which may lie outside the schema, as a table.
+
+        A whole column is int64; where a cell is no whole number of 64 bits (NaN, inf and -0.0 are none), float64.
+        """
+        made = {}
+        for name, column in self.columns.items():
+            cells = [row[name] for row in rows]
+            kind = _arrow_type(column)
+            if isinstance(column, Number) and not (column.whole and all(map(_fits_int64, cells))):
+                kind, cells = pa.float64(), [None if cell is None else float(cell) for cell in cells]
+            made[name] = pa.array(cells, kind, from_pandas=False)  # NaN is no null
+        return pa.table(made)
+
+    def outside(self, table: pa.Table) -> list[str]:
+        """The columns in which a cell lies outside the schema."""
+        return [name for name, column in self.columns.items() if not column.holds(table[name])]
+
+
+_FOR_EXAMPLE = 'write, for example, {"age": [0, 100], "sex": ["f", "m"]}'
+_NUMBER_WITHOUT_POINT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
+"""What YAML reads as a word."""
+
+
+def _column(value: object) -> Number | Category:
+    if isinstance(value, Number | Category):
+        return value
+    if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes):
+        cells = list(value)
+        numbers = [is_number(cell) for cell in cells]
+        if all(numbers) and len(cells) == 2:
+            low, high = map(_bound, cells)
+            return Number(low, high, whole=all(isinstance(cell, Integral) for cell in cells))
+        words = [fitted(cell, str) for cell in cells]
+        points = [cell for fits, cell in words if fits and _NUMBER_WITHOUT_POINT.fullmatch(cell)]
+        if points and len(cells) == 2:
+            raise InputError(f"a bound must be a number, got the word {points[0]}; write it with a point, as in 1.0e+3")
+        if all(fits for fits, _ in words):
+            return Category(tuple(word for _, word in words))
+    raise InputError(
+        f"must be two numbers, low and high, or a list of words, got {shortened(value)}; a word that could be read as "
+        "something else (1, yes, no) stands in quotation marks"
+    )
+
+
+def _bound(cell: Any) -> float:
+    try:
+        return float(cell)
+    except (ValueError, OverflowError) as err:
+        raise InputError(f"a bound must be a finite number, got {shortened(cell)}; give a smaller one") from err
+
+
+def _arrow_type(column: Number | Category) -> pa.DataType:
+    if isinstance(column, Category):
+        return pa.string()
+    return pa.int64() if column.whole else pa.float64()
+
+
+def _drawn(column: Number | Category, rows: int, rng: np.random.Generator) -> pa.Array:
+    if isinstance(column, Category):
+        return pa.array([column.values[place] for place in rng.integers(len(column.values), size=rows)], pa.string())
+    if column.whole:
+        return pa.array(rng.integers(int(column.low), int(column.high), size=rows, endpoint=True))
+    share = rng.random(rows)
+    between = column.low * (1 - share) + column.high * share  # high - low may be beyond the largest float
+    return pa.array(np.clip(between, column.low, column.high))
+
+
+def _fits_int64(cell: object) -> bool:
+    if cell is None:
+        return True
+    return isinstance(cell, int) and -(2**63) <= cell < 2**63

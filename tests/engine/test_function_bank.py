@@ -1,0 +1,152 @@
+"""The bank's functions of rows are what it says they are: what each spends is counted, with no randomness.
+
+Whatever is private asks four primitives. Here these answer the same whatever they are asked, and note the question: two
+neighbouring tables must be answered alike, and what the questions differ by is what the function spends.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.bank import Case
+from benchmarks.bank import functions as bank
+from dpaudit.claims import Relation
+from dpaudit.engine.games.functions.neighbouring_tables import TablePair, pairs
+from dpaudit.mechanisms.queries.schema import Schema
+
+BANK = bank.BANK
+RNG = np.random.default_rng
+SEEDS = range(3)
+"""Of the answers: which of them are given decides what a function asks next."""
+
+
+class Asked:
+    """The primitives, with answers of their own."""
+
+    def __init__(self, seed: int) -> None:
+        self.answers = RNG(seed)
+        self.rng = SimpleNamespace(integers=lambda *_: 0)
+        self.notes: list[tuple[str, float, Any]] = []  # the primitive, its noise and its question
+
+    def laplace(self, exact: Any, rate: float, rng: Any) -> Any:
+        return self._noisy("laplace", exact, rate, rng)
+
+    def normal(self, exact: Any, deviation: float, rng: Any) -> Any:
+        return self._noisy("normal", exact, deviation, rng)
+
+    def _noisy(self, name: str, exact: Any, noise: float, rng: Any) -> Any:
+        assert rng is self.rng, "noise of another generator"
+        whole = np.asarray(exact, np.int64)
+        self.notes.append((name, noise, whole))
+        return self.answers.integers(-50, 5_000, whole.shape)
+
+    def chosen(self, utilities: Any, rate: float, rng: Any) -> int:
+        assert rng is self.rng, "a choice by another generator"
+        logs = rate * (utilities - utilities.max())
+        self.notes.append(("chosen", rate, logs - math.log(np.exp(logs).sum())))
+        return int(self.answers.integers(len(utilities)))
+
+    def answered(self, places: Any, kinds: int, keep: float, rng: Any) -> Any:
+        assert rng is self.rng, "answers by another generator"
+        self.notes.append(("answered", math.log(keep * (kinds - 1) / (1 - keep)), places))
+        return self.answers.integers(kinds, size=len(places))
+
+
+def spent(function: Callable[..., Any], pair: TablePair, seed: int, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Epsilon, or sensitivity over deviation of normal noise; infinite where the same answers end otherwise."""
+
+    def asked(table: Any) -> tuple[str, list[tuple[str, float, Any]]]:
+        told = Asked(seed)
+        with monkeypatch.context() as patch:
+            for name in ("laplace", "normal", "chosen", "answered"):
+                patch.setattr(bank, name, getattr(told, name))
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                try:
+                    ending = repr(function(table.to_pandas(), told.rng))
+                except (ArithmeticError, AssertionError, LookupError, ValueError) as err:
+                    ending = repr(err)
+        return ending + "".join(str(warning.message) for warning in warned), told.notes
+
+    (ending, notes), (other_ending, other_notes) = asked(pair.d), asked(pair.d_prime)
+    alike = [(name, noise, np.shape(question)) for name, noise, question in notes]
+    if ending != other_ending or alike != [(name, noise, np.shape(question)) for name, noise, question in other_notes]:
+        return math.inf
+    return sum(
+        _apart(name, noise, one, two) for (name, noise, one), (_, _, two) in zip(notes, other_notes, strict=True)
+    )
+
+
+def _apart(name: str, noise: float, one: Any, other: Any) -> float:
+    if name == "chosen":
+        return float(np.abs(one - other).max())
+    if name == "answered":
+        return noise * np.count_nonzero(one != other)
+    apart = float(np.abs(one - other).sum())
+    return apart / noise if name == "normal" else apart * noise
+
+
+TABLES = {
+    relation: pairs(Schema.of(bank.PEOPLE), Schema.of(bank.PEOPLE).draw(50, RNG(0)), relation, RNG(0))
+    for relation in (Relation.ADD_REMOVE, Relation.REPLACE)
+}
+
+
+def most(function: Callable[..., Any], case: Case, monkeypatch: pytest.MonkeyPatch) -> float:
+    """What a function spends on the pair that shows most."""
+    assert case.claim is not None
+    tables = TABLES[case.claim.relation]
+    return max(spent(function, pair, seed, monkeypatch) for pair in tables for seed in SEEDS)
+
+
+def twins() -> Iterator[str]:
+    return (name for name, case in BANK.items() if case.twin is not None)
+
+
+@pytest.mark.parametrize("name", [name for name in twins() if not name.startswith("groups")])
+def test_a_twin_spends_no_more_than_it_says_whatever_a_row_holds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = BANK[name]
+    assert case.twin is not None
+    allowed = 1 / bank.CLASSIC if name.startswith("normal") else 1.0
+    assert most(case.twin(), case, monkeypatch) <= allowed * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name in BANK if name != "total-float-noise"])
+def test_a_defect_spends_more_on_a_pair_that_is_searched(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the bits of a float, which are no question to a primitive, other tests tell."""
+    case = BANK[name]
+    found = most(case.defect(), case, monkeypatch)
+    if name.startswith("normal"):
+        assert found == 1
+    elif case.true is None:
+        assert found > 1.5
+    else:
+        assert found == pytest.approx(case.true)
+
+
+def test_groups_that_one_row_makes_are_seldom_shown() -> None:
+    """A word that one row alone has is shown with probability below delta; the defect shows it far more often."""
+    shown = math.exp(-(bank.ENOUGH - 1)) / (1 + math.exp(-1))  # that two-sided geometric noise reaches ENOUGH - 1
+    assert 1e-6 < shown < bank.APPROXIMATE.delta
+    assert math.exp(-2) / (1 + math.exp(-1)) > 1_000 * bank.APPROXIMATE.delta
+
+
+def test_the_noise_is_what_the_primitives_say() -> None:
+    """False failure < 1e-6 each: five deviations of a share of 200,000 draws."""
+    draws = bank.laplace(np.zeros(200_000), 1.0, RNG(1))
+    zero = (1 - math.exp(-1)) / (1 + math.exp(-1))
+    for value, share in ((0, zero), (1, zero / math.e), (-1, zero / math.e), (3, zero * math.exp(-3))):
+        assert abs((draws == value).mean() - share) < 5 * math.sqrt(share * (1 - share) / 200_000)
+    answers = bank.answered(np.zeros(200_000, np.int64), 4, 0.4, RNG(2))
+    for place, share in ((0, 0.4), (1, 0.2), (2, 0.2), (3, 0.2)):
+        assert abs((answers == place).mean() - share) < 5 * math.sqrt(share * (1 - share) / 200_000)
+    choices = np.array([bank.chosen(np.array([0, 1]), 1.0, RNG(seed)) for seed in range(2_000)])
+    assert abs(choices.mean() - math.e / (1 + math.e)) < 5 * math.sqrt(0.2 / 2_000)
+    assert abs(bank.normal(np.zeros(200_000), 20.0, RNG(3)).std() - 20) < 5 * 20 / math.sqrt(400_000)

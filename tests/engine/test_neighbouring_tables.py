@@ -1,0 +1,269 @@
+"""Pairs of tables: neighbours each, true about the schema, and hard on functions that are not private."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dpaudit.claims import Relation
+from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_test, pairs
+from dpaudit.errors import InputError
+from dpaudit.mechanisms.queries.schema import Category, Number, Schema
+
+RNG = np.random.default_rng
+BOTH = (Relation.ADD_REMOVE, Relation.REPLACE)
+KINDS = ((0, 7), (-1.0, 1.0), ["a", "b", "c"])
+SCHEMAS = {
+    "a range": {"x": (0.0, 1.0)},
+    "whole numbers": {"x": (3, 9)},
+    "words": {"w": ["a", "b", "c"]},
+    "one word": {"w": ["a"]},
+    "one number": {"x": (2.0, 2.0)},
+    "people": {"age": (0, 100), "sex": ["f", "m"]},
+    "regression": {"x": (0.0, 1.0), "y": (0.0, 1.0)},
+    "the widest": {"x": (-1.7e308, 1.7e308), "k": (-(2**53), 2**53)},
+    "words alone": {f"w{k}": ["new", "", "b", "c"][k % 2 :] for k in range(5)},
+    "ten": {f"c{k}": KINDS[k % 3] for k in range(10)},
+    "a hundred": {f"c{k}": KINDS[k % 3] for k in range(100)},
+}
+
+Rows = list[dict[str, Any]]
+
+
+def made(given: Mapping[str, Any], relation: Relation, seed: int = 0, rows: int = 50, **more: Any) -> list[TablePair]:
+    schema, rng = Schema.of(given), RNG(seed)
+    return pairs(schema, schema.draw(rows, rng), relation, rng, **more)
+
+
+def cell(value: Any) -> Any:
+    """What a cell says, apart from its type: NaN is NaN, -0.0 is not 0.0."""
+    return value if value is None or isinstance(value, str) else repr(float(value))
+
+
+def are_neighbours(one: Rows, other: Rows, relation: Relation, group: int) -> bool:
+    """Slowly: as many rows come as may, or as many are replaced, and all else is left as it is."""
+    d, d_prime = ([tuple((name, cell(value)) for name, value in row.items()) for row in rows] for rows in (one, other))
+    gone, come = Counter(d) - Counter(d_prime), Counter(d_prime) - Counter(d)
+    if relation is Relation.ADD_REMOVE:
+        return not gone and come.total() == group and d_prime[: len(d)] == d
+    places = [place for place, (left, right) in enumerate(zip(d, d_prime, strict=True)) if left != right]
+    return come.total() <= group and bool(places) and max(places) - min(places) < group
+
+
+def goes_beyond(rows: Rows, schema: Schema) -> bool:
+    """Slowly, cell by cell."""
+
+    def inside(column: Number | Category, value: Any) -> bool:
+        if isinstance(column, Category):
+            return value in column.values
+        number = isinstance(value, int | float) and column.low <= value <= column.high
+        return number and (not column.whole or value % 1 == 0)
+
+    return not all(inside(schema.columns[name], value) for row in rows for name, value in row.items())
+
+
+@pytest.mark.parametrize("relation", BOTH)
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_pair_is_of_neighbours_and_says_whether_it_goes_beyond(name: str, relation: Relation) -> None:
+    schema = Schema.of(SCHEMAS[name])
+    for group, rows in ((1, 50), (3, 10), (1, 1), (2, 3)) if len(schema.columns) < 100 else ((1, 5), (2, 3)):
+        found = made(SCHEMAS[name], relation, rows=rows, group=group)
+        assert len({pair.name for pair in found}) == len(found)
+        for pair in found:
+            d, d_prime = pair.d.to_pylist(), pair.d_prime.to_pylist()
+            assert pair.d.column_names == pair.d_prime.column_names == list(schema.columns)
+            assert are_neighbours(d, d_prime, relation, group), pair.name
+            assert pair.beyond == (goes_beyond(d, schema) or goes_beyond(d_prime, schema)), pair.name
+        assert [pair.beyond for pair in found] == sorted(pair.beyond for pair in found)
+    inside = made(SCHEMAS[name], relation, rows=rows, group=group, beyond=False)
+    assert [pair.name for pair in inside] == [pair.name for pair in found if not pair.beyond]
+
+
+def test_the_slow_looks_can_say_no() -> None:
+    one, other, minus = {"x": 0.0}, {"x": 1.0}, {"x": -0.0}
+    assert are_neighbours([one], [one, minus], Relation.ADD_REMOVE, 1)
+    assert not are_neighbours([one], [one, minus], Relation.ADD_REMOVE, 2)
+    assert not are_neighbours([one], [minus, one], Relation.ADD_REMOVE, 1)
+    assert not are_neighbours([one], [other, other], Relation.ADD_REMOVE, 1)
+    assert are_neighbours([one, one], [one, minus], Relation.REPLACE, 1)
+    assert not are_neighbours([one, one], [one, one], Relation.REPLACE, 1)
+    assert not are_neighbours([one, one], [other, other], Relation.REPLACE, 1)
+    assert not are_neighbours([one, other, one], [other, other, other], Relation.REPLACE, 2)
+    schema = Schema.of({"x": (0.0, 0.5)})
+    assert goes_beyond([other], schema)
+    assert not goes_beyond([one, minus], schema)
+
+
+@pytest.mark.parametrize("relation", BOTH)
+def test_the_list_is_short_and_the_same_for_a_seed(relation: Relation) -> None:
+    for name, given in SCHEMAS.items():
+        found = made(given, relation, rows=9)
+        beyond = sum(pair.beyond for pair in found)
+        assert beyond <= 30
+        assert len(found) - beyond <= 60
+        again = made(given, relation, rows=9)
+        assert [as_test(pair) for pair in again] == [as_test(pair) for pair in found], name
+    found, other = made(SCHEMAS["people"], relation), made(SCHEMAS["people"], relation, seed=1)
+    assert [pair.name for pair in found] == [pair.name for pair in other]
+    assert any(as_test(one) != as_test(two) for one, two in zip(found, other, strict=True))
+
+
+def far_apart(statistic: Callable[[Rows], Any], found: list[TablePair]) -> float:
+    """The largest difference of a number between two neighbours; infinite where one fails or ends otherwise."""
+
+    def asked(table: pa.Table) -> Any:
+        try:
+            return statistic(table.to_pylist())
+        except Exception as err:
+            return type(err).__name__
+
+    apart = 0.0
+    for pair in found:
+        one, other = asked(pair.d), asked(pair.d_prime)
+        if isinstance(one, int | float) and isinstance(other, int | float) and math.isfinite(one + other):
+            apart = max(apart, abs(one - other))
+        elif repr(one) != repr(other):
+            return math.inf
+    return apart
+
+
+def column(rows: Rows, name: str) -> list[Any]:
+    return [row[name] for row in rows]
+
+
+def slope(rows: Rows) -> float:
+    x, y = np.array(column(rows, "x")), np.array(column(rows, "y"))
+    return float(x @ y / (x @ x + 1e-9))
+
+
+def spread(rows: Rows) -> float:
+    return statistics.pstdev(column(rows, "age"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "statistic", "apart", "relations"),
+    [
+        ("people", lambda rows: sum(column(rows, "age")), 100, BOTH),
+        ("people", len, 1, BOTH[:1]),
+        ("people", lambda rows: statistics.median(column(rows, "age")), 100, BOTH[1:]),
+        ("people", lambda rows: statistics.median_low(column(rows, "age") or [0]), 100, BOTH),
+        ("people", lambda rows: max(column(rows, "age"), default=0), 100, BOTH),
+        ("people", lambda rows: statistics.fmean(column(rows, "age")), math.inf, BOTH[:1]),
+        ("people", lambda rows: len({row["age"] for row in rows} if len(rows) > 9 else ()), 1, BOTH),
+        ("people", lambda rows: sorted(set(column(rows, "sex"))), math.inf, BOTH),
+        ("people", lambda rows: max(Counter(column(rows, "age")).values()) if rows else 0, 1, BOTH),
+        ("people", lambda rows: rows and rows[-1]["age"], math.inf, BOTH[:1]),
+        ("people", lambda rows: rows[0]["age"], 100, BOTH[1:]),
+        ("people", lambda rows: sum(row["age"] for row in rows if row["sex"] == "f"), 100, BOTH[:1]),
+        ("people", lambda rows: min(1, min(map(spread, [rows]))) if len(rows) > 9 else 0, 1, BOTH),
+        ("people", lambda rows: 0 if len(rows) < 10 else 1, 1, BOTH[:1]),
+        ("people", lambda rows: [word for word in "fm" if column(rows, "sex").count(word) >= 5], math.inf, BOTH),
+        ("regression", slope, 0.9999, BOTH),
+        ("a range", lambda rows: sum(math.copysign(1, x) < 0 for x in column(rows, "x")), 1, BOTH),
+        ("a range", lambda rows: 1 / (sum(1 for x in column(rows, "x") if 0 < x < 1e-300) - 1), math.inf, BOTH),
+        ("words", lambda rows: "c" in column(rows, "w") if len(rows) > 9 else 0, 1, BOTH),
+    ],
+)
+def test_the_worst_that_a_row_can_do_within_the_schema_is_among_them(
+    schema: str, statistic: Callable[[Rows], Any], apart: float, relations: tuple[Relation, ...]
+) -> None:
+    for relation in relations:
+        assert far_apart(statistic, made(SCHEMAS[schema], relation, beyond=False)) >= apart
+        assert far_apart(lambda rows: 0.5, made(SCHEMAS[schema], relation)) == 0
+
+
+def clipped(rows: Rows) -> float:
+    """Right for numbers of any size, but not for NaN and None."""
+    return sum(min(max(row["age"], 0), 100) for row in rows)
+
+
+def in_order(rows: Rows) -> float:
+    return sum(row["age"] if row["age"] is not None and 0 < row["age"] < 100 else 0 for row in rows)
+
+
+@pytest.mark.parametrize("relation", BOTH)
+def test_what_the_schema_does_not_allow_is_among_them_too(relation: Relation) -> None:
+    found = made(SCHEMAS["people"], relation)
+    inside = [pair for pair in found if not pair.beyond]
+    for guarded, apart in (
+        (clipped, 100),
+        (lambda rows: sum(row["age"] > 100 for row in rows), 0),
+        (lambda rows: sum(row["age"] % 1 for row in rows), 0),
+        (lambda rows: sum(row["sex"] not in ("f", "m") for row in rows), 0),
+        (lambda rows: sum(len(row["sex"]) > 10 for row in rows), 0),
+        (lambda rows: sum(row["sex"][0] == "f" for row in rows), 1),
+    ):
+        assert far_apart(guarded, inside) == apart
+        assert far_apart(guarded, found) > apart
+    assert far_apart(in_order, found) == far_apart(in_order, inside) < 100
+
+
+def test_trainings_that_leak_by_one_row_at_the_corner_are_among_them() -> None:
+    """Fifty rows at zero, one of which becomes (1, 1): diffprivlib's issue 104 shows on them."""
+    tables = [(pair.d.to_pylist(), pair.d_prime.to_pylist()) for pair in made(SCHEMAS["regression"], Relation.REPLACE)]
+    zero, corner = {"x": 0.0, "y": 0.0}, {"x": 1.0, "y": 1.0}
+    assert ([zero] * 50, [zero] * 49 + [corner]) in tables
+
+
+def test_rows_of_ones_own_are_taken_as_they_are() -> None:
+    schema = Schema.of(SCHEMAS["people"])
+    own = pa.table({"age": pa.array([5, 6, 7], pa.int32()), "sex": pa.array(["f", "f", "m"]).dictionary_encode()})
+    found = pairs(schema, own, Relation.ADD_REMOVE, RNG(0), beyond=False)
+    ordinary = next(pair for pair in found if pair.name == "ordinary rows, a row high")
+    assert ordinary.d.schema == schema.arrow()
+    assert ordinary.d.to_pylist() == own.to_pylist()
+    assert ordinary.d_prime.to_pylist() == [*own.to_pylist(), {"age": 100, "sex": "m"}]
+
+
+@pytest.mark.parametrize(
+    ("own", "relation", "group", "sentence"),
+    [
+        (
+            {"age": [5]},
+            "replace",
+            1,
+            "ordinary rows must have the columns of the schema, in its order, got rows = 'age',",
+        ),
+        ({"age": [101], "sex": ["f"]}, "replace", 1, "ordinary rows must lie within the schema, got 'age'; correct"),
+        ({"age": [1], "sex": [None]}, "replace", 1, "ordinary rows must lie within the schema, got 'sex'; correct"),
+        ({"age": [1], "sex": ["f"]}, "replace", 2, "ordinary rows must be at least as many as change, got rows = 1,"),
+        ({"age": [1], "sex": ["f"]}, "replace", 0, "group must be at least 1, got 0"),
+        (
+            {"age": [1], "sex": ["f"]},
+            "label",
+            1,
+            "the relation of two tables must be add-remove or replace, got 'label'",
+        ),
+    ],
+)
+def test_what_makes_no_pairs_is_refused(own: dict[str, Any], relation: str, group: int, sentence: str) -> None:
+    with pytest.raises(InputError) as refused:
+        pairs(Schema.of(SCHEMAS["people"]), pa.table(own), Relation(relation), RNG(0), group=group)
+    assert str(refused.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("relation", BOTH)
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_source_gives_back_the_very_cells(name: str, relation: Relation) -> None:
+    for pair in made(SCHEMAS[name], relation, rows=9, group=2):
+        tables: dict[str, Rows] = {}
+        exec(as_test(pair), tables)
+        for own, table in ((tables["d"], pair.d), (tables["d_prime"], pair.d_prime)):
+            assert repr(own) == repr(table.to_pylist()), pair.name
+
+
+def test_the_source_reads_well() -> None:
+    found = {pair.name: as_test(pair) for pair in made(SCHEMAS["regression"], Relation.REPLACE)}
+    assert found["all low, a row high"] == (
+        "d = [{'x': 0.0, 'y': 0.0}] * 50\nd_prime = d[:49] + [{'x': 1.0, 'y': 1.0}]\n"
+    )
+    assert found["a row with NaN alone"] == (
+        "from math import nan\n\nd = [{'x': 0.0, 'y': 0.0}]\nd_prime = [{'x': nan, 'y': nan}]\n"
+    )

@@ -1,0 +1,309 @@
+"""Any function on rows, checked in one line: right verdicts, whatever comes back, and sentences for what does not fit.
+
+A check of an honest function is wrong with probability 0.001 at most; seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dpaudit
+from dpaudit import Audit, AuditError, AuditSpec, Claim, Relation, Report, RunOptions, Verdict, check
+from dpaudit.claims import GaussianDP
+from dpaudit.claims.words import claim_of
+from dpaudit.engine.data.schema_rows import SchemaRows
+from dpaudit.engine.games.functions.game import Asked, RowFunctionGame, offered
+from dpaudit.engine.spec import function_check
+from dpaudit.engine.spec.check import ALL
+from dpaudit.engine.spec.function_check import function_on_rows, settings_in_words
+from dpaudit.errors import InputError, SpecError
+from dpaudit.mechanisms.adapters.own_function import OwnFunction
+
+SCHEMA = {"age": (0, 100), "sex": ["f", "m"]}
+HERE = RunOptions(runner="in-process", figures=False)
+
+
+def _ages(rows: Any) -> Any:
+    """Clipped, and 0 where there is none."""
+    found = rows["age"].to_numpy(dtype=float)
+    return np.clip(np.nan_to_num(found, nan=0.0, posinf=100.0, neginf=0.0), 0, 100)
+
+
+def _geometric(rng: np.random.Generator, scale: float) -> int:
+    """Two-sided, of whole numbers: no bit tells."""
+    share = 1 - np.exp(-1 / scale)
+    return int(rng.geometric(share)) - int(rng.geometric(share))
+
+
+def right_sum(rows: Any, rng: np.random.Generator) -> int:
+    return int(np.ceil(_ages(rows)).sum()) + _geometric(rng, 100)
+
+
+def right_mean(rows: Any, rng: np.random.Generator) -> float:
+    """Half of epsilon 1 for the sum and half for the number of rows."""
+    total = int(np.ceil(_ages(rows)).sum()) + _geometric(rng, 200)
+    return total / max(1, len(rows) + _geometric(rng, 2))
+
+
+def half_the_noise(rows: Any, rng: np.random.Generator) -> int:
+    return int(np.ceil(_ages(rows)).sum()) + _geometric(rng, 50)
+
+
+def scaled_by_the_private_n(rows: Any, rng: np.random.Generator) -> float:
+    ages = _ages(rows)
+    return float(ages.mean() + rng.laplace(0, 100 / len(ages))) if len(ages) else 0.0
+
+
+def fails_on_nan(rows: Any, rng: np.random.Generator) -> int:
+    ages = rows["age"].to_numpy(dtype=float)
+    if np.isnan(ages).any():
+        raise ValueError("ages must be known")
+    return int(np.ceil(np.clip(ages, 0, 100)).sum()) + _geometric(rng, 100)
+
+
+def keeps_the_categories(rows: Any, rng: np.random.Generator) -> dict[str, int]:
+    return {str(word): int(count) + _geometric(rng, 1) for word, count in rows["sex"].value_counts().items()}
+
+
+def floats_on_zero(rows: Any, rng: np.random.Generator) -> float:
+    """Right, but for the low bits of its sum."""
+    return float(_ages(rows).sum() / 100 + rng.laplace())
+
+
+def warns_of_one_row(rows: Any, rng: np.random.Generator) -> int:
+    if (rows["age"] == 100).any():
+        warnings.warn("somebody is very old", stacklevel=2)
+    return _geometric(rng, 1)
+
+
+def checked(function: Callable[..., Any], folder: Path, **more: Any) -> Report:
+    return check(function, claim=1.0, schema=SCHEMA, output=folder, quiet=True, run=HERE, **more)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(function_check, "SECONDS", 2.0)
+
+
+def joint(report: Report) -> Verdict:
+    assert report.joint is not None
+    return report.joint.verdict
+
+
+@pytest.mark.parametrize("function", [right_sum, right_mean])
+def test_an_honest_function_is_not_convicted(function: Callable[..., Any], tmp_path: Path) -> None:
+    report = checked(function, tmp_path)
+    assert joint(report) is Verdict.NO_VIOLATION, report.text()
+    assert all(result.epsilon <= 1 for result in report.results)
+
+
+@pytest.mark.parametrize(
+    ("function", "seen"),
+    [
+        (half_the_noise, ""),
+        (scaled_by_the_private_n, ""),
+        (fails_on_nan, "ValueError"),
+        (keeps_the_categories, ""),
+        (floats_on_zero, ""),
+        (warns_of_one_row, "warns"),
+    ],
+)
+def test_a_function_that_leaks_is_convicted(function: Callable[..., Any], seen: str, tmp_path: Path) -> None:
+    report = checked(function, tmp_path)
+    assert joint(report) is Verdict.VIOLATION, report.text()
+    assert seen in report.text(verbose=True)
+    assert "to paste into a test: " in report.text(verbose=True)
+
+
+def test_the_tables_of_a_report_run_in_a_test(tmp_path: Path) -> None:
+    text = checked(keeps_the_categories, tmp_path).text(verbose=True)
+    (source, *_) = [line.partition("paste into a test: ")[2] for line in text.splitlines() if "to paste" in line]
+    tables: dict[str, Any] = {}
+    exec(source, tables)
+    d, d_prime = tables["d"], tables["d_prime"]
+    assert d != d_prime
+    assert d == d_prime[: len(d)] or len(d) == len(d_prime)
+
+
+def test_what_is_beyond_the_schema_is_a_test_of_its_own(tmp_path: Path) -> None:
+    report = checked(fails_on_nan, tmp_path)
+    found = {result.name: result.verdict for result in report.results}
+    assert found["row-function"] is Verdict.NO_VIOLATION
+    assert found["row-function, rows beyond the schema"] is Verdict.VIOLATION
+
+
+def noisy(rows: Any, rng: np.random.Generator, *, scale: float = 1.0, exact: bool = False) -> Any:
+    count = len(rows)
+    return count if exact else count + _geometric(rng, scale)
+
+
+def test_the_settings_are_searched_too(tmp_path: Path) -> None:
+    report = checked(noisy, tmp_path, settings={"scale": [1.0, 2.0], "exact": [False, True]})
+    assert joint(report) is Verdict.VIOLATION
+    assert "'exact': True" in report.text(verbose=True)
+
+
+ELSEWHERE = """
+def count(rows, rng, twice=False):
+    return len(rows) + (rng.random() < 0.5) * (2 if twice else 1)
+def dies(rows, rng):
+    import os
+    if any(row["age"] == 100 for row in rows):
+        os._exit(7)
+    return rng.random() < 0.5
+"""
+
+
+def test_a_function_in_another_python_and_one_that_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few calls of the second one, since each that ends its process costs a start."""
+    (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
+    monkeypatch.chdir(tmp_path)
+    made, data = function_on_rows("elsewhere:dies", {"age": (0, 100)}, claim=1.0, form="records", python=sys.executable)
+    assert "elsewhere" in made.code
+    game = RowFunctionGame(trials=10, search=30)
+    report = dpaudit.audit(
+        AuditSpec((Audit(made, data, game, split=ALL),), run=HERE), output=tmp_path / "dies", quiet=True
+    )
+    assert any("exit code 7" in said for said in report.results[0].failed_trials)
+    counted = check(
+        "elsewhere:count",
+        claim=1.0,
+        schema=SCHEMA,
+        form="records",
+        python=sys.executable,
+        output=tmp_path / "count",
+        quiet=True,
+        run=HERE,
+    )
+    assert joint(counted) is Verdict.VIOLATION
+
+
+def test_a_resumed_check_runs_nothing_again(tmp_path: Path) -> None:
+    first = checked(right_sum, tmp_path)
+    again = dpaudit.audit(tmp_path / "spec.yaml", output=tmp_path, quiet=True)
+    assert again.executed == 0
+    assert again.results[0].epsilon == first.results[0].epsilon
+
+
+# Claims
+
+
+@pytest.mark.parametrize(
+    ("given", "epsilon", "delta"),
+    [(2, 2.0, 0.0), ((1.0, 1e-5), 1.0, 1e-5), ("1", 1.0, 0.0), ("1, 1e-5", 1.0, 1e-5), ("epsilon=3", 3.0, 0.0)],
+)
+def test_claims_in_words(given: Any, epsilon: float, delta: float) -> None:
+    made = claim_of(given, Relation.REPLACE)
+    assert (made.epsilon, made.delta, made.relation) == (epsilon, delta, Relation.REPLACE)
+
+
+def test_claims_that_are_curves() -> None:
+    assert claim_of("mu=1, delta=1e-6", Relation.REPLACE).curve == GaussianDP(1.0)
+    zcdp = claim_of("rho=0.5", Relation.ADD_REMOVE)
+    # The usual conversion, rho + 2 sqrt(rho log(1 / delta)), is never below ours.
+    assert 0 < zcdp.epsilon <= 0.5 + 2 * np.sqrt(0.5 * np.log(1e5))
+    assert zcdp.curve.renyi(7.0) == pytest.approx(3.5)
+
+
+@pytest.mark.parametrize("given", ["", "x", "rho=1, mu=1", "1, 2, 3, 4", [1], None, "rho=a"])
+def test_claims_that_are_none(given: Any) -> None:
+    with pytest.raises(AuditError):
+        claim_of(given, Relation.REPLACE)
+
+
+def stated(rows: Any, rng: np.random.Generator, epsilon: float = 0.7, delta: float = 1e-6) -> int:
+    return 0
+
+
+def test_the_claim_that_the_code_states() -> None:
+    made, _ = function_on_rows(stated, SCHEMA)
+    assert made.claim() == Claim(0.7, 1e-6, Relation.ADD_REMOVE)
+    made, _ = function_on_rows(stated, SCHEMA, settings={"epsilon": 2.0, "delta": 0.0}, relation="replace")
+    assert made.claim() == Claim(2.0, relation=Relation.REPLACE)
+    with pytest.raises(SpecError, match="checked against a claim"):
+        function_on_rows(right_sum, SCHEMA)
+
+
+# What does not fit
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema": {}}, "at least one column"),
+        ({"schema": {"age": (1, 0)}}, "low must be at most high"),
+        ({"schema": {"age": "old"}}, "two numbers"),
+        ({"relation": "label"}, "no game fits"),
+        ({"form": "table"}, "form"),
+        ({"settings": {"nothing": 1}}, "nothing"),
+        ({"settings": {"scale": []}}, "settings must come to"),
+        ({"python": "/no/python", "function": "a:b"}, "must be a Python that can be started"),
+        ({"python": sys.executable}, "module:function"),
+        ({"python": sys.executable, "function": "no_such_module:f"}, "no_such_module"),
+        ({"claim": "rho=0"}, "must be > 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_sentence(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"function": noisy, "claim": 1.0, "schema": SCHEMA, **change}
+    with pytest.raises(AuditError, match=words) as caught:
+        check(given.pop("function"), output=tmp_path / "run", quiet=True, run=HERE, **given)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_of_a_command_line() -> None:
+    found = settings_in_words("bounds_X=(0,1);fit_intercept=true,false;name='a,b',c; n = 1, 2.5 ;none=null")
+    assert found == {
+        "bounds_X": [(0, 1)],
+        "fit_intercept": [True, False],
+        "name": ["a,b", "c"],
+        "n": [1, 2.5],
+        "none": [None],
+    }
+    with pytest.raises(SpecError, match="settings must be like"):
+        settings_in_words("bounds")
+
+
+def test_pairs_with_each_of_the_settings_are_offered() -> None:
+    made = OwnFunction(noisy, Claim(1.0, relation=Relation.REPLACE), settings={"exact": [False, True], "scale": 2.0})
+    rows = SchemaRows(SCHEMA).load(seed=3)
+    for beyond in (False, True):
+        every = offered(made, rows, Asked("replace", 1, beyond))
+        assert len({one.name for one in every}) == len(every)
+        assert {one.settings for one in every} == {0, 1}
+        assert all(one.d.num_rows == one.d_prime.num_rows for one in every)
+        assert all(one.d.schema == one.d_prime.schema for one in every)
+
+
+def test_a_check_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from click.testing import CliRunner
+
+    from dpaudit.engine.cli.main import main
+
+    (tmp_path / "mine_own.py").write_text("def count(rows, rng):\n    return len(rows)\n")
+    (tmp_path / "schema.yaml").write_text("age: [0, 100]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    asked = ["check", "mine_own:count", "--schema", "schema.yaml", "--claim", "1", "--form", "list", "--runner"]
+    found = CliRunner().invoke(main, [*asked, "in-process", "-o", os.fspath(tmp_path / "run"), "--fail-on-violation"])
+    assert "VIOLATION" in found.output, found.output
+    refused = CliRunner().invoke(main, ["check", "mine_own:count", "--claim", "1"])
+    assert "give --schema" in refused.output
+
+
+def test_rows_keep_their_cells() -> None:
+    rows = SchemaRows({"x": (0.0, 1.0)}, rows=4).load(seed=1)
+    assert rows.take([3, 0]).cells.equals(rows.cells.take(pa.array([3, 0])))
+    assert rows.take(np.array([True, False, False, True])).cells.num_rows == 2
+    assert rows.digest != rows.take([0]).digest
+    assert RowFunctionGame(group=2).for_claim(Claim(1.0, relation=Relation.REPLACE)).fits.relation is Relation.REPLACE
+    with pytest.raises(InputError, match="group must be >= 1"):
+        RowFunctionGame(group=0)

@@ -1,0 +1,254 @@
+"""A function called in a Python of its own, and here: the same outcomes; whatever it does is an outcome of its call."""
+
+from __future__ import annotations
+
+import ast
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dpaudit.actors.audited.signals import OutOfTime, from_outside, time_limit
+from dpaudit.errors import InputError
+from dpaudit.mechanisms.adapters.other_python import worker
+from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, called_here, identity
+from dpaudit.mechanisms.queries.outcome import CallOutcome
+from tests.mechanisms import audited_functions
+from tests.waiting import until
+
+HERE = str(Path(__file__).parent)
+TABLE = pa.table({"x": [0.5, 2.0, None, float("nan"), -0.0]})
+WIDE = pa.table(
+    {
+        "x": pa.array([0.5, None, float("inf"), 5e-324], pa.float64()),
+        "n": pa.array([2**53 + 1, -3, None, 0], pa.int64()),
+        "word": pa.array(["", None, "ä\n", "x"], pa.string()),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python without a single library, and so without NumPy."""
+    script = tmp_path_factory.mktemp("bare") / "python"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    script.chmod(0o700)
+    return str(script)
+
+
+def other(python: str, function: str, **how: Any) -> OtherPython:
+    return OtherPython(python, f"audited_functions:{function}", **{"form": "list", "path": [HERE], **how})
+
+
+def same(one: CallOutcome, another: CallOutcome) -> bool:
+    alike = one.ending == another.ending and one.fault == another.fault
+    return alike and one.numbers.tobytes() == another.numbers.tobytes()
+
+
+@pytest.mark.parametrize("form", worker.FORMS)
+def test_both_ways_give_the_same_and_a_seed_decides(form: str) -> None:
+    """All generators are seeded; those of this process are as they were; no call sees what another wrote."""
+    before = np.random.get_state()[1].tobytes()
+    function = audited_functions.noisy_sum
+    here = called_here(function, TABLE, [3, 4, 3], form=form, settings={"scale": 2.0})
+    assert np.random.get_state()[1].tobytes() == before
+    assert same(here[0], here[2])
+    assert not np.array_equal(here[0].numbers, here[1].numbers)
+    assert here[0].numbers[0] == 5
+    with other(sys.executable, "noisy_sum", form=form, settings={"scale": 2.0}) as python:
+        there = python.call(TABLE, [3, 4])
+    assert all(map(same, here, there))
+
+
+@pytest.mark.parametrize("form", [form for form in worker.FORMS if form != "arrow"])
+def test_each_call_has_its_own_rows_and_settings(form: str) -> None:
+    assert [one.numbers[0] for one in called_here(audited_functions.first, TABLE, [1, 2, 3], form=form)] == [0.5] * 3
+    grown = called_here(audited_functions.grows, TABLE, [1, 2], form=form, settings={"words": ["one"]})
+    assert [one.numbers[0] for one in grown] == [2, 2]
+
+
+def test_rows_are_what_the_table_holds(bare: str) -> None:
+    """Nulls, NaN, -0.0, denormals, whole numbers beyond 2^53, and words of any kind; settings keep tuples."""
+    rows = [
+        {"x": 0.5, "n": 2**53 + 1, "word": ""},
+        {"x": None, "n": -3, "word": None},
+        {"x": float("inf"), "n": None, "word": "ä\n"},
+        {"x": 5e-324, "n": 0, "word": "x"},
+    ]
+    given: list[Any] = []
+    settings = {"pair": (1, [None, {"key": (2.5,)}])}
+
+    def keep(rows: Any, rng: Any, pair: Any) -> None:
+        given.append((rows, pair))
+
+    called_here(keep, WIDE, [0], form="records", settings=settings)
+    assert given == [(rows, settings["pair"])]
+    frame, array = called_here(audited_functions.seen, WIDE, [0], form="frame"), WIDE.select(["x", "n"])
+    assert "NaN" in frame[0].ending
+    with other(bare, "seen", form="records") as python:
+        assert same(*python.call(WIDE, [0]), *called_here(audited_functions.seen, WIDE, [0], form="records"))
+        empty = python.call(WIDE.slice(0, 0), [0])
+    assert empty[0].ending == "str '[]'"
+    assert "nan" in called_here(audited_functions.seen, array, [0], form="array")[0].ending
+    for form in worker.FORMS[:-1]:
+        table = array if form == "array" else WIDE
+        assert not called_here(audited_functions.seen, table.slice(0, 0), [0], form=form)[0].fault
+
+
+FAILURES = {
+    "exit": ("process ended: exit code 3", "its process ended: exit code 3; it printed: no more disk"),
+    "null": ("process ended: SIGSEGV", ""),
+    "kill": ("process ended: SIGKILL", ""),
+    "sleep": ("out of time", "still running after 1 s"),
+    "print": ("out of time", "still running after 1 s"),
+    "garble": ("process ended: wrote into the pipe of its worker", ""),
+    "close": ("process ended: exit code 1", "Bad file descriptor"),
+    "system": ("raises SystemExit: as # asked", "SystemExit: as 17 asked"),
+    "interrupt": ("raises KeyboardInterrupt", ""),
+    "memory": ("raises MemoryError", ""),
+    "child": ("process ended: exit code 5", ""),
+    "fork": ("float", ""),
+    "recursion": ("raises RecursionError: maximum recursion depth exceeded", ""),
+}
+
+
+@pytest.mark.parametrize("how", FAILURES)
+def test_a_call_that_fails_is_an_outcome_and_the_others_go_on(how: str, bare: str) -> None:
+    seeds = range(4)
+    failing = [audited_functions.fails(seed) for seed in seeds]
+    assert 1 < sum(failing) < len(seeds)
+    ending, fault = FAILURES[how]
+    limits = {"limit_s": 1.0 if ending == "out of time" else None, "memory_bytes": 1 << 28 if how == "memory" else None}
+    with other(bare, "sometimes", settings={"how": how}, **limits) as python:
+        outcomes = python.call(TABLE, seeds)
+    assert [one.ending for one in outcomes] == [ending if bad else "float" for bad in failing]
+    for bad, one in zip(failing, outcomes, strict=True):
+        assert fault in one.fault if bad else not one.fault
+        assert bad or one.numbers.tolist() == [1.5, -1, 2]
+    if how == "child":  # what it left running was ended too
+        left = int(outcomes[failing.index(True)].fault.rpartition(" ")[2])
+        until(lambda: b"sleep" not in _command(left), "a process that was left running is ended")
+
+
+def _command(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_here_too_a_failure_is_an_outcome_and_a_signal_is_not() -> None:
+    def interrupts(rows: Any, rng: Any) -> None:
+        raise KeyboardInterrupt
+
+    def outside(err: BaseException) -> bool:
+        return from_outside(err) and not isinstance(err, KeyboardInterrupt)
+
+    ends = {"time_limit": time_limit, "from_outside": from_outside}
+    (one,) = called_here(lambda rows, rng: time.sleep(100), TABLE, [0], form="list", limit_s=0.05, **ends)
+    assert one.ending == "out of time"
+    assert called_here(interrupts, TABLE, [0], from_outside=outside)[0].ending == "raises KeyboardInterrupt"
+    with pytest.raises(KeyboardInterrupt):
+        called_here(interrupts, TABLE, [0], limit_s=1.0, time_limit=time_limit, from_outside=lambda err: True)
+    with pytest.raises(OutOfTime), time_limit(0.05):  # of all calls together
+        called_here(lambda rows, rng: time.sleep(100), TABLE, [0], from_outside=from_outside)
+
+
+def test_what_is_printed_costs_no_memory(bare: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with other(bare, "prints") as python:
+        assert python.call(TABLE, [0])[0].numbers.tolist() == [100]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # kB
+
+
+def test_warnings_are_told_once_each(bare: str) -> None:
+    with other(bare, "warns") as python:
+        (there,) = python.call(TABLE, [0])
+    assert there.ending == "None; warns RuntimeWarning: bounds (#) are from the data; warns UserWarning: of # rows"
+    assert there.numbers.tolist() == [1.5, 7]
+    assert same(there, *called_here(audited_functions.warns, TABLE, [0]))
+
+
+def test_more_tables_than_a_worker_keeps(bare: str) -> None:
+    tables = [pa.table({"x": [float(number)]}) for number in range(worker.TABLES + 2)]
+    with other(bare, "first") as python:
+        for table in [*tables, *tables[:3], *tables[-3:]]:
+            assert python.call(table, [0])[0].numbers[0] == table["x"][0].as_py()
+        assert python.call(tables[0], []) == []
+        assert len(python.call(tables[0], range(2_500))) == 2_500
+
+
+def test_a_worker_whose_parent_is_gone_ends(bare: str, tmp_path: Path) -> None:
+    """Even in a call that has no end, and when the parent had no time to end it."""
+    file = tmp_path / "process"
+    code = f"""
+import os, threading, time
+from tests.mechanisms.test_other_python import TABLE, other
+def leave():
+    while not os.path.exists({str(file)!r}) or not open({str(file)!r}).read():
+        time.sleep(0.01)
+    os._exit(0)
+threading.Thread(target=leave).start()
+with other({bare!r}, "process", settings={{"file": {str(file)!r}}}) as python:
+    python.call(TABLE, [0])
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(HERE).parent.parent)
+    process = int(file.read_text())
+    until(lambda: b"worker.py" not in _command(process), "a worker without a parent ends")
+
+
+def test_what_cannot_be_called_is_refused_in_a_sentence(bare: str, tmp_path: Path) -> None:
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit('not today')\n")
+    (tmp_path / "dies.py").write_text("import os\nos.write(2, b'no licence\\n')\nos._exit(7)\n")
+
+    def refused(python: str, function: str, table: pa.Table = TABLE, **how: Any) -> str:
+        with (
+            pytest.raises(InputError) as caught,
+            OtherPython(python, function, path=[HERE, str(tmp_path)], **how) as it,
+        ):
+            it.call(table, [0])
+        return str(caught.value)
+
+    one = {"form": "list"}
+    assert "must be a Python that can be started" in refused("/nowhere/python", "a:b", **one)
+    assert "must start in '/bin/false': its process ended: exit code 1" in refused("/bin/false", "a:b", **one)
+    assert "nowhere:f cannot be imported: ModuleNotFoundError" in refused(bare, "nowhere:f", **one)
+    assert "cannot be imported: AttributeError" in refused(bare, "audited_functions:nothing", **one)
+    assert "must be a function, got an object of int" in refused(bare, "audited_functions:NO_FUNCTION", **one)
+    assert "leaves:f cannot be imported: SystemExit: not today" in refused(bare, "leaves:f", **one)
+    assert "exit code 7; it printed: no licence" in refused(bare, "dies:f", **one)
+    assert "must be given as `module:name`, got 'f'" in refused(bare, "f", **one)
+    assert "form must be one of frame, arrow" in refused(bare, "audited_functions:first", form="table")
+    assert "need a library that this Python lacks" in refused(bare, "audited_functions:first", form="frame")
+    assert "must be of one column, got 3: x, n, word" in refused(bare, "audited_functions:first", WIDE, **one)
+    assert "settings must be numbers, words" in refused(bare, "audited_functions:first", settings={"x": object()})
+    assert "a column must be float64, int64 or string" in refused(
+        bare, "audited_functions:first", pa.table({"x": pa.array([1], pa.int8())}), **one
+    )
+    with pytest.raises(InputError, match=r"a seed must be >= 0, got -1"):
+        called_here(audited_functions.first, TABLE, [3, -1])
+    with pytest.raises(InputError, match="column 'word' holds words; choose the form"):
+        called_here(audited_functions.first, WIDE, [0], form="array")
+
+
+def test_what_outcomes_depend_on(bare: str) -> None:
+    version = sys.version.split()[0]
+    words = identity(bare, "audited_functions:first", path=[HERE])
+    assert words.startswith(f"Python {version}, audited_functions ")
+    assert words == identity(bare, "audited_functions:first", path=[HERE])
+    assert identity(sys.executable, "numpy:mean").endswith(f", numpy {np.__version__}")
+
+
+def test_the_worker_needs_the_standard_library_alone() -> None:
+    """Of Python 3.8, whatever runs these tests."""
+    code = f"import runpy, sys; runpy.run_path({worker.__file__!r}); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-S", "-E", "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert loaded <= sys.stdlib_module_names | {"__main__", "__mp_main__"}
+    ast.parse(Path(worker.__file__).read_text(), feature_version=(3, 8))

@@ -1,0 +1,252 @@
+"""What comes back of a call, summed up: what is discrete in words, all else in numbers; nothing can break it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import itertools
+import math
+from collections import namedtuple
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import scipy.sparse
+import torch
+
+from dpaudit.mechanisms.adapters.other_python.calls import called_here
+from dpaudit.mechanisms.adapters.other_python.worker import LOOKED_INTO, MAX_ENDING, MAX_NUMBERS, outcome_of
+
+NOTHING = pa.table({"x": [0.0]})
+Colour = enum.Enum("Colour", "RED")
+Pair = namedtuple("Pair", "low high")
+
+
+@dataclasses.dataclass
+class Estimate:
+    mean: float
+    text: str = "a"
+
+
+class Fitted:
+    def __init__(self) -> None:
+        self.coef_ = np.array([0.5, 0.25])
+        self._hidden = 3.0
+        self.other = object()
+        self.parts = Estimate(0.5)
+
+
+class Slotted:
+    __slots__ = ("_b", "a")
+
+    def __init__(self) -> None:
+        self.a, self._b = 1, 2
+
+
+class Answers:
+    @property
+    def value(self) -> int:
+        return 7
+
+
+def summed(summary: Any) -> Any:
+    return SimpleNamespace(summary=summary, coef=1.0)
+
+
+BITS = [-1.0, 1.0]  # of 0.5
+VALUES = [
+    (None, "None", []),
+    (True, "bool", [1]),
+    (7, "int", [7]),
+    (0.5, "float", [0.5, *BITS]),
+    (12.0, "float", [12, 2, 2]),
+    (0.0, "float", [0, 0, 0]),
+    (0.5j, "complex", [0, 0.5, 0, 0, *BITS]),
+    (decimal.Decimal("0.5"), "Decimal", [0.5, *BITS]),
+    (np.float32(0.5), "float32", [0.5, *BITS]),
+    (np.int8(-3), "int8", [-3]),
+    (np.bool_(True), "bool", [1]),
+    (math.nan, "float; nan at 0", []),
+    ([1.0, -math.inf, math.inf], "list of 3 float; inf at 2; -inf at 1", [1, 0, 1]),
+    (10**400, "int; inf at 0", []),
+    ("of 17.5 rows at 0x7f12", "str 'of # rows at 0x'", [17.5]),
+    (b"ab", "bytes of 2", [97, 98]),
+    (Colour.RED, "Colour str 'Colour.RED'", []),
+    (datetime.date(2026, 1, 2), "date str '#-#-#'", [2026, 1, 2]),
+    (ValueError("17 rows"), "ValueError str '# rows'", [17]),
+    ([1, 2, 3], "list of 3 int", [1, 2, 3]),
+    ([1, "a", 2.5, 2.5], "list of 4 (int, str 'a', 2 float)", [1, 2.5, 2.5, -1, 3, -1, 3]),
+    (("b", "a", None, "b"), "tuple of 4 words ['None', 'a', 'b']", [2, 1, 0, 2, 1, 1, 2]),
+    (Pair(1, 2), "Pair ('low', 'high') of 2 int", [1, 2]),
+    ({"b", "a"}, "set of 2 words ['a', 'b']", [0, 1, 1, 1]),
+    ({"b": 1, "a": [2]}, "dict{'a': list of 1 int, 'b': int}", [2, 1]),
+    ({1.5: 1, 2: 3}, "dict{float: int, 2: int}", [1.5, 1, 3, -1, 2]),
+    (
+        [{"x": 1, "w": "a"}, {"w": "b", "x": 2}],
+        "list of 2 rows {'w': list of 2 words ['a', 'b'], 'x': list of 2 int}",
+        None,
+    ),
+    ([(1, "a"), (2, "a")], "list of 2 rows of 2 (list of 2 int, list of 2 words ['a'])", [1, 2, 0, 0, 2]),
+    (np.array([[1, 2]]), "int64 (1, 2)", [1, 2]),
+    (np.array([0.5]), "float64 (1,)", [0.5, *BITS]),
+    (np.array(["a", "bb"]), "words (2,) of 2 words ['a', 'bb']", [0, 1, 1, 1]),
+    (np.array([1, "a"], object), "object (2,) of 2 (int, str 'a')", [1]),
+    (
+        np.array([(1, 2)], [("a", int), ("b", int)]),
+        "[('a', '<i8'), ('b', '<i8')] (1,){a: int64 (1,), b: int64 (1,)}",
+        [1, 2],
+    ),
+    (np.ma.masked_array([1, 2], [0, 1]), "MaskedArray int64 (2,) of 2 (int, None)", [1]),
+    (
+        pd.DataFrame({"b": [1, 2], "a": [True, False]}),
+        "DataFrame {b: int64 int64 (2,), a: bool bool (2,)}",
+        [1, 2, 1, 0],
+    ),
+    (pd.Series([7], ["u"], name="n"), "Series n by object (1,) of 1 (str 'u') int64 int64 (1,)", [7]),
+    (pd.Series(["u"], dtype=pd.CategoricalDtype(["v", "u"])), None, [1, 0, 1, 1]),
+    (pd.Timestamp("2026-01-02"), "Timestamp str '#-#-# #:#:#'", [2026, 1, 2, 0, 0, 0]),
+    (pa.table({"n": [1, None]}), "Table{n: of 2 (int, None)}", [1]),
+    (pa.array([1]), "Int64Array int64 of 1 int", [1]),
+    (pa.scalar(1), "Int64Scalar int", [1]),
+    (torch.tensor([0.5], requires_grad=True), "Tensor float32 (1,)", [0.5, *BITS]),
+    (scipy.sparse.csr_array([[0, 2]]), None, [0, 1, 2]),
+    (Estimate(0.5), "object Estimate{mean: float, text: str 'a'}", [0.5, *BITS]),
+    (Fitted(), "object Fitted{coef_: float64 (2,), parts: object Estimate{mean: float, text: str 'a'}}", None),
+    (Slotted(), "object Slotted{a: int}", [1]),
+    (Answers(), "object Answers{value: int}", [7]),
+    (summed({"a": 1}), "SimpleNamespace summary dict{'a': int}", [1]),
+    (summed(lambda: 5), "SimpleNamespace summary int", [5]),
+    (summed(lambda needed: 5), "object SimpleNamespace{coef: float}", [1, 0, 1]),
+    ((n for n in range(3)), "generator of 3 int", [0, 1, 2]),
+]
+
+
+@pytest.mark.parametrize(("value", "ending", "numbers"), VALUES, ids=lambda value: type(value).__name__)
+def test_what_comes_back(value: Any, ending: str | None, numbers: list[float] | None) -> None:
+    found, left, _ = outcome_of(value)
+    assert found == (ending or found)
+    assert left == (left if numbers is None else numbers)
+
+
+class Broken:
+    """Whatever one asks of it, it raises."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise OSError(f"no {name}")
+
+    def __repr__(self) -> str:
+        raise OSError("no words")
+
+
+class Hidden:
+    def __init__(self) -> None:
+        self.a = 1
+
+    @property
+    def summary(self) -> Any:
+        raise OSError("not yet")
+
+    def __getattr__(self, name: str) -> Any:
+        raise MemoryError(name)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise OSError("no words")
+
+
+def raises(error: BaseException) -> Any:
+    raise error
+
+
+def cycle() -> list[Any]:
+    found: list[Any] = [1]
+    found.append(found)
+    return found
+
+
+def tower(height: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(height):
+        found = [found, found]
+    return found
+
+
+class Endless(dict[Any, Any]):
+    def __len__(self) -> int:
+        return 1 << 70
+
+
+GARBAGE = {
+    "broken": (Broken, "raises OSError: no __class__"),
+    "hidden": (Hidden, "object Hidden{a: int}"),
+    "cycle": (cycle, "list of 2 (int, itself)"),
+    "function": (lambda: len, "function"),
+    "class": (lambda: Broken, "class"),
+    "endless": (itertools.count, f"count of {MAX_NUMBERS + 1} int"),
+    "numbers": (lambda: np.zeros(10**7), "float64 (10000000,)"),
+    "list": (lambda: [0] * 10**6, "list of 1000000 int"),
+    "length": (Endless, "raises OverflowError: cannot fit 'int' into an index-sized integer"),
+    "half a sign": (lambda: raises(ValueError("\ud800")), "raises ValueError: \\ud800"),
+    "unprintable": (
+        lambda: raises(Unprintable()),
+        "raises Unprintable: an object of Unprintable that cannot be printed",
+    ),
+    "huge number": (lambda: raises(ValueError("9" * 1_000)), "raises ValueError: #"),
+    "exit": (lambda: raises(SystemExit(3)), "raises SystemExit: #"),
+    "interrupt": (lambda: raises(KeyboardInterrupt()), "raises KeyboardInterrupt"),
+    "late": (lambda: (raises(ValueError("late")) for _ in range(2)), "raises ValueError: late"),
+}
+
+
+@pytest.mark.parametrize("what", GARBAGE)
+def test_garbage_is_an_outcome(what: str) -> None:
+    make, ending = GARBAGE[what]
+    (found,) = called_here(lambda rows, rng: make(), NOTHING, [0], form="list")
+    assert found.ending == ending
+    assert len(found.numbers) <= MAX_NUMBERS + 2 * LOOKED_INTO
+    assert np.isfinite(found.numbers).all()
+
+
+def test_a_tower_of_lists_and_a_long_text_are_bounded() -> None:
+    ending, numbers, _ = outcome_of(tower(60))
+    assert len(ending) < MAX_ENDING + 30
+    assert numbers == []
+    long, other = (outcome_of(["w" * 5_000 + end])[0] for end in "ab")
+    assert len(long) == len(other) < MAX_ENDING + 30
+    assert long != other
+
+
+def test_the_ending_decides_how_many_numbers_there_are() -> None:
+    """Whatever is drawn: whole or not, finite or not."""
+    rng, widths = np.random.default_rng(0), dict[str, int]()
+    for _ in range(300):
+        values = np.where(rng.random(70) < 0.5, rng.integers(0, 3, 70), rng.random(70))
+        values[rng.random(70) < 0.005] = np.nan
+        words = rng.choice(["a", "b 1.5"], 3).tolist()
+        ending, numbers, _ = outcome_of({"v": values, "words": words, "n": 1 if rng.random() < 0.5 else 0.5})
+        assert widths.setdefault(ending, len(numbers)) == len(numbers)
+    assert 1 < len(widths) < 300
+
+
+def test_the_bits_of_naive_noise_are_seen() -> None:
+    """The lowest bit of each float, and how many there are; 64 floats are looked at."""
+    naive = [outcome_of(0.5 + 2.0**-40 * k)[1][1] for k in (1, 2, 4)]
+    assert naive == [-40, -39, -38]
+    assert len(outcome_of(np.full(100, 0.1))[1]) == 100 + 2 * LOOKED_INTO
+    assert outcome_of(5e-324)[1] == [5e-324, -1074, 1]
+    assert outcome_of(0.1)[1] == [0.1, -55, 52]
+
+
+def test_a_fault_is_told_to_people() -> None:
+    assert outcome_of(1.5)[2] == ""
+    assert outcome_of([math.nan, 1.0])[2] == "it gave numbers that are not finite"
+    assert outcome_of(len)[2] == "it gave a function"
+    (found,) = called_here(lambda rows, rng: raises(ValueError("7 rows")), NOTHING, [0], form="list")
+    assert found.fault == "ValueError: 7 rows"
+    assert found.numbers.tolist() == [7]
