@@ -202,7 +202,7 @@ def _labels(mechanism: LabelMechanism, data: Examples, seed: Seed) -> NDArray[np
 def _outcome(mechanism: RowFunction, data: Any, seed: Seed) -> Any:
     number = int(seed.rng().integers(0, 2**31))
     settings = mechanism.alternatives()[0]
-    (one,) = mechanism.outcomes(data.cells, [number], settings, CallLimits(10.0, time_limit, from_outside))
+    (one,) = mechanism.outcomes(data.cells, [number], settings, CallLimits(10.0, 1, time_limit, from_outside))
     if one.fault:
         raise RunError(one.fault)
     return np.frombuffer(one.ending.encode() + one.numbers.tobytes(), np.uint8)

@@ -135,10 +135,11 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     chosen, left_out = choices(mechanism, claim)
     data = request.data if request.data is not None else made_data(mechanism, claim)
     if isinstance(mechanism, RowFunction) and chosen:
-        from dpaudit.engine.spec.function_check import sized  # calls are timed
+        from dpaudit.engine.spec.function_check import sized, where_to_run  # calls are timed
 
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
         tests = sized([one.test for one in chosen], mechanism, cast(TableRows, rows), claim.relation)
+        options = replace(options, run=options.run or where_to_run(mechanism))
         chosen, left_out = [replace(one, test=test) for one, test in zip(chosen, tests, strict=True)], []
     budget = Budget.parse(request.budget)
     affordable, dear = affordable_looks(chosen, budget.trainings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from dpaudit.claims.words import claim_of
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
 from dpaudit.engine.games.protocol import CheckTest
+from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.engine.spec.plain_yaml import yaml_value
 from dpaudit.errors import SpecError, shortened
 from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
@@ -140,7 +142,7 @@ def seconds_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) 
 
     Raises: TrainingError when the function does not run on any of them.
     """
-    settings, limits = mechanism.alternatives()[0], CallLimits(TIMED_S, time_limit, from_outside)
+    settings, limits = mechanism.alternatives()[0], CallLimits(TIMED_S, 1, time_limit, from_outside)
     tables = [
         rows.cells,
         *(pair.d_prime for pair in pairs(rows.schema, rows.cells, relation, np.random.default_rng(0))[:TIMED]),
@@ -151,10 +153,16 @@ def seconds_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) 
         mechanism.outcomes(table, range(calls), settings, limits)
         return (time.monotonic() - begun) / calls
 
-    mechanism.outcomes(rows.cells, [0], settings, CallLimits(60.0, time_limit, from_outside))
+    mechanism.outcomes(rows.cells, [0], settings, CallLimits(60.0, 1, time_limit, from_outside))
     each = {place: timed(table, 1) for place, table in enumerate(tables)}
     slowest = max(each, key=lambda place: each[place])
     return timed(tables[slowest], max(1, min(100, int(TIMED_S / max(each[slowest], 1e-4)))))
+
+
+def where_to_run(mechanism: RowFunction) -> RunOptions:
+    """In this process, where nobody waits for a cluster to start; another Python runs once for each core."""
+    cores = os.cpu_count() or 1 if getattr(mechanism, "python", "") else 1
+    return RunOptions(runner="in-process", cpus_per_worker=cores)
 
 
 def sized(tests: Sequence[CheckTest], mechanism: RowFunction, rows: TableRows, relation: Relation) -> list[CheckTest]:

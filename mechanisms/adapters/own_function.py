@@ -6,6 +6,7 @@ import itertools
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
@@ -106,11 +107,16 @@ class OwnFunction(ClaimedByUser):
                 time_limit=limits.time_limit,
                 from_outside=limits.from_outside,
             )
-        return _kept_python(self, settings, limits.limit_s).call(rows, seeds)
+        pythons = [_kept_python(self, settings, limits.limit_s, place) for place in range(limits.processes)]
+        with ThreadPoolExecutor(len(pythons)) as pool:  # the threads wait; the work is elsewhere
+            shares = list(
+                pool.map(lambda place: pythons[place].call(rows, seeds[place :: len(pythons)]), range(len(pythons)))
+            )
+        return [shares[place % len(pythons)][place // len(pythons)] for place in range(len(seeds))]
 
 
 _KEPT: OrderedDict[str, OtherPython] = OrderedDict()
-MAX_KEPT = 4
+MAX_KEPT = 8
 """Other Pythons that are kept for the next unit: a library may take seconds to be imported."""
 
 
@@ -120,12 +126,14 @@ def _identity(python: str, function: str, folder: str) -> str:
     return identity(python, function, path=(folder,))
 
 
-def _kept_python(asked: OwnFunction, settings: Mapping[str, Any], limit_s: float | None) -> OtherPython:
-    """One that has the function loaded; the system ends it with this process.
+def _kept_python(asked: OwnFunction, settings: Mapping[str, Any], limit_s: float | None, place: int) -> OtherPython:
+    """One of several that has the function loaded; the system ends it with this process.
 
     Raises: InputError when its code is not that of the audit.
     """
-    key = repr((asked.python, asked.folder, asked.function, asked.form, asked.memory_mb, asked.code, settings, limit_s))
+    key = repr(
+        (asked.python, asked.folder, asked.function, asked.form, asked.memory_mb, asked.code, settings, limit_s, place)
+    )
     if key not in _KEPT:
         found = _identity(asked.python, str(asked.function), asked.folder)
         must = f"the code of {asked.function} in {asked.python} must be what the audit began with; give the folder anew"

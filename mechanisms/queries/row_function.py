@@ -20,9 +20,10 @@ from dpaudit.mechanisms.queries.schema import Schema
 
 @dataclass(frozen=True)
 class CallLimits:
-    """What ends a call that runs here."""
+    """What ends a call, and how many may run at a time."""
 
     limit_s: float | None = None  # how long it may take
+    processes: int = 1  # of another Python, at the same time
     time_limit: Callable[[float | None], AbstractContextManager[Any]] = nullcontext  # ends a block by an exception
     # whether an exception is not the function's own: a signal, which passes, or what `time_limit` raised
     from_outside: Callable[[BaseException], bool] = lambda err: False

@@ -67,7 +67,7 @@ def _check_test(relation: Relation, beyond: bool) -> CheckTest:
         scales={"trials": 0.4, "search": 0.6},
         least=360,
         variant="rows beyond the schema" if beyond else "",
-        again={"trials": 3.0},
+        again={"trials": 2.5},
         game={"beyond": beyond},
     )
 
@@ -366,7 +366,7 @@ def locate(mechanism: Any, tables: Tables, claim: Claim, *, seed: Seed) -> Leak:
         )
 
     def call(rows: pa.Table, seeds: Sequence[int]) -> list[CallOutcome]:
-        return list(mechanism.outcomes(rows, seeds, settings, CallLimits(LOCATED_S, time_limit, from_outside)))
+        return list(mechanism.outcomes(rows, seeds, settings, CallLimits(LOCATED_S, 1, time_limit, from_outside)))
 
     return where_it_leaks_elsewhere(call, tables.d, tables.d_prime, claim, seed=number)
 
