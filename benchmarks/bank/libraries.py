@@ -203,7 +203,7 @@ LIBRARIES: dict[str, LibraryCase] = {
         *("flower", "flower_functions:local_update", "array", UPDATE, replaced(1.0, 1e-5)),
         pair="a row at (0, 0); the row at (1, 0)",
         settings={"sensitivity": 2.0},
-        shown=3.0,
+        shown=5.48,
         call_ms=0.4,
         issue="flwrlabs/flower#7631",
     ),
@@ -211,7 +211,7 @@ LIBRARIES: dict[str, LibraryCase] = {
         *("flower", "flower_functions:local_update", "array", UPDATE, replaced(1.0, 1e-5)),
         pair="a row at (-1, 0); the row at (1, 0)",
         settings={"sensitivity": 0.1},
-        shown=3.0,
+        shown=5.05,
         call_ms=0.4,
     ),
     "flower, mended": honest(

@@ -26,7 +26,6 @@ from dpaudit import RunOptions, check
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "mechanisms" / "adapters" / "other_python" / "libraries"
-HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 
 
 def python_of(case: LibraryCase) -> Path:
@@ -52,7 +51,7 @@ def run(name: str, case: LibraryCase, seed: int) -> dict[str, Any]:
                 seed=seed,
                 output=folder,
                 quiet=True,
-                run=HERE,
+                run=RunOptions(runner="in-process", cpus_per_worker=2, figures=False, repeats=0),
             )
     except Exception as err:  # a check that breaks off is a result too
         return line | {"verdict": type(err).__name__, "headline": str(err), "seconds": 0.0}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import subprocess
 from pathlib import Path
 
@@ -15,13 +14,13 @@ from benchmarks.bank.libraries import LIBRARIES
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "mechanisms" / "adapters" / "other_python" / "libraries"
 ONCE = """
-import importlib, json, sys
+import ast, importlib, sys
 import numpy as np
 
 sys.path.insert(0, sys.argv[1])
 x = np.random.default_rng(0).random((50, 2))
 records = [{"key": "ab"[i % 2], "value": x[i, 0], "x": float(i % 2), "y": float(i % 3 == 0)} for i in range(50)]
-for function, form, settings in json.loads(sys.argv[2]):
+for function, form, settings in ast.literal_eval(sys.argv[2]):
     module, name = function.split(":")
     if form == "array":
         rows = x.copy() if name != "naive_bayes" else np.column_stack([x[:, 0], np.arange(50) % 2])
@@ -43,7 +42,7 @@ def test_every_function_of_the_bank_answers(python: str) -> None:
         pytest.skip(f"needs `make .venv-{python}/.installed`")
     asked = [[c.function, c.form, dict(c.settings)] for c in LIBRARIES.values() if c.python == python]
     done = subprocess.run(
-        [made, "-W", "ignore", "-c", ONCE, FOLDER, json.dumps(asked)], capture_output=True, text=True, timeout=300
+        [made, "-W", "ignore", "-c", ONCE, FOLDER, repr(asked)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
 
