@@ -108,10 +108,9 @@ class OwnFunction(ClaimedByUser):
                 from_outside=limits.from_outside,
             )
         pythons = [_kept_python(self, settings, limits.limit_s, place) for place in range(limits.processes)]
+        parts = [seeds[place :: len(pythons)] for place in range(len(pythons))]
         with ThreadPoolExecutor(len(pythons)) as pool:  # the threads wait; the work is elsewhere
-            shares = list(
-                pool.map(lambda place: pythons[place].call(rows, seeds[place :: len(pythons)]), range(len(pythons)))
-            )
+            shares = list(pool.map(lambda python, part: python.call(rows, part), pythons, parts))
         return [shares[place % len(pythons)][place // len(pythons)] for place in range(len(seeds))]
 
 
@@ -131,9 +130,8 @@ def _kept_python(asked: OwnFunction, settings: Mapping[str, Any], limit_s: float
 
     Raises: InputError when its code is not that of the audit.
     """
-    key = repr(
-        (asked.python, asked.folder, asked.function, asked.form, asked.memory_mb, asked.code, settings, limit_s, place)
-    )
+    where = asked.python, asked.folder, asked.function, asked.form, asked.memory_mb, asked.code
+    key = repr((where, settings, limit_s, place))
     if key not in _KEPT:
         found = _identity(asked.python, str(asked.function), asked.folder)
         must = f"the code of {asked.function} in {asked.python} must be what the audit began with; give the folder anew"

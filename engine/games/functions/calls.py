@@ -59,10 +59,8 @@ def called(
 
     Raises: TrainingError when the function does not run at all.
     """
-    settings, limits = (
-        mechanism.alternatives()[tables.settings],
-        CallLimits(limit_s, compute.threads, time_limit, from_outside),
-    )
+    settings = mechanism.alternatives()[tables.settings]
+    limits = CallLimits(limit_s, compute.threads, time_limit, from_outside)
     left: list[CallOutcome] = [CallOutcome("", np.empty(0))] * len(truth)
     with threadpool_limits(compute.threads):
         for world, table in ((False, tables.d), (True, tables.d_prime)):

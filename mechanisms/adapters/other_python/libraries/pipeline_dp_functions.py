@@ -31,11 +31,7 @@ def by_key(rows: Any, rng: Any, epsilon: float = 1.0, delta: float = 1e-6, keys:
 
 
 def by_key_without_nan(rows: Any, rng: Any, epsilon: float = 1.0, delta: float = 1e-6, keys: Any = ("a", "b")) -> Any:
-<<<<<<< HEAD
-    """The same; a value that is no number is the middle of the range; a row of no key keeps rows from being none."""
-=======
     """The same: a value that is no number is the middle of the range, and there is always a row (of another key)."""
->>>>>>> h_lib
     values = (row["value"] if isinstance(row["value"], float | int) else math.nan for row in rows)
     mended = [{**row, "value": value if math.isfinite(value) else 0.5} for row, value in zip(rows, values, strict=True)]
     return by_key([*mended, {"key": "none", "value": 0.5}], rng, epsilon, delta, keys)
