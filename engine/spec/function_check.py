@@ -143,10 +143,8 @@ def seconds_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) 
     Raises: TrainingError when the function does not run on any of them.
     """
     settings, limits = mechanism.alternatives()[0], CallLimits(TIMED_S, 1, time_limit, from_outside)
-    tables = [
-        rows.cells,
-        *(pair.d_prime for pair in pairs(rows.schema, rows.cells, relation, np.random.default_rng(0))[:TIMED]),
-    ]
+    tried = pairs(rows.schema, rows.cells, relation, np.random.default_rng(0), beyond=False)[:TIMED]
+    tables = [rows.cells, *(table for pair in tried for table in (pair.d, pair.d_prime))]
 
     def timed(table: pa.Table, calls: int) -> float:
         begun = time.monotonic()
