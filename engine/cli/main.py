@@ -164,6 +164,7 @@ def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **
 @click.option("--form", type=click.Choice(FORMS), help="How a function is given its rows.  [default: frame]")
 @click.option("--settings", default="", help="A function's arguments to try: 'bounds=(0,1);fit_intercept=true,false'.")
 @click.option("--python", default="", help="The Python that runs a function, where its library is installed.")
+@click.option("--folder", default="", help="Where that Python looks for the function first.")
 @click.option("--memory-mb", type=click.IntRange(min=64), help="Memory that the other Python may have.")
 @click.option("--budget", help="Time or trainings: 90s, 10m, '1h, 500 trainings'.  [default: 10m]")
 @click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/check-<name>.")
@@ -183,6 +184,7 @@ def check(
     form: Any,
     settings: str,
     python: str,
+    folder: str,
     memory_mb: int | None,
     budget: str | None,
     output: str | Path | None,
@@ -218,12 +220,13 @@ def check(
             form=form or "frame",
             settings=settings_in_words(settings),
             python=python,
+            folder=folder,
             memory_mb=memory_mb,
         )
         rows = made if rows is None else rows
-    elif claim or relation or form or settings or python or memory_mb:
+    elif claim or relation or form or settings or python or folder or memory_mb:
         raise SpecError(
-            "--claim, --relation, --form, --settings, --python and --memory-mb are about functions on rows: give "
+            "--claim, --relation, --form, --settings, --python, --folder and --memory-mb are about functions on rows: give "
             "--schema '{age: [0, 100]}' as well"
         )
     request = CheckRequest(subject or yaml_value(mechanism), rows, budget=BUDGET if budget is None else budget)
@@ -233,13 +236,13 @@ def check(
     if not quiet:
         for line in (*spec.together.chosen, *spec.together.left_out):
             tell(printable(line))
-    folder = output or run_folder(spec)
+    place = output or run_folder(spec)
 
     def carry_out() -> Report:
-        report = audit(spec, output=folder, quiet=quiet)
-        return decided(spec, report, folder, quiet=quiet) if until_decided else report
+        report = audit(spec, output=place, quiet=quiet)
+        return decided(spec, report, place, quiet=quiet) if until_decided else report
 
-    _finish(carry_out, folder, **ending)
+    _finish(carry_out, place, **ending)
 
 
 @main.command()
