@@ -226,8 +226,8 @@ def check(
         rows = made if rows is None else rows
     elif claim or relation or form or settings or python or folder or memory_mb:
         raise SpecError(
-            "--claim, --relation, --form, --settings, --python, --folder and --memory-mb are about functions on rows: give "
-            "--schema '{age: [0, 100]}' as well"
+            "--claim, --relation, --form, --settings, --python, --folder and --memory-mb are about functions on rows: "
+            "give --schema '{age: [0, 100]}' as well"
         )
     request = CheckRequest(subject or yaml_value(mechanism), rows, budget=BUDGET if budget is None else budget)
     run = None if runner is None else RunOptions(runner=runner)
