@@ -49,6 +49,7 @@ def test_a_part_and_its_description_are_one(entry) -> None:  # type: ignore[no-u
     model = {"name": "endpoint", "url": "http://localhost:1", "model_name": "m"}
     needed |= {"model": model}
     needed |= {"train": "tests.mechanisms.user_code:shares", "delta": 1e-5}
+    needed |= {"function": "tests.mechanisms.user_code:noisy_count", "schema": {"age": [0, 100]}}
     if entry.name == "opacus":
         pytest.importorskip("opacus")
     fields = {
@@ -90,6 +91,7 @@ def test_a_kind_must_be_known() -> None:
 def test_every_field_that_names_a_place_says_so() -> None:
     """By what it says a stranger's spec is asked for leave: a path is read, a url and a variable are sent."""
     holds = {"path": "path", "cache": "path", "url": "address", "key_variable": "variable"}
+    holds |= {"python": "path", "folder": "path"}
     harmless = {"column", "contents", "device", "digest", "dtype", "given", "group_by", "key", "label", "model_name"}
     harmless |= {
         "accountant",
@@ -101,7 +103,7 @@ def test_every_field_that_names_a_place_says_so() -> None:
         "norm",
         "optimizer",
     }
-    harmless |= {"part", "precision", "prompt", "schedule", "version", "name"}
+    harmless |= {"code", "part", "precision", "prompt", "schedule", "version", "name"}
     for kind in PACKAGES:
         for name in catalogue(kind):
             part = load(kind, name)

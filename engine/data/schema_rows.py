@@ -23,21 +23,21 @@ class SchemaRows:
     """Generated: rows of a schema, each cell uniform on the range or the categories of its column.
 
     Attributes:
-        columns: The schema: a range of numbers `[0, 100]` (whole numbers where both ends are) or the categories
+        schema: A range of numbers `[0, 100]` (whole numbers where both ends are) or the categories
             `[f, m]` of each column.
         rows: How many, in 1 .. 1,000,000.
     """
 
-    columns: Mapping[str, Any]
+    schema: Mapping[str, Any]
     rows: int = 50
 
     def __post_init__(self) -> None:
         check_fields(self)
         require(1 <= self.rows <= MAX_ROWS, f"rows must be in 1 .. {MAX_ROWS:,}", rows=self.rows)
-        Schema.of(self.columns)
+        Schema.of(self.schema)
 
     def load(self, *, seed: int = 0) -> TableRows:
         """The rows, decided by `seed`."""
-        schema = Schema.of(self.columns)
+        schema = Schema.of(self.schema)
         rng = np.random.default_rng(np.random.SeedSequence(seed))
         return TableRows(schema.draw(self.rows, rng), schema, f"{self.rows} rows of {', '.join(schema.columns)}")
