@@ -65,6 +65,7 @@ def test_catalogue_names_every_data_set() -> None:
         "one-prior",
         "own-priors",
         "parquet",
+        "schema-rows",
         "sst-2",
         "trec",
         "wine",

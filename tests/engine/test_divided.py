@@ -16,7 +16,7 @@ from dpaudit import audit, load_spec
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode, encode
 from dpaudit.actors.work import Work, call_of, unit
-from dpaudit.engine.games.neighbours import game as neighbours
+from dpaudit.engine.games.neighbours import world_scores
 from dpaudit.engine.planning import plan
 from dpaudit.engine.planning.plan import PlannedAudit, bound_replays, bound_thresholds, make_plan
 from dpaudit.estimators.bound import Bound
@@ -151,7 +151,7 @@ def test_a_run_gives_the_same_bounds_and_goes_on_with_its_parts(
     assert not any(entry.bounds for entry in make_plan(load_spec(SPEC)).audits), "the driver is as quick"
     monkeypatch.setattr(plan, "WORTH_S", 0.0)
     monkeypatch.setattr(plan, "PART_S", 1e-4)
-    monkeypatch.setattr(neighbours, "JUDGED_APART", 0)
+    monkeypatch.setattr(world_scores, "JUDGED_APART", 0)
     first = audit(load_spec(SPEC), output=tmp_path / "divided", quiet=True)
     parts = [unit for entry in make_plan(load_spec(SPEC)).audits for unit in entry.bounds]
     assert {unit.does for unit in parts} == {"bound_replays", "bound_thresholds"}

@@ -964,6 +964,7 @@ SILENT = {
     "released-model": "all that is drawn is drawn by the learner it sums up",
     "own-steps": "all that is drawn is drawn by the user's own training",
     "summary": "all that is drawn is drawn by the user's function",
+    "function": "all that is drawn is drawn by the user's function",
     "opacus": "the noise is that of the user's own PrivacyEngine; its accountant is asked after each training",
 }
 """Mechanisms that draw no noise of their own, and why."""
