@@ -28,6 +28,8 @@ from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, Tab
 
 SECONDS = 30.0
 """Of calls in the first pass of all tests of a check, where they are not cheap."""
+LOADED_S = 60.0
+"""How long a call may take that is timed, or loads a library first."""
 TIMED_S = 2.0
 """After which calls have been timed well enough."""
 
@@ -137,7 +139,7 @@ def _value(text: str) -> Any:
 
 def seconds_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) -> float:
     """By the clock, once everything is loaded, on the slowest of the tables: what leaks is often what takes long."""
-    settings, limits = mechanism.alternatives()[0], CallLimits(TIMED_S, 1, time_limit, from_outside)
+    settings, limits = mechanism.alternatives()[0], CallLimits(LOADED_S, 1, time_limit, from_outside)
     tried = pairs(rows.schema, rows.cells, relation, np.random.default_rng(0), beyond=False)
     tables = [rows.cells, *(table for pair in tried for table in (pair.d, pair.d_prime))]
 
@@ -146,7 +148,7 @@ def seconds_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) 
         mechanism.outcomes(table, range(calls), settings, limits)
         return (time.monotonic() - begun) / calls
 
-    mechanism.outcomes(rows.cells, [0], settings, CallLimits(60.0, 1, time_limit, from_outside))
+    mechanism.outcomes(rows.cells, [0], settings, limits)
     each: list[tuple[float, int]] = []
     while len(each) < len(tables) and sum(seconds for seconds, _ in each) < TIMED_S:
         each.append((timed(tables[len(each)], 1), len(each)))
