@@ -124,6 +124,17 @@ def test_a_function_that_leaks_is_convicted(function: Callable[..., Any], seen: 
     assert "to paste into a test: " in report.text(verbose=True)
 
 
+def never_runs(rows: Any, rng: np.random.Generator) -> int:
+    raise KeyError("no such column")
+
+
+def test_a_function_that_never_runs_has_failed_and_is_not_private(tmp_path: Path) -> None:
+    report = checked(never_runs, tmp_path)
+    assert joint(report) is not Verdict.NO_VIOLATION
+    assert {result.verdict for result in report.results} == {Verdict.FAILED}
+    assert "no such column" in report.text(verbose=True)
+
+
 def test_the_tables_of_a_report_run_in_a_test(tmp_path: Path) -> None:
     text = checked(keeps_the_categories, tmp_path).text(verbose=True)
     (source, *_) = [line.partition("paste into a test: ")[2] for line in text.splitlines() if "to paste" in line]

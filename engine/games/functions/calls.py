@@ -13,8 +13,8 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from dpaudit.actors.audited.signals import from_outside, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
-from dpaudit.engine.games.neighbours.summaries import LARGEST, Samples
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.engine.games.neighbours.summaries import HOPELESS, LARGEST, Samples
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.queries.row_function import CallLimits
 
@@ -40,10 +40,18 @@ def call_on_tables(
     last: int,
     seed: Seed,
 ) -> Outcome[Samples]:
-    """Calls `first` to `last` - 1, each on D or D' by its own coin."""
+    """Calls `first` to `last` - 1, each on D or D' by its own coin.
+
+    Raises: TrainingError when the function does not run at all.
+    """
     own = seed.child(first)
     truth = own.rng().random(last - first) < 0.5
-    return called(mechanism, tables, truth, seeds_of(own.child("calls"), last - first), first, limit_s, compute)
+    outcome = called(mechanism, tables, truth, seeds_of(own.child("calls"), last - first), first, limit_s, compute)
+    samples, failures = outcome.value, outcome.failures
+    alike = len(np.unique(samples.ending)) == 1 and not np.ptp(samples.numbers.reshape(len(truth), -1), axis=0).any()
+    if len(failures) == len(truth) >= HOPELESS and alike and len(np.unique(truth)) == 2:
+        raise TrainingError(f"all {len(truth)} calls failed in one way; the first: {failures[0]}")
+    return outcome
 
 
 def called(
@@ -55,10 +63,7 @@ def called(
     limit_s: float | None,
     compute: Compute,
 ) -> Outcome[Samples]:
-    """What calls gave, one for each coin and seed.
-
-    Raises: TrainingError when the function does not run at all.
-    """
+    """What calls gave, one for each coin and seed."""
     settings = mechanism.alternatives()[tables.settings]
     limits = CallLimits(limit_s, compute.threads, time_limit, from_outside)
     left: list[CallOutcome] = [CallOutcome("", np.empty(0))] * len(truth)
