@@ -59,8 +59,9 @@ def function_on_rows(
     """
     given = {} if settings is None else dict(settings)
     made = OwnFunction(function, form=form, settings=given, python=python, folder=folder, memory_mb=memory_mb)
-    stated = stated_claim(made.function, given) if claim is None else claim
-    return replace(made, claimed=claim_of(stated, Relation(relation))), SchemaRows(dict(schema))
+    if claim is None:
+        claim = stated_claim(made.function if isinstance(function, str) else function, made.settings)
+    return replace(made, claimed=claim_of(claim, Relation(relation))), SchemaRows(dict(schema))
 
 
 def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
@@ -71,7 +72,7 @@ def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
     own = getattr(function, "claim", None)
     if own is not None:
         return own() if callable(own) and not isinstance(own, Claim) else own
-    known = dict(settings)
+    known = {name: each[0] if isinstance(each, list) and len(each) == 1 else each for name, each in settings.items()}
     if callable(function):
         parameters = inspect.signature(function).parameters.values()
         known = {each.name: each.default for each in parameters if each.default is not each.empty} | known

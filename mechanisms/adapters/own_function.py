@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from dpaudit.claims import Claim
 from dpaudit.consent import PATH, require_code
 from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
+from dpaudit.locations import has_location
 from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, called_here, identity
 from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of
 from dpaudit.mechanisms.queries.outcome import CallOutcome
@@ -38,7 +39,8 @@ class OwnFunction(ClaimedByUser):
     generators of Python and NumPy are seeded as well.
 
     Attributes:
-        function: The function, or where it is: "module:function".
+        function: The function, a `functools.partial` of one with keywords, or an object that can be called; or where it
+            is: "module:function".
         claimed: What it promises of neighbouring tables.
         form: How it is given the rows: a pandas "frame", an "arrow" table, an "array" of float64 of shape (n, d),
             "records" (a list of mappings), or the "list" of the values of the only column.
@@ -63,6 +65,7 @@ class OwnFunction(ClaimedByUser):
 
     def __post_init__(self) -> None:
         check_fields(self)
+        self._take_apart()
         require(self.memory_mb is None or self.memory_mb >= 64, "memory_mb must be >= 64", memory_mb=self.memory_mb)
         alternatives = self.alternatives()
         require(
@@ -84,6 +87,18 @@ class OwnFunction(ClaimedByUser):
             object.__setattr__(self, "folder", os.getcwd())
         if not self.code:
             object.__setattr__(self, "code", _identity(self.python, self.function, self.folder))
+
+    def _take_apart(self) -> None:
+        """The keywords of a `functools.partial` are settings; an object that can be called is its method."""
+        given = self.function
+        if isinstance(given, partial):
+            must = "a `functools.partial` must fix keyword arguments alone, as the rows come first"
+            require(not given.args, must, arguments=given.args)
+            fixed = {name: [value] for name, value in given.keywords.items()}
+            object.__setattr__(self, "settings", fixed | dict(self.settings))
+            object.__setattr__(self, "function", given.func)
+        elif callable(given) and not has_location(given):
+            object.__setattr__(self, "function", type(given).__call__.__get__(given))
 
     def alternatives(self) -> Sequence[Mapping[str, Any]]:
         values = [[*map(_fixed, each)] if isinstance(each, list) else [each] for each in self.settings.values()]

@@ -5,6 +5,7 @@ A check of an honest function is wrong with probability 0.001 at most; seeds are
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import warnings
@@ -18,12 +19,15 @@ import pytest
 
 import dpaudit
 from dpaudit import Audit, AuditError, AuditSpec, Claim, Relation, Report, RunOptions, Verdict, check
+from dpaudit.actors.seed import Seed
 from dpaudit.claims import GaussianDP
 from dpaudit.claims.words import claim_of
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.game import Asked, RowFunctionGame, offered
+from dpaudit.engine.planning import plan as planning
+from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.spec import function_check
-from dpaudit.engine.spec.check import ALL
+from dpaudit.engine.spec.check import ALL, CheckOptions, CheckRequest, check_spec
 from dpaudit.engine.spec.function_check import function_on_rows, settings_in_words
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
@@ -91,7 +95,9 @@ def checked(function: Callable[..., Any], folder: Path, **more: Any) -> Report:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many calls on a busy machine as on a quiet one."""
     monkeypatch.setattr(function_check, "SECONDS", 2.0)
+    monkeypatch.setattr(function_check, "seconds_a_call", lambda *_: 0.25e-3)
 
 
 def joint(report: Report) -> Verdict:
@@ -205,6 +211,40 @@ def test_a_resumed_check_runs_nothing_again(tmp_path: Path) -> None:
     assert again.results[0].epsilon == first.results[0].epsilon
 
 
+def reused(plan: Plan) -> list[str]:
+    """What a confirmatory run draws as its first pass did, and units of its search that are new."""
+    units = {unit.key: unit for unit in plan.units}
+    first = {entry.audit.name: entry for entry in plan.audits if not entry.confirms}
+    found = []
+    for entry in plan.audits:
+        if not entry.confirms:
+            continue
+        before = first[entry.confirms]
+        seeds = [{dict(units[key].task.arguments)["seed"] for key in each.trainings} for each in (before, entry)]  # type: ignore[attr-defined]
+        found += [f"seed {seed}" for seed in sorted(map(str, seeds[0] & seeds[1]))]
+        scores = ("score_summaries", "locate")
+        own = {unit.key for unit in entry.units if unit.does not in scores} - set(entry.trainings) - set(entry.tallies)
+        found += [f"new: {units[key].label}" for key in sorted(own - before.keys)]
+    return found
+
+
+def test_a_confirmatory_run_has_the_tables_of_the_first_pass_and_calls_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mechanism, rows = function_on_rows(right_sum, SCHEMA, claim=1.0)
+    spec = check_spec(CheckRequest(mechanism, rows), CheckOptions(run=HERE))
+    plan = make_plan(spec)
+    assert sum(bool(entry.confirms) for entry in plan.audits) == 2  # rows of the schema, and beyond it
+    assert not reused(plan)
+    planned = planning._plan_audit
+
+    def with_the_first_seed(spec: Any, audit: Any, parts: Any, seed: Any, *rest: Any) -> Any:
+        return planned(spec, audit, parts, Seed(spec.seed), *rest)
+
+    monkeypatch.setattr(planning, "_plan_audit", with_the_first_seed)
+    assert [words for words in reused(make_plan(spec)) if words.startswith("seed")]
+
+
 # Claims
 
 
@@ -233,6 +273,34 @@ def test_claims_that_are_none(given: Any) -> None:
 
 def stated(rows: Any, rng: np.random.Generator, epsilon: float = 0.7, delta: float = 1e-6) -> int:
     return 0
+
+
+class Sums:
+    """An object that can be called, with its noise in it."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    def __call__(self, rows: Any, rng: np.random.Generator) -> int:
+        return int(np.ceil(_ages(rows)).sum()) + _geometric(rng, self.scale)
+
+
+def total(rows: Any, rng: np.random.Generator, scale: float = 100, epsilon: float = 1.0) -> int:
+    return Sums(scale / epsilon)(rows, rng)
+
+
+@pytest.mark.parametrize("made", [functools.partial(total, scale=20), Sums(20), Sums(20).__call__])
+def test_whatever_can_be_called_is_checked(made: Callable[..., Any], tmp_path: Path) -> None:
+    assert joint(checked(made, tmp_path)) is Verdict.VIOLATION
+
+
+def test_the_keywords_of_a_partial_are_settings() -> None:
+    made, _ = function_on_rows(functools.partial(total, epsilon=2.0, scale=[1, 2]), SCHEMA, settings={"scale": [3, 4]})
+    assert made.claim().epsilon == 2.0
+    assert made.alternatives() == [{"epsilon": 2.0, "scale": 3}, {"epsilon": 2.0, "scale": 4}]
+    assert OwnFunction(functools.partial(total, scale=[1, 2])).alternatives() == [{"scale": (1, 2)}]
+    with pytest.raises(InputError, match="keyword arguments alone"):
+        OwnFunction(functools.partial(total, None))
 
 
 def test_the_claim_that_the_code_states() -> None:

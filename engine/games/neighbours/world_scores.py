@@ -29,6 +29,8 @@ from dpaudit.mechanisms.compute import Compute
 
 FARTHEST = 50.0
 """Spreads between two trainings that are no longer counted."""
+FOLLOWS = 0.6
+"""A number follows the seed where trainings of one seed differ by less than this share of what others differ by."""
 JUDGED_APART = 10_000
 """Search samples from which on the candidates of an attack are judged by units of their own: 0.3 s and more."""
 
@@ -226,7 +228,8 @@ def how_far_apart(trainings: Samples) -> tuple[float, float]:
     """How far apart trainings of one seed on D and D' are, and how well one number tells D from D', in [0, 1].
 
     The distance is that of each number over its spread, summed up, or that along the directions in which they vary
-    together, whichever is larger; code that draws its noise from the seed shows it without that noise. Pairs that end
+    together, whichever is larger; code that draws its noise from the seed shows it without that noise. A number
+    that does not follow the seed, as low bits, is as far apart as its odds of telling D from D'. Pairs that end
     differently are as far apart as can be.
     """
     zero, one = trainings.where(~trainings.truth), trainings.where(trainings.truth)
@@ -236,15 +239,19 @@ def how_far_apart(trainings: Samples) -> tuple[float, float]:
     first, second = (side.where(both).summaries() for side in (zero, one))
     if both.sum() < 2 or not first.shape[1]:
         return FARTHEST * unlike, unlike
-    apart = _over(np.median(np.abs(second - first), 0), (_spread(first) + _spread(second)) / 2).sum()
+    ranks = stats.rankdata(np.concatenate([first, second]), axis=0)[len(first) :].mean(0) - (len(first) + 0.5)
+    tells = np.abs(ranks) * 2 / len(first)
+    moved = np.median(np.abs(second - first), 0)
+    follows = moved < FOLLOWS * np.median(np.abs(second - np.roll(first, 1, axis=0)), 0)
+    units = _over(moved, (_spread(first) + _spread(second)) / 2)
+    apart = np.where(follows, units, np.minimum(tells / np.maximum(1 - tells, 1 / FARTHEST), FARTHEST)).sum()
     if first.shape[1] <= len(first):
         noise = np.concatenate([side - np.median(side, 0) for side in (first, second)])
         _, sizes, directions = np.linalg.svd(noise, full_matrices=False)
         sizes = np.where(sizes > 1e-6 * sizes[0], sizes, 0.0) / np.sqrt(len(noise))
-        along = np.abs(directions @ np.median(second - first, 0))
+        along = np.abs(np.median((second - first) @ directions.T, 0))
         apart = max(apart, np.linalg.norm(_over(np.where(along > 1e-9 * np.abs(first).max(), along, 0.0), sizes)))
-    ranks = stats.rankdata(np.concatenate([first, second]), axis=0)[len(first) :].mean(0) - (len(first) + 0.5)
-    return float(apart) + FARTHEST * unlike, max(unlike, float(np.abs(ranks).max() * 2 / len(first)))
+    return float(apart) + FARTHEST * unlike, max(unlike, float(tells.max()))
 
 
 def _over(moved: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
