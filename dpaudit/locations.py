@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from typing import Any
 
@@ -47,7 +48,12 @@ def _extend_path() -> list[str]:
 
 
 def location(thing: Any) -> str:
-    """Where a class or function is, by the shortest public way: "sklearn.ensemble:RandomForestClassifier"."""
+    """Where a class or function is, by the shortest public way: "sklearn.ensemble:RandomForestClassifier".
+
+    A method of an object has "<object>" in it, as nothing that can be imported tells what the object holds.
+    """
+    if inspect.ismethod(thing) and not isinstance(thing.__self__, type):
+        return f"{location(type(thing.__self__))}.<object>.{thing.__name__}"
     parts, name = thing.__module__.split("."), thing.__qualname__
     for end in range(1, len(parts)):
         module = ".".join(parts[:end])

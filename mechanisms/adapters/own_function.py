@@ -19,7 +19,7 @@ from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import has_location
 from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, called_here, identity
-from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, found
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.queries.row_function import CallLimits
 from dpaudit.registry import register
@@ -65,7 +65,8 @@ class OwnFunction(ClaimedByUser):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        self._take_apart()
+        if not self.python:
+            self._take_apart(found(self.function, field="function"))
         require(self.memory_mb is None or self.memory_mb >= 64, "memory_mb must be >= 64", memory_mb=self.memory_mb)
         alternatives = self.alternatives()
         require(
@@ -88,17 +89,17 @@ class OwnFunction(ClaimedByUser):
         if not self.code:
             object.__setattr__(self, "code", _identity(self.python, self.function, self.folder))
 
-    def _take_apart(self) -> None:
+    def _take_apart(self, given: Any) -> None:
         """The keywords of a `functools.partial` are settings; an object that can be called is its method."""
-        given = self.function
         if isinstance(given, partial):
             must = "a `functools.partial` must fix keyword arguments alone, as the rows come first"
             require(not given.args, must, arguments=given.args)
             fixed = {name: [value] for name, value in given.keywords.items()}
             object.__setattr__(self, "settings", fixed | dict(self.settings))
-            object.__setattr__(self, "function", given.func)
-        elif callable(given) and not has_location(given):
-            object.__setattr__(self, "function", type(given).__call__.__get__(given))
+            given = given.func
+        if callable(given) and not has_location(given):
+            given = type(given).__call__.__get__(given)
+        object.__setattr__(self, "function", given)
 
     def alternatives(self) -> Sequence[Mapping[str, Any]]:
         values = [[*map(_fixed, each)] if isinstance(each, list) else [each] for each in self.settings.values()]

@@ -52,10 +52,7 @@ def code_of(
     """
     import cloudpickle  # type: ignore[import-untyped]
 
-    try:
-        code: Any = located(given) if isinstance(given, str) else given
-    except UnknownNameError as err:
-        raise InputError(f"{field}: {err}") from err
+    code = found(given, field=field)
     require(has_location(code), f"{field} must be a function or a class, or where one is as `module:name`", given=code)
     if arguments is not None:
         try:
@@ -71,6 +68,17 @@ def code_of(
             "make it inside the function"
         ) from err
     return code  # type: ignore[no-any-return]
+
+
+def found(given: object, *, field: str) -> Any:
+    """What is given as it is, or as "module:name"; `field` is its name in messages.
+
+    Raises: InputError when it cannot be imported.
+    """
+    try:
+        return located(given) if isinstance(given, str) else given
+    except UnknownNameError as err:
+        raise InputError(f"{field}: {err}") from err
 
 
 def whole_number(seed: SeedSequence) -> int:

@@ -9,7 +9,7 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,20 @@ import pytest
 import dpaudit
 from dpaudit import Audit, AuditError, AuditSpec, Claim, Relation, Report, RunOptions, Verdict, check
 from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Call
 from dpaudit.claims import GaussianDP
 from dpaudit.claims.words import claim_of
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.game import Asked, RowFunctionGame, offered
+from dpaudit.engine.games.neighbours.world_scores import SummaryGame
 from dpaudit.engine.planning import plan as planning
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.spec import function_check
 from dpaudit.engine.spec.check import ALL, CheckOptions, CheckRequest, check_spec
-from dpaudit.engine.spec.function_check import function_on_rows, settings_in_words
+from dpaudit.engine.spec.function_check import function_on_rows, seconds_a_call, settings_in_words
 from dpaudit.errors import InputError, SpecError
+from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
 
 SCHEMA = {"age": (0, 100), "sex": ["f", "m"]}
@@ -211,17 +215,25 @@ def test_a_resumed_check_runs_nothing_again(tmp_path: Path) -> None:
     assert again.results[0].epsilon == first.results[0].epsilon
 
 
+def seeds(units: Iterable[Unit]) -> set[str]:
+    """Of those that draw something."""
+    given = (dict(unit.task.arguments).get("seed") for unit in units if isinstance(unit.task, Call))
+    return {str(seed) for seed in given if seed is not None}
+
+
 def reused(plan: Plan) -> list[str]:
-    """What a confirmatory run draws as its first pass did, and units of its search that are new."""
+    """Seeds of fresh calls that are no fresh ones, and units of the search that a confirmatory run adds."""
     units = {unit.key: unit for unit in plan.units}
     first = {entry.audit.name: entry for entry in plan.audits if not entry.confirms}
     found = []
     for entry in plan.audits:
+        fresh = seeds(units[key] for key in entry.trainings)
+        learned_from = seeds(unit for unit in entry.units if unit.key not in entry.trainings)
+        found += [f"search seed {seed}" for seed in sorted(fresh & learned_from)]
         if not entry.confirms:
             continue
         before = first[entry.confirms]
-        seeds = [{dict(units[key].task.arguments)["seed"] for key in each.trainings} for each in (before, entry)]  # type: ignore[attr-defined]
-        found += [f"seed {seed}" for seed in sorted(map(str, seeds[0] & seeds[1]))]
+        found += [f"first seed {seed}" for seed in sorted(fresh & seeds(units[key] for key in before.trainings))]
         scores = ("score_summaries", "locate")
         own = {unit.key for unit in entry.units if unit.does not in scores} - set(entry.trainings) - set(entry.tallies)
         found += [f"new: {units[key].label}" for key in sorted(own - before.keys)]
@@ -242,7 +254,30 @@ def test_a_confirmatory_run_has_the_tables_of_the_first_pass_and_calls_of_its_ow
         return planned(spec, audit, parts, Seed(spec.seed), *rest)
 
     monkeypatch.setattr(planning, "_plan_audit", with_the_first_seed)
-    assert [words for words in reused(make_plan(spec)) if words.startswith("seed")]
+    assert any(words.startswith("first seed") for words in reused(make_plan(spec)))
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "data", "game"),
+    [
+        (OwnFunction(right_sum, Claim(1.0, relation=Relation.ADD_REMOVE)), SchemaRows(SCHEMA), RowFunctionGame()),
+        ({"name": "gaussian-naive-bayes", "epsilon": 1.0, "relation": "replace"}, "digits", "neighbours"),
+    ],
+)
+def test_no_attack_learns_from_the_calls_that_it_is_judged_by(
+    mechanism: Any, data: Any, game: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = AuditSpec([Audit(mechanism=mechanism, data=data, game=game)])
+    assert not reused(make_plan(spec))
+    in_parts = SummaryGame.sampled_in_parts
+
+    def from_one_seed(
+        self: Any, setting: Any, work: Any, function: Any, worlds: Any, part: str, *rest: Any, **more: Any
+    ) -> Any:
+        return in_parts(self, setting, work, function, worlds, "any", *rest, **more)
+
+    monkeypatch.setattr(SummaryGame, "sampled_in_parts", from_one_seed)
+    assert any(words.startswith("search seed") for words in reused(make_plan(spec)))
 
 
 # Claims
@@ -289,9 +324,35 @@ def total(rows: Any, rng: np.random.Generator, scale: float = 100, epsilon: floa
     return Sums(scale / epsilon)(rows, rng)
 
 
-@pytest.mark.parametrize("made", [functools.partial(total, scale=20), Sums(20), Sums(20).__call__])
+too_little = functools.partial(total, scale=20)
+an_object = Sums(20)
+CALLABLE = [too_little, an_object, an_object.__call__, functools.partial(Sums(100)), f"{__name__}:too_little"]
+
+
+@pytest.mark.parametrize("made", CALLABLE[:3])
 def test_whatever_can_be_called_is_checked(made: Callable[..., Any], tmp_path: Path) -> None:
     assert joint(checked(made, tmp_path)) is Verdict.VIOLATION
+
+
+def test_what_can_be_called_may_be_named_and_a_spec_never_names_another() -> None:
+    made = [OwnFunction(given, Claim(1.0)) for given in (*CALLABLE, f"{__name__}:an_object")]
+    named = [location(one.function) for one in made]
+    of_objects = f"{__name__}:Sums.<object>.__call__"
+    assert named == [f"{__name__}:total", *[of_objects] * 3, f"{__name__}:total", of_objects]
+    assert made[0].settings == made[4].settings == {"scale": [20]}
+    with pytest.raises(InputError, match="must name a class or function"):  # not the same method of no object
+        OwnFunction(of_objects)
+
+
+def test_objects_that_hold_other_numbers_share_no_results() -> None:
+    rows = SchemaRows(SCHEMA)
+    keys = []
+    for scale in (20, 100):
+        mechanism, _ = function_on_rows(Sums(scale), SCHEMA, claim=1.0)
+        plan = make_plan(check_spec(CheckRequest(mechanism, rows), CheckOptions(run=HERE)))
+        keys.append({unit.key for unit in plan.units if unit.does in ("try_tables", "call_on_tables")})
+    assert keys[0]
+    assert not keys[0] & keys[1]
 
 
 def test_the_keywords_of_a_partial_are_settings() -> None:
@@ -301,6 +362,18 @@ def test_the_keywords_of_a_partial_are_settings() -> None:
     assert OwnFunction(functools.partial(total, scale=[1, 2])).alternatives() == [{"scale": (1, 2)}]
     with pytest.raises(InputError, match="keyword arguments alone"):
         OwnFunction(functools.partial(total, None))
+
+
+def test_calls_are_timed_on_whole_tables() -> None:
+    sizes: list[int] = []
+
+    def seen(rows: Any, rng: np.random.Generator) -> int:
+        sizes.append(len(rows))
+        return 0
+
+    mechanism, rows = function_on_rows(seen, SCHEMA, claim=1.0)
+    assert seconds_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE) > 0
+    assert len(set(sizes)) > 3  # the tables of the search, not those of the data alone
 
 
 def test_the_claim_that_the_code_states() -> None:

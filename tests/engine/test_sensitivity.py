@@ -114,6 +114,27 @@ def same_noise(X: Any, y: Any, seed: int) -> Any:
     return X.mean(0) + np.random.default_rng(seed).laplace(0, 1.0)
 
 
+def test_low_bits_that_any_change_redraws_are_no_distance() -> None:
+    rng = np.random.default_rng(0)
+
+    def apart(of_bits: float) -> float:
+        """On average over pairs of 36 calls of a seed: noise that follows it, moved by one spread, and two low bits."""
+        found = []
+        for _ in range(20):
+            noise = np.repeat(rng.laplace(size=36), 2)
+            truth = np.arange(72) % 2 == 1
+            lowest = rng.geometric(0.5, 72) + of_bits * truth
+            numbers = np.stack([noise + 0.7 * truth, lowest, -lowest], axis=1)
+            names = np.full(72, "3 numbers")
+            samples = Samples(np.arange(72), truth, names, np.full(72, 3), numbers.astype(np.float32).ravel(), names)
+            found.append(how_far_apart(samples)[0])
+        return float(np.mean(found))
+
+    redrawn, telling = apart(0.0), apart(2.0)
+    assert redrawn < 2
+    assert telling > 2 * redrawn
+
+
 def test_how_far_apart_pairs_are_ranks_the_data_sets() -> None:
     """Without the noise of the seed, and along the directions in which numbers vary together."""
     rng = np.random.default_rng(0)

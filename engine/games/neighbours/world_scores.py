@@ -243,8 +243,8 @@ def how_far_apart(trainings: Samples) -> tuple[float, float]:
     tells = np.abs(ranks) * 2 / len(first)
     moved = np.median(np.abs(second - first), 0)
     follows = moved < FOLLOWS * np.median(np.abs(second - np.roll(first, 1, axis=0)), 0)
-    units = _over(moved, (_spread(first) + _spread(second)) / 2)
-    apart = np.where(follows, units, np.minimum(tells / np.maximum(1 - tells, 1 / FARTHEST), FARTHEST)).sum()
+    odds = tells / np.maximum(1 - tells, 1 / FARTHEST)
+    apart = np.where(follows, _over(moved, (_spread(first) + _spread(second)) / 2), odds).sum()
     if first.shape[1] <= len(first):
         noise = np.concatenate([side - np.median(side, 0) for side in (first, second)])
         _, sizes, directions = np.linalg.svd(noise, full_matrices=False)
