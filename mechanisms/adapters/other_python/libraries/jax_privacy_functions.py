@@ -16,7 +16,9 @@ def gradient_step(rows: Any, rng: Any, noise: float = 1.0, clip: float = 1.0) ->
     )
     start = jax.numpy.zeros(rows.shape[1])
     # A row of zeros adds nothing: so that there is one.
-    total = clipped(start, jax.numpy.asarray(np.vstack([np.zeros((1, rows.shape[1])), rows])))
+    with np.errstate(over="ignore"):  # a number beyond single precision is infinite to the library; no warning of ours
+        single = np.vstack([np.zeros((1, rows.shape[1])), rows]).astype(np.float32)
+    total = clipped(start, jax.numpy.asarray(single))
     adder = noise_addition.gaussian_privatizer(
         stddev=noise * float(clipped.sensitivity()), prng_key=jax.random.key(int(rng.integers(2**31)))
     )
