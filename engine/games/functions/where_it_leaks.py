@@ -70,7 +70,7 @@ class Leak:
         if not self.replays:
             return ("No call ended in time.",)
         hints = tuple(filter(None, (self.line, self.note)))
-        nothing = f"In {self.replays} replays with the same seeds nothing differs beyond noise"
+        nothing = f"No place stands out in {self.replays} replays with the same seeds, as where the noise is too small"
         return f"{nothing}; this need not leak:" if hints else f"{nothing}.", *hints
 
     def __str__(self) -> str:

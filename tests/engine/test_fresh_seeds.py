@@ -1,0 +1,91 @@
+"""No attack learns from the noise that it is judged by: search, shadows and fresh trials share no seed, in any game."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Any
+
+import pytest
+import yaml
+
+from dpaudit import Claim, Relation
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.work import Call, _keys_in
+from dpaudit.engine.data.schema_rows import SchemaRows
+from dpaudit.engine.games.functions.game import RowFunctionGame
+from dpaudit.engine.planning.plan import Plan, make_plan
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.engine.spec.loading import load_spec
+from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from tests.golden.__main__ import HERE
+
+GOLDEN = yaml.safe_load((HERE / "specs.yaml").read_text())
+SHARED = {part: GOLDEN["usual"][part] for part in ("seed", "run")}
+SPECS: dict[str, Any] = {name: SHARED | words for name, words in GOLDEN["specs"].items()}
+    name: {part: GOLDEN["usual"][part] for part in ("seed", "run")} | words for name, words in GOLDEN["specs"].items()
+}
+SPECS["crafted-queries"] = {
+    "data": {"name": "digits", "flat": True},
+    "game": {"name": "crafted-queries", "trials": 20, "search": 40, "stack": 20},
+    "mechanism": {"name": "private-knn"},
+}
+# On the same coins or calls on purpose: the same replays without privacy, or by an attack that knows less.
+SAME_ON_PURPOSE = ("control, ", "what a mechanism without privacy would show", "releases without noise")
+ONLY_CHOOSE = ("offer_worlds", "try_tables", "try_again")
+LEARN = [
+    *("label-channel", "label-repeats", "label-crafted", "ind-mia", "mia", "opposing-gradients"),
+    *("crafted-queries", "neighbours", "row-function"),
+]
+
+
+def total(rows: Any, rng: Any) -> float:
+    return float(len(rows) + rng.laplace())
+
+
+def planned(name: str) -> Plan:
+    if name != "row-function":
+        return make_plan(load_spec(SPECS[name] | {"name": name}))
+    rows = SchemaRows({"x": (0, 1)})
+    function = OwnFunction(total, Claim(1.0, relation=Relation.ADD_REMOVE))
+    return make_plan(AuditSpec([Audit(mechanism=function, data=rows, game=RowFunctionGame())]))
+
+
+def reused(plan: Plan) -> list[set[str]]:
+    """What units of one audit draw from one seed, or from a part of one, though they serve different ends; and units
+    that are read twice, as what is learned from and as what is judged.
+    """
+    found = []
+    for entry in plan.audits:
+        purposes = defaultdict(set)
+        for unit in entry.units:
+            if not isinstance(unit.task, Call) or unit.label.startswith(SAME_ON_PURPOSE):
+                continue
+            read = list(_keys_in(unit.task))
+            found += [{f"{unit.label} reads {key} twice"} for key in set(read) if read.count(key) > 1]
+            seed = dict(unit.task.arguments).get("seed")
+            if seed is not None and unit.does not in ONLY_CHOOSE:
+                purposes[(seed.entropy, *seed.path)].add(f"{unit.does}: {re.sub('[0-9]+', '', unit.label)}")
+        for path, own in purposes.items():
+            above = (purposes.get(path[:length], set()) for length in range(1, len(path)))
+            found += [own | others for others in above if others - own]
+        found += [own for own in purposes.values() if len(own) > 1]
+    return found
+
+
+@pytest.mark.parametrize("name", [*SPECS, "row-function"])
+def test_units_that_serve_different_ends_share_no_seed(name: str) -> None:
+    assert not reused(planned(name))
+
+
+@pytest.mark.parametrize("name", LEARN)
+def test_an_attack_that_learned_from_its_own_trials_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: what is searched, and what is judged, drawn from one seed."""
+    child = Seed.child
+
+    def one_for_all(self: Seed, *path: Any) -> Seed:
+        words = ("search", "shadows", "population", "trials", "releases", "fresh", "trainings")
+        return child(self, *("any" if str(word).rstrip("0123456789") in words else word for word in path))
+
+    monkeypatch.setattr(Seed, "child", one_for_all)
+    assert reused(planned(name))
