@@ -23,8 +23,6 @@ from tests.golden.__main__ import HERE
 GOLDEN = yaml.safe_load((HERE / "specs.yaml").read_text())
 SHARED = {part: GOLDEN["usual"][part] for part in ("seed", "run")}
 SPECS: dict[str, Any] = {name: SHARED | words for name, words in GOLDEN["specs"].items()}
-    name: {part: GOLDEN["usual"][part] for part in ("seed", "run")} | words for name, words in GOLDEN["specs"].items()
-}
 SPECS["crafted-queries"] = {
     "data": {"name": "digits", "flat": True},
     "game": {"name": "crafted-queries", "trials": 20, "search": 40, "stack": 20},
