@@ -47,6 +47,8 @@ evidence: $(STAMP)
 		$(ROWS) estimate-default.csv --keys 3 --trials tables --program "make evidence"
 	$(BIN)/python -W ignore -m benchmarks.under_noising $(FOUND)/under-noising.jsonl 5 20 | \
 		$(ROWS) under-noising.csv --keys 1 --program "make evidence"
+	$(BIN)/python -W ignore -m benchmarks.wide_vectors $(FOUND)/wide-vectors.jsonl 3 1 4 | \
+		$(ROWS) wide-vectors.csv --keys 3 --program "make evidence"
 	$(BIN)/python -W ignore -m benchmarks.bank $(FOUND)/bank.jsonl defects 1
 	$(BIN)/python -W ignore -m benchmarks.bank $(FOUND)/bank.jsonl twins 3
 	$(BIN)/python -W ignore -m benchmarks.bank $(FOUND)/bank.jsonl table
