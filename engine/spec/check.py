@@ -18,6 +18,8 @@ from dpaudit.engine.spec.build import build
 from dpaudit.engine.spec.error_budget import JointTest
 from dpaudit.errors import AuditError, SpecError, require
 from dpaudit.given import check_fields
+from dpaudit.locations import location
+from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
 from dpaudit.mechanisms.protocols import BagMechanism, Claiming, LabelMechanism, StackLearner
@@ -295,5 +297,8 @@ def _cost(count: int, of: str) -> str:
 
 
 def _called(mechanism: Any) -> str:
+    if isinstance(mechanism, OwnFunction):
+        where = mechanism.function if isinstance(mechanism.function, str) else location(mechanism.function)
+        return where.rpartition(":")[2].replace(".<object>", "").removesuffix(".__call__")
     registered = type(mechanism).__dict__.get("registered_name")
     return str(registered) if registered else type(mechanism).__name__

@@ -318,6 +318,12 @@ def test_what_can_be_called_may_be_named_and_a_spec_never_names_another() -> Non
         OwnFunction(of_objects)
 
 
+def test_a_check_is_named_after_what_is_called() -> None:
+    made = [OwnFunction(given, Claim(1.0, relation=Relation.REPLACE)) for given in CALLABLE]
+    specs = [check_spec(CheckRequest(one, SchemaRows(SCHEMA)), CheckOptions(run=HERE)) for one in made]
+    assert [spec.name for spec in specs] == ["check total", *["check Sums"] * 3, "check total"]
+
+
 def test_objects_that_hold_other_numbers_share_no_results() -> None:
     rows = SchemaRows(SCHEMA)
     keys = []
