@@ -17,6 +17,7 @@ import operator
 import os
 import resource
 import signal
+import stat
 import sys
 import tempfile
 import threading
@@ -287,9 +288,11 @@ def _open_files() -> dict[int, tuple[int, int] | None]:
 
 
 def _stands_for(number: int) -> tuple[int, int] | None:
+    """None of a pipe beyond the standard ones: those of another Python's process end with it."""
     with contextlib.suppress(OSError):
         found = os.fstat(number)
-        return found.st_dev, found.st_ino
+        if number <= 2 or not stat.S_ISFIFO(found.st_mode):
+            return found.st_dev, found.st_ino
     return None
 
 
