@@ -48,6 +48,11 @@ class Comparison:
     words: str  # the observation at that point as a headline: "RDP >= 1.246163 at order 2"
 
     @property
+    def caption(self) -> str:
+        """What the numbers are, and where."""
+        return f"{self.quantity} at {self.where}"
+
+    @property
     def exceeds(self) -> bool:
         """Whether more was observed than is claimed."""
         return self.observed > self.claimed

@@ -195,7 +195,7 @@ def check(
     quiet: bool,
     **ending: bool,
 ) -> None:
-    """Checks the claim of MECHANISM with every game that fits it, and ends in one verdict.
+    """Checks a claim with every game that fits: one verdict.
 
     MECHANISM is one's own class, `package.module:Class`, a registered name, or `{name: ..., fields}`; with --schema any
     function on rows, `package.module:function`, which is called as f(rows, rng, **settings). The cheap games come
@@ -261,7 +261,9 @@ def resume(
     allow_files: bool,
     **ending: bool,
 ) -> None:
-    """Goes on with the run in folder RUN: only what is missing is run.
+    """Goes on with the run in folder RUN.
+
+    Only what is missing is run.
 
     Where somebody else made the folder, what its spec would run, contact or read is said and refused until allowed.
     """
@@ -296,11 +298,12 @@ def _finish(carry_out: Callable[[], Report], folder: str | Path, *, verbose: boo
 )
 @click.option("--json", "as_json", is_flag=True, help="Units and costs as JSON.")
 def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as_json: bool) -> None:
-    """Prints what each audit of SPEC could show, what it costs, and every unit with its seed and resources.
+    """Prints what each audit of SPEC could show, and its cost.
 
-    For each audit: the bound of a mechanism with no privacy, the bounds to expect at the claim and at twice the
-    claim, and how many canaries or trials refute twice the claim. Then trainings, time, memory and GPU-hours by kind of
-    unit, where an earlier run or --calibrate tells; without --calibrate nothing runs.
+    Every unit is listed with its seed and resources. For each audit: the bound of a mechanism with no privacy, the
+    bounds to expect at the claim and at twice the claim, and how many canaries or trials refute twice the claim. Then
+    trainings, time, memory and GPU-hours by kind of unit, where an earlier run or --calibrate tells; without
+    --calibrate nothing runs.
     """
     import json
     from dataclasses import asdict, replace
@@ -342,7 +345,9 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
 def report(
     folder: str | Path, quiet: bool, verbose: bool, allow_code: bool, allow_files: bool, **fail_on: bool
 ) -> None:
-    """Writes and prints the report of the run in folder RUN anew, from what is finished there; nothing runs.
+    """Writes and prints the report of the run in RUN anew.
+
+    It is made from what is finished there; nothing runs.
 
     Where somebody else made the folder, what its spec would import or read is said and refused until allowed.
     """
@@ -370,10 +375,11 @@ def report(
 def reproduce(
     paper: str | None, what: str | None, output: Path, workers: int | None, runner: RunnerName, **asked: Any
 ) -> None:
-    """Makes a table or figure of PAPER anew: `dpaudit reproduce observational-label figure-2`.
+    """Reproduces a table or figure of PAPER.
 
-    Without arguments, lists what there is. Stopped half-way, the same command goes on where it was. The papers' tables
-    and figures are made by a checkout of dpaudit: a package that was installed from an index has none.
+    For instance: `dpaudit reproduce observational-label figure-2`. Without arguments, lists what there is. Stopped
+    half-way, the same command goes on where it was. The papers' tables and figures are made by a checkout of dpaudit: a
+    package that was installed from an index has none.
     """
     from dpaudit.registry import catalogue, imported, load
 

@@ -58,9 +58,10 @@ def _entries() -> list[Entry]:
 @click.argument("kind", required=False, shell_complete=_complete_kind)
 @click.option("--fields", "with_fields", is_flag=True, help="Every field of each name: type, default, meaning.")
 def list_(kind: str | None, with_fields: bool) -> None:
-    """Lists mechanisms, models, games, attacks, proxies, estimators, data sets and reproductions.
+    """Lists mechanisms, games, attacks and all other names.
 
-    KIND narrows it: `dpaudit list estimators`, which shows the functions they are made of as well.
+    Models, proxies, estimators, data sets and reproductions too. KIND narrows it: `dpaudit list estimators`, which
+    shows the functions they are made of as well.
     """
     kinds = {plural(name): name for name in PACKAGES}
     if kind is not None and kind not in kinds:
@@ -93,7 +94,10 @@ def _functions() -> Iterator[tuple[str, str]]:
 @click.command(name="show")
 @click.argument("name", shell_complete=_complete_name)
 def show_name(name: str) -> None:
-    """Shows what NAME is, where it comes from, and every field of it: type, default, meaning."""
+    """Shows what NAME is, and every field of it.
+
+    Where it comes from; of each field type, default and meaning.
+    """
     entries = [entry for entry in _entries() if entry.name == name]
     if not entries:
         names = [entry.name for entry in _entries()]
@@ -116,7 +120,10 @@ def _show_fields(entry: Entry) -> None:
 
 @click.command()
 def schema() -> None:
-    """Prints the JSON Schema of a spec, for editors that complete and check YAML."""
+    """Prints the JSON Schema of a spec, for editors.
+
+    With it they complete and check YAML.
+    """
     from dpaudit.engine.spec.schema import spec_schema
 
     show_lines(json.dumps(spec_schema(), indent=1))

@@ -59,7 +59,9 @@ def _complete_method(ctx: click.Context, parameter: click.Parameter, begun: str)
 def estimate(
     scores: Path, options: tuple[str, ...], fail_on_violation: bool, as_json: bool, output: Path | None, **asked: Any
 ) -> None:
-    """What a file of SCORES or counts (CSV, TSV, JSON lines, Parquet, .npy, .npz; - for standard input) shows.
+    """Bounds epsilon from a file of attack scores or counts.
+
+    SCORES is a file (CSV, TSV, JSON lines, Parquet, .npy, .npz), or - for standard input.
 
     Columns `score,member` (member 1 or 0) hold one attack score a row, larger = more likely a member; one bound on
     epsilon comes out, and beside it AUC, true-positive rates at 1 % and 0.1 % false-positive rate, and accuracy. It

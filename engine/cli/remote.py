@@ -58,7 +58,10 @@ def submit(spec: Path, output: str | Path, address: str | None, follow: bool, **
 @click.argument("what", metavar="RUN|JOB")
 @_address
 def status(what: str, address: str | None) -> None:
-    """How a run stands, from its run folder (a path or a URI), or a job of a cluster, by its name."""
+    """Says how a run or a job stands.
+
+    A run is named by its run folder (a path or a URI), a job of a cluster by its name.
+    """
     from dpaudit.cluster.jobs import Jobs
     from dpaudit.engine.run.watching import run_status
 
@@ -75,7 +78,10 @@ def status(what: str, address: str | None) -> None:
 @_address
 @click.option("--follow", "-f", is_flag=True, help="Until the job has ended.")
 def logs(job: str, address: str | None, follow: bool) -> None:
-    """What a job printed; with -f as it comes, and the exit code says how it ended."""
+    """Prints what a job printed.
+
+    With -f as it comes, and then the exit code says how it ended.
+    """
     from dpaudit.cluster.jobs import Jobs
 
     jobs = Jobs(address)
@@ -102,7 +108,10 @@ def _show_log(text: str) -> None:
 @click.argument("job")
 @_address
 def stop_job(job: str, address: str | None) -> None:
-    """Stops a job; what it finished is kept, and submitting the same again goes on."""
+    """Stops a job; what it finished is kept.
+
+    Submitting the same again goes on.
+    """
     from dpaudit.cluster.jobs import Jobs
 
     show(f"{job}: {Jobs(address).stop(job)}")
@@ -112,7 +121,10 @@ def stop_job(job: str, address: str | None) -> None:
 @click.argument("run", metavar="RUN", type=PLACE)
 @click.argument("folder", type=click.Path(path_type=Path))
 def fetch(run: str | Path, folder: Path) -> None:
-    """Copies the run folder at RUN (a URI or a path) to FOLDER, new or empty."""
+    """Copies the run folder at RUN to FOLDER.
+
+    RUN is a URI or a path; FOLDER is new or empty.
+    """
     from dpaudit.engine.run.watching import fetch as fetch_run
 
     if str(run) == str(folder):
@@ -201,7 +213,9 @@ def kuberay(
     cpu_nodes: int,
     gpu_nodes: int,
 ) -> None:
-    """A RayJob for KubeRay: brings a cluster up, runs SPEC, goes on after failures, takes it down.
+    """Prints a RayJob for KubeRay that runs SPEC.
+
+    It brings a cluster up, runs SPEC, goes on after failures, and takes it down.
 
     SPEC and code of one's own are in the image's working folder, under the same names as here.
     """
@@ -224,7 +238,10 @@ def kuberay(
 @_cpu_nodes
 @_gpu_nodes
 def up_config(image: str, cpu_nodes: int, gpu_nodes: int, **asked: Any) -> None:
-    """A file for `ray up`; machine types are first choices, to be edited."""
+    """Prints a file for `ray up`.
+
+    Machine types are first choices, to be edited.
+    """
     from dpaudit.cluster.manifests import Workers, up_config
 
     _show_yaml(up_config(image=image, cpu=Workers(cpu_nodes), gpu=Workers(gpu_nodes, gpus=1), **asked))

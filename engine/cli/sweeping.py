@@ -33,10 +33,11 @@ def sweep(
     fail_on_violation: bool,
     **allowed: bool,
 ) -> None:
-    """Trains and audits every configuration of SPEC (YAML with `grid` or `sweep`), side by side.
+    """Trains and audits every configuration of SPEC.
 
-    Says which is most useful, and what is known of its epsilon: all bounds hold together with the stated confidence. A
-    folder that holds this sweep is continued; nothing that is finished is run again.
+    SPEC is YAML with `grid` or `sweep`. Says which is most useful, and what is known of its epsilon: all bounds hold
+    together with the stated confidence. A folder that holds this sweep is continued; nothing that is finished is run
+    again.
     """
     from dpaudit.engine.sweep import running
     from dpaudit.engine.sweep.request import read_request

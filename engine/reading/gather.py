@@ -286,8 +286,8 @@ class _Finished:
         return [tally for key in keys for tally in decode(self._store.read(key), kind)]
 
     def _metrics(self) -> dict[str, float]:
-        """Utility, averaged over the trainings."""
-        measured = [said.metrics for said in self._said(self._entry.trainings)]
+        """Utility, averaged over the trainings that measured it."""
+        measured = [said.metrics for said in self._said(self._entry.trainings) if said.metrics]
         names = measured[0] if measured else {}
         return {name: float(np.mean([metrics[name] for metrics in measured])) for name in names}
 

@@ -10,12 +10,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve
+from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve, Relation
 from dpaudit.engine.planning.asked_twice import Memory
 from dpaudit.engine.reading.detectable import MOST, POWER
 from dpaudit.engine.reading.shift import ShiftControl
 from dpaudit.engine.reading.stopping import Stopped
-from dpaudit.engine.reading.verdict import Verdict, verdict
+from dpaudit.engine.reading.verdict import NEXT, Verdict, verdict
 from dpaudit.errors import RunError, UnknownNameError, printable
 from dpaudit.estimators.bound import Bound, format_upper
 from dpaudit.estimators.finding import Comparison, Finding, Series, Validity, ViolationPoint
@@ -262,6 +262,29 @@ class AuditResult:
         lines += [self.odd_noise, self.located]
         lines.append(self.seen if self.verdict is Verdict.INCONCLUSIVE else "")
         return tuple(line for line in lines if line)
+
+    @property
+    def plainly(self) -> str:
+        """What an attacker can do, in a sentence, where guesses at fair coins were counted; "" elsewhere."""
+        counts = {} if self.finding is None or self.whole else dict(self.finding.counts)
+        if not counts.get("guesses") or "correct" not in counts:
+            return ""
+        claim, guesses, correct = self.compared.claim, int(counts["guesses"]), int(counts["correct"])
+        what = "which of two labels a record had" if claim.relation is Relation.LABEL else "whether a record was used"
+        abstained = int(counts.get("canaries", guesses)) > guesses
+        said = f"Asked {what}, the attacker was right in {correct:,} of {guesses:,} guesses"
+        said += f", and passed on {int(counts['canaries']) - guesses:,} other records" if abstained else ""
+        if claim.delta or not claim.is_point or not math.isfinite(claim.epsilon):
+            return f"{said}; a coin is right in half."
+        allowed = 100 / (1 + math.exp(-claim.epsilon))
+        return f"{said}; the claim allows {allowed:.3g} % on average, a coin 50 %."
+
+    @property
+    def next_step(self) -> str:
+        """What to do after this verdict, and what would let the same game show more."""
+        more = "" if self.ceiling is None or not self.ceiling.helps else self.ceiling.helps
+        helps = self.verdict in (Verdict.NO_VIOLATION, Verdict.INCONCLUSIVE) and more
+        return f"{NEXT[self.verdict]}{f' More power in this game: {more}.' if helps else ''}"
 
     @property
     def _not_confirmed(self) -> str:

@@ -28,13 +28,24 @@ class Verdict(StrEnum):
 
 COLOURS = {
     Verdict.VIOLATION: "#b91c1c",
-    Verdict.NO_VIOLATION: "#15803d",
+    Verdict.NO_VIOLATION: "#1d4ed8",
     Verdict.INCONCLUSIVE: "#6b7280",
     Verdict.NO_CLAIM: "#475569",
     Verdict.UNDECIDED: "#a16207",
     Verdict.FAILED: "#a16207",
 }
-"""Of each verdict, on pages and in charts."""
+"""Of each verdict, on pages and in charts. "No violation found" is no green light."""
+NEXT = {
+    Verdict.VIOLATION: "Take the claim for false. Look at sensitivity, clipping, noise scale, accounting and random "
+    "seeds; then run the same spec with another seed, before and after the change.",
+    Verdict.NO_VIOLATION: "This is no proof of privacy. Other games may see what this one cannot: `dpaudit check` "
+    "plays every one that fits.",
+    Verdict.INCONCLUSIVE: "Nothing is learned about the claim. `dpaudit plan` says before a run what it could show.",
+    Verdict.NO_CLAIM: "State a `claim` to have the bound held against it.",
+    Verdict.UNDECIDED: "Do what the caution above says, and run again.",
+    Verdict.FAILED: "Mend what failed and run again: what is finished is kept.",
+}
+"""What to do after each verdict."""
 
 
 def verdict(finding: Finding | None, claim: Claim) -> Verdict:

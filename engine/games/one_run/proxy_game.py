@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,14 +52,15 @@ class ProxyGame(OneRunGame[Examples]):
             trained = self._training(setting, work, asked, number)
             trainings.append(trained)
             evidence += self.replays_of(setting, work, asked.rules, asked.canaries(trained), number)
+        observational = self.is_observational(setting.parts.target, self.design_seed(setting, 0))
         return Played(
             tuple(evidence),
-            trainings=tuple(trainings),
+            trainings=(*(() if observational else self._useful(setting, work)), *trainings),
             control=self._control(setting, work, asked, trainings[0]),
             ceiling=self._ceiling(setting, work, asked),
             reference=self._reference(setting),
             replays=self.replays * self.trainings,
-            observational=self.is_observational(setting.parts.target, self.design_seed(setting, 0)),
+            observational=observational,
             conditional=self.rests_on_proxy(setting),
             controlled_on=self.controlled_on,
         )
@@ -120,6 +121,22 @@ class ProxyGame(OneRunGame[Examples]):
             label=label,
             **setting.running,
         )
+
+    def _useful(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
+        """The unit that measures utility where labels are planted: a training on the true ones that nobody attacks."""
+        if not len(setting.parts.test) or self._plays_releases(setting):
+            return ()
+        measured = work.add(
+            measure_utility,
+            setting.mechanism,
+            setting.required("target"),
+            setting.required("test"),
+            setting.given("validation"),
+            seed=setting.seed.child("utility"),
+            label="utility, a training on the true labels",
+            **setting.running,
+        )
+        return (measured,)
 
     def rests_on_proxy(self, setting: Setting) -> bool:
         """Whether the bound holds only as far as a proxy has the law of the truth."""
@@ -325,9 +342,34 @@ def train_model(
     design_seed: Seed,
     seed: Seed,
 ) -> Outcome[Predictions]:
-    """One training of a learner; its answers at every point the adversary may be shown are taken right where it ran."""
+    """One training of a learner; its answers at every point the adversary may be shown are taken right where it ran.
+
+    Its utility is measured too where no labels were planted.
+    """
+    given = rules.intervened(target, design_seed)
+    model = fitted(mechanism, given, validation, compute, seed)
+
+    def predict(examples: Examples) -> NDArray[np.float64]:
+        return np.asarray(model.probabilities(own_features(examples.features)))
+
+    asked = queries.ask(lambda points: rules.model_answers(predict, points, queries.reference))
+    as_it_is = test is not None and np.array_equal(given.labels, target.labels)
+    return Outcome(Predictions(asked), metrics=asdict(utility(model, test)) if as_it_is else {})
+
+
+@unit
+def measure_utility(
+    mechanism: Any, target: Examples, test: Examples, validation: Examples | None, compute: Compute, *, seed: Seed
+) -> Outcome[Utility]:
+    """A training on the true labels, and how well it does on the test part."""
+    measured = utility(fitted(mechanism, target, validation, compute, seed), test)
+    return Outcome(measured, metrics=asdict(measured))
+
+
+def fitted(mechanism: Any, train: Examples, validation: Examples | None, compute: Compute, seed: Seed) -> Model:
+    """A model of the mechanism. Raises: InputError for what cannot be asked for probabilities."""
     model = mechanism.fit(
-        rules.intervened(target, design_seed).writable(),
+        train.writable(),
         seed=seed.sequence(),
         compute=compute,
         validation=None if validation is None else validation.writable(),
@@ -337,12 +379,7 @@ def train_model(
         f"{type(mechanism).__qualname__}.fit must give a model with a method `probabilities(features)`",
         model=type(model).__qualname__,
     )
-
-    def predict(examples: Examples) -> NDArray[np.float64]:
-        return np.asarray(model.probabilities(own_features(examples.features)))
-
-    asked = queries.ask(lambda points: rules.model_answers(predict, points, queries.reference))
-    return Outcome(Predictions(asked), metrics=utility(model, test) if test is not None else {})
+    return cast(Model, model)
 
 
 @unit
@@ -357,14 +394,22 @@ def release_labels(
     return release.at(slice(rules.canary_count(target)))
 
 
-def utility(model: Model, test: Examples) -> dict[str, float]:
-    """Accuracy and mean log-loss (nats, probabilities cut at 1e-15) on held-out examples."""
+@dataclass(frozen=True)
+class Utility:
+    """What a model is worth on held-out examples."""
+
+    test_accuracy: float
+    test_log_loss: float  # mean, in nats, of probabilities cut at 1e-15
+
+
+def utility(model: Model, test: Examples) -> Utility:
+    """Of a model that was trained on labels as they are."""
     probabilities = model.probabilities(own_features(test.features))
     at_label = probabilities[np.arange(len(test)), test.labels]
-    return {
-        "test_accuracy": float(np.mean(probabilities.argmax(axis=1) == test.labels)),
-        "test_log_loss": float(-np.mean(np.log(np.clip(at_label, 1e-15, 1.0)))),
-    }
+    return Utility(
+        float(np.mean(probabilities.argmax(axis=1) == test.labels)),
+        float(-np.mean(np.log(np.clip(at_label, 1e-15, 1.0)))),
+    )
 
 
 @unit

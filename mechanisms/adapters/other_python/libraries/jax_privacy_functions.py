@@ -9,8 +9,11 @@ import numpy as np
 from jax_privacy import clipping, noise_addition
 
 
-def gradient_step(rows: Any, rng: Any, noise: float = 1.0, clip: float = 1.0) -> Any:
-    """The noisy sum of clipped gradients of the inner product with each row: noise of `noise` times the sensitivity."""
+def gradient_step(rows: Any, rng: Any, noise: float = 1.0, clip: float = 1.0, digits: int | None = None) -> Any:
+    """The noisy sum of clipped gradients of the inner product with each row: noise of `noise` times the sensitivity.
+
+    In single precision, or rounded to `digits` decimals.
+    """
     clipped = clipping.clipped_grad(
         lambda weights, row: jax.numpy.vdot(weights, row), l2_clip_norm=clip, batch_argnums=1
     )
@@ -22,4 +25,5 @@ def gradient_step(rows: Any, rng: Any, noise: float = 1.0, clip: float = 1.0) ->
     adder = noise_addition.gaussian_privatizer(
         stddev=noise * float(clipped.sensitivity()), prng_key=jax.random.key(int(rng.integers(2**31)))
     )
-    return np.asarray(adder.update(total, adder.init(start))[0])
+    noisy = np.asarray(adder.update(total, adder.init(start))[0])
+    return noisy if digits is None else np.round(noisy.astype(np.float64), digits)
