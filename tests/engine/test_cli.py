@@ -63,6 +63,14 @@ def test_an_import_in_either_process_is_seen() -> None:
     assert {"numpy", "dpaudit"} <= imported("-m", "dpaudit", "show", "randomized-response")
 
 
+@pytest.mark.parametrize("words", [["--help"], ["cluster", "--help"]], ids=" ".join)
+def test_no_summary_of_a_command_is_cut_off(words: list[str]) -> None:
+    told = dpaudit(*words).output
+    listed = told[told.index("Commands:") :].splitlines()[1:]
+    assert len(listed) >= 2
+    assert all(re.fullmatch(r"  [a-z-]+ +[A-Z].*[^.]\.", line) for line in listed), told
+
+
 def test_list_shows_every_registered_name() -> None:
     shown = dpaudit("list").output
     for kind in ("mechanism", "game", "attack", "estimator", "data", "reproduction"):

@@ -16,6 +16,7 @@ from dpaudit import AuditResult, Claim, Relation, Report, Verdict
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import GaussianDP, claim_under
 from dpaudit.engine.drawing import draw
+from dpaudit.engine.reading.verdict import COLOURS, NEXT
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
 from dpaudit.engine.report.page import write_page
 from dpaudit.engine.report.templates import template
@@ -229,3 +230,35 @@ def test_nothing_in_a_page_is_taken_for_markup(tmp_path: Path) -> None:
         assert (
             "Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\"" in page
         )
+
+
+def one_run_of(guesses: int, correct: int, claim: Claim) -> AuditResult:
+    """Of 1,000 records."""
+    counts = (("guesses", guesses), ("correct", correct), ("canaries", 1000))
+    return result(replace(found(OneRun(), [two_worlds(4.0)]), counts=counts), claim)
+
+
+def test_what_an_attacker_can_do_is_said_plainly() -> None:
+    said = one_run_of(200, 190, Claim(1.0, relation=Relation.LABEL)).plainly
+    assert "which of two labels a record had, the attacker was right in 190 of 200 guesses" in said
+    assert "passed on 800 other records; the claim allows 73.1 % on average, a coin 50 %" in said
+    others = one_run_of(200, 190, Claim(1.0, relation=Relation.ADD_REMOVE)).plainly
+    assert "whether a record was used" in others
+
+
+@pytest.mark.parametrize(
+    "claim", [Claim(math.inf), Claim(1.0, 1e-5), Claim.of(GaussianDP(1.0), relation=Relation.LABEL, delta=1e-5)]
+)
+def test_a_share_of_right_guesses_is_stated_for_pure_epsilon_alone(claim: Claim) -> None:
+    assert one_run_of(200, 190, claim).plainly.endswith("a coin is right in half.")
+
+
+def test_findings_without_guesses_say_nothing_plainly() -> None:
+    assert result(found(Betting(), [two_worlds(3.0)]), Claim(1.0)).plainly == ""
+    assert result(None, Claim(1.0)).plainly == ""
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_a_page_says_what_to_do_after_every_verdict(verdict: Verdict) -> None:
+    assert NEXT[verdict].endswith(".")
+    assert set(NEXT) == set(COLOURS) == set(Verdict)
