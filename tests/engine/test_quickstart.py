@@ -1,0 +1,28 @@
+"""Every program of docs/quickstart.md runs as it stands, and its verdict begins as the page says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "quickstart.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"\n## ([^\n]+)\n(?:(?!\n## ).)*?```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", TEXT, re.DOTALL)
+
+
+def test_each_kind_of_thing_has_a_section() -> None:
+    sections = re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
+    assert len(sections) >= 11
+    assert len(PROGRAMS) == TEXT.count("```python")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("code", "output"), [pytest.param(*rest, id=name) for name, *rest in PROGRAMS])
+def test_a_program_says_what_stands_under_it(
+    code: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, str(PAGE), "exec"), {"__name__": "__main__"})
+    assert " ".join(capsys.readouterr().out.split()).startswith(" ".join(output.split()))
