@@ -1,0 +1,77 @@
+"""The pytest plugin: what passes, what fails, how the error is shared; sessions of honest mechanisms and a defect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpaudit.engine.testing import DpAudit
+from dpaudit.errors import VerdictError
+
+pytest_plugins = ["pytester"]
+TESTS = """
+    import pytest
+    from dpaudit import Verdict
+
+    SCHEMA = {"x": (0, 1)}
+
+    def noisy(scale):
+        def count(rows, rng):
+            return len(rows) + int(rng.geometric(scale) - rng.geometric(scale))
+        return count
+
+    def test_honest(dp_audit):
+        report = dp_audit.check(noisy(0.632), claim=1.0, schema=SCHEMA, budget="3s")
+        assert report.confidence == pytest.approx(1 - 0.01 / 2 / 2)
+
+    def test_too_little_noise(dp_audit):
+        dp_audit.check(noisy(0.95), claim=1.0, schema=SCHEMA, budget="3s")
+
+    def test_another_thing():
+        pass
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_session_says_what_it_checked_and_how_sure_it_is(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TESTS)
+    ended = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:xdist", "--dp-audit-error", "0.01")
+    ended.assert_outcomes(passed=2, failed=1)
+    ended.stdout.fnmatch_lines(
+        [
+            "*VerdictError: VIOLATION: *",
+            "*privacy checks*",
+            "NO VIOLATION FOUND check *count*",
+            "VIOLATION check *count*",
+            "A false alarm among these 2: probability at most 0.01.",
+        ]
+    )
+
+
+def test_several_checks_of_a_test_share_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def seen(*given: object, confidence: float, **more: object) -> object:
+        asked.append(1 - confidence)
+        raise VerdictError("not played")
+
+    monkeypatch.setattr("dpaudit.check", seen)
+    audited = DpAudit(0.001, 0, tmp_path, lambda name, words: None)
+    for _ in range(20):
+        with pytest.raises(VerdictError):
+            audited.check(None)
+    assert asked[:3] == pytest.approx([0.0005, 0.00025, 0.000125])
+    assert sum(asked) <= 0.001
+
+
+def test_what_the_session_decides_is_not_given_to_a_check(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="--dp-audit-error"):
+        DpAudit(0.001, 0, tmp_path, lambda name, words: None).check(None, confidence=0.9)
+
+
+@pytest.mark.parametrize("given", ["0", "1", "-3", "2"])
+def test_an_error_that_is_no_probability_is_refused(given: str, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TESTS)
+    ended = pytester.runpytest_inprocess("-p", "no:xdist", f"--dp-audit-error={given}", "-k", "honest")
+    assert "must lie between 0 and 1" in ended.stdout.str() + ended.stderr.str()
