@@ -205,8 +205,15 @@ def check(
     from dpaudit.engine.run.checking import decided
     from dpaudit.engine.run.driver import audit, run_folder
     from dpaudit.engine.spec.audit_spec import RunOptions
-    from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec
-    from dpaudit.engine.spec.function_check import function_on_rows, schema_in_words, settings_in_words
+    from dpaudit.engine.spec.check import (
+        BUDGET,
+        CheckOptions,
+        CheckRequest,
+        check_spec,
+        function_on_rows,
+        schema_in_words,
+        settings_in_words,
+    )
     from dpaudit.engine.spec.plain_yaml import yaml_value
 
     subject: Any = None

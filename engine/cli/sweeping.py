@@ -39,7 +39,6 @@ def sweep(
     folder that holds this sweep is continued; nothing that is finished is run again.
     """
     from dpaudit.engine.sweep import running
-    from dpaudit.engine.sweep.request import read_request
 
     if (spec is None) == (restore is None) or (restore is not None and (output is not None or seed is not None)):
         stop("give SPEC, or --restore DIR alone", BAD_INPUT)
@@ -47,7 +46,7 @@ def sweep(
         go_on(restore, allowed, quiet=quiet, fail_on_violation=fail_on_violation)
         return
     assert spec is not None
-    folder = output or read_request(spec).folder
+    folder = output or running.read_request(spec).folder
     try:
         found = running.sweep(spec, output=folder, seed=seed, quiet=quiet)
     except KeyboardInterrupt as err:

@@ -13,8 +13,7 @@ from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.run.driver import audit, run_folder
 from dpaudit.engine.spec.audit_spec import AuditSpec, RunOptions
-from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec, once_more
-from dpaudit.engine.spec.function_check import function_on_rows
+from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec, function_on_rows, once_more
 from dpaudit.mechanisms.adapters.own_function import Form
 
 
