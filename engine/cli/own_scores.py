@@ -5,6 +5,7 @@ An estimate leaves plain values for other programs, and one small page for peopl
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from dpaudit.engine.exits import VIOLATION, end, show, show_lines
-from dpaudit.errors import DataError, InputError
-from dpaudit.registry import catalogue
+from dpaudit.errors import DataError, InputError, SpecError
+from dpaudit.registry import catalogue, load
 
 if TYPE_CHECKING:
     from dpaudit.claims import Claim
@@ -87,7 +88,7 @@ def estimate(
       k,n                       an event               proportion
       c_A,c_B,..                several events         multinomial
     """
-    from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, field_values, natural_method
+    from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, natural_method
     from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.engine.reading.verdict import Verdict
 
@@ -152,3 +153,16 @@ def write_page(path: Path, source: str, readings: Sequence[Reading]) -> None:
         write_whole(path, lambda file: file.write(text.encode()))
     except OSError as err:
         raise DataError(f"{path} must be a file that can be written: {err.strerror or err}") from err
+
+
+def field_values(method: str, options: Sequence[str]) -> dict[str, object]:
+    """The fields that "name=value" words give; a field that holds several values takes them split by commas."""
+    hints = typing.get_type_hints(load("estimator", method)) if options else {}
+    given: dict[str, object] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals or not name:
+            raise SpecError(f"--option must be NAME=VALUE, got {option!r}")
+        several = typing.get_origin(hints.get(name)) is tuple
+        given[name] = tuple(value.split(",")) if several else value
+    return given

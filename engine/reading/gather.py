@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from dpaudit.actors.events import last_line
-from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.values import decode
@@ -106,20 +104,6 @@ def _followed(first: AuditResult, again: AuditResult | None) -> AuditResult:
     exceeds = shown is not None and shown.violation_point(again.compared.claim.curve) is not None
     decided = refutes(again) or again.verdict in (Verdict.FAILED, Verdict.UNDECIDED) or not exceeds
     return replace(first, again=again.verdict if decided else Verdict.UNDECIDED, at_first_confidence=shown)
-
-
-def failures_of(plan: Plan, outcome: RunOutcome, recorded: Mapping[str, str]) -> dict[str, Failure]:
-    """What was not finished, by key."""
-    return {
-        unit.key: Failure(
-            unit.label,
-            unit.key,
-            last_line(outcome.failed[unit.key]),
-            skipped=unit.key not in recorded or any(need in outcome.failed for need in unit.needs),
-        )
-        for unit in plan.units
-        if unit.key in outcome.failed
-    }
 
 
 class _Finished:

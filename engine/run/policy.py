@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
 
+from dpaudit.actors.events import last_line
 from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.engine.planning.plan import Plan, PlannedAudit
-from dpaudit.engine.reading.gather import failures_of, follow_ups_told, memory_told, read_audit
+from dpaudit.engine.reading.gather import follow_ups_told, memory_told, read_audit
 from dpaudit.engine.reading.joint import refutes
-from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.reading.result import AuditResult, Failure
 from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.spec.audit_spec import slug
@@ -241,3 +242,17 @@ def _was_left_out(entry: PlannedAudit, outcome: RunOutcome) -> bool:
 
 def _union(several: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset().union(*several)
+
+
+def failures_of(plan: Plan, outcome: RunOutcome, recorded: Mapping[str, str]) -> dict[str, Failure]:
+    """What was not finished, by key."""
+    return {
+        unit.key: Failure(
+            unit.label,
+            unit.key,
+            last_line(outcome.failed[unit.key]),
+            skipped=unit.key not in recorded or any(need in outcome.failed for need in unit.needs),
+        )
+        for unit in plan.units
+        if unit.key in outcome.failed
+    }

@@ -5,15 +5,13 @@ Of a function on rows: from what a caller says in one line to a request, sized b
 
 from __future__ import annotations
 
-import ast
 import inspect
 import math
 import os
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -30,8 +28,7 @@ from dpaudit.engine.games.protocol import CheckTest, Fits
 from dpaudit.engine.spec.audit_spec import ACCOUNTANT, Audit, AuditSpec, RunOptions, require_accountant
 from dpaudit.engine.spec.build import build
 from dpaudit.engine.spec.error_budget import JointTest
-from dpaudit.engine.spec.plain_yaml import yaml_value
-from dpaudit.errors import AuditError, InputError, SpecError, require, shortened
+from dpaudit.errors import AuditError, InputError, SpecError, require
 from dpaudit.given import check_fields, is_number
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
@@ -193,23 +190,6 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
 
 ALL, MOST = Partition(target=1.0, reference=0.0, test=0.0), Partition(target=0.7, reference=0.2, test=0.1)
 """How data are divided, if nothing else is said."""
-MORE = 4
-"""By how much the trials of a test grow that is still undecided."""
-
-
-def once_more(spec: AuditSpec, undecided: Collection[str]) -> AuditSpec:
-    """The tests of a check that were left undecided, with more trials and another seed."""
-    assert spec.together is not None
-    again = {name: factors for name, factors in spec.together.again.items() if name in undecided}
-    together = replace(spec.together, budget_s=None, chosen=(), left_out=(), again=again)
-    audits = tuple(_with_more_trials(audit) for audit in spec.audits if audit.name in undecided)
-    return replace(spec, audits=audits, together=together, name=f"{spec.name}, more trials", seed=spec.seed + 1)
-
-
-def _with_more_trials(audit: Audit) -> Audit:
-    names = {name for test in audit.game.fits.check_tests for name in (*test.scales, *test.again)}
-    numbers = {name: MORE * getattr(audit.game, name) for name in names if isinstance(getattr(audit.game, name), int)}
-    return replace(audit, game=replace(audit.game, **numbers))
 
 
 def _played(mechanism: Any) -> Any:
@@ -375,60 +355,6 @@ def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
             "`claim='mu=1'`; or let the function have a parameter `epsilon` with a default"
         )
     return (known["epsilon"], known["delta"]) if known.get("delta") else known["epsilon"]
-
-
-def schema_in_words(text: str) -> Mapping[str, Any]:
-    """A schema of a command line: a mapping as YAML has it, or the file it stands in.
-
-    Raises: SpecError for what is none.
-    """
-    if not text.lstrip().startswith("{"):
-        try:
-            text = Path(text).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as err:
-            raise SpecError(f"--schema must be a mapping such as '{{age: [0, 100]}}' or a YAML file: {err}") from err
-    found = yaml_value(text)
-    if not isinstance(found, Mapping):
-        raise SpecError(f"a schema must be a mapping such as {{age: [0, 100], sex: [f, m]}}, got {shortened(found)}")
-    return found
-
-
-def settings_in_words(text: str) -> dict[str, list[Any]]:
-    """Settings of a command line: "bounds_X=(0,1);fit_intercept=true,false", each name with the values to try.
-
-    Raises: SpecError for what is not so.
-    """
-    found: dict[str, list[Any]] = {}
-    for part in filter(str.strip, text.split(";")):
-        name, sign, values = part.partition("=")
-        if not sign or not name.strip().isidentifier():
-            raise SpecError(f"settings must be like 'bounds=(0,1);fit_intercept=true,false', got {shortened(part)!r}")
-        found[name.strip()] = [_value(each) for each in _parts(values)]
-    return found
-
-
-def _parts(values: str) -> list[str]:
-    """Split by the commas outside of brackets and quotes."""
-    parts, depth, quote = [""], 0, ""
-    for letter in values:
-        quote = ("" if letter == quote else quote) if quote else (letter if letter in "'\"" else "")
-        depth += 0 if quote else (letter in "([{") - (letter in ")]}")
-        if letter == "," and not depth and not quote:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return parts
-
-
-def _value(text: str) -> Any:
-    words: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
-    text = text.strip()
-    if text.lower() in words:
-        return words[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def seconds_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) -> float:

@@ -23,6 +23,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Call
 from dpaudit.claims import GaussianDP
+from dpaudit.engine.cli.main import settings_in_words
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.game import Asked, RowFunctionGame, offered
 from dpaudit.engine.planning import plan as planning
@@ -36,7 +37,6 @@ from dpaudit.engine.spec.check import (
     claim_of,
     function_on_rows,
     seconds_a_call,
-    settings_in_words,
 )
 from dpaudit.errors import InputError, SpecError
 from dpaudit.locations import location
