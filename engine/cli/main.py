@@ -9,13 +9,13 @@ import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 import click
 
 import dpaudit
 from dpaudit.engine.cli.names import NAME_VERBS
-from dpaudit.engine.cli.options import FAIL_ON_VIOLATION, PLACE, allowing
+from dpaudit.engine.cli.options import PLACE
 from dpaudit.engine.cli.own_scores import estimate
 from dpaudit.engine.cli.remote import REMOTE_VERBS
 from dpaudit.engine.exits import (
@@ -26,7 +26,6 @@ from dpaudit.engine.exits import (
     VIOLATION,
     Ended,
     end,
-    interrupted,
     show,
     show_lines,
     silence,
@@ -52,6 +51,25 @@ if TYPE_CHECKING:
 
 RunnerName: TypeAlias = Literal["ray", "in-process"]
 FORMS = ("frame", "arrow", "array", "records", "list")
+FAIL_ON_VIOLATION = click.option(
+    "--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim."
+)
+_CONSENTS = {
+    "code": "The folder's spec may have code imported and run that it names, though you did not make the folder here.",
+    "network": "It may have requests sent to addresses it names, with the values of environment variables it names.",
+    "files": "It may have files of yours read that it names, outside of its folder.",
+}
+
+
+def allowing(*kinds: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options by which a verb is told what a folder that somebody else made may do."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for kind in reversed(kinds):
+            command = click.option(f"--allow-{kind}", is_flag=True, help=_CONSENTS[kind])(command)
+        return command
+
+    return add
 
 
 class _Verbs(click.Group):
@@ -459,6 +477,12 @@ def _end_of_sweep(found: SweepResult, *, fail_on_violation: bool) -> None:
         stop(f"{found.num_errors} of {len(found)} configurations failed: {found.errors[0]}", RUN_FAILED)
     if fail_on_violation and (found.report.violations or found.report.undecided):
         end(VIOLATION)
+
+
+def interrupted(err: KeyboardInterrupt, again: str) -> NoReturn:
+    """Ends the command that was interrupted, and says which one goes on."""
+    by = f" by {err}" if str(err) else ""
+    stop(f"interrupted{by}; what was finished is kept, `{again}` goes on", RUN_FAILED)
 
 
 def schema_in_words(text: str) -> Mapping[str, Any]:
