@@ -17,9 +17,9 @@ e^epsilon a / (1 - a), where a is the best share of right guesses among as many 
 the mechanism: log-odds in the game less those of the best distinguisher without it are at most epsilon.
 
 Held-out rows, which the mechanism never saw, bound the latter for any distinguisher that is tried on them. The result
-holds if none is better than the best of those tried: evidence, not a theorem. At delta > 0 the log-odds of the game give
-way to its bound at 2 a delta: given the shown value, a bit that is true with probability a weighs what the mechanism may
-hide with probability delta by 2 a instead of by 1. That part is ours.
+holds if none is better than the best of those tried: evidence, not a theorem. At delta > 0 the log-odds of the game
+give way to its bound at 2 a delta: given the shown value, a bit that is true with probability a weighs what the
+mechanism may hide with probability delta by 2 a instead of by 1. That part is ours.
 
 Source: arXiv:2511.14084, sections 5 and 9 (Theorem 10), and the remark before Theorem 6 on what an adversary can tell.
 """

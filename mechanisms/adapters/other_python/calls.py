@@ -36,6 +36,7 @@ MOST_BEHIND = 8 * (worker.MAX_NUMBERS * 2)  # bytes of numbers in an answer
 MOST_WORDS = 1 << 20  # bytes of an answer's header
 KEPT_BYTES = 4_000  # of what it printed
 CHUNK = 1 << 18  # bytes read at a time
+OUT_OF_TIME = "out of time"  # how a call ended
 
 
 def _no_limit(limit_s: float | None) -> AbstractContextManager[None]:
@@ -93,7 +94,7 @@ def _here(called: worker.Called, table: pa.Table) -> Callable[[], Any]:
 
 
 def _out_of_time(limit_s: float) -> CallOutcome:
-    return CallOutcome(worker.OUT_OF_TIME, np.empty(0), f"still running after {limit_s:g} s")
+    return CallOutcome(OUT_OF_TIME, np.empty(0), f"still running after {limit_s:g} s")
 
 
 def _form(form: str) -> str:
@@ -358,7 +359,7 @@ class WorkerProcess:
         useless = not ready & {self._answers, self._requests}  # it may print without end
         if useless and limit_s is not None and time.monotonic() - self._heard >= limit_s:
             self.end()
-            raise Ended(worker.OUT_OF_TIME, f"still running after {limit_s:g} s")
+            raise Ended(OUT_OF_TIME, f"still running after {limit_s:g} s")
         if self._printed in ready and not self._hear():
             self._poll.unregister(self._printed)
         return ready
