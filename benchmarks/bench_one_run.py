@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.estimators.one_run.f_dp import best_f_dp, f_dp_parameter
-from dpaudit.estimators.one_run.guess_band import remembered_epsilon
+from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount, remembered_epsilon
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
-from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
 
 MILLION = 10**6

@@ -67,12 +67,6 @@ def stop(message: str, code: int) -> NoReturn:
     end(code)
 
 
-def interrupted(err: KeyboardInterrupt, again: str) -> NoReturn:
-    """Ends the command that was interrupted, and says which one goes on."""
-    by = f" by {err}" if str(err) else ""
-    stop(f"interrupted{by}; what was finished is kept, `{again}` goes on", RUN_FAILED)
-
-
 def tell(text: str) -> None:
     """Prints lines on standard error."""
     click.echo(printable_lines(text), err=True)

@@ -69,9 +69,7 @@ def error_of(config: pytest.Config) -> float:
 
 
 @pytest.fixture
-def dp_audit(
-    request: pytest.FixtureRequest, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> DpAudit:
+def dp_audit(request: pytest.FixtureRequest, tmp_path: Path, record_property: Callable[[str, object], None]) -> DpAudit:
     """Checks privacy claims; a test that is refuted, or that could not see anything, fails."""
     config = request.config
     share = error_of(config) / max(1, config.stash[_TESTS])
@@ -99,7 +97,7 @@ class DpAudit:
         from dpaudit import RunOptions, check
 
         self._checks += 1
-        usual = {
+        usual: dict[str, Any] = {
             "run": RunOptions(runner="in-process", figures=False),
             "output": self._folder / f"dp-audit-{self._checks}",
             "quiet": True,

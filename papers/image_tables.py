@@ -17,7 +17,7 @@ from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.domain_prior import LP1STOutOfDomainPrior
 from dpaudit.mechanisms.learners.lp_mst import LP1ST
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.learners.pate_fm import WIDE_RESNET, PateFm
+from dpaudit.mechanisms.learners.pate import WIDE_RESNET, PateFm
 from dpaudit.mechanisms.models.networks import Network, ResNet18, SmallCnn, WideResNet28x4
 from dpaudit.registry import register
 from papers.label_tables import Metric, Printed, Study, bounds_table, run_study, utility_table

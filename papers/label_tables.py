@@ -29,7 +29,7 @@ from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.report.templates import figure_markup, template
+from dpaudit.engine.report.page import figure_markup, template
 from dpaudit.engine.run.driver import run_plan
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.estimators import chart

@@ -93,7 +93,21 @@ MECHANISMS = Rooms(
 )
 ENGINE = Rooms(
     "dpaudit.engine",
-    ("exits", "drawing", "data", "games", "spec", "planning", "reading", "report", "run", "sweep", "estimate", "cli"),
+    (
+        "exits",
+        "drawing",
+        "data",
+        "games",
+        "spec",
+        "planning",
+        "reading",
+        "report",
+        "run",
+        "sweep",
+        "estimate",
+        "testing",
+        "cli",
+    ),
 )
 GAMES = Rooms(
     "dpaudit.engine.games",
@@ -409,7 +423,7 @@ def test_every_file_of_the_package_is_read() -> None:
     }
     own = {f"dpaudit.{path.stem}" for path in (ROOT / "dpaudit").glob("*.py") if path.stem != "__init__"}
     assert SOURCES.keys() == tracked | own | {name for name in SOURCES if FLOORS.room(name) == "claims"} | {"dpaudit"}
-    assert len([name for name in SOURCES if FLOORS.room(name) == "claims"]) > 4
+    assert len([name for name in SOURCES if FLOORS.room(name) == "claims"]) > 3
 
 
 def wrong_packages(listed: Collection[str], files: Collection[PurePath]) -> list[str]:

@@ -34,8 +34,7 @@ from dpaudit.engine.spec.build import build, build_dataclass, describe
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
-from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.learners.pate_fm import PateFm
+from dpaudit.mechanisms.learners.pate import PATE, PateFm
 
 ORDERS = (1.1, 1.5, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 EXACT = [

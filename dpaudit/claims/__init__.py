@@ -24,9 +24,8 @@ from dpaudit.errors import SpecError, require
 from dpaudit.given import argument, check_fields
 
 if TYPE_CHECKING:
-    from dpaudit.claims.composition import ComposedLaplace, SubsampledGaussian
+    from dpaudit.claims.composition import AccountedEvent, ComposedLaplace, PrivacyProfile, SubsampledGaussian
     from dpaudit.claims.renyi import RenyiDP
-    from dpaudit.claims.table import AccountedEvent, PrivacyProfile
 
 __all__ = [
     "AccountedEvent",
@@ -47,9 +46,8 @@ __all__ = [
 ]
 
 _LATER = {
-    "composition": ("ComposedLaplace", "SubsampledGaussian"),
+    "composition": ("AccountedEvent", "ComposedLaplace", "PrivacyProfile", "SubsampledGaussian"),
     "renyi": ("RenyiDP",),
-    "table": ("AccountedEvent", "PrivacyProfile"),
 }
 
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shlex
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 import click
 
 import dpaudit
 from dpaudit.engine.cli.names import NAME_VERBS
-from dpaudit.engine.cli.options import FAIL_ON_VIOLATION, PLACE, allowing
+from dpaudit.engine.cli.options import PLACE
 from dpaudit.engine.cli.own_scores import estimate
 from dpaudit.engine.cli.remote import REMOTE_VERBS
-from dpaudit.engine.cli.sweeping import go_on, sweep
 from dpaudit.engine.exits import (
     BAD_INPUT,
     FINISHED,
@@ -26,7 +26,6 @@ from dpaudit.engine.exits import (
     VIOLATION,
     Ended,
     end,
-    interrupted,
     show,
     show_lines,
     silence,
@@ -48,9 +47,29 @@ from dpaudit.locations import search_last
 
 if TYPE_CHECKING:
     from dpaudit.engine.reading.run_report import Report
+    from dpaudit.engine.sweep.result import SweepResult
 
 RunnerName: TypeAlias = Literal["ray", "in-process"]
 FORMS = ("frame", "arrow", "array", "records", "list")
+FAIL_ON_VIOLATION = click.option(
+    "--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim."
+)
+_CONSENTS = {
+    "code": "The folder's spec may have code imported and run that it names, though you did not make the folder here.",
+    "network": "It may have requests sent to addresses it names, with the values of environment variables it names.",
+    "files": "It may have files of yours read that it names, outside of its folder.",
+}
+
+
+def allowing(*kinds: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options by which a verb is told what a folder that somebody else made may do."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for kind in reversed(kinds):
+            command = click.option(f"--allow-{kind}", is_flag=True, help=_CONSENTS[kind])(command)
+        return command
+
+    return add
 
 
 class _Verbs(click.Group):
@@ -205,8 +224,13 @@ def check(
     from dpaudit.engine.run.checking import decided
     from dpaudit.engine.run.driver import audit, run_folder
     from dpaudit.engine.spec.audit_spec import RunOptions
-    from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec
-    from dpaudit.engine.spec.function_check import function_on_rows, schema_in_words, settings_in_words
+    from dpaudit.engine.spec.check import (
+        BUDGET,
+        CheckOptions,
+        CheckRequest,
+        check_spec,
+        function_on_rows,
+    )
     from dpaudit.engine.spec.plain_yaml import yaml_value
 
     subject: Any = None
@@ -402,6 +426,126 @@ def reproduce(
     show_lines(made.text)
     for path in made.files:
         show(f"{path}")
+
+
+@click.command()
+@click.argument("spec", type=click.Path(path_type=Path), required=False)
+@click.option("--restore", type=PLACE, metavar="DIR", help="Go on with the sweep in this folder, a path or a URI.")
+@click.option("--output", "-o", type=PLACE, help="Folder, a path or a URI; left out: runs/<name>.")
+@click.option("--seed", type=int, help="Instead of the spec's seed.")
+@click.option("--quiet", is_flag=True, help="No progress, only the result.")
+@allowing("code", "network", "files")
+@FAIL_ON_VIOLATION
+def sweep(
+    spec: Path | None,
+    restore: str | Path | None,
+    output: str | Path | None,
+    seed: int | None,
+    quiet: bool,
+    fail_on_violation: bool,
+    **allowed: bool,
+) -> None:
+    """Trains and audits every configuration of SPEC.
+
+    SPEC is YAML with `grid` or `sweep`. Says which is most useful, and what is known of its epsilon: all bounds hold
+    together with the stated confidence. A folder that holds this sweep is continued; nothing that is finished is run
+    again.
+    """
+    from dpaudit.engine.sweep import running
+
+    if (spec is None) == (restore is None) or (restore is not None and (output is not None or seed is not None)):
+        stop("give SPEC, or --restore DIR alone", BAD_INPUT)
+    if restore is not None:
+        go_on(restore, allowed, quiet=quiet, fail_on_violation=fail_on_violation)
+        return
+    assert spec is not None
+    folder = output or running.read_request(spec).folder
+    try:
+        found = running.sweep(spec, output=folder, seed=seed, quiet=quiet)
+    except KeyboardInterrupt as err:
+        interrupted(err, f"dpaudit sweep --restore {shlex.quote(str(folder))}")
+    _end_of_sweep(found, fail_on_violation=fail_on_violation)
+
+
+def go_on(folder: str | Path, allowed: Mapping[str, Any], *, quiet: bool, fail_on_violation: bool) -> None:
+    """Goes on with the sweep in a folder, with what is consented to, and ends with the stated exit code."""
+    from dpaudit.engine.sweep.running import restore_sweep
+
+    try:
+        found = restore_sweep(folder, **allowed, quiet=quiet)
+    except KeyboardInterrupt as err:
+        interrupted(err, f"dpaudit sweep --restore {shlex.quote(str(folder))}")
+    _end_of_sweep(found, fail_on_violation=fail_on_violation)
+
+
+def _end_of_sweep(found: SweepResult, *, fail_on_violation: bool) -> None:
+    show_lines(str(found))
+    if found.errors:
+        stop(f"{found.num_errors} of {len(found)} configurations failed: {found.errors[0]}", RUN_FAILED)
+    if fail_on_violation and (found.report.violations or found.report.undecided):
+        end(VIOLATION)
+
+
+def interrupted(err: KeyboardInterrupt, again: str) -> NoReturn:
+    """Ends the command that was interrupted, and says which one goes on."""
+    by = f" by {err}" if str(err) else ""
+    stop(f"interrupted{by}; what was finished is kept, `{again}` goes on", RUN_FAILED)
+
+
+def schema_in_words(text: str) -> Mapping[str, Any]:
+    """A schema of a command line: a mapping as YAML has it, or the file it stands in.
+
+    Raises: SpecError for what is none.
+    """
+    from dpaudit.engine.spec.plain_yaml import yaml_value
+
+    if not text.lstrip().startswith("{"):
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as err:
+            raise SpecError(f"--schema must be a mapping such as '{{age: [0, 100]}}' or a YAML file: {err}") from err
+    found = yaml_value(text)
+    if not isinstance(found, Mapping):
+        raise SpecError(f"a schema must be a mapping such as {{age: [0, 100], sex: [f, m]}}, got {shortened(found)}")
+    return found
+
+
+def settings_in_words(text: str) -> dict[str, list[Any]]:
+    """Settings of a command line: "bounds_X=(0,1);fit_intercept=true,false", each name with the values to try.
+
+    Raises: SpecError for what is not so.
+    """
+    found: dict[str, list[Any]] = {}
+    for part in filter(str.strip, text.split(";")):
+        name, sign, values = part.partition("=")
+        if not sign or not name.strip().isidentifier():
+            raise SpecError(f"settings must be like 'bounds=(0,1);fit_intercept=true,false', got {shortened(part)!r}")
+        found[name.strip()] = [_value(each) for each in _parts(values)]
+    return found
+
+
+def _parts(values: str) -> list[str]:
+    """Split by the commas outside of brackets and quotes."""
+    parts, depth, quote = [""], 0, ""
+    for letter in values:
+        quote = ("" if letter == quote else quote) if quote else (letter if letter in "'\"" else "")
+        depth += 0 if quote else (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _value(text: str) -> Any:
+    words: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
+    text = text.strip()
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 for command in (*NAME_VERBS, estimate, sweep, *REMOTE_VERBS):

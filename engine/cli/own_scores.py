@@ -1,7 +1,12 @@
-"""`dpaudit estimate`: the command line's way into `dpaudit.engine.estimate`."""
+"""`dpaudit estimate`: the command line's way into `dpaudit.engine.estimate`.
+
+An estimate leaves plain values for other programs, and one small page for people.
+"""
 
 from __future__ import annotations
 
+import typing
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +15,14 @@ import click
 from click.shell_completion import CompletionItem
 
 from dpaudit.engine.exits import VIOLATION, end, show, show_lines
-from dpaudit.errors import InputError
-from dpaudit.registry import catalogue
+from dpaudit.errors import DataError, InputError, SpecError
+from dpaudit.registry import catalogue, load
 
 if TYPE_CHECKING:
     from dpaudit.claims import Claim
+    from dpaudit.estimators.counts import Reading
+
+NOT_SHOWN = "A low bound is no evidence of privacy: it speaks of these scores only."
 
 
 def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Claim | None:
@@ -82,8 +90,7 @@ def estimate(
       k,n                       an event               proportion
       c_A,c_B,..                several events         multinomial
     """
-    from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, field_values, natural_method
-    from dpaudit.engine.estimate.page import to_json, write_page
+    from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, natural_method
     from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.engine.reading.verdict import Verdict
 
@@ -107,3 +114,57 @@ def estimate(
     exceed = (Verdict.VIOLATION, Verdict.UNDECIDED)
     if fail_on_violation and any(isinstance(one, Estimate) and one.verdict in exceed for one in readings):
         end(VIOLATION)
+
+
+def to_json(source: str, readings: Sequence[Reading]) -> str:
+    """All readings in JSON; infinite numbers are the strings "inf" and "-inf"."""
+    from dpaudit.engine.report.plain_values import in_json
+
+    return in_json({"source": source, "readings": [_values(reading) for reading in readings]})
+
+
+def _values(reading: Reading) -> dict[str, Any]:
+    """An estimate by its fields; a reading that bounds no epsilon by its text, line by line, and its notes."""
+    from dpaudit.engine.estimate.estimating import Estimate
+    from dpaudit.engine.report.plain_values import attributes
+
+    if not isinstance(reading, Estimate):
+        return {"text": str(reading).splitlines(), "notes": reading.notes}
+    carried = ("lower", "upper", "delta", "confidence", "method", "selection", "validity")
+    return {
+        "verdict": reading.verdict,
+        "claim": reading.claim and attributes(reading.claim, ("epsilon", "delta", "relation")),
+        **attributes(reading, carried),
+        "counts": dict(reading.counts),
+        "notes": reading.notes,
+        "measures": reading.measures,
+    }
+
+
+def write_page(path: Path, source: str, readings: Sequence[Reading]) -> None:
+    """Writes the page whole or not at all."""
+    from dpaudit.engine.estimate.estimating import Estimate
+    from dpaudit.engine.report.page import escaping
+    from dpaudit.plain_files import write_whole
+
+    estimates = [reading for reading in readings if isinstance(reading, Estimate)]
+    others = [reading for reading in readings if not isinstance(reading, Estimate)]
+    page = escaping("dpaudit.engine.estimate").get_template("estimate.html.j2")
+    text = page.render(source=source, estimates=estimates, others=others, not_shown=NOT_SHOWN)
+    try:
+        write_whole(path, lambda file: file.write(text.encode()))
+    except OSError as err:
+        raise DataError(f"{path} must be a file that can be written: {err.strerror or err}") from err
+
+
+def field_values(method: str, options: Sequence[str]) -> dict[str, object]:
+    """The fields that "name=value" words give; a field that holds several values takes them split by commas."""
+    hints = typing.get_type_hints(load("estimator", method)) if options else {}
+    given: dict[str, object] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals or not name:
+            raise SpecError(f"--option must be NAME=VALUE, got {option!r}")
+        several = typing.get_origin(hints.get(name)) is tuple
+        given[name] = tuple(value.split(",")) if several else value
+    return given

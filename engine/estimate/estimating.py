@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeGuard, cast, get_args
@@ -42,7 +41,6 @@ from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.estimators.two_world.fair_coins import TwoSamples
 from dpaudit.given import argument, check_fields, require_words
-from dpaudit.registry import load
 
 GroupScore = Literal["max", "mean", "logsumexp"]
 """The score of a canary that several rows speak of."""
@@ -334,19 +332,6 @@ def _from_counts(table: SourceTable, estimator: Any, question: Question) -> Sequ
     return [
         Estimate.beside(reading, (), question.claim) if isinstance(reading, Bound) else reading for reading in readings
     ]
-
-
-def field_values(method: str, options: Sequence[str]) -> dict[str, object]:
-    """The fields that "name=value" words give; a field that holds several values takes them split by commas."""
-    hints = typing.get_type_hints(load("estimator", method)) if options else {}
-    given: dict[str, object] = {}
-    for option in options:
-        name, equals, value = option.partition("=")
-        if not equals or not name:
-            raise SpecError(f"--option must be NAME=VALUE, got {option!r}")
-        several = typing.get_origin(hints.get(name)) is tuple
-        given[name] = tuple(value.split(",")) if several else value
-    return given
 
 
 def natural_method(table: SourceTable, question: Question) -> str:

@@ -297,6 +297,14 @@ class Setting:
         return self.attack
 
 
+@dataclass(frozen=True, eq=False)
+class PlantedNoise:
+    """What trainings tell at several epsilons, by the law that is stated; each row stands for as many of them."""
+
+    epsilon: NDArray[np.float64]  # of the mechanism, > 0, shape (rows,)
+    log_odds: NDArray[np.float64]  # of D', in nats, shape (rows,)
+
+
 @dataclass(frozen=True)
 class Played:
     """What a game planned, and what reading it needs to know."""

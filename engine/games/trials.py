@@ -83,20 +83,6 @@ def scored_trials(
     return scored(0, truth, scores, number)
 
 
-def log_odds_of_endings(
-    ending: NDArray[np.str_], known: NDArray[np.str_], truth: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """Log-odds of world 1, shape (n,), of how trials ended, from m others whose worlds `truth` are known.
-
-    Half a trial of either world is added to each ending; one that was never seen says nothing.
-    """
-    odds = {}
-    for each in np.unique(known):
-        ones = np.count_nonzero(truth[known == each])
-        odds[each] = np.log((ones + 0.5) / (np.count_nonzero(known == each) - ones + 0.5))
-    return np.array([odds.get(each, 0.0) for each in ending], np.float64)
-
-
 @dataclass(frozen=True, eq=False)
 class TrainingRun:
     """One training of a stack."""

@@ -1,4 +1,7 @@
-"""From finished units to results: what was stored is gathered, audit by audit, and read by the audit's estimator."""
+"""From finished units to results: what was stored is gathered, audit by audit, and read by the audit's estimator.
+
+The smallest under-noising that an audit would refute is judged from the scores it has.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special
 
-from dpaudit.actors.events import last_line
-from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.storage.store import UnitStore
-from dpaudit.actors.unit import Unit
 from dpaudit.actors.values import decode
 from dpaudit.actors.work import Outcome, beside, value_of
-from dpaudit.claims import Claim, ConvertedClaim
-from dpaudit.engine.games.neighbours.stated_law import PlantedNoise
-from dpaudit.engine.games.protocol import Reading
-from dpaudit.engine.planning.asked_twice import Memory
-from dpaudit.engine.planning.plan import WORTH_S, Plan, PlannedAudit, bound_seconds, control_estimator
+from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve
+from dpaudit.engine.games.protocol import PlantedNoise, Reading
+from dpaudit.engine.games.reference import GuessLevels
+from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit, bound_seconds, control_estimator
 from dpaudit.engine.planning.power import ceiling_bound
-from dpaudit.engine.reading.detectable import MAX_ROWS, detectable_factor, planted_factor
-from dpaudit.engine.reading.joint import refutes
-from dpaudit.engine.reading.result import AuditResult, Ceiling, Failure
+from dpaudit.engine.reading.result import MOST, POWER, AuditResult, Ceiling, Failure
 from dpaudit.engine.reading.shift import ShiftControl, rows_needed, shift_control
 from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
@@ -36,6 +35,12 @@ from dpaudit.engine.spec.build import in_words
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.scores import Scores
+
+MAX_ROWS = 1 << 21  # of all replays: more take longer than a reader waits
+_LEVELS = 16  # of scores, each with as many trials
+_PRECISION = 1.02
+_DOUBT = 0.01  # probability that trials tell less than is taken
+_EACH = special.ndtri(1 - (1 - POWER) / 2)  # luck below which neither the first pass nor the confirmatory run falls
 
 
 def read_audit(
@@ -56,70 +61,6 @@ def read_audit(
     if not (brief or result.verdict is Verdict.NO_VIOLATION) or result.conditional:
         return result
     return replace(result, detectable_factor=found.detectable_factor(result.compared.claim))
-
-
-def follow_ups_told(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
-    """The results, those of tests that refuted the claim with what was found when they were repeated."""
-    again = {entry.confirms: entry.audit.name for entry in plan.audits if entry.confirmatory}
-    found = {result.name: result for result in results}
-    return tuple(
-        _followed(result, found.get(again[result.name])) if result.name in again and refutes(result) else result
-        for result in results
-    )
-
-
-def memory_told(plan: Plan, store: UnitStore, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
-    """The results, those that refute a claim with what the looks for memory and for where it leaks found."""
-    looks = {entry.audit.name: entry.memory for entry in plan.audits if entry.memory is not None}
-    wheres = {entry.audit.name: entry.game.where for entry in plan.audits if entry.game.where is not None}
-    return tuple(
-        replace(
-            result,
-            memory=_memory(looks[result.name], store) if result.name in looks else None,
-            where=_where(wheres[result.name], store) if result.name in wheres else (),
-        )
-        if result.verdict is Verdict.VIOLATION
-        else result
-        for result in results
-    )
-
-
-def _where(look: Unit, store: UnitStore) -> tuple[str, ...]:
-    return tuple(value_of(look, store.read(look.key)).lines) if store.finished([look.key]) else ()
-
-
-def _memory(look: Unit, store: UnitStore) -> Memory:
-    if not store.finished([look.key]):
-        return Memory(math.nan, trouble="it was not looked at, or that failed: run again")
-    found: Memory = value_of(look, store.read(look.key))
-    return found
-
-
-def _followed(first: AuditResult, again: AuditResult | None) -> AuditResult:
-    """A test that refuted the claim, with what its confirmatory run says.
-
-    Undecided where that refutes the claim at the confidence of the first pass, and not at that of the verdict.
-    """
-    if again is None:
-        return replace(first, again=Verdict.FAILED)
-    shown = again.at_first_confidence
-    exceeds = shown is not None and shown.violation_point(again.compared.claim.curve) is not None
-    decided = refutes(again) or again.verdict in (Verdict.FAILED, Verdict.UNDECIDED) or not exceeds
-    return replace(first, again=again.verdict if decided else Verdict.UNDECIDED, at_first_confidence=shown)
-
-
-def failures_of(plan: Plan, outcome: RunOutcome, recorded: Mapping[str, str]) -> dict[str, Failure]:
-    """What was not finished, by key."""
-    return {
-        unit.key: Failure(
-            unit.label,
-            unit.key,
-            last_line(outcome.failed[unit.key]),
-            skipped=unit.key not in recorded or any(need in outcome.failed for need in unit.needs),
-        )
-        for unit in plan.units
-        if unit.key in outcome.failed
-    }
 
 
 class _Finished:
@@ -326,3 +267,90 @@ def _game_in_words(audit: Audit) -> str:
         "estimator": audit.estimator,
     }
     return "; ".join(f"{kind} {in_words(part)}" for kind, part in parts.items() if part is not None)
+
+
+def detectable_factor(
+    estimator: Any, evidence: Sequence[Scores], curve: PrivacyCurve, *, replays: int = 1
+) -> float | None:
+    """The smallest factor on the noise, to 2 %, that would be refuted with probability `POWER`.
+
+    Noise that is c times too small makes the log-odds that a trial tells c times as large: exactly so for randomised
+    response and the tails of Laplace noise, at least so for Gaussian noise. How much trials tell is learned from the
+    scores themselves, and taken at the lower end of what their number of right guesses allows.
+
+    Args:
+        estimator: Of `Scores` or `StepScores`, at the confidence of the verdict.
+        evidence: The scores of the audit; those of all replays are taken together.
+        curve: The claim's, in the relation of the game.
+        replays: Bounds that are combined by their median, >= 1.
+    Returns: A factor in [1, 8]; None where the scores tell too little to name one, or are none, or more than 2,097,152.
+    """
+    if not 0 < sum(each.score.size for each in evidence) <= MAX_ROWS:
+        return None
+    score = np.concatenate([each.score for each in evidence])
+    truth = np.concatenate([each.truth for each in evidence])
+    levels = _levels(score, truth, replays)
+    if levels is None:
+        return None
+    rows = max(2, score.size // replays)
+    if not _refuted(estimator, levels, MOST, rows, curve, replays):
+        return None
+    low, high = 1.0, MOST
+    if _refuted(estimator, levels, low, rows, curve, replays):
+        return low
+    while high / low > _PRECISION:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if _refuted(estimator, levels, middle, rows, curve, replays) else (middle, high)
+    return high
+
+
+def planted_factor(
+    estimator: Any, planted: PlantedNoise, epsilon: float, rows: int, curve: PrivacyCurve, *, replays: int = 1
+) -> float:
+    """The smallest factor on the noise that would be refuted with probability `POWER`, of those that were planted.
+
+    Args:
+        estimator: As in `detectable_factor`; so are `curve` and `replays`.
+        planted: What a trial tells at several epsilons.
+        epsilon: The claim's: at that one the noise is not too small.
+        rows: Trials of a replay.
+    Returns: A factor in [1, 8]; inf where none of them would be refuted.
+    """
+    for each in np.unique(planted.epsilon[(planted.epsilon >= epsilon) & (planted.epsilon <= MOST * epsilon)]):
+        log_odds = planted.log_odds[planted.epsilon == each]
+        levels = GuessLevels(np.full(log_odds.size, 1 / log_odds.size), log_odds)
+        if _refuted(estimator, levels, 1.0, rows, curve, replays):
+            return float(each / epsilon)
+    return math.inf
+
+
+def _levels(score: NDArray[np.float64], truth: NDArray[np.bool_], replays: int) -> GuessLevels | None:
+    """What trials tell, level by level of their scores; None where it may be nothing.
+
+    Replays may share a training, so their guesses count as those of one.
+    """
+    _, place = np.unique(score, return_inverse=True)
+    if place.max() >= _LEVELS:
+        place = np.argsort(np.argsort(place, kind="stable"), kind="stable") * _LEVELS // place.size
+    trials, ones = np.bincount(place), np.bincount(place, weights=truth)
+    fitted = optimize.isotonic_regression(ones / trials, weights=trials)
+    pooled = np.repeat(np.arange(fitted.blocks.size - 1), np.diff(fitted.blocks))
+    trials, ones = np.bincount(pooled, weights=trials), np.bincount(pooled, weights=ones)
+    log_odds = np.log((ones + 0.5) / (trials - ones + 0.5))
+    right, rows = np.where(log_odds > 0, ones, trials - ones).sum() / replays, truth.size / replays
+    surely = float(special.betaincinv(right, rows - right + 1, _DOUBT))
+    share = trials / truth.size
+    if surely <= 0.5:
+        return None
+
+    def accuracy(scale: float) -> float:
+        return float(share @ special.expit(scale * np.abs(log_odds))) - surely
+
+    scale = 1.0 if accuracy(1.0) <= 0 else float(optimize.brentq(accuracy, 0.0, 1.0))
+    return GuessLevels(share, scale * log_odds)
+
+
+def _refuted(estimator: Any, levels: GuessLevels, factor: float, rows: int, curve: PrivacyCurve, replays: int) -> bool:
+    typical = GuessLevels(levels.share, factor * levels.log_odds).typical(rows, z=-_EACH)
+    tally = estimator.tally(estimator.evidence(typical.score, typical.truth))
+    return estimator.find([tally] * min(replays, 2)).violation_point(curve) is not None

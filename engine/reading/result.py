@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve, Relation
 from dpaudit.engine.planning.asked_twice import Memory
-from dpaudit.engine.reading.detectable import MOST, POWER
 from dpaudit.engine.reading.shift import ShiftControl
 from dpaudit.engine.reading.stopping import Stopped
 from dpaudit.engine.reading.verdict import NEXT, Verdict, verdict
@@ -28,6 +27,10 @@ if TYPE_CHECKING:
 
 CEILING_LOST = "the unit that plays the ceiling failed: whether a leak could have been seen is not known; run it again"
 CONTROL_LOST = "the control on held-out rows failed: a proxy that differs from the truth would not have been noticed"
+POWER = 0.9
+"""Probability with which the stated factor would be refuted."""
+MOST = 8.0
+"""The largest factor that is stated: the scores tell too little of larger ones."""
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.dataset as pads
+from jinja2 import Environment, PackageLoader, Template
 from markupsafe import Markup
 from numpy.typing import NDArray
 
@@ -16,8 +19,9 @@ from dpaudit.actors.events import read_events
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import NOT_SHOWN, Report
 from dpaudit.engine.reading.verdict import COLOURS, Verdict
-from dpaudit.engine.report.templates import figure_markup, template
 from dpaudit.engine.spec.audit_spec import slug
+from dpaudit.errors import printable_lines
+from dpaudit.estimators.bound import format_lower, format_upper
 from dpaudit.estimators.finding import Series
 from dpaudit.plain_files import write_whole
 
@@ -133,3 +137,26 @@ def _sampled_scores(folder: Path) -> tuple[NDArray[np.bool_], NDArray[np.float32
         return None
     head = evidence.head(MAX_SCORES_DRAWN, columns=["truth", "score"])
     return head.column("truth").to_numpy(), head.column("score").to_numpy()
+
+
+def escaping(package: str) -> Environment:
+    """Templates of a package in which every value may be a stranger's: no markup, and no sign that turns text round."""
+    # By name alone Jinja escapes files that end in .html, and ours end in .html.j2: it must be told.
+    return Environment(loader=PackageLoader(package, "."), autoescape=True, finalize=_as_it_is)
+
+
+def _as_it_is(value: object) -> str:
+    return value if isinstance(value, Markup) else printable_lines(str(value))
+
+
+@cache
+def template(name: str, package: str = "dpaudit.engine.report") -> Template:
+    """One of the templates of a package."""
+    environment = escaping(package)
+    environment.globals.update(format_lower=format_lower, format_upper=format_upper, isfinite=math.isfinite, slug=slug)
+    return environment.get_template(name)
+
+
+def figure_markup(svg: str) -> Markup:
+    """A figure we drew ourselves, the only thing a page takes unescaped; Matplotlib escapes the words in it."""
+    return Markup(svg)

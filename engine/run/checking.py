@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,10 +13,12 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.run.driver import audit, run_folder
-from dpaudit.engine.spec.audit_spec import AuditSpec, RunOptions
-from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec, once_more
-from dpaudit.engine.spec.function_check import function_on_rows
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
+from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec, function_on_rows
 from dpaudit.mechanisms.adapters.own_function import Form
+
+MORE = 4
+"""By how much the trials of a test grow that is still undecided."""
 
 
 def check(
@@ -109,3 +112,18 @@ def decided(
         return report
     more = once_more(spec, names)
     return audit(more, output=f"{folder}-more", listeners=listeners, quiet=quiet)
+
+
+def once_more(spec: AuditSpec, undecided: Collection[str]) -> AuditSpec:
+    """The tests of a check that were left undecided, with more trials and another seed."""
+    assert spec.together is not None
+    again = {name: factors for name, factors in spec.together.again.items() if name in undecided}
+    together = replace(spec.together, budget_s=None, chosen=(), left_out=(), again=again)
+    audits = tuple(_with_more_trials(audit) for audit in spec.audits if audit.name in undecided)
+    return replace(spec, audits=audits, together=together, name=f"{spec.name}, more trials", seed=spec.seed + 1)
+
+
+def _with_more_trials(audit: Audit) -> Audit:
+    names = {name for test in audit.game.fits.check_tests for name in (*test.scales, *test.again)}
+    numbers = {name: MORE * getattr(audit.game, name) for name in names if isinstance(getattr(audit.game, name), int)}
+    return replace(audit, game=replace(audit.game, **numbers))

@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import os
 import platform
+import shutil
 import sys
 import threading
 import time
@@ -33,16 +34,7 @@ from dpaudit.engine.reading.run_report import Repeat, Report
 from dpaudit.engine.report.bounds_file import write_bounds
 from dpaudit.engine.report.progress import TerminalProgress, terminal
 from dpaudit.engine.run.policy import Policy
-from dpaudit.engine.run.run_folder import (
-    Record,
-    checkpoints_of,
-    consent_for,
-    forget_renamed,
-    held,
-    opened,
-    place_of,
-    read_spec,
-)
+from dpaudit.engine.run.run_folder import Record, checkpoints_of, consent_for, held, opened, place_of, read_spec
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import RunError
@@ -378,3 +370,12 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def forget_renamed(folder: Path, spec: AuditSpec) -> None:
+    """Takes away score folders of audits that the spec has no more; the units they show stay."""
+    current = {slug(audit.name) for audit in spec.audits}
+    with contextlib.suppress(FileNotFoundError):
+        for entry in (folder / "scores").iterdir():
+            if entry.name not in current and entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)

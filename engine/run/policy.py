@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
 
+from dpaudit.actors.events import last_line
 from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import value_of
+from dpaudit.engine.planning.asked_twice import Memory
 from dpaudit.engine.planning.plan import Plan, PlannedAudit
-from dpaudit.engine.reading.gather import failures_of, follow_ups_told, memory_told, read_audit
+from dpaudit.engine.reading.gather import read_audit
 from dpaudit.engine.reading.joint import refutes
-from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.reading.result import AuditResult, Failure
 from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.spec.audit_spec import slug
@@ -241,3 +244,67 @@ def _was_left_out(entry: PlannedAudit, outcome: RunOutcome) -> bool:
 
 def _union(several: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset().union(*several)
+
+
+def failures_of(plan: Plan, outcome: RunOutcome, recorded: Mapping[str, str]) -> dict[str, Failure]:
+    """What was not finished, by key."""
+    return {
+        unit.key: Failure(
+            unit.label,
+            unit.key,
+            last_line(outcome.failed[unit.key]),
+            skipped=unit.key not in recorded or any(need in outcome.failed for need in unit.needs),
+        )
+        for unit in plan.units
+        if unit.key in outcome.failed
+    }
+
+
+def follow_ups_told(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
+    """The results, those of tests that refuted the claim with what was found when they were repeated."""
+    again = {entry.confirms: entry.audit.name for entry in plan.audits if entry.confirmatory}
+    found = {result.name: result for result in results}
+    return tuple(
+        _followed(result, found.get(again[result.name])) if result.name in again and refutes(result) else result
+        for result in results
+    )
+
+
+def memory_told(plan: Plan, store: UnitStore, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
+    """The results, those that refute a claim with what the looks for memory and for where it leaks found."""
+    looks = {entry.audit.name: entry.memory for entry in plan.audits if entry.memory is not None}
+    wheres = {entry.audit.name: entry.game.where for entry in plan.audits if entry.game.where is not None}
+    return tuple(
+        replace(
+            result,
+            memory=_memory(looks[result.name], store) if result.name in looks else None,
+            where=_where(wheres[result.name], store) if result.name in wheres else (),
+        )
+        if result.verdict is Verdict.VIOLATION
+        else result
+        for result in results
+    )
+
+
+def _where(look: Unit, store: UnitStore) -> tuple[str, ...]:
+    return tuple(value_of(look, store.read(look.key)).lines) if store.finished([look.key]) else ()
+
+
+def _memory(look: Unit, store: UnitStore) -> Memory:
+    if not store.finished([look.key]):
+        return Memory(math.nan, trouble="it was not looked at, or that failed: run again")
+    found: Memory = value_of(look, store.read(look.key))
+    return found
+
+
+def _followed(first: AuditResult, again: AuditResult | None) -> AuditResult:
+    """A test that refuted the claim, with what its confirmatory run says.
+
+    Undecided where that refutes the claim at the confidence of the first pass, and not at that of the verdict.
+    """
+    if again is None:
+        return replace(first, again=Verdict.FAILED)
+    shown = again.at_first_confidence
+    exceeds = shown is not None and shown.violation_point(again.compared.claim.curve) is not None
+    decided = refutes(again) or again.verdict in (Verdict.FAILED, Verdict.UNDECIDED) or not exceeds
+    return replace(first, again=again.verdict if decided else Verdict.UNDECIDED, at_first_confidence=shown)

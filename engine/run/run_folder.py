@@ -33,7 +33,7 @@ from dpaudit.actors.storage.places import Scratch, inside, is_remote
 from dpaudit.actors.unit import code_version, user_code
 from dpaudit.consent import OWN, Consent, given
 from dpaudit.engine.planning.plan import Plan
-from dpaudit.engine.spec.audit_spec import AuditSpec, keep_data, slug
+from dpaudit.engine.spec.audit_spec import AuditSpec, keep_data
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import AuditError, RunError, SpecError, printable, shortened
 from dpaudit.given import path
@@ -265,15 +265,6 @@ def _require_run_folder(folder: Path) -> None:
             f"{shortened(folder)} must be a run folder (with spec.yaml in it); "
             "`dpaudit run SPEC --output DIR` makes one"
         )
-
-
-def forget_renamed(folder: Path, spec: AuditSpec) -> None:
-    """Takes away score folders of audits that the spec has no more; the units they show stay."""
-    current = {slug(audit.name) for audit in spec.audits}
-    with contextlib.suppress(FileNotFoundError):
-        for entry in (folder / "scores").iterdir():
-            if entry.name not in current and entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
 
 
 def _is_run_folder(folder: Path) -> bool:

@@ -1,33 +1,55 @@
-"""From a mechanism alone to a spec: every game that states it fits, the cheap ones first, on data given or made."""
+"""From a mechanism alone to a spec: every game that states it fits, the cheap ones first, on data given or made.
+
+Of a function on rows: from what a caller says in one line to a request, sized by how long a call takes.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
+import os
 import re
-from collections.abc import Collection
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
-from dpaudit.claims import Claim, Relation
+import numpy as np
+import pyarrow as pa
+
+from dpaudit.actors.audited.signals import from_outside, time_limit
+from dpaudit.claims import Claim, GaussianDP, Relation, RenyiDP
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition, loaded_rows
+from dpaudit.engine.data.schema_rows import SchemaRows
+from dpaudit.engine.games.functions.neighbouring_tables import pairs
 from dpaudit.engine.games.protocol import CheckTest, Fits
 from dpaudit.engine.spec.audit_spec import ACCOUNTANT, Audit, AuditSpec, RunOptions, require_accountant
 from dpaudit.engine.spec.build import build
 from dpaudit.engine.spec.error_budget import JointTest
-from dpaudit.errors import AuditError, SpecError, require
-from dpaudit.given import check_fields
+from dpaudit.errors import AuditError, InputError, SpecError, require
+from dpaudit.given import check_fields, is_number
 from dpaudit.locations import location
-from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
 from dpaudit.mechanisms.protocols import BagMechanism, Claiming, LabelMechanism, StackLearner
-from dpaudit.mechanisms.queries.row_function import RowFunction, TableRows
+from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
 from dpaudit.registry import catalogue, load
 
 BUDGET = "10m"
 """Of a check for which none is given."""
+SECONDS = 30.0
+"""Of calls in the first pass of all tests of a check, where they are not cheap."""
+LOADED_S = 60.0
+"""How long a call may take that is timed, or loads a library first."""
+TIMED_S = 2.0
+"""After which calls have been timed well enough."""
+SHOWN_DELTA = 1e-5
+"""Where a curve's claim is printed, if nothing else is said."""
+ORDERS = (1.01, 1.05, 1.1, 1.25, 1.5, 1.75, *map(float, range(2, 65)), 96.0, 128.0, 256.0, 512.0, 1024.0)
+"""Renyi orders that a zCDP claim is held to: rho times the order at every order above 1."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +159,6 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     chosen, left_out = choices(mechanism, claim)
     data = request.data if request.data is not None else made_data(mechanism, claim)
     if isinstance(mechanism, RowFunction) and chosen:
-        from dpaudit.engine.spec.function_check import sized, where_to_run  # calls are timed
-
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
         tests = sized([one.test for one in chosen], mechanism, cast(TableRows, rows), claim.relation)
         options = replace(options, run=options.run or where_to_run(mechanism))
@@ -170,23 +190,6 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
 
 ALL, MOST = Partition(target=1.0, reference=0.0, test=0.0), Partition(target=0.7, reference=0.2, test=0.1)
 """How data are divided, if nothing else is said."""
-MORE = 4
-"""By how much the trials of a test grow that is still undecided."""
-
-
-def once_more(spec: AuditSpec, undecided: Collection[str]) -> AuditSpec:
-    """The tests of a check that were left undecided, with more trials and another seed."""
-    assert spec.together is not None
-    again = {name: factors for name, factors in spec.together.again.items() if name in undecided}
-    together = replace(spec.together, budget_s=None, chosen=(), left_out=(), again=again)
-    audits = tuple(_with_more_trials(audit) for audit in spec.audits if audit.name in undecided)
-    return replace(spec, audits=audits, together=together, name=f"{spec.name}, more trials", seed=spec.seed + 1)
-
-
-def _with_more_trials(audit: Audit) -> Audit:
-    names = {name for test in audit.game.fits.check_tests for name in (*test.scales, *test.again)}
-    numbers = {name: MORE * getattr(audit.game, name) for name in names if isinstance(getattr(audit.game, name), int)}
-    return replace(audit, game=replace(audit.game, **numbers))
 
 
 def _played(mechanism: Any) -> Any:
@@ -302,3 +305,124 @@ def _called(mechanism: Any) -> str:
         return where.rpartition(":")[2].replace(".<object>", "").removesuffix(".__call__")
     registered = type(mechanism).__dict__.get("registered_name")
     return str(registered) if registered else type(mechanism).__name__
+
+
+def function_on_rows(
+    function: Any,
+    schema: Mapping[str, Any],
+    *,
+    claim: object = None,
+    relation: Relation | str = Relation.ADD_REMOVE,
+    form: Form = "frame",
+    settings: Mapping[str, Any] | None = None,
+    python: str = "",
+    folder: str = "",
+    memory_mb: int | None = None,
+) -> tuple[OwnFunction, SchemaRows]:
+    """The mechanism and its data.
+
+    Args:
+        function: `f(rows, rng, **settings)`, or where it is: "module:function".
+        schema: Of the rows: `{"age": (0, 100), "sex": ["f", "m"]}`.
+        claim: As `claim_of` takes it; left out: what the code states itself, by an attribute `claim`, a setting
+            `epsilon` (and `delta`), or the default of a parameter of that name.
+        relation: Which tables are neighbours.
+        form, settings, python, folder, memory_mb: As in `OwnFunction`.
+    Raises: SpecError when nothing states a claim; InputError for what does not fit.
+    """
+    given = {} if settings is None else dict(settings)
+    made = OwnFunction(function, form=form, settings=given, python=python, folder=folder, memory_mb=memory_mb)
+    if claim is None:
+        claim = stated_claim(made.function if isinstance(function, str) else function, made.settings)
+    return replace(made, claimed=claim_of(claim, Relation(relation))), SchemaRows(dict(schema))
+
+
+def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
+    """What the code says of itself: epsilon, (epsilon, delta), or the claim that is an attribute of it.
+
+    Raises: SpecError where it says nothing.
+    """
+    own = getattr(function, "claim", None)
+    if own is not None:
+        return own() if callable(own) and not isinstance(own, Claim) else own
+    known = {name: each[0] if isinstance(each, list) and len(each) == 1 else each for name, each in settings.items()}
+    if callable(function):
+        parameters = inspect.signature(function).parameters.values()
+        known = {each.name: each.default for each in parameters if each.default is not each.empty} | known
+    if "epsilon" not in known:
+        raise SpecError(
+            "a function must be checked against a claim: give `claim=1.0`, `claim=(1.0, 1e-5)`, `claim='rho=0.5'` or "
+            "`claim='mu=1'`; or let the function have a parameter `epsilon` with a default"
+        )
+    return (known["epsilon"], known["delta"]) if known.get("delta") else known["epsilon"]
+
+
+def seconds_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) -> float:
+    """By the clock, once everything is loaded, on the slowest of the tables: what leaks is often what takes long."""
+    settings, limits = mechanism.alternatives()[0], CallLimits(LOADED_S, 1, time_limit, from_outside)
+    tried = pairs(rows.schema, rows.cells, relation, np.random.default_rng(0), beyond=False)
+    tables = [rows.cells, *(table for pair in tried for table in (pair.d, pair.d_prime))]
+
+    def timed(table: pa.Table, calls: int) -> float:
+        begun = time.monotonic()
+        mechanism.outcomes(table, range(calls), settings, limits)
+        return (time.monotonic() - begun) / calls
+
+    mechanism.outcomes(rows.cells, [0], settings, limits)
+    each: list[tuple[float, int]] = []
+    while len(each) < len(tables) and sum(seconds for seconds, _ in each) < TIMED_S:
+        each.append((timed(tables[len(each)], 1), len(each)))
+    seconds, slowest = max(each)
+    return timed(tables[slowest], max(1, min(100, int(TIMED_S / 2 / max(seconds, 1e-4)))))
+
+
+def where_to_run(mechanism: RowFunction) -> RunOptions:
+    """In this process, where nobody waits for a cluster to start; another Python runs once for each core."""
+    cores = os.cpu_count() or 1 if getattr(mechanism, "python", "") else 1
+    return RunOptions(runner="in-process", cpus_per_worker=cores)
+
+
+def sized(tests: Sequence[CheckTest], mechanism: RowFunction, rows: TableRows, relation: Relation) -> list[CheckTest]:
+    """The tests with as many calls as `SECONDS` are enough for, divided equally; never fewer than a test needs."""
+    within = int(SECONDS / seconds_a_call(mechanism, rows, relation) / max(1, len(tests)))
+    return [replace(test, trainings=min(test.trainings, max(within, test.least))) for test in tests]
+
+
+def claim_of(given: object, relation: Relation) -> Claim:
+    """The claim that is meant.
+
+    Args:
+        given: A `Claim`; epsilon; (epsilon, delta); or a text: "1", "1, 1e-5", "rho=0.5", "mu=1, delta=1e-6".
+        relation: Which tables are neighbours; a `Claim` has its own.
+    Raises: InputError for anything else.
+    """
+    if isinstance(given, Claim):
+        return given
+    if is_number(given):
+        return Claim(float(given), relation=relation)  # type: ignore[arg-type]
+    if isinstance(given, str):
+        return _in_words(given, relation)
+    if isinstance(given, Sequence) and len(given) == 2 and all(map(is_number, given)):
+        return Claim(float(given[0]), float(given[1]), relation)
+    raise InputError(f"a claim must be a Claim, epsilon, (epsilon, delta) or a text such as 'rho=0.5', got {given!r}")
+
+
+def _in_words(given: str, relation: Relation) -> Claim:
+    stated: dict[str, float] = {}
+    for place, part in enumerate(re.split(r"\s*[,;]\s*", given.strip())):
+        name, sign, number = part.rpartition("=")
+        try:
+            stated[name.strip().lower() if sign else ("epsilon", "delta")[min(place, 1)]] = float(number)
+        except ValueError as err:
+            raise InputError(f"a claim must be like '1', '1, 1e-5', 'rho=0.5' or 'mu=1', got {given!r}") from err
+    curves = stated.keys() - {"delta"}
+    if len(curves) != 1 or not curves <= {"epsilon", "rho", "mu"}:
+        raise InputError(f"a claim must state one of epsilon, rho and mu, and may state delta, got {given!r}")
+    (named,) = curves
+    require(stated[named] > 0, f"{named} of a claim must be > 0", given=stated[named])
+    if "epsilon" in stated:
+        return Claim(stated["epsilon"], stated.get("delta", 0.0), relation)
+    delta = stated.get("delta", SHOWN_DELTA)
+    if "mu" in stated:
+        return Claim.of(GaussianDP(stated["mu"]), relation=relation, delta=delta)
+    return Claim.of(RenyiDP(ORDERS, tuple(stated["rho"] * order for order in ORDERS)), relation=relation, delta=delta)

@@ -2,6 +2,8 @@
 
 One record changes the vote of at most one teacher on each query, so two vote counts differ by one up and one down: an
 L1 distance of 2. All costs here are independent of the data, so they may be published.
+
+PATE-FM: FixMatch teachers on disjoint labels vote, a FixMatch student learns from the noisy answers.
 """
 
 from __future__ import annotations
@@ -10,22 +12,27 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from dpaudit.claims import Claim
+from dpaudit.claims import Claim, GaussianDP
 from dpaudit.claims.composition import ComposedLaplace
 from dpaudit.errors import require
-from dpaudit.mechanisms.compute import Compute, spawned
+from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.models.networks import Network, WideResNet28x4, require_network
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.protocols import Model, Trainer
 from dpaudit.mechanisms.ranges import require_at_least, require_delta, require_epsilon, require_positive
+from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.registry import register
+
+if TYPE_CHECKING:
+    from dpaudit.mechanisms.training.network_model import NetworkModel
 
 Choice = Literal["sampled", "argmax"]
 Accounting = Literal["exact", "moments"]
@@ -34,6 +41,9 @@ Accounting = Literal["exact", "moments"]
 "exact" is the composition of what is released, two counts moved by one on each query; "moments" is the published closed
 form 4 T g^2 + 2 g sqrt(2 T log(1 / delta)) of Papernot et al. (2017), about twice that.
 """
+WIDE_RESNET = WideResNet28x4(
+    learning_rate=0.03, nesterov=True, weight_decay=5e-4, batch_size=64, schedule="cosine-7-16", augment="crop-flip"
+)
 
 
 @register("mechanism", "pate", source="Papernot et al. (2017), arXiv:1610.05755; Wu et al. (2023) for Criteo")
@@ -203,3 +213,164 @@ def sampled_classes(weights: NDArray[np.float64], rng: np.random.Generator) -> N
     rising = np.cumsum(weights, axis=1)
     drawn = rng.random((len(weights), 1)) * rising[:, -1:]
     return np.asarray((rising <= drawn).sum(axis=1).clip(max=weights.shape[1] - 1), dtype=np.int64)
+
+
+@register("mechanism", "pate-fm", source="Malek et al. (2021), arXiv:2106.03408, PATE-FM; Wu et al. (2023) settings")
+@dataclass(frozen=True)
+class PateFm:
+    """FixMatch teachers, each with its share of the labels and all images, answer by Confident-GNMax; FixMatch student.
+
+    One Gaussian on the largest count decides whether a query is answered, Gaussians on all counts decide the answer.
+    Both deviations are multiplied by one factor, the least that costs no more than epsilon for `queries` and `answers`.
+
+    Attributes:
+        epsilon: Privacy loss in nats, > 0; `inf` adds no noise.
+        delta: In (0, 1).
+        teachers: Number of teachers, >= 1.
+        queries: Training images asked about at most, >= 1.
+        answers: Queries answered at most, >= 1.
+        threshold: Noisy votes the most voted class must exceed.
+        threshold_noise: Deviation of the noise on the largest count, before the factor, > 0.
+        vote_noise: Deviation of the noise on each count, before the factor, > 0.
+        teacher_steps: Training steps of a teacher, >= 1.
+        student_steps: Training steps of the student, >= 1.
+        ratio: Unlabelled images for each labelled one in a batch, >= 1.
+        confidence: FixMatch's threshold for pseudo-labels, in [0, 1].
+        model: The network and its step sizes.
+    """
+
+    epsilon: float
+    delta: float = 1e-5
+    teachers: int = 200
+    queries: int = 10_000
+    answers: int = 500
+    threshold: float = 100.0
+    threshold_noise: float = 160.0
+    vote_noise: float = 20.0
+    teacher_steps: int = 40 * 781
+    student_steps: int = 200 * 781
+    ratio: int = 7
+    confidence: float = 0.95
+    model: Network = field(default=WIDE_RESNET, metadata={"kind": "model"})
+
+    def __post_init__(self) -> None:
+        require_epsilon(self.epsilon)
+        require_delta(self.delta)
+        require_at_least(1, self, "teachers", "answers", "teacher_steps", "student_steps", "ratio")
+        require(0 <= self.confidence <= 1, "confidence must be in [0, 1]", confidence=self.confidence)
+        require(self.queries >= self.answers, f"queries must be >= answers, {self.answers}", queries=self.queries)
+        require_positive(self, "threshold_noise", "vote_noise")
+        require_network(self.model, of="pate-fm")
+
+    def claim(self) -> Claim:
+        """(epsilon, delta)-label-DP: a label is one teacher's, and moves one vote on each query.
+
+        mu^2 adds up, also where what is asked next depends on the answers (Smith and Thakurta, 2022, arXiv:2210.17520).
+        """
+        factor = self.noise_factor()
+        if not factor:
+            return Claim(self.epsilon)
+        curve = confident_gnmax_curve(asked=self.queries, answered=self.answers, **self._noises(factor))
+        return Claim(self.epsilon, self.delta, curve=curve)
+
+    def noise_factor(self) -> float:
+        return confident_gnmax_noise_factor(
+            self.epsilon, asked=self.queries, answered=self.answers, delta=self.delta, **self._noises(1.0)
+        )
+
+    def _noises(self, factor: float) -> dict[str, float]:
+        return {"threshold_noise": factor * self.threshold_noise, "vote_noise": factor * self.vote_noise}
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """Trains the teachers, asks them about some training images, trains the student; `validation` is not used."""
+        shape = as_array(train.features).shape
+        require(len(shape) == 4, "pate-fm takes images of shape (n, channels, height, width)", shape=shape)
+        require(self.teachers <= len(train), f"teachers must be at most {len(train)}", teachers=self.teachers)
+        choosing, teaching, answering, studying = spawned(seed, 4)
+        asked = np.sort(np.random.default_rng(choosing).permutation(len(train))[: self.queries])
+        votes = self._votes(train, asked, teaching, compute)
+        answered = self.answered(votes, np.random.default_rng(answering))
+        if not len(answered.labels):
+            raise TrainingError("the teachers answered no query; lower threshold or train them longer")
+        return self._trained(
+            train, asked[answered.queries], answered.labels, self.student_steps, seed=studying, compute=compute
+        )
+
+    def answered(self, votes: NDArray[np.int64], rng: np.random.Generator) -> Answers:
+        """What is released of the votes, shape (queries, K): the only place where they are looked at."""
+        noises = self._noises(self.noise_factor())
+        return confident_gnmax(votes, threshold=self.threshold, rng=rng, answers=self.answers, **noises)
+
+    def _votes(
+        self, train: Examples, asked: NDArray[np.int64], seed: SeedSequence, compute: Compute
+    ) -> NDArray[np.int64]:
+        """Votes for each class on each query, shape (queries, K), one a teacher; leftover labels go unused."""
+        splitting, *seeds = spawned(seed, 1 + self.teachers)
+        questions, share = as_array(train.features)[asked], len(train) // self.teachers
+        parts = np.random.default_rng(splitting).permutation(len(train))[: share * self.teachers]
+        votes = np.zeros((len(asked), train.classes), np.int64)
+        for rows, training in zip(parts.reshape(self.teachers, share), seeds, strict=True):
+            own = train.labels[rows]
+            teacher = self._trained(train, rows, own, self.teacher_steps, seed=training, compute=compute)
+            votes[np.arange(len(asked)), teacher.logits(questions).argmax(1)] += 1
+        return votes
+
+    def _trained(
+        self, train: Examples, rows: NDArray[np.int64], labels: NDArray[np.int64], steps: int, **settings: Any
+    ) -> NetworkModel:
+        from dpaudit.mechanisms.training.fixmatch import FixMatch
+
+        settings |= {"classes": train.classes, "steps": steps, "ratio": self.ratio, "threshold": self.confidence}
+        return FixMatch(self.model, as_array(train.features), rows, labels, **settings).trained()
+
+
+def confident_gnmax_curve(*, asked: int, answered: int, threshold_noise: float, vote_noise: float) -> GaussianDP:
+    """What Confident-GNMax with one Gaussian on the largest count tells of one teacher's votes.
+
+    Each query asked moves the largest count by at most 1, each query answered moves two counts by 1: mu^2 = asked /
+    s1^2 + 2 answered / s2^2, with standard deviations s1 of the noise on the largest count, s2 on each. `asked` and
+    `answered` are limits fixed beforehand: stopping earlier, on what was seen, costs no more.
+    """
+    require(0 <= answered <= asked, "answered must be in 0..asked", answered=answered, asked=asked)
+    return GaussianDP(math.sqrt(asked / threshold_noise**2 + 2 * answered / vote_noise**2))
+
+
+@cache
+def confident_gnmax_noise_factor(
+    epsilon: float, *, asked: int, answered: int, threshold_noise: float, vote_noise: float, delta: float
+) -> float:
+    """Smallest factor on both noises at which Confident-GNMax costs at most `epsilon`, to 1e-9; 0 for infinity."""
+    if math.isinf(epsilon):
+        return 0.0
+    unit = confident_gnmax_curve(asked=asked, answered=answered, threshold_noise=threshold_noise, vote_noise=vote_noise)
+    return least_noise(lambda factor: GaussianDP(unit.mu / factor).epsilon(delta) - epsilon)
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Queries that were answered."""
+
+    queries: NDArray[np.int64]  # row of each answered query, ascending, shape (m,)
+    labels: NDArray[np.int64]  # its released label, shape (m,)
+
+
+def confident_gnmax(
+    votes: NDArray[np.int64],
+    *,
+    threshold: float,
+    threshold_noise: float,
+    vote_noise: float,
+    rng: np.random.Generator,
+    answers: int | None = None,
+) -> Answers:
+    """The first `answers` queries whose largest count, with one Gaussian on it, exceeds the threshold.
+
+    Noise on every count and a threshold on their maximum would be another, costlier release. Votes (queries, K).
+    Source: Papernot et al. (2018), arXiv:1802.08908, algorithm 1.
+    """
+    largest = votes.max(axis=1) + rng.normal(scale=threshold_noise, size=len(votes))
+    passed = np.flatnonzero(largest > threshold)[:answers]
+    noisy = votes[passed] + rng.normal(scale=vote_noise, size=(len(passed), votes.shape[1]))
+    return Answers(passed, np.asarray(noisy.argmax(axis=1), dtype=np.int64))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,9 @@ from numpy.typing import ArrayLike
 
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.queries.outcome import CallOutcome
-from dpaudit.mechanisms.queries.schema import Schema
+
+if TYPE_CHECKING:
+    from dpaudit.mechanisms.queries.schema import Schema
 
 
 @dataclass(frozen=True)

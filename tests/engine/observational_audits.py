@@ -23,9 +23,8 @@ from dpaudit.engine.games.one_run.game import Round, rounds_of
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.one_run.proxy_game import cumulative
 from dpaudit.engine.games.one_run.rules import CanarySetup, Replayed
-from dpaudit.engine.reading.shift import shift_control
+from dpaudit.engine.reading.shift import ShiftCorrected, bound_beyond_shift, shift_control
 from dpaudit.estimators.one_run.right_guesses import OneRunTally
-from dpaudit.estimators.one_run.shift_corrected import ShiftCorrected, bound_beyond_shift
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunEstimator
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.examples import Examples

@@ -15,18 +15,21 @@ from scipy.stats import binom, norm
 
 from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audit
 from dpaudit.claims import SubsampledGaussian
-from dpaudit.engine.games.steps.crowd_likelihood import (
+from dpaudit.engine.games.steps.opposing_gradients import (
     HYPOTHESES,
     CrowdLaw,
     CrowdLikelihood,
     CrowdSearch,
     CrowdSteps,
     CrowdView,
+    OpposingGradients,
+    crowd_examples,
+    crowd_shape,
     first_steps,
     fitted_law,
+    sizes_for,
     told,
 )
-from dpaudit.engine.games.steps.opposing_gradients import OpposingGradients, crowd_examples, crowd_shape, sizes_for
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins

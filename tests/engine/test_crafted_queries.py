@@ -17,10 +17,10 @@ from dpaudit.engine.games.predictions.crafted_queries import (
     AnswerOdds,
     CraftedQueries,
     choose_pair,
+    pairs,
     run_pair,
     score_answers,
 )
-from dpaudit.engine.games.predictions.decisive_data import pairs
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
 

@@ -12,8 +12,8 @@ from dpaudit import Audit, AuditSpec, Claim, RunOptions, Verdict, audit
 from dpaudit.claims import GaussianDP, PureDP
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries
-from dpaudit.engine.reading.detectable import detectable_factor
-from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
+from dpaudit.engine.reading.gather import detectable_factor
+from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.step_martingale import StepMartingale
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins

@@ -20,8 +20,8 @@ from dpaudit.engine.games.neighbours import world_scores
 from dpaudit.engine.planning import plan
 from dpaudit.engine.planning.plan import PlannedAudit, bound_replays, bound_thresholds, make_plan
 from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP
-from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Bonferroni
 from dpaudit.estimators.two_world.confusion_tables import Bayesian, ClopperPearson

@@ -18,8 +18,7 @@ from dpaudit.claims import GaussianDP, claim_under
 from dpaudit.engine.drawing import draw
 from dpaudit.engine.reading.verdict import COLOURS, NEXT
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
-from dpaudit.engine.report.page import write_page
-from dpaudit.engine.report.templates import template
+from dpaudit.engine.report.page import template, write_page
 from dpaudit.errors import InputError, RunError
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Finding, Validity

@@ -29,7 +29,7 @@ from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_
 from dpaudit.engine.games.reference import PairedLabels
 from dpaudit.engine.planning.asked_twice import Memory, look_for_memory
 from dpaudit.errors import RunError
-from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
+from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples

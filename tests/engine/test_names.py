@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 
 from dpaudit.actors.events import Event, EventKind
 from dpaudit.engine.cli.main import main
+from dpaudit.engine.cli.names import described_fields, spec_schema
 from dpaudit.engine.report.progress import TerminalProgress
-from dpaudit.engine.spec.schema import described_fields, spec_schema
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.registry import PACKAGES, catalogue, load
 

@@ -11,8 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dpaudit.claims import PureDP
-from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
-from dpaudit.engine.games.neighbours.separating import FIRST, denominators, separating
+from dpaudit.engine.games.neighbours.output_set import FIRST, OutputSet, SummaryView, denominators, separating
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 

@@ -13,8 +13,7 @@ import pytest
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine.reading.result import Failure
-from dpaudit.engine.report.page import write_page
-from dpaudit.engine.report.templates import template
+from dpaudit.engine.report.page import template, write_page
 from tests.engine.test_findings import Band, found, report, result, two_worlds
 
 RAN = "document.documentElement.setAttribute('data-ran','yes')"

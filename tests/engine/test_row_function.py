@@ -23,14 +23,21 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Call
 from dpaudit.claims import GaussianDP
-from dpaudit.claims.words import claim_of
+from dpaudit.engine.cli.main import settings_in_words
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.game import Asked, RowFunctionGame, offered
 from dpaudit.engine.planning import plan as planning
 from dpaudit.engine.planning.plan import Plan, make_plan
-from dpaudit.engine.spec import function_check
-from dpaudit.engine.spec.check import ALL, CheckOptions, CheckRequest, check_spec
-from dpaudit.engine.spec.function_check import function_on_rows, seconds_a_call, settings_in_words
+from dpaudit.engine.spec import check as checks
+from dpaudit.engine.spec.check import (
+    ALL,
+    CheckOptions,
+    CheckRequest,
+    check_spec,
+    claim_of,
+    function_on_rows,
+    seconds_a_call,
+)
 from dpaudit.errors import InputError, SpecError
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
@@ -99,8 +106,8 @@ def checked(function: Callable[..., Any], folder: Path, **more: Any) -> Report:
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many calls on a busy machine as on a quiet one."""
-    monkeypatch.setattr(function_check, "SECONDS", 2.0)
-    monkeypatch.setattr(function_check, "seconds_a_call", lambda *_: 0.25e-3)
+    monkeypatch.setattr(checks, "SECONDS", 2.0)
+    monkeypatch.setattr(checks, "seconds_a_call", lambda *_: 0.25e-3)
 
 
 def joint(report: Report) -> Verdict:

@@ -30,8 +30,7 @@ from dpaudit.engine.spec.loading import load_spec, spec_parts
 from dpaudit.engine.spec.override import overridden
 from dpaudit.engine.spec.space import configurations, in_words
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, SubjectTo, Sweep
-from dpaudit.engine.sweep.request import read_request
-from dpaudit.engine.sweep.running import is_sweep, sweep
+from dpaudit.engine.sweep.running import is_sweep, read_request, sweep
 from dpaudit.errors import AuditError, InputError, RunError, SpecError
 from dpaudit.estimators.finding import Validity
 from dpaudit.mechanisms.compute import Compute, TrainingError

@@ -17,8 +17,9 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, unit
 from dpaudit.engine.data.bundled import Iris
+from dpaudit.engine.games.neighbours.world_scores import log_odds_of_endings
 from dpaudit.engine.games.protocol import LEARNERS, Fits, Played, Setting
-from dpaudit.engine.games.trials import TrialGame, grouped_for_reading, log_odds_of_endings, scored_trials
+from dpaudit.engine.games.trials import TrialGame, grouped_for_reading, scored_trials
 from dpaudit.errors import SpecError
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute

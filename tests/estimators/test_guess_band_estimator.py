@@ -10,9 +10,9 @@ import pytest
 from scipy import special, stats
 
 from dpaudit.errors import InputError
+from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.right_guesses import GuessRule
 from dpaudit.estimators.one_run.signed_scores import OneRun
-from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins, TwoSamples
 from dpaudit.estimators.two_world.two_sample import Band

@@ -10,13 +10,13 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import multinomial
 
-from dpaudit.errors import InputError
-from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_rdp_data_dependent, noisy_argmax_probabilities
-from dpaudit.estimators.private_prediction.random_votes import (
+from dpaudit.engine.games.predictions.answer_laws import (
     laplace_argmax_probabilities,
     many_argmax_probabilities,
     multinomial_argmax_probabilities,
 )
+from dpaudit.errors import InputError
+from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_rdp_data_dependent, noisy_argmax_probabilities
 from tests.twins import gnmax_twin
 
 Floats = NDArray[np.float64]

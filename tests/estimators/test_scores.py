@@ -12,11 +12,10 @@ from scipy import special
 
 from dpaudit.errors import InputError
 from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.one_run.guess_band import guess_looks
+from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount, guess_looks
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.one_run.right_guesses import guesses_at_fractions, right_guesses, telling_looks
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
-from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import AsPublished, Fixed, Grid, SimultaneousBand, Split

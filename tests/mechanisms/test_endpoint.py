@@ -22,8 +22,7 @@ from dpaudit.engine.spec.build import build, describe
 from dpaudit.errors import AuditError, InputError, SpecError
 from dpaudit.mechanisms.language_models import endpoint as endpoints
 from dpaudit.mechanisms.language_models import transport
-from dpaudit.mechanisms.language_models.answer_store import AnswerStore, Pace
-from dpaudit.mechanisms.language_models.endpoint import Endpoint
+from dpaudit.mechanisms.language_models.endpoint import AnswerStore, Endpoint, Pace
 from dpaudit.mechanisms.language_models.protocol import LanguageModel
 from dpaudit.mechanisms.language_models.transport import retry_after
 from tests.http_servers import Does, Server, chat, prompt_of, serving
@@ -154,7 +153,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
             return self.is_set()
 
     monkeypatch.setattr(endpoints, "Pace", partial(Pace, clock=lambda: 1000.0))
-    monkeypatch.setattr(endpoints, "threading", SimpleNamespace(Event=Told))
+    monkeypatch.setattr(endpoints, "threading", SimpleNamespace(Event=Told, Lock=threading.Lock))
     return waited
 
 

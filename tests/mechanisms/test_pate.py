@@ -20,13 +20,15 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.learners.pate import (
     PATE,
     Accounting,
+    confident_gnmax,
+    confident_gnmax_curve,
+    confident_gnmax_noise_factor,
     laplace_counts_curve,
     laplace_counts_epsilon,
     laplace_counts_noise,
     laplace_counts_queries,
     sampled_classes,
 )
-from dpaudit.mechanisms.learners.pate_fm import confident_gnmax, confident_gnmax_curve, confident_gnmax_noise_factor
 from dpaudit.mechanisms.planted.learners import PATEWithoutNoise
 from dpaudit.mechanisms.protocols import Model
 

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.learners.pate_fm import PateFm
+from dpaudit.mechanisms.learners.pate import PateFm
 from dpaudit.mechanisms.models.networks import ResNet18, SmallCnn
 from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.training.fixmatch import FixMatch

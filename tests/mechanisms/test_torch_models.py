@@ -157,7 +157,7 @@ def test_describing_a_training_imports_no_torch() -> None:
         "models.networks",
         "learners.alibi",
         "learners.dp_sgd",
-        "learners.pate_fm",
+        "learners.pate",
         "planted.dp_sgd",
         "planted.learners",
     ]

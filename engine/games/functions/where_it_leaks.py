@@ -22,8 +22,9 @@ import pyarrow as pa
 
 from dpaudit.claims import Claim
 from dpaudit.engine.games.functions.moved_numbers import numbers_that_differ
-from dpaudit.engine.games.functions.recorded import ARGUMENTS, Draw
 from dpaudit.engine.games.functions.watched import (
+    ARGUMENTS,
+    Draw,
     OutOfTime,
     Pairs,
     Part,

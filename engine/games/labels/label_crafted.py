@@ -42,7 +42,7 @@ from dpaudit.engine.games.protocol import (
 )
 from dpaudit.errors import SpecError, require, shortened
 from dpaudit.estimators.bound import format_lower
-from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
+from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features, own_features

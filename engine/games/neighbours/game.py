@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from scipy import special
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.seed import Seed
@@ -32,7 +33,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     fitted,
 )
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
-from dpaudit.engine.games.neighbours.stated_law import StatedOdds, is_planted, plant_noise, stated_odds
+from dpaudit.engine.games.neighbours.stated_law import STATED, StatedOdds, stated_odds
 from dpaudit.engine.games.neighbours.summaries import Samples, Trainings, sample_summaries, sampled
 from dpaudit.engine.games.neighbours.world_scores import SummaryGame, how_far_apart, limited, what_it_shows
 from dpaudit.engine.games.protocol import (
@@ -40,6 +41,7 @@ from dpaudit.engine.games.protocol import (
     Capability,
     CheckTest,
     Fits,
+    PlantedNoise,
     Played,
     Setting,
 )
@@ -49,7 +51,8 @@ from dpaudit.mechanisms.adapters.own_training import OwnTraining
 from dpaudit.mechanisms.adapters.scikit_learn import SklearnClassifier
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import SampledLearner, SummarisedLearner
+from dpaudit.mechanisms.protocols import SampledLearner, StatedLaw, SummarisedLearner
+from dpaudit.mechanisms.ranges import NoiseByEpsilon
 from dpaudit.registry import register
 
 SAMPLED = Capability(SampledLearner, "learners drawn in bulk (with methods `claim` and `sample_summaries`)")
@@ -75,6 +78,12 @@ OWN_LEARNERS = tuple(
     Capability(own, f"training functions and estimators of one's own (`{own.made_by}`)")
     for own in (OwnTraining, SklearnClassifier)
 )
+FACTORS = 2.0 ** (np.arange(-12, 13) / 4)
+"""Of the mechanism's epsilon, at which noise is planted: from an eighth to eight times."""
+PLANTED = 2_000
+"""Trainings at each of them, half of them on either data set."""
+LEVELS = 50
+"""Into which their log-odds are grouped."""
 
 
 def _check_test(
@@ -455,3 +464,33 @@ def _tried(offers: Sequence[Offer], tried: tuple[tuple[Tried, ...], ...]) -> tup
 def _stated_of(mechanism: Any, offer: Offer, compute: Compute) -> StatedOdds | None:
     assert offer.worlds is not None
     return stated_odds(mechanism, offer.worlds, compute)
+
+
+def is_planted(mechanism: Any, attack: Any) -> bool:
+    """Whether the mechanism can be drawn at another epsilon and says what its releases tell then, and the attack uses
+    that."""
+    sides = (StatedLaw, SampledLearner, NoiseByEpsilon)
+    return all(isinstance(mechanism, side) for side in sides) and STATED in getattr(attack, "classifiers", ())
+
+
+@unit
+def plant_noise(mechanism: Any, worlds: Worlds, compute: Compute, *, seed: Seed) -> PlantedNoise:
+    """The mechanism at smaller and larger epsilons on the two data sets that were chosen."""
+    epsilons = mechanism.epsilon * FACTORS
+    told = [_told(replace(mechanism, epsilon=float(epsilon)), worlds, compute, seed) for epsilon in epsilons]
+    return PlantedNoise(np.repeat(epsilons, LEVELS), np.concatenate(told))
+
+
+def _told(mechanism: Any, worlds: Worlds, compute: Compute, seed: Seed) -> NDArray[np.float64]:
+    """The log-odds of groups of trainings, as many in each, shape (LEVELS,)."""
+    odds = stated_odds(mechanism, worlds, compute)
+    assert odds is not None
+    drawn = [
+        mechanism.sample_summaries(
+            worlds.world(world), worlds.points, PLANTED // 2, seed=seed.child(int(world)).sequence(), compute=compute
+        )
+        for world in (False, True)
+    ]
+    summaries = np.concatenate(drawn).astype(np.float32).astype(np.float64)
+    likely = np.sort(special.expit(odds(summaries))).reshape(LEVELS, -1).mean(1)
+    return np.asarray(special.logit(likely))

@@ -21,7 +21,7 @@ from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.stated_law import StatedOdds, stated_odds
 from dpaudit.engine.games.neighbours.summaries import Samples
 from dpaudit.engine.games.protocol import NOISELESS_TRIALS, Reading, Setting, require_units
-from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading, log_odds_of_endings, scored_trials
+from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading, scored_trials
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
@@ -283,3 +283,17 @@ def limited(near: Samples, far: Samples) -> bool:
 def _spread(summaries: NDArray[np.float64]) -> NDArray[np.float64]:
     """The median distance from the median, of each number."""
     return np.asarray(np.median(np.abs(summaries - np.median(summaries, 0)), 0))
+
+
+def log_odds_of_endings(
+    ending: NDArray[np.str_], known: NDArray[np.str_], truth: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Log-odds of world 1, shape (n,), of how trials ended, from m others whose worlds `truth` are known.
+
+    Half a trial of either world is added to each ending; one that was never seen says nothing.
+    """
+    odds = {}
+    for each in np.unique(known):
+        ones = np.count_nonzero(truth[known == each])
+        odds[each] = np.log((ones + 0.5) / (np.count_nonzero(known == each) - ones + 0.5))
+    return np.array([odds.get(each, 0.0) for each in ending], np.float64)

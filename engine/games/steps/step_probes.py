@@ -4,18 +4,21 @@ A step is shown whole: the gradients of its batch, as a worst case knows them, a
 sum once the batch is taken away is noise, and half of the time a canary. Where noise is too regular (it comes back,
 lies in few directions, is equal in two coordinates, spares some) one of the features tells the two apart, and where
 clipping does not hold one of the canaries moves the sum by more than a clip. Which do is learned from earlier steps.
+
+Whether the noise has the form that is stated, Gaussian and independent, is asked apart: no verdict about privacy.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
-from dpaudit.engine.games.steps.noise_form import LOOKS, form_of
 from dpaudit.engine.games.two_world.canaries import GradientCanary, RandomGradient
 
 Floats = NDArray[np.float64]
@@ -52,6 +55,11 @@ BARE, BARE_WEIGHTS = 10, 3
 """The feature that counts weights without noise; from how many on these alone are asked."""
 ROWS = 4
 """Sizes of a batch that are told apart: 0, 1, 2, and more rows."""
+LOOKS = ("its size by step", "its size by weight", "likeness of steps", "likeness of weights", "its directions")
+ERROR = 1e-3
+"""Probability that noise as stated is said to be another."""
+FEWEST, MOST = 8, 2_000
+"""Steps and weights from which on noise is looked at, and how many of either are compared with each other at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -383,3 +391,69 @@ class Leftovers:
 
 def _ratio(left: Floats, along: Floats, variance: Floats) -> float:
     return float(((left - along / 2) * along / np.maximum(variance, LEAST_VARIANCE)).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseForm:
+    """What the noise of some trainings looks like."""
+
+    p_values: NDArray[np.float64]  # of `LOOKS`, each for all trainings together; NaN where it was not looked at
+    noise: float  # claimed, in clips
+
+    @property
+    def odd(self) -> tuple[str, ...]:
+        """In what it is not as stated: together wrong with probability `ERROR` at most."""
+        return tuple(
+            f"{look} (p {'< 1e-12' if p < 1e-12 else f'= {p:.1g}'})"
+            for look, p in zip(LOOKS, self.p_values, strict=True)
+            if p < ERROR / len(LOOKS)
+        )
+
+    @property
+    def line(self) -> str:
+        """For a reader; "" where the noise could not be seen."""
+        if np.isnan(self.p_values).all():
+            return ""
+        stated = f"independent Gaussian noise of {self.noise:g} clips in every weight and step"
+        if self.odd:
+            return (
+                f"what steps add to gradients that are each clipped to its norm is not {stated}: {', '.join(self.odd)}"
+                "; no verdict about privacy follows, since another way of clipping shows here too"
+            )
+        return f"what steps add to their clipped gradients has the form of {stated}"
+
+
+def form_of(left: Floats, noise: float) -> Floats:
+    """p-values of `LOOKS`, shape (5,), for what steps leave of their sums, in clips, shape (steps, weights)."""
+    left = left[-MOST:]
+    steps, weights = left.shape
+    if min(steps, weights) < FEWEST:
+        return np.full(len(LOOKS), np.nan)
+    scaled = np.asarray(left, np.float64) / noise
+    by_step, by_weight = (scaled**2).sum(1), (scaled**2).sum(0)
+    few = min(steps, weights) // 2
+    full = np.linalg.matrix_rank(scaled[:few]) == few
+    found = [
+        _sizes(by_step, weights),
+        _sizes(by_weight, steps),
+        _alike(scaled @ scaled.T, by_step, weights),
+        _alike(scaled.T @ scaled, by_weight, steps) if weights <= MOST else math.nan,
+        1.0 if full else 0.0,
+    ]
+    return np.array(found)
+
+
+def _sizes(sums: Floats, degrees: int) -> float:
+    """Of the most improbable of several sums of squares, each of so many normal numbers."""
+    below, above = special.chdtr(degrees, sums), special.chdtrc(degrees, sums)
+    return float(min(1.0, 2 * sums.size * np.minimum(below, above).min()))
+
+
+def _alike(products: Floats, squares: Floats, degrees: int) -> float:
+    """Of the largest cosine between different rows: squared, it has the law Beta(1/2, (degrees - 1) / 2)."""
+    lengths = np.maximum(squares, 1e-12)
+    cosines = products**2 / np.outer(lengths, lengths)
+    np.fill_diagonal(cosines, 0.0)
+    pairs = squares.size * (squares.size - 1) / 2
+    tail = special.betaincc(0.5, (degrees - 1) / 2, min(1.0, float(cosines.max())))
+    return float(min(1.0, pairs * tail))

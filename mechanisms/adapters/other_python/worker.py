@@ -53,7 +53,6 @@ MAX_WARNINGS = 50  # that differ
 NAMED = 8  # places of numbers that are not finite, by name
 LOOKED_INTO = 64  # floats whose bits are looked at
 TABLES = 64  # that are kept; the oldest goes first
-OUT_OF_TIME = "out of time"
 
 
 class Refused(Exception):
