@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
@@ -24,7 +24,9 @@ from dpaudit.errors import RunError, shortened
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Rows
 from dpaudit.mechanisms.protocols import LabelMechanism, SampledLearner, SummarisedLearner
-from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction
+
+if TYPE_CHECKING:
+    from dpaudit.mechanisms.queries.row_function import RowFunction
 
 FIRST = 8
 """Data sets that are given twice here, to see whether anything is equal at all."""
@@ -173,11 +175,13 @@ def _name(call: Callable[[Any, Seed], Any], data: Any, seed: Seed) -> int:
 
 def _call(mechanism: Any, compute: Compute) -> Callable[[Any, Seed], Any]:
     """What one call of a mechanism gives, by the face that games play; their rooms are loaded where they are played."""
-    if isinstance(mechanism, RowFunction):
-        return lambda data, seed: _outcome(mechanism, data, seed)
     if isinstance(mechanism, LabelMechanism):
         return lambda data, seed: _labels(mechanism, data, seed)
-    from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor  # most audits have none
+    from dpaudit.mechanisms.queries.row_function import RowFunction  # most audits have none
+
+    if isinstance(mechanism, RowFunction):
+        return lambda data, seed: _outcome(mechanism, data, seed)
+    from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor
 
     if isinstance(mechanism, AnsweringPredictor | VotingPredictor):
         from dpaudit.engine.games.predictions.game import answers_of
@@ -200,6 +204,8 @@ def _labels(mechanism: LabelMechanism, data: Examples, seed: Seed) -> NDArray[np
 
 
 def _outcome(mechanism: RowFunction, data: Any, seed: Seed) -> Any:
+    from dpaudit.mechanisms.queries.row_function import CallLimits
+
     number = int(seed.rng().integers(0, 2**31))
     settings = mechanism.alternatives()[0]
     (one,) = mechanism.outcomes(data.cells, [number], settings, CallLimits(10.0, 1, time_limit, from_outside))

@@ -94,7 +94,8 @@ class DpAudit:
         __tracebackhide__ = True
         if "confidence" in asked:
             raise TypeError("the confidence of a check follows from the session's error: give --dp-audit-error instead")
-        from dpaudit import RunOptions, check
+        from dpaudit.engine.run.checking import check
+        from dpaudit.engine.spec.audit_spec import RunOptions
 
         self._checks += 1
         usual: dict[str, Any] = {

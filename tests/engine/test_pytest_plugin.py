@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.engine.testing import DpAudit
+from dpaudit.engine.cli.pytest_plugin import DpAudit
 from dpaudit.errors import VerdictError
 
 pytest_plugins = ["pytester"]
@@ -56,7 +56,7 @@ def test_several_checks_of_a_test_share_its_error(tmp_path: Path, monkeypatch: p
         asked.append(1 - confidence)
         raise VerdictError("not played")
 
-    monkeypatch.setattr("dpaudit.check", seen)
+    monkeypatch.setattr("dpaudit.engine.run.checking.check", seen)
     audited = DpAudit(0.001, 0, tmp_path, lambda name, words: None)
     for _ in range(20):
         with pytest.raises(VerdictError):
