@@ -10,8 +10,7 @@ from typing import Any, Literal, TypeGuard, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp
-from scipy.stats import binomtest
+from scipy.special import bdtr, gammaln, logsumexp
 
 from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.engine.estimate.measures import Measure, measures, pairs_above
@@ -448,7 +447,7 @@ def _takes_coins(estimator: object) -> TypeGuard[Guessing]:
 
 def _imbalance_p_value(members: NDArray[np.bool_]) -> float:
     """Probability that fair coins give so uneven a number of members or a more uneven one."""
-    return float(binomtest(int(members.sum()), members.size).pvalue)
+    return float(min(1.0, 2 * bdtr(min(members.sum(), (~members).sum()), members.size, 0.5)))
 
 
 def _copied(replays: Sequence[Scores]) -> list[str]:

@@ -17,7 +17,6 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, logit
-from scipy.stats import binom
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, as_counts, common_shape, unboxed
@@ -120,6 +119,8 @@ def llp_product_advantage(share: float, size: ArrayLike) -> float | Floats:
 
     Source: Busa-Fekete et al. (2024), Theorem 3.2, with the "min" it lacks.
     """
+    from scipy.stats import binom  # takes long to load
+
     p = float(_prior(share))
     sizes = as_counts("size", np.asarray(size, np.float64))
     require(bool(np.all(sizes >= 1)), "a bag must hold at least one example", size=size)

@@ -33,7 +33,6 @@ from typing import Any, ClassVar, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, expit, ndtri
-from scipy.stats import binom
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, require_one_of
@@ -118,6 +117,8 @@ class IndependentTrials:
         """The smallest B that is exceeded with probability <= a fifth of the error."""
         if self.delta == 0:
             return 0, 0.0
+        from scipy.stats import binom  # takes long to load, and pure epsilon never needs it
+
         allowed = int(binom.isf(SHARE_FOR_DELTA * significance, self.trials, self.delta))
         return allowed, float(binom.sf(allowed, self.trials, self.delta))
 
@@ -168,6 +169,8 @@ class SeveralTrainings:
         expected = self.canaries * chance
         if expected <= share:
             return 0, expected
+        from scipy.stats import binom
+
         most = min(self.sharing, self.canaries)
         trainings = -(-self.canaries // most)
         tails = binom.sf(np.arange(trainings + 1), trainings, chance)  # of more than 0, 1, ... bad trainings

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import softmax
-from scipy.stats import binom
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
@@ -110,6 +109,8 @@ class AggregatedLabels:
 
     def _posterior(self, released: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         """P[label = 1] of every member of each bag: the expected share of positives, shape (B,)."""
+        from scipy.stats import binom  # takes long to load
+
         found = np.empty(sizes.size)
         for size in np.unique(sizes):
             those = sizes == size

@@ -52,15 +52,14 @@ class ProxyGame(OneRunGame[Examples]):
             trained = self._training(setting, work, asked, number)
             trainings.append(trained)
             evidence += self.replays_of(setting, work, asked.rules, asked.canaries(trained), number)
-        observational = self.is_observational(setting.parts.target, self.design_seed(setting, 0))
         return Played(
             tuple(evidence),
-            trainings=(*(() if observational else self._useful(setting, work)), *trainings),
+            trainings=(*self._useful(setting, work), *trainings),
             control=self._control(setting, work, asked, trainings[0]),
             ceiling=self._ceiling(setting, work, asked),
             reference=self._reference(setting),
             replays=self.replays * self.trainings,
-            observational=observational,
+            observational=self.is_observational(setting.parts.target, self.design_seed(setting, 0)),
             conditional=self.rests_on_proxy(setting),
             controlled_on=self.controlled_on,
         )
@@ -124,7 +123,8 @@ class ProxyGame(OneRunGame[Examples]):
 
     def _useful(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
         """The unit that measures utility where labels are planted: a training on the true ones that nobody attacks."""
-        if not len(setting.parts.test) or self._plays_releases(setting):
+        planted = self.plants(setting.parts.target, self.design_seed(setting, 0))
+        if not planted or not len(setting.parts.test) or self._plays_releases(setting):
             return ()
         measured = work.add(
             measure_utility,
@@ -137,6 +137,10 @@ class ProxyGame(OneRunGame[Examples]):
             **setting.running,
         )
         return (measured,)
+
+    def plants(self, target: Examples, seed: Seed) -> bool:
+        """Whether the mechanism is given other labels than the true ones."""
+        return self.design(self.canaries_of(target), seed.rng()).labels is not None
 
     def rests_on_proxy(self, setting: Setting) -> bool:
         """Whether the bound holds only as far as a proxy has the law of the truth."""
@@ -353,7 +357,7 @@ def train_model(
         return np.asarray(model.probabilities(own_features(examples.features)))
 
     asked = queries.ask(lambda points: rules.model_answers(predict, points, queries.reference))
-    if test is None or not np.array_equal(given.labels, target.labels):
+    if test is None or rules.plants(target, design_seed):
         return Outcome(Predictions(asked))
     return Outcome(Predictions(asked), metrics=asdict(utility(model, test)))
 
