@@ -10,6 +10,7 @@ import ast
 import importlib
 import importlib.metadata
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -130,9 +131,10 @@ def _root(package: str) -> Path | None:
 def _registered(kind: str) -> Iterator[Entry]:
     package = PACKAGES[kind]
     root = _root(package)
+    marked = re.compile(rf'@register\(\s*"{kind}"')
     for path in sorted(root.rglob("*.py")) if root else ():
         text = path.read_text(encoding="utf-8")
-        if "@register(" not in text:  # most files register nothing: do not parse them
+        if not marked.search(text):  # most files register nothing of this kind: do not parse them
             continue
         inner = path.relative_to(root or path).with_suffix("").parts
         module = ".".join([package, *(part for part in inner if part != "__init__")])

@@ -83,7 +83,7 @@ def fractions(
         Line(percent, epsilon, "each fraction on its own (median)", OTHER),
     ]
     if comparison.quantity == "epsilon":  # else the claim broke as a curve, not at the bound
-        marks.append(Rule(comparison.observed, "reported bound, choice paid for", MEMBER, "--"))
+        marks.append(Rule(comparison.observed, "reported bound, corrected for selection", MEMBER, "--"))
     x = Axis("canaries guessed, %", log=True, ticks=(1, 2, 5, 10, 20, 50, 100))
     return _one("fractions", "Bound against the share of canaries guessed", x, BOUND, marks + _claimed(claim))
 

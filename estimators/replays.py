@@ -79,7 +79,8 @@ def replay_note(alone: Floats, confidence: float, published: bool = False) -> tu
     if alone.size == 1:
         return ()
     mean, deviation = mean_and_deviation(alone)
-    shown = f"single replays at {confidence:g}: mean {mean:.3f} ± {deviation:.3f} (standard deviation of {alone.size})"
+    spread = f"mean {mean:.3f}, standard deviation {deviation:.3f} ({alone.size} replays)"
+    shown = f"bounds of single replays at {confidence:g}: {spread}"
     if published:
         return (f"{shown}; a mean of dependent bounds is not a bound at that confidence",)
     return (f"{shown}; the bound is the median of replays at {per_replay_confidence(confidence):g}",)

@@ -45,13 +45,14 @@ GroupScore = Literal["max", "mean", "logsumexp"]
 """The score of a canary that several rows speak of."""
 
 INDEPENDENT = (
-    "each row is taken for an independent trial; many canaries of one training need the method simultaneous-guess-count"
+    "assumes that each row comes from a training of its own; many canaries of one training need the method "
+    "simultaneous-guess-count"
 )
 FAIR_COINS = "assumed: a fair coin of its own decided for each canary whether it was a member"
 ROWS_APART = "the intervals of the measures hold if rows are independent trials, which canaries of one training are not"
 REVERSED = "members score lower than non-members: larger must mean more likely a member (negate losses)"
 SHUFFLED = "rows are bet on in a shuffled order; rows that are in trial order are bet on as they come with `ordered`"
-NEIGHBOURS = "the claim is taken to be about those neighbours that members and non-members differ by"
+NEIGHBOURS = "assumes that the claim's neighbours are what members and non-members differ by"
 COINS, TWO_SAMPLES, WITH_SELECTION = "simultaneous-guess-count", "two-samples", "clopper-pearson"
 """What reads scores when no method is named.
 

@@ -83,11 +83,7 @@ class Report:
         """Where the results come from, as far as they were not made by this run with code that could be read."""
         again = "run again" if self.executed else "not used"
         return (
-            *(
-                [f"{self.reused.units} of {self.units} units were finished before ({self.reused})"]
-                if self.reused.units
-                else []
-            ),
+            *([f"{self.reused.units} of {self.units} units reused ({self.reused})"] if self.reused.units else []),
             *(f"damaged, {again}: {file}" for file in self.damaged),
             *(f"what depends on it is never reused: {why}" for why in self.unseen),
             *self._repeatability(),
@@ -102,7 +98,7 @@ class Report:
             for unit in self.repeated
             if unit.difference
         ]
-        return [f"run twice, with the same result: {', '.join(same)}", *different] if same else different
+        return [f"determinism check passed (run twice): {', '.join(same)}", *different] if same else different
 
     @property
     def violations(self) -> tuple[AuditResult, ...]:
@@ -205,7 +201,7 @@ class Report:
         blocks += [printable(line) for study in self.studies for line in study.lines]
         if self.joint is not None:
             blocks = [self.joint.text(self.name, verbose=verbose), *(blocks if verbose else [])]
-        units = f"{self.executed} of {self.units} units run now, {self.seconds:.1f} s; seed {self.seed}"
+        units = f"{self.executed} of {self.units} units ran, {self.seconds:.1f} s; seed {self.seed}"
         tail = [
             units,
             *dict.fromkeys(result.rows_used for result in self.results),

@@ -180,7 +180,7 @@ class SweepSummary:
         of = f" of those that {limits}" if limits else ""
         lines = [
             f"Best: {best.name}: {self.metric} {best.utility:.4f}, the {wanted}{of}.",
-            f"Known of it: {best.known(self.together)}.",
+            f"Measured: {best.known(self.together)}.",
         ]
         if self.sweep.subject_to.epsilon is not None or self.sweep.subject_to.audited_epsilon is not None:
             lines.append(f"{best.why[0].upper()}{best.why[1:]}.")

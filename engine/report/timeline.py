@@ -23,7 +23,7 @@ MAX_DRAWN = 20_000
 STEPS = 400
 """Of the curve of busy workers."""
 COLOURS = (OTHER, MEMBER, CLAIM, "#7c3aed", "#a16207")
-REST, FAILED = ("others", QUIET), ("came to nothing", "#b91c1c")
+REST, FAILED = ("others", QUIET), ("failed", "#b91c1c")
 """What is said of them, and their colours."""
 Style: TypeAlias = tuple[str, str]
 _ENDED = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED}
@@ -87,7 +87,7 @@ def timeline(events: Iterable[Event]) -> Chart | None:
     idle = 1 - sum(busy.values()) / max(len(busy) * end, 1e-9)
     failed = len(groups[FAILED])
     title = (
-        f"{len(attempts):,} attempts on {len(busy):,} workers, {failed:,} came to nothing; workers idle "
+        f"{len(attempts):,} attempts on {len(busy):,} workers, {failed:,} failed; workers idle "
         f"{max(idle, 0):.0%} of the time"
     )
     said = "worker" if len(lanes) - (lost is not None) >= len(busy) else "the busiest workers"
@@ -103,7 +103,7 @@ def timeline(events: Iterable[Event]) -> Chart | None:
     tall = 0.16 * len(lanes)
     heights = (1.3, 0.4 + tall)
     rows = [[over], [below]]
-    return Chart("timeline", "Who ran what when", rows, 7.6, 2.4 + tall, heights, share_x=True, legend_columns=3)
+    return Chart("timeline", "Worker timeline", rows, 7.6, 2.4 + tall, heights, share_x=True, legend_columns=3)
 
 
 def _names(lanes: Sequence[str]) -> list[str]:

@@ -221,7 +221,7 @@ class Record:
             f"dpaudit was {self.version}, is {now.version}": self.version != now.version,
             f"your code changed ({shortened(', '.join(changed))})": bool(changed),
             "the data are others": self.shared != now.shared,
-            "the spec is another one": self.spec != now.spec,
+            "the spec has changed": self.spec != now.spec,
         }
         found = tuple(why for why, holds in reasons.items() if holds)
         return found if found or now.unseen else ("units have other keys",)
@@ -229,7 +229,7 @@ class Record:
     def spec_differs(self, folder: Path) -> tuple[str, ...]:
         """A difference, in words, where the folder's spec is not the one that was written with its plan."""
         same = hashlib.sha256(bytes_of(folder / SPEC)).hexdigest() == self.spec
-        return () if same else ("the spec is another one",)
+        return () if same else ("the spec has changed",)
 
 
 def read_plan(content: bytes, name: object, columns: Sequence[str]) -> pa.Table:

@@ -422,7 +422,7 @@ def test_the_command_says_what_was_chosen_and_exits_as_run_does(tmp_path: Path) 
     arguments = ["check", "tests.own_mechanism:KeepsEverything", "--data", FEW_ROWS, "-o", str(tmp_path / "run")]
     ended = CliRunner().invoke(main, [*arguments, "--fail-on-violation"])
     assert ended.exit_code == 1
-    assert "label-repeats: finds noise that does not follow the generator" in ended.stderr
+    assert "label-repeats: finds noise that ignores the given generator" in ended.stderr
     assert ended.stdout.startswith("VIOLATION")
     refused = CliRunner().invoke(main, ["check", "randomized-respnse"])
     assert refused.exit_code == 2

@@ -119,7 +119,7 @@ def test_run_report_resume_and_exit_codes(tmp_path: Path) -> None:
     assert honest.stdout.startswith("NO VIOLATION FOUND")
     again = dpaudit("resume", tmp_path / "run", "--quiet")
     assert again.exit_code == 0
-    assert "0 of 8 units run now" in again.output
+    assert "0 of 8 units ran" in again.output
     assert dpaudit("report", tmp_path / "run").output.startswith("NO VIOLATION FOUND")
 
 
@@ -294,4 +294,4 @@ def test_a_unit_file_without_its_end_is_run_again(tmp_path: Path) -> None:
     run_spec(tmp_path, "randomized-response", "--quiet")
     cut = next((tmp_path / "run" / "units").glob("*.parquet"))
     cut.write_bytes(cut.read_bytes()[:100])
-    assert "1 of 8 units run now" in dpaudit("resume", tmp_path / "run", "--quiet").output
+    assert "1 of 8 units ran" in dpaudit("resume", tmp_path / "run", "--quiet").output

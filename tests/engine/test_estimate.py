@@ -73,7 +73,7 @@ def test_independence_that_nobody_stated_leaves_a_claim_undecided() -> None:
     uneven = dpaudit.estimate(in_scores=SCORES[MEMBERS][:60], out_scores=SCORES[~MEMBERS], delta=1e-5)
     for found in (guessed, uneven):  # two samples assume no coins
         assert not any("coin" in note for note in found.notes)
-        assert any(note.startswith("each row is taken for an independent trial") for note in found.notes)
+        assert any(note.startswith("assumes that each row comes from a training of its own") for note in found.notes)
     assert dpaudit.estimate(SCORES, np.arange(600) < 200, method="two-samples", guess="signed").lower >= 0
     stated = dpaudit.estimate(**two, claim=0.5, method="two-samples")
     assert (stated.verdict, stated.lower) == (Verdict.VIOLATION, guessed.lower)

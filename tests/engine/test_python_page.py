@@ -56,5 +56,5 @@ def in_this_process(
 
 def told(text: str) -> str:
     """Verdict, bound and confidence of the first audit, and what it could have detected; the rest are counts."""
-    after = r" (?:even a mechanism|[0-9]+ of [0-9]+ units run now|VIOLATION|own-steps\(|\.\.\.)"
+    after = r" (?:even a mechanism|[0-9]+ of [0-9]+ units ran|VIOLATION|own-steps\(|\.\.\.)"
     return re.split(after, " ".join(text.split()), maxsplit=1)[0]

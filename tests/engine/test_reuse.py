@@ -87,7 +87,7 @@ def test_what_is_reused_is_said_in_text_page_and_json(write: Callable[[str, str]
     write("notes.txt", "no code")
     report = run(tmp_path)
     assert report.executed == 0
-    said = rf"{report.units} of {report.units} units were finished before \(20\d\d-\d\d-\d\d \d\d:\d\d UTC.*, dpaudit "
+    said = rf"{report.units} of {report.units} units reused \(20\d\d-\d\d-\d\d \d\d:\d\d UTC.*, dpaudit "
     said += r"0\.1\.0\+[0-9a-f]{12}, your code [0-9a-f]{12}\)"
     assert re.search(said, str(report))
     assert re.search(said, (tmp_path / "run" / "report.html").read_text())

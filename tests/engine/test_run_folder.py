@@ -119,7 +119,7 @@ def test_an_edited_spec_is_not_resumed_in_silence(tmp_path: Path) -> None:
     run(tmp_path)
     (tmp_path / "spec.yaml").write_text((tmp_path / "spec.yaml").read_text().replace("epsilon: 1.0", "epsilon: 2.0"))
     for ask in (lambda: report_again(tmp_path), lambda: resume(tmp_path, quiet=True)):
-        with pytest.raises(RunError, match="the spec is another one"):
+        with pytest.raises(RunError, match="the spec has changed"):
             ask()
 
 
@@ -169,7 +169,7 @@ def test_a_strangers_folder_runs_their_code_only_when_asked_to(tmp_path: Path, m
     (tmp_path / "imported_unasked.py").write_text("raise SystemExit(0)")
     monkeypatch.syspath_prepend(str(tmp_path))
     refused = dpaudit("report", tmp_path / "run", "--quiet")
-    assert (refused.exit_code, "the spec is another one" in refused.output) == (3, True)
+    assert (refused.exit_code, "the spec has changed" in refused.output) == (3, True)
     (tmp_path / "run" / "plan.parquet").unlink()
     refused = dpaudit("resume", tmp_path / "run", "--quiet")
     assert refused.exit_code == 2

@@ -64,7 +64,7 @@ def test_ten_thousand_units_on_a_hundred_workers_are_a_small_figure() -> None:
     assert chart is not None
     figure = draw(chart)
     title = figure.axes[0].get_title()
-    assert "10,000 attempts on 100 workers, 0 came to nothing" in title
+    assert "10,000 attempts on 100 workers, 0 failed" in title
     idle = int(title.split("idle ")[1].split("%")[0])
     assert 19 <= idle <= 24
     assert len(figure.axes[1].collections) <= 24

@@ -93,7 +93,7 @@ def test_an_edited_spec_is_refused_before_anything_is_imported(reader: Reader, f
     spec = folder / "spec.yaml"
     spec.write_text(spec.read_text().replace("randomized-response", "evil:M", 1))
     refused = reader.opens("report", folder, "--allow-code", cwd=folder)
-    refused.refused("the spec is another one")
+    refused.refused("the spec has changed")
     status = reader.opens("status", folder, cwd=folder)
     status.harmless()
     assert status.code == 0

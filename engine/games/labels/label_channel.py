@@ -59,7 +59,7 @@ class LabelChannel:
             CheckTest(
                 LABEL_MECHANISMS,
                 (Relation.LABEL, Relation.REPLACE),
-                "too little noise, noise that rows or releases share, rows that go bare",
+                "too little noise, noise that rows or releases share, rows released without noise",
                 again={"releases": 4},
             ),
         ),

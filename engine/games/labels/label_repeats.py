@@ -92,7 +92,7 @@ class LabelRepeats:
             CheckTest(
                 LABEL_MECHANISMS,
                 (Relation.LABEL, Relation.REPLACE),
-                "noise that does not follow the generator: a seed in the source, or made from the labels",
+                "noise that ignores the given generator: a seed in the source, or made from the labels",
                 again={"trials": 2},
             ),
         ),

@@ -55,7 +55,7 @@ from dpaudit.mechanisms.protocols import SampledLearner, StatedLaw, SummarisedLe
 from dpaudit.mechanisms.ranges import NoiseByEpsilon
 from dpaudit.registry import register
 
-SAMPLED = Capability(SampledLearner, "learners drawn in bulk (with methods `claim` and `sample_summaries`)")
+SAMPLED = Capability(SampledLearner, "learners with batch sampling (with methods `claim` and `sample_summaries`)")
 SUMMARISED = Capability(SummarisedLearner, "learners summed up as vectors (with methods `claim` and `summarise`)")
 
 Scale = Literal["box", "ball", "none"]

@@ -45,9 +45,9 @@ class AttributeInference(LabelInference):
 
     fits: ClassVar[Fits] = Fits(
         relation=Relation.REPLACE,
-        assumes="Given the rest of the record, the proxy's attributes must have the law of the true ones, as far as "
-        "the adversary can tell before it sees the model; a proxy that differs adds to the bound what it gives away "
-        "itself (the shift tau).",
+        assumes="Given the rest of the record, the proxy's attributes must follow the same distribution as the true "
+        "ones, as far as the adversary can tell before it sees the model; a proxy that differs adds to the bound what "
+        "it gives away itself (the shift tau).",
         views={LEARNERS: CanaryView},
         attack="attribute-inference",
         estimator="simultaneous-guess-count",

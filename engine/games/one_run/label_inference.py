@@ -32,8 +32,9 @@ class LabelInference(ProxyGame):
 
     fits: ClassVar[Fits] = Fits(
         relation=Relation.LABEL,
-        assumes="Given the features, the proxy's labels must have the law of the true ones, as far as the adversary "
-        "can tell before it sees the model; a proxy that differs adds what it gives away itself (the shift tau).",
+        assumes="Given the features, the proxy's labels must follow the same distribution as the true ones, as far as "
+        "the adversary can tell before it sees the model; a proxy that differs adds what it gives away itself (the "
+        "shift tau).",
         views={LABEL_MECHANISMS: ReleaseView, LEARNERS: CanaryView},
         attack="label-inference",
         estimator="simultaneous-guess-count",
