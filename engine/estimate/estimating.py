@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, TypeGuard, cast, get_args
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from scipy.special import bdtr, gammaln, logsumexp
 from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.engine.estimate.measures import Measure, measures, pairs_above
 from dpaudit.engine.estimate.tables import SourceTable
+from dpaudit.engine.reading.card import card
 from dpaudit.engine.reading.verdict import Verdict, verdict
 from dpaudit.engine.spec.build import build
 from dpaudit.errors import DataError, InputError, SpecError, printable, require
@@ -40,6 +41,9 @@ from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.estimators.two_world.fair_coins import TwoSamples
 from dpaudit.given import argument, check_fields, require_words
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 GroupScore = Literal["max", "mean", "logsumexp"]
 """The score of a canary that several rows speak of."""
@@ -159,6 +163,24 @@ class Estimate(Bound):
         """What the bound says of the claim."""
         said = Verdict.NO_CLAIM if self.claim is None else verdict(self, self.claim)
         return Verdict.UNDECIDED if said is Verdict.VIOLATION and self.assumed_method else said
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a number, the bound first: name, value, lower, upper, confidence, method."""
+        import pandas as pd
+
+        bound = Measure(
+            "epsilon",
+            self.lower,
+            self.lower,
+            math.inf if self.upper is None else self.upper,
+            self.confidence,
+            self.method,
+        )
+        return pd.DataFrame([asdict(one) for one in (bound, *self.measures)])
+
+    def _repr_html_(self) -> str:
+        compared = None if self.claim is None else self.comparison(self.claim.curve)
+        return card(self.verdict, (super().__str__(),), self, compared)
 
     def __str__(self) -> str:
         lines = [super().__str__(), *(f"  {note}" for note in self.notes), *(f"  {one}" for one in self.measures)]

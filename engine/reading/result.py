@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -397,7 +396,10 @@ class AuditResult:
         return printable(f"<AuditResult {self.name!r}: {self.verdict}, {self.headline}>")
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        from dpaudit.engine.reading.card import card
+
+        said = (f"{self.name}: {self.headline}", self.plainly, self.certainty)
+        return card(self.verdict, said, self.text(verbose=True), self.comparison)
 
     def __str__(self) -> str:
         return self.text()

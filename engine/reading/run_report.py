@@ -183,7 +183,14 @@ class Report:
         return studies(self.results)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        from dpaudit.engine.reading.card import card
+
+        if self.joint is not None:
+            decides = None if self.joint.deciding is None else self.joint.deciding.comparison
+            return card(
+                self.joint.verdict, (self.joint.headline, self.joint.how_sure), self.text(verbose=True), decides
+            )
+        return "".join(result._repr_html_() for result in self.results) + f"<pre>{escape(self.text())}</pre>"
 
     def __str__(self) -> str:
         return self.text()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpaudit import AuditResult, Claim, Relation, Report, Verdict
+from dpaudit import AuditResult, Claim, Relation, Report, Verdict, estimate
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import GaussianDP, claim_under
 from dpaudit.engine.drawing import draw
@@ -261,3 +261,26 @@ def test_findings_without_guesses_say_nothing_plainly() -> None:
 def test_a_page_says_what_to_do_after_every_verdict(verdict: Verdict) -> None:
     assert NEXT[verdict].endswith(".")
     assert set(NEXT) == set(COLOURS) == set(Verdict)
+
+
+def test_a_notebook_shows_a_badge_a_bar_and_the_claim() -> None:
+    shown = one_run_of(200, 190, Claim(1.0, relation=Relation.LABEL))._repr_html_()
+    assert f"background:{COLOURS[Verdict.VIOLATION]}" in shown
+    assert "right in 190 of 200 guesses" in shown
+    assert shown.count("<rect") == 2
+    unclaimed = result(found(OneRun(), [two_worlds(4.0)]), Claim(math.inf))._repr_html_()
+    assert unclaimed.count("<rect") == 1
+    assert "<svg" not in result(None, Claim(1.0))._repr_html_()
+    report_of_two = report(one_run_of(9, 9, Claim(1.0, relation=Relation.LABEL)), result(None, Claim(1.0), "two"))
+    assert report_of_two._repr_html_().count("<details>") == 2
+
+
+def test_an_estimate_is_a_card_and_a_table() -> None:
+    scores = two_worlds(3.0)
+    estimated = estimate(scores.score, scores.truth, claim=1.0)
+    assert "VIOLATION" in estimated._repr_html_()
+    table = estimated.to_frame()
+    assert table["name"].tolist() == ["epsilon", "AUC", "TPR at 1 % FPR", "TPR at 0.1 % FPR", "accuracy"]
+    assert table["value"][0] == table["lower"][0] == estimated.lower
+    assert (table["lower"] <= table["value"]).all()
+    assert (table["value"] <= table["upper"]).all()
