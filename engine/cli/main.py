@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 import click
 
 import dpaudit
+from dpaudit.engine.cli.beginning import FIRST_VERBS
 from dpaudit.engine.cli.names import NAME_VERBS
 from dpaudit.engine.cli.options import PLACE
 from dpaudit.engine.cli.own_scores import estimate
@@ -548,5 +549,5 @@ def _value(text: str) -> Any:
         return text
 
 
-for command in (*NAME_VERBS, estimate, sweep, *REMOTE_VERBS):
+for command in (*FIRST_VERBS, *NAME_VERBS, estimate, sweep, *REMOTE_VERBS):
     main.add_command(command)

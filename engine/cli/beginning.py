@@ -1,0 +1,161 @@
+"""Verbs for the first minutes: `init` writes a spec, `doctor` looks at the machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from dpaudit.engine.exits import RUN_FAILED, end, show_lines
+from dpaudit.errors import InputError
+from dpaudit.registry import catalogue
+
+NEEDED = ("numpy", "scipy", "pyarrow", "pandas", "scikit-learn", "torch", "ray", "catboost", "numba", "matplotlib")
+MEMORY_GB, DISK_GB = 4.0, 2.0
+"""Below which runs of the examples may fail."""
+
+SPEC = """\
+# What is audited, and what it promises. `dpaudit list mechanisms` has more names, `dpaudit show NAME` their fields;
+# your own class is "package.module:Class".
+name: {title}
+seed: 7                 # everything random follows from it
+mechanism: {mechanism}
+
+# Whose privacy: your own file is {{name: csv, path: $MY_DATA/rows.csv, label: clicked}}.
+data: {data}
+split: {{target: 0.5, reference: 0.4, test: 0.1}}   # trained on; known to the attacker; held out for utility
+
+# The game. `label-canaries` plants random labels, so that nothing has to be believed about the data;
+# `label-inference` leaves the data as they are, and its bound rests on the proxy. See docs/choose-a-game.md.
+game: {{name: label-canaries, replays: 20}}
+proxy: {{name: model, model: logistic-regression}}
+
+run: {{runner: in-process}}   # or ray, with `workers: 4`, or `address: ...` of a cluster
+
+# dpaudit plan {file}         what this could show, and what it costs; nothing runs
+# dpaudit run {file}          the verdict, and report.html
+"""
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default=Path("audit.yaml"))
+@click.option("--mechanism", help='A name of `dpaudit list mechanisms`, or "package.module:Class".')
+@click.option("--epsilon", type=click.FloatRange(min=0, min_open=True), help="What it claims.")
+@click.option("--data", help="A name of `dpaudit list data`, or a CSV file whose last column is the label.")
+def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | None) -> None:
+    """Asks three questions and writes a commented spec.
+
+    What the options answer is not asked.
+    """
+    if file.exists():
+        raise InputError(f"{file} must not be there yet: take another name, or move it away")
+    if mechanism is None:
+        click.echo(
+            "Functions on rows, scores and predictors need no spec: `dpaudit check` and `dpaudit estimate`.", err=True
+        )
+        mechanism = click.prompt(
+            "Which mechanism (lp-1st, randomized-response, dp-sgd, package.module:Class)", "lp-1st", err=True
+        )
+    own = ":" in mechanism
+    if not own and mechanism not in catalogue("mechanism"):
+        raise InputError(f"{mechanism!r} must be a name of `dpaudit list mechanisms`, or package.module:Class")
+    if not own and epsilon is None:
+        epsilon = click.prompt(
+            "Which epsilon does it claim", 1.0, type=click.FloatRange(min=0, min_open=True), err=True
+        )
+    if data is None:
+        data = click.prompt("Which data (digits, iris, or a CSV file)", "digits", err=True)
+    part = mechanism if own else f"{{name: {mechanism}, epsilon: {epsilon:g}}}"
+    file.write_text(
+        SPEC.format(title=f"my audit of {mechanism}", mechanism=part, data=_data(data), file=file), encoding="utf-8"
+    )
+    show_lines(f"{file} is written. Next: dpaudit plan {file}")
+
+
+def _data(words: str) -> str:
+    """The part of a spec for a name or a file."""
+    if words in catalogue("data"):
+        return f"{{name: {words}, flat: true}}" if words == "digits" else f"{{name: {words}}}"
+    path = Path(words)
+    if not path.is_file():
+        raise InputError(f"the data must be a name of `dpaudit list data` or a CSV file, got {words!r}")
+    label = path.open(encoding="utf-8").readline().strip().split(",")[-1].strip('"')
+    return f"{{name: csv, path: {path}, label: {label}}}"
+
+
+@click.command()
+@click.option("--ray", "with_ray", is_flag=True, help="Also start Ray and run one task on it (10 s).")
+def doctor(with_ray: bool) -> None:
+    """Checks machine, memory, GPU, Ray and versions.
+
+    Ends with 3 where something is missing that runs need.
+    """
+    missing = False
+    for fine, what, found in _findings(with_ray):
+        missing |= not fine
+        show_lines(f"{'ok     ' if fine else 'MISSING'} {what}: {found}")
+    if missing:
+        end(RUN_FAILED)
+
+
+def _findings(with_ray: bool) -> Iterator[tuple[bool, str, str]]:
+    """Whether it will do, what it is, and what was found."""
+    yield sys.version_info >= (3, 11), "Python", f"{platform.python_version()} at {sys.executable}"
+    for package in ("dpaudit", *NEEDED):
+        try:
+            yield True, package, importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            yield False, package, f"not installed; pip install {package}"
+    yield True, "processors", f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable"
+    yield _memory()
+    free = shutil.disk_usage(".").free / 1e9
+    yield free >= DISK_GB, "disk", f"{free:.1f} GB free here"
+    yield (
+        os.access(".", os.W_OK),
+        "this folder",
+        f"{Path.cwd()} can{'' if os.access('.', os.W_OK) else 'not'} be written",
+    )
+    yield _gpus()
+    if with_ray:
+        yield _ray()
+
+
+def _memory() -> tuple[bool, str, str]:
+    from dpaudit.plain_files import readable_bytes
+
+    found = 2 * readable_bytes() / 1e9
+    return found >= MEMORY_GB, "memory", f"{found:.1f} GB free"
+
+
+def _gpus() -> tuple[bool, str, str]:
+    """None is fine: everything runs without."""
+    try:
+        import torch
+    except ImportError as err:
+        return False, "GPU", f"torch cannot be imported: {err}"
+    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return True, "GPU", ", ".join(names) or "none, everything runs on processors"
+
+
+def _ray() -> tuple[bool, str, str]:
+    from dpaudit.cluster.session import ray_session
+
+    began = time.monotonic()
+    try:
+        with ray_session():
+            import ray
+
+            ray.get(ray.remote(os.getpid).remote())
+    except Exception as err:  # whatever Ray raises is what the user must see
+        return False, "Ray session", f"{type(err).__name__}: {err}"
+    return True, "Ray session", f"started, and a task ran, in {time.monotonic() - began:.1f} s"
+
+
+FIRST_VERBS = (init, doctor)

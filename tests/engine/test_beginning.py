@@ -1,0 +1,92 @@
+"""`dpaudit init` writes specs that can be planned; `dpaudit doctor` says what is there and what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dpaudit.engine.cli import beginning
+from dpaudit.engine.cli.main import main
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.spec.loading import load_spec
+
+
+def dpaudit(*words: str, answers: str = "") -> Result:
+    return CliRunner().invoke(main, list(words), input=answers)
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("answers", ["\n\n\n", "randomized-response\n2.5\niris\n"])
+def test_a_spec_from_three_answers_can_be_planned(answers: str) -> None:
+    ended = dpaudit("init", answers=answers)
+    assert ended.exit_code == 0, ended.output
+    assert "dpaudit plan audit.yaml" in ended.output
+    (entry,) = make_plan(load_spec("audit.yaml")).audits
+    wanted = 2.5 if "2.5" in answers else 1.0
+    assert entry.audit.mechanism.epsilon == wanted
+
+
+def test_what_the_options_say_is_not_asked(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text('age,"clicked"\n' + "1,0\n2,1\n3,0\n4,1\n5,1\n" * 20)
+    ended = dpaudit("init", "mine.yaml", "--mechanism", "randomized-response", "--epsilon", "1", "--data", "rows.csv")
+    assert ended.exit_code == 0, ended.output
+    (entry,) = make_plan(load_spec("mine.yaml")).audits
+    assert entry.audit.data.label == "clicked"
+
+
+def test_a_class_of_one_s_own_states_its_claim_itself(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from dpaudit import Claim\nclass Keeps:\n    def claim(self):\n        return Claim(1.0)\n"
+        "    def release(self, labels, *, classes, rng):\n        return labels\n"
+    )
+    assert dpaudit("init", "--mechanism", "mine:Keeps", "--data", "iris").exit_code == 0
+    assert make_plan(load_spec("audit.yaml")).units
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--mechanism", "lp-1sst"], "must be a name of `dpaudit list mechanisms`"),
+        (["--mechanism", "lp-1st", "--epsilon", "1", "--data", "nowhere.csv"], "must be a name of `dpaudit list data`"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_nothing_written(words: list[str], said: str, tmp_path: Path) -> None:
+    ended = dpaudit("init", *words)
+    assert (ended.exit_code, said in ended.output) == (2, True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_spec_that_is_there_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "audit.yaml").write_text("mine")
+    assert dpaudit("init", answers="\n\n\n").exit_code == 2
+    assert (tmp_path / "audit.yaml").read_text() == "mine"
+
+
+def test_the_doctor_finds_what_is_there() -> None:
+    ended = dpaudit("doctor")
+    assert ended.exit_code == 0, ended.output
+    for what in ("Python", "torch", "ray", "processors", "memory", "disk", "GPU"):
+        assert f"ok      {what}: " in ended.output
+
+
+def test_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = importlib.metadata.version
+
+    def without_ray(package: str) -> str:
+        if package == "ray":
+            raise importlib.metadata.PackageNotFoundError
+        return there(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_ray)
+    monkeypatch.setattr(beginning, "MEMORY_GB", 1e9)
+    ended = dpaudit("doctor")
+    assert ended.exit_code == 3
+    assert "MISSING ray: not installed; pip install ray" in ended.output
+    assert "MISSING memory: " in ended.output
