@@ -6,7 +6,7 @@ An estimate leaves plain values for other programs, and one small page for peopl
 from __future__ import annotations
 
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,13 +59,20 @@ def _complete_method(ctx: click.Context, parameter: click.Parameter, begun: str)
 @click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds the claim.")
 @click.option("--group-by", "group_column", metavar="COLUMN", help="Rows that share a value of it speak of one canary.")
 @click.option("--group-score", type=click.Choice(["max", "mean", "logsumexp"]), default="max", show_default=True)
+@click.option("--by", metavar="COLUMNS", help="Slices: one bound for each combination of values, valid together.")
 @click.option("--ordered", is_flag=True, help="Rows are in the order of their trials (method betting).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Write a small page (HTML) as well.")
 @click.option("--score-column", default="score", show_default=True)
 @click.option("--member-column", default="member", show_default=True)
 def estimate(
-    scores: Path, options: tuple[str, ...], fail_on_violation: bool, as_json: bool, output: Path | None, **asked: Any
+    scores: Path,
+    options: tuple[str, ...],
+    fail_on_violation: bool,
+    as_json: bool,
+    output: Path | None,
+    by: str | None,
+    **asked: Any,
 ) -> None:
     """Bounds epsilon from a file of attack scores or counts.
 
@@ -90,7 +97,7 @@ def estimate(
       k,n                       an event               proportion
       c_A,c_B,..                several events         multinomial
     """
-    from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, natural_method
+    from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, estimates_by, natural_method
     from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.engine.reading.verdict import Verdict
 
@@ -100,11 +107,20 @@ def estimate(
     table = SourceTable.of_file(scores)
     if options:
         question = replace(question, options=field_values(natural_method(table, question), options))
-    readings = estimates(table, question)
+    slices: dict[str, Any] = {}
+    if by is None:
+        readings = estimates(table, question)
+    else:
+        slices = estimates_by(table, question, [name.strip() for name in by.split(",")])
+        readings = [one for one in slices.values() if isinstance(one, Estimate)]
     if output is not None:
         write_page(output, table.name, readings)
     if as_json:
-        show_lines(to_json(table.name, readings))
+        show_lines(to_json(table.name, readings, slices))
+    elif by is not None:
+        for name, said in slices.items():
+            show_lines(f"{name}: {said if isinstance(said, str) else f'{said.verdict}, {said.headline}'}")
+        show_lines(f"All {len(slices)} bounds hold together: each has an equal part of the error.")
     else:
         for reading in readings:
             show_lines(str(reading))
@@ -116,11 +132,13 @@ def estimate(
         end(VIOLATION)
 
 
-def to_json(source: str, readings: Sequence[Reading]) -> str:
-    """All readings in JSON; infinite numbers are the strings "inf" and "-inf"."""
+def to_json(source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> str:
+    """All readings in JSON, of slices by name; infinite numbers are the strings "inf" and "-inf"."""
     from dpaudit.engine.report.plain_values import in_json
 
-    return in_json({"source": source, "readings": [_values(reading) for reading in readings]})
+    made = {name: {"error": said} if isinstance(said, str) else _values(said) for name, said in slices.items()}
+    named = {"slices": made} if slices else {"readings": [_values(reading) for reading in readings]}
+    return in_json({"source": source, **named})
 
 
 def _values(reading: Reading) -> dict[str, Any]:

@@ -95,6 +95,26 @@ class SourceTable:
         member = np.repeat([True, False], [len(inside), len(outside)])
         return replace(cls.of_arrays(score=np.concatenate([inside, outside]), member=member, **more), apart=True)
 
+    def slices(self, names: Sequence[str]) -> dict[str, SourceTable]:
+        """The rows of each combination of values in these columns, by "region=north, sex=f", sorted.
+
+        Raises: DataError for a column that is not there.
+        """
+        missing = [name for name in names if name not in self.names]
+        if missing or not names:
+            raise DataError(
+                f"{self.name} must have the column {missing[0] if missing else '?'}, got {','.join(self.names)}"
+            )
+        columns = [self.columns.column(name).to_pylist() for name in names]
+        where: dict[str, list[int]] = {}
+        for row, values in enumerate(zip(*columns, strict=True)):
+            key = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
+            where.setdefault(key, []).append(row)
+        return {
+            key: SourceTable(f"{self.name}, {key}", self.columns.take(rows), apart=self.apart)
+            for key, rows in sorted(where.items())
+        }
+
     @property
     def names(self) -> list[str]:
         """Names of the columns, in their order."""
