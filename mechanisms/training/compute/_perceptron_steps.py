@@ -63,6 +63,15 @@ def _compiled(function: _F) -> _F:
     return cast(_F, njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})(function))
 
 
+def _inlined(function: _F) -> _F:
+    """A part of a compiled function, never one of its own.
+
+    A process that compiles would call the copy that was compiled by itself, one that loads the cache the copy inside of
+    its caller; sums that may be reordered differ there in their last bits.
+    """
+    return cast(_F, njit(inline="always", error_model="numpy", fastmath={"contract", "reassoc"})(function))
+
+
 def _block(rows: int, vectors: int) -> Any:
     """C[:rows, :vectors * LANES] += S[:rows] V, from addresses; strides and depth count elements."""
 
@@ -157,12 +166,12 @@ def add_product(c: Floats, s: Floats, s_row: int, s_column: int, v: Floats, rows
                 m += 1
 
 
-@_compiled
+@_inlined
 def _padded(width: int) -> int:
     return -(-width // LANES) * LANES
 
 
-@_compiled
+@_inlined
 def _room(widths: Ints, batch: int) -> tuple[Floats, Floats, Floats, Floats]:
     """Arrays of one step, padded: what layers take by rows and by columns, errors by columns, a gradient."""
     layers, many = len(widths) - 1, _padded(batch)
@@ -176,7 +185,7 @@ def _room(widths: Ints, batch: int) -> tuple[Floats, Floats, Floats, Floats]:
     return by_row, by_column, errors, np.zeros(most, np.float32)
 
 
-@_compiled
+@_inlined
 def _transpose(source: Floats, target: Floats, rows: int, columns: int) -> None:
     """target[k, i] = source[i, k] in whole blocks, for i < rows and k < columns at least."""
     for top in range(0, rows, LANES):
@@ -190,7 +199,7 @@ def _transpose(source: Floats, target: Floats, rows: int, columns: int) -> None:
                     turned[k, i] = block[i, k]
 
 
-@_compiled
+@_inlined
 def _tanh(x: np.float32) -> np.float32:
     """To a few units in the last place, without a branch, so that a loop of it becomes vectors; Eigen's `ptanh`."""
     x = min(max(x, -_SATURATED), _SATURATED)
@@ -203,7 +212,7 @@ def _tanh(x: np.float32) -> np.float32:
     return x * above / below
 
 
-@_compiled
+@_inlined
 def _forward(parameters: Floats, widths: Ints, tanh: bool, size: int, by_row: Floats, by_column: Floats) -> None:
     """Fills what each layer takes, and the logits last, from the inputs by rows."""
     layers = len(widths) - 1
@@ -231,7 +240,7 @@ def _forward(parameters: Floats, widths: Ints, tanh: bool, size: int, by_row: Fl
         begin += outputs * (inputs + 1)
 
 
-@_compiled
+@_inlined
 def _alibi_errors(
     floor: np.float32, logits: Floats, targets: Floats, size: int, losses: Floats, errors: Floats
 ) -> None:
@@ -259,7 +268,7 @@ def _alibi_errors(
             errors[k, i] = math.exp(logits[k, i] - most) / total * moved - errors[k, i]
 
 
-@_compiled
+@_inlined
 def _last_errors(
     alibi: bool, floor: np.float32, logits: Floats, targets: Floats, size: int, losses: Floats, errors: Floats
 ) -> None:
@@ -286,7 +295,7 @@ def _last_errors(
             errors[k, i] = errors[k, i] * share - targets[i, k]
 
 
-@_compiled
+@_inlined
 def _backward(parameters: Floats, widths: Ints, tanh: bool, size: int, by_column: Floats, errors: Floats) -> None:
     """Derivatives by each layer's outputs from those by the logits."""
     padded = _padded(size)
@@ -306,7 +315,7 @@ def _backward(parameters: Floats, widths: Ints, tanh: bool, size: int, by_column
                     before[k, i] *= _ONE if activated[k, i] > _ZERO else _ZERO
 
 
-@_compiled
+@_inlined
 def _clip(widths: Ints, clip: np.float32, floor: np.float32, size: int, by_column: Floats, errors: Floats) -> None:
     """Scales each example's errors by min(1, clip / (norm of its gradient + floor))."""
     # One example's gradient of a layer is error x input; squared norm |error|^2 (|input|^2 + 1), 1 for the bias.
@@ -331,7 +340,7 @@ def _clip(widths: Ints, clip: np.float32, floor: np.float32, size: int, by_colum
                 error[o, i] *= squares[i]
 
 
-@_compiled
+@_inlined
 def _collect(widths: Ints, size: int, by_row: Floats, errors: Floats, scratch: Floats, out: Floats) -> None:
     """Sums the gradients of weights and biases over the batch, where torch keeps the parameters; `out` (P,)."""
     place = 0
@@ -386,7 +395,7 @@ def clipped_sums(
         begin = ends[model]
 
 
-@_compiled
+@_inlined
 def _update(
     rule: Rule, parameters: Floats, gradient: Floats, first: Floats, second: Floats, step: int, rate: np.float32
 ) -> None:
@@ -464,7 +473,7 @@ def train_epoch(
     return total
 
 
-@_compiled
+@_inlined
 def _scale(by_row: Floats, scaling: Floats, size: int) -> None:
     """(x - mean) / deviation as `inputs.scaled` does: NaN becomes 0, infinity the largest number."""
     for i in range(size):
