@@ -272,7 +272,7 @@ class AuditResult:
         if not counts.get("guesses") or "correct" not in counts:
             return ""
         claim, guesses, correct = self.compared.claim, int(counts["guesses"]), int(counts["correct"])
-        what = "which of two labels a record had" if claim.relation is Relation.LABEL else "whether a record was used"
+        what = _ASKED[claim.relation]
         abstained = int(counts.get("canaries", guesses)) > guesses
         said = f"Asked {what}, the attacker was right in {correct:,} of {guesses:,} guesses"
         said += f", and passed on {int(counts['canaries']) - guesses:,} other records" if abstained else ""
@@ -475,6 +475,11 @@ class AuditResult:
         return tuple(lines)
 
 
+_ASKED = {
+    Relation.LABEL: "which of two labels a record had",
+    Relation.REPLACE: "which of two records was used",
+    Relation.ADD_REMOVE: "whether a record was used",
+}
 _NOT_KNOWN = (Verdict.FAILED, Verdict.UNDECIDED)
 """What leaves open whether a test refutes the claim when it is repeated."""
 FAILED_SHOWN = 3

@@ -243,6 +243,13 @@ def test_what_an_attacker_can_do_is_said_plainly() -> None:
     assert "passed on 800 other records; the claim allows 73.1 % on average, a coin 50 %" in said
     others = one_run_of(200, 190, Claim(1.0, relation=Relation.ADD_REMOVE)).plainly
     assert "whether a record was used" in others
+    assert {
+        result.plainly.partition(",")[0] for result in (one_run_of(9, 9, Claim(1.0, relation=r)) for r in Relation)
+    } == {
+        "Asked which of two labels a record had",
+        "Asked which of two records was used",
+        "Asked whether a record was used",
+    }
 
 
 @pytest.mark.parametrize(
