@@ -42,6 +42,8 @@ BUDGET = "10m"
 """Of a check for which none is given."""
 SECONDS = 30.0
 """Of calls in the first pass of all tests of a check, where they are not cheap."""
+FOR_CALLS, SCORED_S = 0.6, 4e-4
+"""Of a budget in seconds, the share for the calls of the first pass; beside a call, what learning from it takes."""
 LOADED_S = 60.0
 """How long a call may take that is timed, or loads a library first."""
 TIMED_S = 2.0
@@ -158,12 +160,13 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         raise SpecError(f"check.mechanism.claim() must give a dpaudit.Claim, got {claim!r}")
     chosen, left_out = choices(mechanism, claim)
     data = request.data if request.data is not None else made_data(mechanism, claim)
+    budget = Budget.parse(request.budget)
     if isinstance(mechanism, RowFunction) and chosen:
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
-        tests = sized([one.test for one in chosen], mechanism, cast(TableRows, rows), claim.relation)
+        offered = [one.test for one in chosen]
+        tests = sized(offered, mechanism, cast(TableRows, rows), claim.relation, budget.seconds)
         options = replace(options, run=options.run or where_to_run(mechanism))
         chosen, left_out = [replace(one, test=test) for one, test in zip(chosen, tests, strict=True)], []
-    budget = Budget.parse(request.budget)
     affordable, dear = affordable_looks(chosen, budget.trainings)
     if not affordable:
         raise SpecError(
@@ -382,9 +385,19 @@ def where_to_run(mechanism: RowFunction) -> RunOptions:
     return RunOptions(runner="in-process", cpus_per_worker=cores)
 
 
-def sized(tests: Sequence[CheckTest], mechanism: RowFunction, rows: TableRows, relation: Relation) -> list[CheckTest]:
-    """The tests with as many calls as `SECONDS` are enough for, divided equally; never fewer than a test needs."""
-    within = int(SECONDS / seconds_a_call(mechanism, rows, relation) / max(1, len(tests)))
+def sized(
+    tests: Sequence[CheckTest],
+    mechanism: RowFunction,
+    rows: TableRows,
+    relation: Relation,
+    budget_s: float | None = None,
+) -> list[CheckTest]:
+    """The tests with as many calls as `SECONDS`, or a shorter budget, are enough for; never fewer than a test needs."""
+    each = seconds_a_call(mechanism, rows, relation)
+    calls = SECONDS / each
+    if budget_s is not None:
+        calls = min(calls, FOR_CALLS * budget_s / (each + SCORED_S))
+    within = int(calls / max(1, len(tests)))
     return [replace(test, trainings=min(test.trainings, max(within, test.least))) for test in tests]
 
 
