@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ def dpaudit(*words: str, answers: str = "") -> Result:
 @pytest.fixture(autouse=True)
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # a class of one's own puts its folder there
 
 
 @pytest.mark.parametrize("answers", ["\n\n\n", "randomized-response\n2.5\niris\n"])
@@ -42,11 +44,11 @@ def test_what_the_options_say_is_not_asked(tmp_path: Path) -> None:
 
 
 def test_a_class_of_one_s_own_states_its_claim_itself(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "keeps_labels.py").write_text(
         "from dpaudit import Claim\nclass Keeps:\n    def claim(self):\n        return Claim(1.0)\n"
         "    def release(self, labels, *, classes, rng):\n        return labels\n"
     )
-    assert dpaudit("init", "--mechanism", "mine:Keeps", "--data", "iris").exit_code == 0
+    assert dpaudit("init", "--mechanism", "keeps_labels:Keeps", "--data", "iris").exit_code == 0
     assert make_plan(load_spec("audit.yaml")).units
 
 

@@ -60,9 +60,10 @@ def command(folder: Path, how: str, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(words, cwd=folder, env=environment, stdout=-1, stderr=-1, text=True)
 
 
-def asleep(folder: Path) -> int:
+def asleep(folder: Path, running: subprocess.Popen[str]) -> int:
     """Waits until the mechanism runs; the process it runs in."""
     while not (folder / "asleep").exists() or not (folder / "asleep").read_text():
+        assert running.poll() is None, running.communicate()[1]
         time.sleep(0.05)
     return int((folder / "asleep").read_text())
 
@@ -92,7 +93,7 @@ def test_a_signal_ends_the_command_as_ctrl_c_does(folder: Path, number: signal.S
     before = signal.signal(number, signal.SIG_DFL)  # where the tests run in the background, it is ignored
     running = command(folder, "sleeps")
     signal.signal(number, before)
-    worker = asleep(folder)
+    worker = asleep(folder, running)
     running.send_signal(number)
     running.send_signal(number)
     _, errors = running.communicate(timeout=60)
@@ -105,7 +106,7 @@ def test_a_signal_ends_the_command_as_ctrl_c_does(folder: Path, number: signal.S
 
 def test_nothing_is_left_of_a_command_that_was_killed(folder: Path) -> None:
     running = command(folder, "sleeps")
-    worker = asleep(folder)
+    worker = asleep(folder, running)
     assert worker != running.pid, "the process that was started watches the one that works"
     running.kill()
     _, errors = running.communicate(timeout=60)  # both have closed their ends
