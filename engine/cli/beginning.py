@@ -55,7 +55,7 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
     What the options answer is not asked.
     """
     if file.exists():
-        raise InputError(f"{file} must not be there yet: take another name, or move it away")
+        raise InputError(f"{file} must not be there yet: give another name, `dpaudit init other.yaml`, or move it away")
     if mechanism is None:
         click.echo(
             "Functions on rows, scores and predictors need no spec: `dpaudit check` and `dpaudit estimate`.", err=True

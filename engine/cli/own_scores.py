@@ -114,13 +114,13 @@ def estimate(
         slices = estimates_by(table, question, [name.strip() for name in by.split(",")])
         readings = [one for one in slices.values() if isinstance(one, Estimate)]
     if output is not None:
-        write_page(output, table.name, readings)
+        write_page(output, table.name, readings, slices)
     if as_json:
         show_lines(to_json(table.name, readings, slices))
     elif by is not None:
         for name, said in slices.items():
             show_lines(f"{name}: {said if isinstance(said, str) else f'{said.verdict}, {said.headline}'}")
-        show_lines(f"All {len(slices)} bounds hold together: each has an equal part of the error.")
+        show_lines(f"The {len(readings)} bounds hold together: each has an equal part of the error.")
     else:
         for reading in readings:
             show_lines(str(reading))
@@ -159,13 +159,14 @@ def _values(reading: Reading) -> dict[str, Any]:
     }
 
 
-def write_page(path: Path, source: str, readings: Sequence[Reading]) -> None:
-    """Writes the page whole or not at all."""
+def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> None:
+    """Writes the page whole or not at all; an estimate of a slice below its name."""
     from dpaudit.engine.estimate.estimating import Estimate
     from dpaudit.engine.report.page import escaping
     from dpaudit.plain_files import write_whole
 
-    estimates = [reading for reading in readings if isinstance(reading, Estimate)]
+    named = slices.items() if slices else [("", reading) for reading in readings]
+    estimates = [(name, reading) for name, reading in named if isinstance(reading, Estimate)]
     others = [reading for reading in readings if not isinstance(reading, Estimate)]
     page = escaping("dpaudit.engine.estimate").get_template("estimate.html.j2")
     text = page.render(source=source, estimates=estimates, others=others, not_shown=NOT_SHOWN)

@@ -19,7 +19,7 @@ from dpaudit.engine.reading.card import card
 from dpaudit.engine.reading.verdict import Verdict, verdict
 from dpaudit.engine.spec.build import build
 from dpaudit.errors import DataError, InputError, SpecError, printable, require
-from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.counts import (
     BAGS,
     CONFUSION,
@@ -142,26 +142,35 @@ class Estimate(Bound):
         claim: What it is compared with.
         assumed_method: The method that was taken though it holds for independent trials alone, which nobody stated; ""
             where the method was named, or holds for canaries of one training too.
+        ceiling: What the same method would show of as many rows in perfect order, where that refutes no claim; or inf.
     """
 
     measures: tuple[Measure, ...] = ()
     claim: Claim | None = None
     assumed_method: str = ""
+    ceiling: float = math.inf
 
     @classmethod
     def beside(
-        cls, bound: Bound, found: tuple[Measure, ...], claim: Claim | None, assumed_method: str = ""
+        cls,
+        bound: Bound,
+        found: tuple[Measure, ...],
+        claim: Claim | None,
+        assumed_method: str = "",
+        ceiling: float = math.inf,
     ) -> Estimate:
         """The bound with what stands beside it."""
         notes = bound.notes if claim is None else (*bound.notes, NEIGHBOURS)
         carried = {part.name: getattr(bound, part.name) for part in fields(Bound) if part.init}
-        found_beside = {"measures": found, "claim": claim, "assumed_method": assumed_method}
+        found_beside = {"measures": found, "claim": claim, "assumed_method": assumed_method, "ceiling": ceiling}
         return cls(**carried | {"notes": notes} | found_beside)
 
     @property
     def verdict(self) -> Verdict:
         """What the bound says of the claim."""
         said = Verdict.NO_CLAIM if self.claim is None else verdict(self, self.claim)
+        if said is Verdict.NO_VIOLATION and self.ceiling < math.inf:
+            return Verdict.INCONCLUSIVE
         return Verdict.UNDECIDED if said is Verdict.VIOLATION and self.assumed_method else said
 
     def to_frame(self) -> pd.DataFrame:
@@ -186,6 +195,8 @@ class Estimate(Bound):
         lines = [super().__str__(), *(f"  {note}" for note in self.notes), *(f"  {one}" for one in self.measures)]
         if self.claim is not None:
             lines[:0] = [f"{self.verdict}: claimed {self.claim}", *self._elsewhere(self.claim.curve)]
+        if self.verdict is Verdict.INCONCLUSIVE:
+            lines.insert(1, f"  so few rows show epsilon >= {format_lower(self.ceiling)} at most: give more")
         if self.verdict is Verdict.UNDECIDED:
             lines.insert(1, f"  {UNDECIDED.format(self.assumed_method)}")
         return "\n".join(map(printable, lines))
@@ -305,7 +316,14 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     seed = Scores.content_seed(*((scores.score, scores.truth) for scores in replays))
     found = measures(replays, confidence=bound.confidence, seed=seed)
     assumed = method if question.method is None and getattr(estimator, "independent_trials", False) else ""
-    return [Estimate.beside(replace(bound, notes=(*bound.notes, *notes)), found, question.claim, assumed)]
+    ceiling = math.inf
+    if question.claim is not None and bound.lower <= question.claim.epsilon < math.inf:
+        perfect = [
+            replace(one, score=np.where(one.truth, 1, -1) * np.linspace(1, 2, len(one.truth))) for one in replays
+        ]
+        most: Bound = estimator.bound([estimator.tally(scores) for scores in perfect])
+        ceiling = most.lower if verdict(most, question.claim) is Verdict.NO_VIOLATION else math.inf
+    return [Estimate.beside(replace(bound, notes=(*bound.notes, *notes)), found, question.claim, assumed, ceiling)]
 
 
 def estimates_by(table: SourceTable, question: Question, columns: Sequence[str]) -> dict[str, Estimate | str]:

@@ -397,7 +397,8 @@ def sized(
     calls = SECONDS / each
     if budget_s is not None:
         calls = min(calls, FOR_CALLS * budget_s / (each + SCORED_S))
-    within = int(calls / max(1, len(tests)))
+    # A coarse number, so that a clock that is a little off gives the same plan, whose results are there already.
+    within = int(2 ** (math.floor(2 * math.log2(max(2.0, calls / max(1, len(tests))))) / 2))
     return [replace(test, trainings=min(test.trainings, max(within, test.least))) for test in tests]
 
 

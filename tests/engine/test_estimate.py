@@ -124,8 +124,10 @@ def test_a_claim_gets_its_verdict() -> None:
     refuted = dpaudit.estimate(SCORES, MEMBERS, claim=0.5)
     assert refuted.verdict is Verdict.VIOLATION
     assert str(refuted).startswith("VIOLATION: claimed epsilon <= 0.5 at delta=0")
-    kept = dpaudit.estimate(SCORES, MEMBERS, claim=Claim(9.0, 1e-5, Relation.ADD_REMOVE))
+    kept = dpaudit.estimate(SCORES, MEMBERS, claim=Claim(3.0, 1e-5, Relation.ADD_REMOVE))
     assert (kept.verdict, kept.delta) == (Verdict.NO_VIOLATION, 1e-5)
+    beyond = dpaudit.estimate(SCORES, MEMBERS, claim=Claim(9.0, 1e-5, Relation.ADD_REMOVE))
+    assert beyond.verdict is Verdict.INCONCLUSIVE
     assert dpaudit.estimate(SCORES, MEMBERS).verdict is Verdict.NO_CLAIM
     counted = dpaudit.estimate({"tp": [65], "fp": [25], "tn": [75], "fn": [35]}, claim=0.1)
     assert (counted.verdict, counted.measures) == (Verdict.VIOLATION, ())
@@ -490,10 +492,27 @@ def test_slices_from_the_command_line(tmp_path: Path) -> None:
         "region=north: NO VIOLATION FOUND",
         "region=south: VIOLATION",
     ]
-    assert shown[3] == "All 3 bounds hold together: each has an equal part of the error."
+    assert shown[3] == "The 2 bounds hold together: each has an equal part of the error."
     told = json.loads(CliRunner().invoke(main, [*asked, "--json"]).output)
     assert set(told["slices"]) == {"region=east", "region=north", "region=south"}
     assert CliRunner().invoke(main, [*asked, "--fail-on-violation"]).exit_code == 1
+    assert CliRunner().invoke(main, [*asked, "-o", str(tmp_path / "page.html")]).exit_code == 0
+    assert "region=south: VIOLATION" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(("rows", "said"), [(5, Verdict.INCONCLUSIVE), (400, Verdict.NO_VIOLATION)])
+def test_rows_too_few_to_refute_a_claim_say_so(rows: int, said: Verdict) -> None:
+    """Scores that tell nothing; five in perfect order would show no more than 0.2."""
+    rng = np.random.default_rng(3)
+    estimated = dpaudit.estimate(rng.normal(size=rows), np.arange(rows) % 2 == 0, claim=1.0)
+    assert estimated.verdict is said
+    assert ("so few rows show epsilon >= 0.1" in str(estimated)) is (said is Verdict.INCONCLUSIVE)
+
+
+def test_five_rows_in_perfect_order_are_inconclusive_too() -> None:
+    estimated = dpaudit.estimate([5, 4, 3, 2, 1], [1, 1, 1, 0, 0], claim=1.0)
+    assert estimated.verdict is Verdict.INCONCLUSIVE
+    assert estimated.lower == estimated.ceiling
 
 
 def test_honest_slices_are_rarely_all_but_right() -> None:

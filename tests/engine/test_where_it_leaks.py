@@ -117,7 +117,7 @@ def test_of_an_honest_function_nothing_differs(function: Callable[..., Any], d_p
     for here, there in ((D, d_prime), (d_prime, D)):
         leak = where_it_leaks(function, here, there, CLAIM)
         assert not leak.found, str(leak)
-        assert "No place stands out" in leak.lines[0]
+        assert "No result stands out" in leak.lines[0]
 
 
 # Each with one defect.

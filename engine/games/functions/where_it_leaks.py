@@ -71,8 +71,8 @@ class Leak:
         if not self.replays:
             return ("No call ended in time.",)
         hints = tuple(filter(None, (self.line, self.note)))
-        nothing = f"No place stands out in {self.replays} replays with the same seeds, as where the noise is too small"
-        return f"{nothing}; this need not leak:" if hints else f"{nothing}.", *hints
+        nothing = f"No result stands out in {self.replays} replays with the same seeds: the noise may be too small."
+        return f"{nothing} The first difference in the way, which may or may not matter:" if hints else nothing, *hints
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
