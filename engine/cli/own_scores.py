@@ -20,6 +20,8 @@ from dpaudit.registry import catalogue, load
 
 if TYPE_CHECKING:
     from dpaudit.claims import Claim
+    from dpaudit.engine.estimate.estimating import Estimate, Question
+    from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.estimators.counts import Reading
 
 NOT_SHOWN = "A low bound is no evidence of privacy: it speaks of these scores only."
@@ -97,7 +99,7 @@ def estimate(
       k,n                       an event               proportion
       c_A,c_B,..                several events         multinomial
     """
-    from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, estimates_by, natural_method
+    from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, natural_method
     from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.engine.reading.verdict import Verdict
 
@@ -130,6 +132,30 @@ def estimate(
     exceed = (Verdict.VIOLATION, Verdict.UNDECIDED)
     if fail_on_violation and any(isinstance(one, Estimate) and one.verdict in exceed for one in readings):
         end(VIOLATION)
+
+
+def estimates_by(table: SourceTable, question: Question, columns: Sequence[str]) -> dict[str, Estimate | str]:
+    """One `Estimate` for each combination of values in some columns, or why there is none.
+
+    All bounds hold together with the stated confidence: each has an equal part of the error. The columns must be chosen
+    before the scores are looked at.
+    """
+    from dpaudit.engine.estimate.estimating import Estimate, estimates
+
+    slices = table.slices(columns)
+    confidence = 0.95 if question.confidence is None else question.confidence
+    question = replace(question, confidence=1 - (1 - confidence) / len(slices))
+    found: dict[str, Estimate | str] = {}
+    for name, rows in slices.items():
+        try:
+            (reading,) = estimates(rows, question)
+        except (DataError, InputError) as err:  # too few rows of one slice leave the others as they are
+            found[name] = str(err)
+            continue
+        if not isinstance(reading, Estimate):
+            raise SpecError("slices are made of tables of scores, or of counts that bound epsilon one row at a time")
+        found[name] = reading
+    return found
 
 
 def to_json(source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> str:

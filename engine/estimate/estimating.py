@@ -326,28 +326,6 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     return [Estimate.beside(replace(bound, notes=(*bound.notes, *notes)), found, question.claim, assumed, ceiling)]
 
 
-def estimates_by(table: SourceTable, question: Question, columns: Sequence[str]) -> dict[str, Estimate | str]:
-    """One `Estimate` for each combination of values in some columns, or why there is none.
-
-    All bounds hold together with the stated confidence: each has an equal part of the error. The columns must be chosen
-    before the scores are looked at.
-    """
-    slices = table.slices(columns)
-    confidence = 0.95 if question.confidence is None else question.confidence
-    question = replace(question, confidence=1 - (1 - confidence) / len(slices))
-    found: dict[str, Estimate | str] = {}
-    for name, rows in slices.items():
-        try:
-            (reading,) = estimates(rows, question)
-        except (DataError, InputError) as err:  # too few rows of one slice leave the others as they are
-            found[name] = str(err)
-            continue
-        if not isinstance(reading, Estimate):
-            raise SpecError("slices are made of tables of scores, or of counts that bound epsilon one row at a time")
-        found[name] = reading
-    return found
-
-
 def _is_of_a_run(table: SourceTable, question: Question) -> bool:
     """Whether it is a score table that a run kept, read as such."""
     usual = (Question.score_column, Question.member_column)

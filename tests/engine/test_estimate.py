@@ -20,9 +20,10 @@ from click.testing import CliRunner, Result
 import dpaudit
 from dpaudit import Bound, Claim, Estimate, Relation, Verdict
 from dpaudit.engine.cli.main import main
+from dpaudit.engine.cli.own_scores import estimates_by
 from dpaudit.engine.estimate import measures as measuring
 from dpaudit.engine.estimate import tables
-from dpaudit.engine.estimate.estimating import Question, estimates_by
+from dpaudit.engine.estimate.estimating import Question
 from dpaudit.engine.estimate.measures import accuracy, auc, true_positive_rate
 from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
