@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from dpaudit.engine.exits import RUN_FAILED, end, show_lines
+from dpaudit.engine.exits import RUN_FAILED, end, show_lines, tell
 from dpaudit.errors import InputError
 from dpaudit.registry import catalogue
 
@@ -57,9 +57,7 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
     if file.exists():
         raise InputError(f"{file} must not be there yet: give another name, `dpaudit init other.yaml`, or move it away")
     if mechanism is None:
-        click.echo(
-            "Functions on rows, scores and predictors need no spec: `dpaudit check` and `dpaudit estimate`.", err=True
-        )
+        tell("Functions on rows, scores and predictors need no spec: `dpaudit check` and `dpaudit estimate`.")
         mechanism = click.prompt(
             "Which mechanism (lp-1st, randomized-response, dp-sgd, package.module:Class)", "lp-1st", err=True
         )

@@ -204,7 +204,7 @@ def test_replays_are_combined_by_the_median_at_half_the_error() -> None:
     assert bound == estimator.bound(tallies[::-1])
     assert dict(bound.counts)["correct"] == np.median(correct)
     assert dict(bound.counts)["replays"] == 7
-    assert "±" in bound.notes[0]
+    assert "standard deviation" in bound.notes[0]
 
 
 def test_as_published_is_the_mean_of_the_best_of_each_replay_and_says_so() -> None:
