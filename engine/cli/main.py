@@ -186,6 +186,7 @@ def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **
 @click.option("--python", default="", help="The Python that runs a function, where its library is installed.")
 @click.option("--folder", default="", help="Where that Python looks for the function first.")
 @click.option("--memory-mb", type=click.IntRange(min=64), help="Memory that the other Python may have.")
+@click.option("--time", is_flag=True, help="How long a call takes is part of what it gives away.")
 @click.option("--budget", help="Time or trainings: 90s, 10m, '1h, 500 trainings'.  [default: 10m]")
 @click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/check-<name>.")
 @click.option("--seed", default=0, show_default=True)
@@ -206,6 +207,7 @@ def check(
     python: str,
     folder: str,
     memory_mb: int | None,
+    time: bool,
     budget: str | None,
     output: str | Path | None,
     seed: int,
@@ -247,12 +249,13 @@ def check(
             python=python,
             folder=folder,
             memory_mb=memory_mb,
+            time=time,
         )
         rows = made if rows is None else rows
-    elif claim or relation or form or settings or python or folder or memory_mb:
+    elif claim or relation or form or settings or python or folder or memory_mb or time:
         raise SpecError(
-            "--claim, --relation, --form, --settings, --python, --folder and --memory-mb are about functions on rows: "
-            "give --schema '{age: [0, 100]}' as well"
+            "--claim, --relation, --form, --settings, --python, --folder, --memory-mb and --time are about functions "
+            "on rows: give --schema '{age: [0, 100]}' as well"
         )
     request = CheckRequest(subject or yaml_value(mechanism), rows, budget=BUDGET if budget is None else budget)
     run = None if runner is None else RunOptions(runner=runner)

@@ -33,6 +33,7 @@ def check(
     python: str = "",
     folder: str = "",
     memory_mb: int | None = None,
+    time: bool = False,
     split: Partition | None = None,
     budget: str = BUDGET,
     confidence: float = CheckOptions.confidence,
@@ -64,6 +65,7 @@ def check(
         python: The Python that runs a function, another one than this, say, where a library is installed.
         folder: Where that Python looks for the function first; left out: the folder one works in.
         memory_mb: Memory, in megabytes, that the other Python may have.
+        time: Whether how long a call of a function takes is part of what it gives away.
         split: Which share of the data plays which part.
         budget: After how much time, or for how many trainings, nothing is begun any more: "10m", "90s",
             "1h, 500 trainings".
@@ -90,6 +92,7 @@ def check(
             python=python,
             folder=folder,
             memory_mb=memory_mb,
+            time=time,
         )
         data, claim = made if data is None else data, None
     request = CheckRequest(mechanism, data, claim, split, budget)  # type: ignore[arg-type]

@@ -321,6 +321,7 @@ def function_on_rows(
     python: str = "",
     folder: str = "",
     memory_mb: int | None = None,
+    time: bool = False,
 ) -> tuple[OwnFunction, SchemaRows]:
     """The mechanism and its data.
 
@@ -330,11 +331,12 @@ def function_on_rows(
         claim: As `claim_of` takes it; left out: what the code states itself, by an attribute `claim`, a setting
             `epsilon` (and `delta`), or the default of a parameter of that name.
         relation: Which tables are neighbours.
-        form, settings, python, folder, memory_mb: As in `OwnFunction`.
+        form, settings, python, folder, memory_mb, time: As in `OwnFunction`.
     Raises: SpecError when nothing states a claim; InputError for what does not fit.
     """
     given = {} if settings is None else dict(settings)
-    made = OwnFunction(function, form=form, settings=given, python=python, folder=folder, memory_mb=memory_mb)
+    where = {"python": python, "folder": folder, "memory_mb": memory_mb}
+    made = OwnFunction(function, form=form, settings=given, time=time, **where)  # type: ignore[arg-type]
     if claim is None:
         claim = stated_claim(made.function if isinstance(function, str) else function, made.settings)
     return replace(made, claimed=claim_of(claim, Relation(relation))), SchemaRows(dict(schema))

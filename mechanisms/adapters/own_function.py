@@ -48,6 +48,7 @@ class OwnFunction(ClaimedByUser):
         python: The Python that runs it; "" for this one. Then the function is given by where it is.
         memory_mb: Memory, in megabytes, that the other Python may have; None for no limit.
         folder: Where the other Python looks for the function first; "" for the folder one works in.
+        time: Whether how long a call takes is given away too; such a check does not repeat to the same bits.
         code: What the other Python runs: versions and the hash of the function's file. It is filled in; another one is
             refused, as finished results are of this one.
     """
@@ -59,6 +60,7 @@ class OwnFunction(ClaimedByUser):
     python: str = field(default="", metadata=PATH)
     memory_mb: int | None = None
     folder: str = field(default="", metadata=PATH)
+    time: bool = False
     code: str = ""
 
     made_by = "dpaudit.check(function, schema=...)"
@@ -119,6 +121,7 @@ class OwnFunction(ClaimedByUser):
                 seeds,
                 form=self.form,
                 settings=settings,
+                timed=self.time,
                 limit_s=limits.limit_s,
                 time_limit=limits.time_limit,
                 from_outside=limits.from_outside,
@@ -146,7 +149,7 @@ def _kept_python(asked: OwnFunction, settings: Mapping[str, Any], limit_s: float
 
     Raises: InputError when its code is not that of the audit.
     """
-    where = asked.python, asked.folder, asked.function, asked.form, asked.memory_mb, asked.code
+    where = asked.python, asked.folder, asked.function, asked.form, asked.memory_mb, asked.time, asked.code
     key = repr((where, settings, limit_s, place))
     if key not in _KEPT:
         found = _identity(asked.python, str(asked.function), asked.folder)
@@ -157,6 +160,7 @@ def _kept_python(asked: OwnFunction, settings: Mapping[str, Any], limit_s: float
             str(asked.function),
             form=asked.form,
             settings=settings,
+            timed=asked.time,
             limit_s=limit_s,
             memory_bytes=None if asked.memory_mb is None else asked.memory_mb * 2**20,
             path=(asked.folder,),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -41,6 +42,7 @@ from dpaudit.engine.spec.check import (
 from dpaudit.errors import InputError, SpecError
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.queries.row_function import CallLimits
 
 SCHEMA = {"age": (0, 100), "sex": ["f", "m"]}
 HERE = RunOptions(runner="in-process", figures=False)
@@ -260,6 +262,36 @@ def test_a_confirmatory_run_has_the_tables_of_the_first_pass_and_calls_of_its_ow
 
     monkeypatch.setattr(planning, "_plan_audit", with_the_first_seed)
     assert any(words.startswith("first seed") for words in reused(make_plan(spec)))
+
+
+def slow_for_one_row(rows: Any, rng: np.random.Generator) -> int:
+    """An honest count that takes a millisecond longer where anybody is 100 years old."""
+    time.sleep(0.001 * bool((rows["age"] == 100).any()))
+    return len(rows) + int(rng.geometric(0.632) - rng.geometric(0.632))
+
+
+def test_time_counts_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    for asked, expected in ((False, Verdict.NO_VIOLATION), (True, Verdict.VIOLATION)):
+        output = tmp_path / str(asked)
+        asked_for = {"claim": 1.0, "schema": {"age": (0, 100)}, "quiet": True, "run": HERE, "budget": "20s"}
+        report = check(slow_for_one_row, time=asked, output=output, **asked_for)
+        assert joint(report) is expected
+        assert ("time: true" in (output / "spec.yaml").read_text()) is asked
+
+
+@pytest.mark.parametrize("python", ["", sys.executable])
+def test_a_timed_call_has_one_number_more(python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    lengths = []
+    for asked in (False, True):
+        made, rows = function_on_rows(
+            "elsewhere:count", SCHEMA, claim=1.0, form="records", python=python, folder=str(tmp_path), time=asked
+        )
+        (outcome,) = made.outcomes(rows.load(seed=0).cells, [3], {}, CallLimits())
+        lengths.append(len(outcome.numbers))
+    assert lengths[1] == lengths[0] + 1
 
 
 # Claims

@@ -54,6 +54,7 @@ def called_here(
     *,
     form: str = "frame",
     settings: Mapping[str, Any] | None = None,
+    timed: bool = False,
     limit_s: float | None = None,
     time_limit: Callable[[float | None], AbstractContextManager[None]] = _no_limit,
     from_outside: Callable[[BaseException], bool] = _never,
@@ -63,12 +64,13 @@ def called_here(
     Args:
         table: Columns of float64, int64 or string, with nulls; each call has a copy of its own, in `form`.
         seeds: Whole numbers >= 0.
+        timed: Whether the seconds that a call took are one of its numbers.
         limit_s: How long a call may take.
         time_limit: What ends a block after so many seconds, by an exception.
         from_outside: Whether an exception is not the function's own: a signal, which passes, or `time_limit`.
     Raises: InputError when the form cannot hold the table.
     """
-    called = worker.Called(function, _form(form), settings or {})
+    called = worker.Called(function, _form(form), settings or {}, timed)
     rows = _here(called, table)
 
     def one(seed: int) -> CallOutcome:
@@ -112,6 +114,7 @@ class OtherPython:
         *,
         form: str = "frame",
         settings: Mapping[str, Any] | None = None,
+        timed: bool = False,
         limit_s: float | None = None,
         memory_bytes: int | None = None,
         path: Sequence[str] = (),
@@ -123,13 +126,14 @@ class OtherPython:
             function: Where `function(rows, rng, **settings)` is there: "module:name".
             form: Of the rows: one of `worker.FORMS`.
             settings: Numbers, words, None, and lists, tuples and dicts of these.
+            timed: Whether the seconds that a call took are one of its numbers.
             limit_s: How long a call may take; one that takes longer is ended.
             memory_bytes: How much address space calls may take, beyond what the process has when its code is imported.
             path: Folders in which the module is looked for first.
         Raises: InputError for what no worker can be sent.
         """
         self._python, self._limit_s = python, limit_s
-        self._request = _start(function, form, settings or {}, memory_bytes, path)
+        self._request = _start(function, form, settings or {}, memory_bytes, path) | {"timed": timed}
         self._process: WorkerProcess | None = None
         self._known: dict[int, pa.Table] = {}  # the tables that the process has, by their names
         self._sent = 0
@@ -216,6 +220,7 @@ def _start(
         "form": _form(form),
         "settings": worker.plain(dict(settings)),
         "memory_bytes": memory_bytes,
+        "timed": False,
         "path": [str(folder) for folder in path],
         "identity": False,
     }

@@ -31,6 +31,7 @@ import resource
 import signal
 import struct
 import sys
+import time
 import types
 import warnings
 import zlib
@@ -228,8 +229,11 @@ class Called:
     there, else `random.Random`), and the global generators of Python, NumPy and torch seeded as well.
     """
 
-    def __init__(self, function: Callable[..., Any], form: str, settings: Mapping[str, Any]) -> None:
-        self._function, self._form, self._settings = function, form, dict(settings)
+    def __init__(
+        self, function: Callable[..., Any], form: str, settings: Mapping[str, Any], timed: bool = False
+    ) -> None:
+        """With `timed`, the seconds that a call took are one more of its numbers."""
+        self._function, self._form, self._settings, self._timed = function, form, dict(settings), timed
         self._written_to = not all(isinstance(value, (int, float, str, type(None))) for value in settings.values())
         try:
             import numpy
@@ -263,13 +267,20 @@ class Called:
                     warned.setdefault(f"{category.__name__}: {words}", numbers)
 
             warnings.showwarning = note
+            given = rows() if self._timed else None
+            began = time.perf_counter()
             try:
                 settings = copy.deepcopy(self._settings) if self._written_to else self._settings
-                ending, numbers, fault = outcome_of(self._function(rows(), rng, **settings))
+                value = self._function(rows() if given is None else given, rng, **settings)
+                took = time.perf_counter() - began
+                ending, numbers, fault = outcome_of(value)
             except BaseException as err:
                 if passes(err):
                     raise
+                took = time.perf_counter() - began
                 ending, numbers, fault = raised(err)
+        if self._timed:
+            numbers = [*numbers, took]
         if warned:
             ending = _bounded("; warns ".join([ending, *sorted(warned)]))
             for name in sorted(warned):
@@ -700,7 +711,7 @@ def _started(asked: Mapping[str, Any]) -> Called:
         raise Refused(f"{asked['function']} cannot be imported: {type(err).__name__}: {_text_of(err)[:300]}") from err
     if not callable(function):
         raise Refused(f"{asked['function']} must be a function, got an object of {type(function).__name__}")
-    called = Called(function, asked["form"], unplain(asked["settings"]))
+    called = Called(function, asked["form"], unplain(asked["settings"]), bool(asked["timed"]))
     called.rows([Column("x", [], array("d", [0.0]))])  # imports its library, or says that it is not there
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if asked["memory_bytes"] is not None:
