@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.metadata
+import json
 import os
 import platform
 import shutil
@@ -84,8 +86,9 @@ def _data(words: str) -> str:
     path = Path(words)
     if not path.is_file():
         raise InputError(f"the data must be a name of `dpaudit list data` or a CSV file, got {words!r}")
-    label = path.open(encoding="utf-8").readline().strip().split(",")[-1].strip('"')
-    return f"{{name: csv, path: {path}, label: {label}}}"
+    with path.open(encoding="utf-8", newline="") as file:
+        label = next(csv.reader(file), [""])[-1]
+    return f"{{name: csv, path: {json.dumps(str(path))}, label: {json.dumps(label)}}}"
 
 
 @click.command()

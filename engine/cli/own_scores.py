@@ -148,13 +148,13 @@ def estimates_by(table: SourceTable, question: Question, columns: Sequence[str])
     found: dict[str, Estimate | str] = {}
     for name, rows in slices.items():
         try:
-            (reading,) = estimates(rows, question)
+            made = estimates(rows, question)
         except (DataError, InputError) as err:  # too few rows of one slice leave the others as they are
             found[name] = str(err)
             continue
-        if not isinstance(reading, Estimate):
-            raise SpecError("slices are made of tables of scores, or of counts that bound epsilon one row at a time")
-        found[name] = reading
+        if len(made) != 1 or not isinstance(made[0], Estimate):
+            raise SpecError("--by needs a table of scores, or one row of counts in each slice that bounds epsilon")
+        found[name] = made[0]
     return found
 
 

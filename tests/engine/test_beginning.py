@@ -36,11 +36,11 @@ def test_a_spec_from_three_answers_can_be_planned(answers: str) -> None:
 
 
 def test_what_the_options_say_is_not_asked(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text('age,"clicked"\n' + "1,0\n2,1\n3,0\n4,1\n5,1\n" * 20)
+    (tmp_path / "rows.csv").write_text('age,"clicked: yes, or no"\n' + "1,0\n2,1\n3,0\n4,1\n5,1\n" * 20)
     ended = dpaudit("init", "mine.yaml", "--mechanism", "randomized-response", "--epsilon", "1", "--data", "rows.csv")
     assert ended.exit_code == 0, ended.output
     (entry,) = make_plan(load_spec("mine.yaml")).audits
-    assert entry.audit.data.label == "clicked"
+    assert entry.audit.data.label == "clicked: yes, or no"
 
 
 def test_a_class_of_one_s_own_states_its_claim_itself(tmp_path: Path) -> None:

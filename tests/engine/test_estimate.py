@@ -516,6 +516,12 @@ def test_five_rows_in_perfect_order_are_inconclusive_too() -> None:
     assert estimated.lower == estimated.ceiling
 
 
+def test_slices_of_several_rows_of_counts_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "counts.csv").write_text("tp,fp,tn,fn,region\n65,25,75,35,a\n65,25,75,35,a\n")
+    ended = CliRunner().invoke(main, ["estimate", str(tmp_path / "counts.csv"), "--by", "region"])
+    assert (ended.exit_code, "one row of counts in each slice" in ended.output) == (2, True)
+
+
 def test_honest_slices_are_rarely_all_but_right() -> None:
     """Ten slices of scores that tell nothing: a bound above 0 in any of them in at most 5 % of 200 tables."""
     alarms = 0

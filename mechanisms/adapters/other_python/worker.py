@@ -267,11 +267,12 @@ class Called:
                     warned.setdefault(f"{category.__name__}: {words}", numbers)
 
             warnings.showwarning = note
-            given = rows() if self._timed else None
             began = time.perf_counter()
             try:
                 settings = copy.deepcopy(self._settings) if self._written_to else self._settings
-                value = self._function(rows() if given is None else given, rng, **settings)
+                given = rows()
+                began = time.perf_counter()
+                value = self._function(given, rng, **settings)
                 took = time.perf_counter() - began
                 ending, numbers, fault = outcome_of(value)
             except BaseException as err:
