@@ -365,7 +365,7 @@ def train_model(
 @unit
 def measure_utility(
     mechanism: Any, target: Examples, test: Examples, validation: Examples | None, compute: Compute, *, seed: Seed
-) -> Outcome[Utility]:
+) -> Outcome[ModelUtility]:
     """A training on the true labels, and how well it does on the test part."""
     measured = utility(fitted(mechanism, target, validation, compute, seed), test)
     return Outcome(measured, metrics=asdict(measured))
@@ -400,18 +400,18 @@ def release_labels(
 
 
 @dataclass(frozen=True)
-class Utility:
+class ModelUtility:
     """What a model is worth on held-out examples."""
 
     test_accuracy: float
     test_log_loss: float  # mean, in nats, of probabilities cut at 1e-15
 
 
-def utility(model: Model, test: Examples) -> Utility:
+def utility(model: Model, test: Examples) -> ModelUtility:
     """Of a model that was trained on labels as they are."""
     probabilities = model.probabilities(own_features(test.features))
     at_label = probabilities[np.arange(len(test)), test.labels]
-    return Utility(
+    return ModelUtility(
         float(np.mean(probabilities.argmax(axis=1) == test.labels)),
         float(-np.mean(np.log(np.clip(at_label, 1e-15, 1.0)))),
     )
