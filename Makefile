@@ -7,26 +7,28 @@ DIFFPRIVLIB := $(CURDIR)/.venv-diffprivlib/bin/python
 DIFFPRIVLIB_STAMP := .venv-diffprivlib/.installed
 S3_SERVER := $(CURDIR)/.venv-s3/bin/moto_server
 S3_STAMP := .venv-s3/.installed
+MKDOCS := $(CURDIR)/.venv-docs/bin/mkdocs
+DOCS_STAMP := .venv-docs/.installed
 # Test processes: one for each core. One of them starts Ray; from four on, another one clusters (tests/conftest.py).
 JOBS ?= logical
-PYTEST = DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) DPAUDIT_S3_SERVER=$(S3_SERVER) \
+PYTEST = DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) DPAUDIT_S3_SERVER=$(S3_SERVER) DPAUDIT_MKDOCS=$(MKDOCS) \
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup --durations=25
 # Empty is as good as not set: where it is set, each of many processes would compile all libraries anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: diffprivlib libraries s3 demo test nightly bench evidence pages house chaos fuzz lint clean
+.PHONY: diffprivlib libraries s3 docs docs-serve demo test nightly bench evidence pages house chaos fuzz lint clean
 
 demo: $(STAMP)
 	$(BIN)/dpaudit run examples/label-privacy.yaml
 
-test: $(STAMP) $(DIFFPRIVLIB_STAMP) $(S3_STAMP)
+test: $(STAMP) $(DIFFPRIVLIB_STAMP) $(S3_STAMP) $(DOCS_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(PYTEST)
 
 # All tests, those marked `nightly` too; coverage with every game; the fuzzer for an hour, as FUZZ says otherwise.
-nightly: $(STAMP) $(DIFFPRIVLIB_STAMP) $(S3_STAMP)
+nightly: $(STAMP) $(DIFFPRIVLIB_STAMP) $(S3_STAMP) $(DOCS_STAMP)
 	DPAUDIT_NIGHTLY=yes $(PYTEST)
 	$(BIN)/python -W ignore -m tests.fuzz $(FUZZ)
 
@@ -57,6 +59,13 @@ evidence: $(STAMP)
 # The tables of the pages, from docs/data.
 pages: $(STAMP)
 	$(BIN)/python -m benchmarks.pages
+
+# The site, in build/site; with a server, which builds a page again when its file changes.
+docs: $(STAMP) $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(MKDOCS) build --strict
+
+docs-serve: $(STAMP) $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(MKDOCS) serve
 
 # How much a small audit imports, rooms in a circle, files side by side, names with one user.
 house: $(STAMP)
@@ -113,6 +122,11 @@ $(S3_STAMP): constraints-s3.txt
 	$(PYTHON) -m venv .venv-s3
 	.venv-s3/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints-s3.txt "moto[s3]" flask flask-cors
 	touch $(S3_STAMP)
+
+$(DOCS_STAMP): constraints-docs.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check --no-compile -r constraints-docs.txt
+	touch $(DOCS_STAMP)
 
 clean:
 	rm -rf $(VENV) .venv-* build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,239 @@
+"""Code of the pages works as it stands: Python runs, commands are what the command line reads, specs can be planned.
+
+Pages of programs with their output have tests of their own (`ELSEWHERE`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+import yaml
+from markdown_it import MarkdownIt
+
+from dpaudit import load_spec
+from dpaudit.engine.cli.main import main
+from dpaudit.engine.cli.names import spec_schema
+from dpaudit.engine.data.bundled import Iris
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.sweep.running import read_request
+from dpaudit.errors import UnknownNameError
+from tests.engine.test_python_page import in_this_process
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+ELSEWHERE = {
+    "README.md": "tests/engine/test_documented.py",
+    "docs/developers/extending.md": "tests/test_extending.py",
+    "docs/guides/python.md": "tests/engine/test_python_page.py",
+    "docs/quickstart.md": "tests/engine/test_quickstart.py",
+    "docs/reference/estimators.md": "tests/engine/test_documented.py",
+}
+HERE = ("docs/guides/functions.md", "docs/guides/ml-audit.md", "docs/guides/sweeps.md", "docs/results/case-studies.md")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code in a page."""
+
+    page: str
+    line: int
+    language: str  # "" where it is indented
+    text: str
+
+
+def blocks_of(page: str, text: str) -> list[Block]:
+    """Its blocks, fenced or indented."""
+    tokens = MarkdownIt().parse(text)
+    return [
+        Block(page, token.map[0] + 1, token.info, token.content)
+        for token in tokens
+        if token.type in ("fence", "code_block") and token.map
+    ]
+
+
+BLOCKS = [
+    block for page in PAGES for block in blocks_of(page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8"))
+]
+
+
+def python_of(page: str) -> list[str]:
+    return [block.text for block in BLOCKS if block.page == page and block.language == "python"]
+
+
+def write_files(page: str, folder: Path) -> None:
+    """The blocks of a page that begin with the name of a file, as these files."""
+    for text in python_of(page):
+        name = re.match(r"# (\w+\.py)\n", text)
+        assert name, f"{page}: which file is this?\n{text}"
+        (folder / name[1]).write_text(text, encoding="utf-8")
+
+
+def test_every_block_has_a_test_or_a_known_language() -> None:
+    assert {block.page for block in BLOCKS if block.language == "python"} == {*ELSEWHERE, *HERE}
+    assert {block.language for block in BLOCKS} == {"", "python", "yaml"}
+    for page, test in ELSEWHERE.items():
+        assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_functions_of_the_guide_are_refuted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_files("docs/guides/functions.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("check_it")
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "test_noisy.py"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == pytest.ExitCode.TESTS_FAILED, ended.stderr
+    assert "VerdictError: VIOLATION: " in ended.stdout
+
+
+def test_the_poisoning_of_the_guide_flips_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_files("docs/guides/ml-audit.md", tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    poisoning = importlib.import_module("my_poisoning").MiddleFlip()
+    worlds = poisoning.worlds(Iris().load(), 2, np.random.default_rng(0))
+    alone, alone_there = worlds.in_d & ~worlds.in_d_prime, worlds.in_d_prime & ~worlds.in_d
+    assert (alone.sum(), alone_there.sum(), len(worlds.zero), len(worlds.one)) == (2, 2, 150, 150)
+    assert (worlds.rows.labels[alone] != worlds.rows.labels[alone_there]).all()
+    assert np.array_equal(worlds.rows.features[alone], worlds.rows.features[alone_there])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_sweep_of_the_guide_names_its_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpaudit.engine.run.driver.backend_for", in_this_process)
+    monkeypatch.setattr("dpaudit.engine.sweep.running.ray_session", lambda address: contextlib.nullcontext())
+    monkeypatch.chdir(tmp_path)
+    assert printed(python_of("docs/guides/sweeps.md")[0]).startswith("{'mechanism.epsilon': 2")
+
+
+def test_the_issue_shows_what_it_says() -> None:
+    (issue,) = [block for block in BLOCKS if block.language == "python" and block.page == HERE[3]]
+    after = next(block for block in BLOCKS if block.page == issue.page and block.line > issue.line)
+    pytest.importorskip("dp_accounting")
+    assert printed(issue.text) == after.text
+
+
+def printed(code: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, "page", "exec"), {"__name__": "__main__"})
+    return out.getvalue()
+
+
+def commands_of(text: str) -> Iterator[str]:
+    """Lines of a block that call dpaudit, those that go on joined."""
+    for line in re.sub(r"\\\n\s*", "", text).splitlines():
+        if found := re.match(r"(?:\$ )?dpaudit (?=\w)", line):
+            yield line[found.end() :]
+
+
+COMMANDS = [(f"{block.page}:{block.line}", line) for block in BLOCKS for line in commands_of(block.text)]
+INLINE = [
+    (page.relative_to(ROOT).as_posix(), line)
+    for page in PAGES
+    for line in re.findall(r"`dpaudit ([a-z][^`;\n]*)", page.read_text(encoding="utf-8"))
+]
+
+
+def refused(line: str, *, whole: bool) -> str:
+    """What the command line says against a command; "" where it would be carried out. `whole`: nothing is left out."""
+    words = shlex.split(line.partition(" > ")[0], comments=True)
+    words = [word for word in words if not re.fullmatch(r"\[[^:]*|[^:]*\]", word)]
+    command: click.Command = main
+    context = click.Context(main)
+    try:
+        while isinstance(command, click.Group) and words:
+            name, found, words = command.resolve_command(context, words)
+            assert found is not None
+            context, command = click.Context(found, context, name), found
+        command.parse_args(context, list(words))
+    except click.MissingParameter as error:
+        return str(error) if whole else ""
+    except (click.ClickException, UnknownNameError) as error:
+        return str(error)
+    missing = [word for word in words if word.startswith("examples/") and not (ROOT / word).exists()]
+    return f"no file {missing[0]}" if missing else ""
+
+
+def test_the_command_line_takes_the_commands_of_the_pages() -> None:
+    assert len(COMMANDS) > 45
+    assert len(INLINE) > 30
+    assert {where: words for where, line in COMMANDS if (words := refused(line, whole=True))} == {}
+    assert {(where, line): words for where, line in INLINE if (words := refused(line, whole=False))} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("rnu spec.yaml", "did you mean"),
+        ("run spec.yaml --outptu here", "No such option"),
+        ("run", "Missing parameter: spec"),
+        ("run examples/gone.yaml", "no file"),
+        ("cluster kuberay spec.yaml", "Missing parameter: output"),
+    ],
+)
+def test_a_command_that_is_none_is_seen(line: str, why: str) -> None:
+    assert why in refused(line, whole=True)
+
+
+def spec_of(text: str) -> dict[str, Any]:
+    """The mapping that a block holds, where it is one of fields of a spec."""
+    with contextlib.suppress(yaml.YAMLError):
+        found = yaml.safe_load(text)
+        if isinstance(found, dict) and found.keys() <= spec_schema()["properties"].keys():
+            return found
+    return {}
+
+
+SPECS = [
+    pytest.param(block.text, id=f"{block.page}:{block.line}")
+    for block in BLOCKS
+    if block.language == "yaml" or (not block.language and re.match(r"\w+: ", block.text) and spec_of(block.text))
+]
+BASE: dict[str, Any] = {
+    "mechanism": {"name": "lp-1st", "epsilon": 1.0, "model": {"name": "mlp", "epochs": 20}},
+    "data": {"name": "digits", "flat": True},
+    "game": "label-canaries",
+}
+
+
+def planned(text: str, folder: Path) -> int:
+    """How many units a spec of a page takes; a part of one stands in a whole one."""
+    content = {**BASE, **spec_of(text)}
+    if "sweep" in content:
+        content.setdefault("grid", {"mechanism.epsilon": [1, 2]})
+    if "neighbours" in str(content["game"]):
+        content["mechanism"] = {"name": "gaussian-naive-bayes", "epsilon": 1.0}
+    path = folder / "spec.yaml"
+    path.write_text(yaml.safe_dump(content))
+    if "sweep" not in content:
+        return len(make_plan(load_spec(path)).units)
+    request = read_request(path)
+    return len(make_plan(request.spec(request.known)).units)
+
+
+@pytest.mark.parametrize("text", SPECS)
+def test_a_spec_of_a_page_can_be_planned(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = "\n".join(f"{row % 7},{row % 11},{int(row % 3 == 0)}" for row in range(300))
+    (tmp_path / "clicks.csv").write_text(f"age,visits,clicked\n{rows}\n")
+    monkeypatch.setenv("MY_DATA", str(tmp_path))
+    assert planned(text, tmp_path) > 1
+
+
+def test_a_spec_that_is_none_is_seen(tmp_path: Path) -> None:
+    assert len(SPECS) >= 7
+    with pytest.raises(Exception, match="replay"):
+        planned("game: {name: label-canaries, replay: 100}", tmp_path)

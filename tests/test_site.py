@@ -1,0 +1,165 @@
+"""The site of the docs: built without a warning, its links lead somewhere, nothing of a page or a name is lost."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import click
+import pytest
+from markdown_it import MarkdownIt
+
+import dpaudit
+from dpaudit.engine.cli.main import main
+from dpaudit.engine.cli.names import spec_schema
+from dpaudit.registry import PACKAGES, catalogue, plural
+from tests.engine.test_page_in_a_browser import BROWSER, Markup
+from tests.test_pages import PAGES
+
+ROOT = Path(__file__).parent.parent
+MOVED = {"README.md": "index", "CONTRIBUTING.md": "developers/contributing", "CHANGELOG.md": "changelog"}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the site, as `make docs` builds it."""
+    mkdocs = os.environ.get("DPAUDIT_MKDOCS")
+    if not mkdocs or not Path(mkdocs).exists():
+        pytest.skip("no MkDocs; `make docs` installs one and DPAUDIT_MKDOCS names it")
+    folder = tmp_path_factory.mktemp("site")
+    command = [mkdocs, "build", "--strict", "--site-dir", str(folder)]
+    surroundings = {**os.environ, "DPAUDIT_PYTHON": sys.executable, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stderr, done.stderr
+    return folder
+
+
+def place_of(page: Path, site: Path) -> Path:
+    """Where the site has a page of the repository."""
+    name = page.relative_to(ROOT).as_posix()
+    path = MOVED.get(name, name.removeprefix("docs/").removesuffix(".md"))
+    return site / "index.html" if path == "index" else site / path / "index.html"
+
+
+def test_all_of_a_page_is_shown(site: Path) -> None:
+    """As many headings, lists, tables and blocks as GitHub shows: MkDocs reads another kind of Markdown."""
+    reader = MarkdownIt().enable("table")
+    for page in PAGES:
+        html = place_of(page, site).read_text(encoding="utf-8")
+        assert elements(article(html)) == elements(reader.render(page.read_text(encoding="utf-8"))), page
+
+
+def article(html: str) -> str:
+    found = re.search(r"<article.*?</article>", html, re.DOTALL)
+    assert found
+    return re.sub(r'<a class="headerlink".*?</a>|<form.*?</form>', "", found[0], flags=re.DOTALL)
+
+
+def elements(html: str) -> dict[str, int]:
+    tags = ("h1", "h2", "h3", "ul", "ol", "li", "table", "tr", "pre", "code", "strong", "em", "a", "img")
+    return {tag: len(re.findall(rf"<{tag}[ >]", html)) for tag in tags}
+
+
+def broken(site: Path) -> Iterator[tuple[str, str]]:
+    """Links and images of a site that lead to no file of it, or to no place in one."""
+    pages = {path: Markup(path.read_text(encoding="utf-8")).elements for path in site.rglob("index.html")}
+    marks = {path: {held.get("id") or held.get("name") for _, held in found} for path, found in pages.items()}
+    for path, found in pages.items():
+        for _, held in found:
+            link = held.get("href") or held.get("src") or ""
+            if re.match(r"[a-z]+:", link):
+                continue
+            name, _, mark = link.partition("#")
+            there = (path.parent / name).resolve() if name else path
+            there = there / "index.html" if there.is_dir() else there
+            if not there.exists() or (mark and there in marks and mark not in marks[there]):
+                yield path.relative_to(site).as_posix(), link
+
+
+def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
+    assert list(broken(site.resolve())) == []
+
+
+def test_a_link_that_leads_nowhere_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "index.html").write_text('<h1 id="a">A</h1><img src="gone.png">')
+    (tmp_path / "index.html").write_text('<a href="there/#a"><a href="there/#b"><a href="gone/"><a href="https://x.y">')
+    assert sorted(broken(tmp_path.resolve())) == [
+        ("index.html", "gone/"),
+        ("index.html", "there/#b"),
+        ("there/index.html", "gone.png"),
+    ]
+
+
+def test_the_reference_has_every_name(site: Path) -> None:
+    def ids(page: str) -> set[str | None]:
+        html = (site / "reference" / page / "index.html").read_text(encoding="utf-8")
+        return {held.get("id") for _, held in Markup(html).elements}
+
+    for kind in PACKAGES:
+        assert {name.replace(" ", "-") for name in catalogue(kind)} <= ids(f"names/{plural(kind)}"), kind
+    assert {f"dpaudit.{name}" for name in dpaudit.__all__ if name[0] != "_"} <= ids("python")
+    assert {f"dpaudit-{name}" for name in main.list_commands(click.Context(main))} <= ids("commands")
+    fields = (site / "reference" / "spec" / "index.html").read_text(encoding="utf-8")
+    assert [name for name in spec_schema()["properties"] if f"<code>{name}</code>" not in fields] == []
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Files of a folder, without a line for each request."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+def too_wide(site: Path, pages: list[str]) -> dict[str, int]:
+    """How many parts of each page reach beyond a phone of 390 pixels and cannot be scrolled to, in a real browser."""
+    assert BROWSER is not None
+    frames = "".join(f'<iframe src="{page}" style="width: 390px; height: 800px; border: 0"></iframe>' for page in pages)
+    script = """<script>
+        const scrolls = part => /auto|scroll/.test(part.ownerDocument.defaultView.getComputedStyle(part).overflowX);
+        const within = part => part.tagName === "ARTICLE" ? false : scrolls(part) || within(part.parentElement);
+        const wide = part => part.getBoundingClientRect().right > 390 && !within(part.parentElement);
+        onload = () => {
+            const parts = frame => [...frame.contentDocument.querySelectorAll("article *")].filter(wide).length;
+            const found = [...document.querySelectorAll("iframe")].map(one => [one.getAttribute("src"), parts(one)]);
+            document.body.textContent = JSON.stringify(Object.fromEntries(found.filter(([page, count]) => count)));
+        }
+    </script>"""
+    (site / "frames.html").write_text(f"<!doctype html><body>{frames}{script}</body>", encoding="utf-8")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+        command = [BROWSER, *options, f"--user-data-dir={site.parent / 'profile'}"]
+        command += ["--dump-dom", f"http://127.0.0.1:{server.server_port}/frames.html"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+        server.shutdown()
+    found: dict[str, int] = json.loads(re.sub(r"<[^>]*>", "", shown))
+    return found
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no browser on the path")
+def test_no_page_is_wider_than_a_phone(site: Path) -> None:
+    found = [path.relative_to(site).as_posix() for path in sorted(site.rglob("index.html"))]
+    pages = [path for path in found if not path.startswith("case-studies/")]  # 18 of one form
+    planted = (
+        (site / "index.html").read_text(encoding="utf-8").replace("<table", '<div style="width: 600px"></div><table')
+    )
+    (site / "wide.html").write_text(planted, encoding="utf-8")
+    assert len(pages) > 35
+    assert too_wide(site, [*pages, "wide.html"]).keys() == {"wide.html"}
+
+
+def test_all_that_the_site_needs_is_pinned() -> None:
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    pinned = re.findall(r"^([\w-]+)==", (ROOT / "constraints-docs.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {re.split(r"[\[>]", needed)[0] for needed in extra["docs"]} <= set(pinned)
