@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from dpaudit.engine.reading.run_report import Report
     from dpaudit.engine.sweep.result import SweepResult
 
-RunnerName: TypeAlias = Literal["ray", "in-process"]
+RUNNERS = ("auto", "in-process", "processes", "ray")  # those of `RunOptions`, which takes long to load
 FORMS = ("frame", "arrow", "array", "records", "list")
 FAIL_ON_VIOLATION = click.option(
     "--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim."
@@ -159,18 +159,23 @@ def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool)
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/<name>.")
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
+@click.option("--runner", type=click.Choice(RUNNERS), help="Instead of the spec's.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
 @_verbose
 @_fail_on
-def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **ending: bool) -> None:
+def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, quiet: bool, **ending: bool) -> None:
     """Runs the audits of SPEC (YAML) and reports what they show.
 
     A run folder that holds finished units of the same work is continued.
     """
+    from dataclasses import replace
+
     from dpaudit.engine.run.driver import audit, run_folder
     from dpaudit.engine.spec.loading import load_spec
 
     checked = load_spec(spec)
+    if runner is not None:
+        checked = replace(checked, run=replace(checked.run, runner=runner))
     folder = output or run_folder(checked)
     _finish(partial(audit, checked, output=folder, seed=seed, quiet=quiet), folder, **ending)
 
@@ -192,7 +197,7 @@ def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **
 @click.option("--seed", default=0, show_default=True)
 @click.option("--confidence", default=0.999, show_default=True, help="Of the verdict VIOLATION.")
 @click.option("--until-decided", is_flag=True, help="Play what stays undecided once more, with four times the trials.")
-@click.option("--runner", type=click.Choice(["ray", "in-process"]), help="Left out: ray where models are trained.")
+@click.option("--runner", type=click.Choice(RUNNERS), help="Left out: auto where models are trained.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
 @_verbose
 @_fail_on
@@ -213,7 +218,7 @@ def check(
     seed: int,
     confidence: float,
     until_decided: bool,
-    runner: RunnerName | None,
+    runner: Any,
     quiet: bool,
     **ending: bool,
 ) -> None:
@@ -396,12 +401,12 @@ def report(
 @click.option("--data", type=click.Path(path_type=Path), help="Path of the real data, where some are needed.")
 @click.option("--scale", type=click.Choice(["small", "paper"]), default="small", show_default=True)
 @click.option("--output", "-o", type=click.Path(path_type=Path), default=Path("reproduced"), show_default=True)
-@click.option("--workers", type=click.IntRange(min=1), help="How many Ray workers; left out: what there is room for.")
-@click.option("--runner", type=click.Choice(["ray", "in-process"]), default="ray", show_default=True)
+@click.option("--workers", type=click.IntRange(min=1), help="How many at a time; left out: what there is room for.")
+@click.option("--runner", type=click.Choice(RUNNERS), default="auto", show_default=True)
 @click.option("--only", multiple=True, metavar="TEXT", help="Only parts whose name contains this; may be repeated.")
 @click.option("--seed", default=0, show_default=True)
 def reproduce(
-    paper: str | None, what: str | None, output: Path, workers: int | None, runner: RunnerName, **asked: Any
+    paper: str | None, what: str | None, output: Path, workers: int | None, runner: Any, **asked: Any
 ) -> None:
     """Reproduces a table or figure of PAPER.
 

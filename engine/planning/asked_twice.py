@@ -120,7 +120,7 @@ def _afresh(as_given: bytes, target: Rows, seed: Seed) -> Outputs:
 
     Raises: RunError when it failed.
     """
-    from dpaudit.actors.child import run_afresh  # starts processes, and is needed by few audits
+    from dpaudit.actors.children import run_afresh  # starts processes, and is needed by few audits
 
     if not as_given:
         raise RunError("the mechanism cannot be sent to another process")
