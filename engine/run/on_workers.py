@@ -12,7 +12,6 @@ from dpaudit.actors.backend import Backend, Deadlines
 from dpaudit.actors.events import EventStream
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.unit import Unit
-from dpaudit.cluster import session
 from dpaudit.engine.planning.plan import Plan, trainings_of
 
 
@@ -21,7 +20,9 @@ def pool(
     plan: Plan, missing: Sequence[Unit], events: EventStream, scratch: Scratch, deadlines: Deadlines
 ) -> Iterator[Backend]:
     """A pool of Ray workers for the units of a plan, with the metrics that tell of them, for a `with` block."""
-    with session.ray_session(plan.spec.run.address):
+    from dpaudit.cluster.session import ray_session
+
+    with ray_session(plan.spec.run.address):
         from dpaudit.actors.metrics import RunMetrics  # both import Ray, which is quieted first
         from dpaudit.actors.pool import RayPool
 
