@@ -310,39 +310,18 @@ def run_missing(
 @contextlib.contextmanager
 def backend_for(plan: Plan, missing: Sequence[Unit], events: EventStream, scratch: Scratch) -> Iterator[Backend]:
     """Where the units of a plan run, for the length of a `with` block."""
-    with ended_with(), contextlib.ExitStack() as opened_now:
+    deadlines = Deadlines(plan.spec.run.time_limit_s)
+    # Of folders that somebody else made, nothing runs in this process.
+    here = plan.spec.run.settled_runner() == "in-process" and not plan.apart
+    with ended_with():
+        if here or not missing:
+            with contextlib.closing(InProcess(dict(plan.shared), scratch, events, deadlines)) as backend:
+                yield backend
+            return
+        from dpaudit.engine.run.moving import backend_elsewhere
 
-        def here() -> Backend:
-            backend = InProcess(dict(plan.shared), scratch, events, deadlines)
-            opened_now.callback(backend.close)
-            return backend
-
-        def beside(count: int) -> Backend:
-            from dpaudit.actors.children import InChildren
-
-            backend = InChildren(plan.shared, scratch, events, deadlines, count)
-            opened_now.callback(backend.close)
-            return backend
-
-        def on_ray() -> Backend:
-            from dpaudit.engine.run import on_workers
-
-            return opened_now.enter_context(on_workers.pool(plan, missing, events, scratch, deadlines))
-
-        run, deadlines = plan.spec.run, Deadlines(plan.spec.run.time_limit_s)
-        runner = run.settled_runner()
-        if runner == "in-process" or not missing:
-            # Of folders that somebody else made, nothing runs in this process.
-            yield beside(1) if plan.apart and missing else here()
-        elif runner == "processes":
-            yield beside(run.at_a_time)
-        elif runner == "ray":
-            yield on_ray()
-        else:
-            from dpaudit.engine.run import moving
-
-            own = plan.apart or any(unit.own for unit in missing)  # may end or hang its process
-            yield moving.Moving(missing, run.at_a_time, None if own else here, beside, on_ray, events)
+        with backend_elsewhere(plan, missing, events, scratch, deadlines) as elsewhere:
+            yield elsewhere
 
 
 PACKAGES = ("dpaudit", "ray", "torch", "numpy", "scipy", "catboost", "scikit-learn", "pyarrow", "numba")

@@ -1,16 +1,22 @@
-"""Units that begin in this process and move to several processes, or to Ray, once that is known to pay."""
+"""Units beyond this process: in several, on Ray, or moved there once that is known to pay."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import pyarrow as pa
 
-from dpaudit.actors.backend import Backend, Completion, Handle
+from dpaudit.actors.backend import Backend, Completion, Deadlines, Handle, InProcess
+from dpaudit.actors.children import InChildren
 from dpaudit.actors.events import Event, EventKind, EventStream
+from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.unit import Resources, Unit
+from dpaudit.engine.planning.plan import Plan, trainings_of
 
 PROCESSES_S = 3.0  # until processes have loaded their libraries and work
 RAY_S = 12.0  # until workers of a local Ray session do
@@ -18,6 +24,78 @@ RAY_SHARE = 0.1  # of what is left to wait, its start may take no more than this
 LOADING_S = 4.0  # of the first unit of a kind, so much may be for libraries and compiling
 
 Place = Literal["here", "processes", "ray"]
+
+
+@contextlib.contextmanager
+def backend_elsewhere(
+    plan: Plan, missing: Sequence[Unit], events: EventStream, scratch: Scratch, deadlines: Deadlines
+) -> Iterator[Backend]:
+    """Where the units of a plan run that do not all run in this process, for the length of a `with` block."""
+    with contextlib.ExitStack() as stack:
+
+        def here() -> Backend:
+            return stack.enter_context(contextlib.closing(InProcess(dict(plan.shared), scratch, events, deadlines)))
+
+        def beside(count: int) -> Backend:
+            children = InChildren(plan.shared, scratch, events, deadlines, count)
+            return stack.enter_context(contextlib.closing(children))
+
+        def on_ray() -> Backend:
+            return stack.enter_context(_ray_pool(plan, missing, events, scratch, deadlines))
+
+        run = plan.spec.run
+        match run.settled_runner():
+            case "ray":
+                yield on_ray()
+            case "processes":
+                yield beside(run.at_a_time)
+            case "in-process":
+                yield beside(1)
+            case "auto":
+                own = plan.apart or any(unit.own for unit in missing)  # may end or hang its process
+                yield Moving(missing, run.at_a_time, None if own else here, beside, on_ray, events)
+
+
+@contextlib.contextmanager
+def _ray_pool(
+    plan: Plan, missing: Sequence[Unit], events: EventStream, scratch: Scratch, deadlines: Deadlines
+) -> Iterator[Backend]:
+    """A pool of Ray workers for the units of a plan, with the metrics that tell of them, for a `with` block."""
+    from dpaudit.cluster.session import ray_session
+
+    with ray_session(plan.spec.run.address):
+        from dpaudit.actors.metrics import RunMetrics  # both import Ray, which is quieted first
+        from dpaudit.actors.pool import RayPool
+
+        workers = RayPool(
+            dict(plan.shared),
+            demand=Counter(unit.resources for unit in missing),
+            workers=plan.spec.run.workers,
+            events=events,
+            scratch=scratch,
+            deadlines=deadlines,
+        )
+        try:
+            gpus = {unit.key: unit.resources.gpus for unit in plan.units}
+            metrics = RunMetrics(plan.spec.name, trainings_of(plan), gpus)
+            threading.Thread(target=_load_ahead, name="dpaudit-load-ahead", daemon=True).start()
+            with events.heard_by(metrics):
+                yield workers
+            metrics.tell()
+        finally:
+            workers.close()
+
+
+def _load_ahead() -> None:
+    """Loads, while workers start, what the report takes seconds to load at the end; what fails here fails there."""
+    with contextlib.suppress(Exception):
+        for name in (
+            "dpaudit.engine.report.page",
+            "numba",
+            "matplotlib.backends.backend_agg",
+            "matplotlib.backends.backend_svg",
+        ):
+            importlib.import_module(name)
 
 
 def place_for(left_s: float, workers: int) -> Place:
