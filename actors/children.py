@@ -26,11 +26,10 @@ import pyarrow as pa
 
 import dpaudit
 from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Handle, InProcess
-from dpaudit.actors.events import Event, EventKind, EventStream, last_line
+from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import table_in
 from dpaudit.actors.unit import Resources, Unit
-from dpaudit.errors import RunError
 
 _BYTES = ("content", "printed")
 _KINDS = {"seconds": float, "error": str, "retryable": bool, "memory_mb": float, "worker": str, "table_bytes": int}
@@ -207,17 +206,6 @@ class InChildren:
                 child.reminded = now
                 self._events.emit(Event(EventKind.UNIT_RUNNING, unit.key, unit.label, seconds=now - child.since))
         return back
-
-
-def run_afresh(unit: Unit) -> pa.Table:
-    """What a unit gives in a process that has made no call before, and makes none after; RunError when it failed."""
-    backend = InChildren({}, None, EventStream(), Deadlines())
-    with contextlib.closing(backend):
-        backend.submit(unit, (), needed=True)
-        (done,) = backend.wait()
-    if done.attempt.error:
-        raise RunError(last_line(done.attempt.error))
-    return done.table
 
 
 def _sent(line: Connection, attempt: Attempt) -> None:

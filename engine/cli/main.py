@@ -141,8 +141,21 @@ _inconclusive = click.option(
 )
 
 
+_for_ci = [
+    click.option("--junit", type=click.Path(path_type=Path), help="Write the verdicts as JUnit XML to this file."),
+    click.option("--sarif", type=click.Path(path_type=Path), help="Write what is to be mended as SARIF to this file."),
+    click.option("--summary", type=click.Path(path_type=Path), help="Add a summary in Markdown to this file."),
+]
+
+
 def _fail_on(command: Callable[..., None]) -> Callable[..., None]:
     return FAIL_ON_VIOLATION(_inconclusive(command))
+
+
+def _ends_in_ci(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_for_ci):
+        command = option(command)
+    return _fail_on(command)
 
 
 def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool) -> None:
@@ -162,8 +175,8 @@ def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool)
 @click.option("--runner", type=click.Choice(RUNNERS), help="Instead of the spec's.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
 @_verbose
-@_fail_on
-def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, quiet: bool, **ending: bool) -> None:
+@_ends_in_ci
+def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, quiet: bool, **ending: Any) -> None:
     """Runs the audits of SPEC (YAML) and reports what they show.
 
     A run folder that holds finished units of the same work is continued.
@@ -177,7 +190,7 @@ def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, qu
     if runner is not None:
         checked = replace(checked, run=replace(checked.run, runner=runner))
     folder = output or run_folder(checked)
-    _finish(partial(audit, checked, output=folder, seed=seed, quiet=quiet), folder, **ending)
+    _finish(partial(audit, checked, output=folder, seed=seed, quiet=quiet), folder, str(spec), **ending)
 
 
 @main.command()
@@ -200,7 +213,7 @@ def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, qu
 @click.option("--runner", type=click.Choice(RUNNERS), help="Left out: auto where models are trained.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
 @_verbose
-@_fail_on
+@_ends_in_ci
 def check(
     mechanism: str,
     data: str | None,
@@ -220,7 +233,7 @@ def check(
     until_decided: bool,
     runner: Any,
     quiet: bool,
-    **ending: bool,
+    **ending: Any,
 ) -> None:
     """Checks a claim with every game that fits: one verdict.
 
@@ -275,7 +288,7 @@ def check(
         report = audit(spec, output=place, quiet=quiet)
         return decided(spec, report, place, quiet=quiet) if until_decided else report
 
-    _finish(carry_out, place, **ending)
+    _finish(carry_out, place, mechanism, **ending)
 
 
 @main.command()
@@ -292,7 +305,7 @@ def resume(
     allow_code: bool,
     allow_network: bool,
     allow_files: bool,
-    **ending: bool,
+    **ending: Any,
 ) -> None:
     """Goes on with the run in folder RUN.
 
@@ -310,13 +323,27 @@ def resume(
         _finish(partial(driver.resume, folder, fresh=fresh, quiet=quiet, **allowed), folder, **ending)
 
 
-def _finish(carry_out: Callable[[], Report], folder: str | Path, *, verbose: bool, **fail_on: bool) -> None:
-    """Carries a run out, prints its report, and ends with the stated code."""
+def _finish(
+    carry_out: Callable[[], Report],
+    folder: str | Path,
+    subject: str = "",
+    *,
+    verbose: bool,
+    junit: Path | None = None,
+    sarif: Path | None = None,
+    summary: Path | None = None,
+    **fail_on: bool,
+) -> None:
+    """Carries a run out, prints its report, writes what CI services read of it, and ends with the stated code."""
     try:
         report = carry_out()
     except KeyboardInterrupt as err:
         interrupted(err, f"dpaudit resume {shlex.quote(str(folder))}")
     show_lines(report.text(verbose=verbose))
+    if junit or sarif or summary:
+        from dpaudit.engine.report.ci_files import write_for_ci
+
+        write_for_ci(report, subject, junit=junit, sarif=sarif, summary=summary)
     _end(report, **fail_on)
 
 
