@@ -423,6 +423,25 @@ def report(
 
 
 @main.command()
+@click.argument("baseline", type=PLACE)
+@click.argument("new", type=PLACE)
+@click.option("--fail-on-worse", is_flag=True, help="Exit with 1 when something got worse.")
+def diff(baseline: str | Path, new: str | Path, fail_on_worse: bool) -> None:
+    """Says what got worse from the run in BASELINE to the one in NEW.
+
+    Both are run folders with a report, paths or URIs. Worse is a verdict that is worse news, an audit that is missing,
+    and a claim that was raised. A bound that rose and refutes nothing is shown and is not worse: bounds vary from seed
+    to seed.
+    """
+    from dpaudit.engine.run.differences import run_differences
+
+    found = run_differences(baseline, new)
+    show_lines(str(found))
+    if fail_on_worse and found.worse:
+        end(VIOLATION)
+
+
+@main.command()
 @click.argument("paper", required=False)
 @click.argument("what", required=False)
 @click.option("--data", type=click.Path(path_type=Path), help="Path of the real data, where some are needed.")
