@@ -127,7 +127,7 @@ def compare(comparison: Comparison, options: Options, name: str) -> Made:
     lines += [
         "valid: one bound over all replays, the choice of the guess fraction paid for; as published: mean ± deviation "
         "over replays of the best fraction, chosen on the samples it is measured on, which is no bound.",
-        "Planted labels change the training data: their test loss is that of a model the audit has spoiled. "
+        "Planted labels spoil the model that is attacked; their test loss is that of one more, on the true labels. "
         "Membership says nothing of a claim for labels: its bars are no violation of one.",
     ]
     if any(row["proxy_shift_visible"] for row in table.to_pylist()):

@@ -108,7 +108,7 @@ class Size:
 
 SIZES = {"small": Size(trials=1024, shadows=128, stack=64, rows=2000), "paper": Size(1024, 512, 32, None)}
 CONVOLVED_ROWS = 1000
-"""Of colour pictures, at small scale: a stack of 64 convolutions on so few takes half a minute of a core."""
+"""Of colour pictures, at small scale: a stack of 64 convolutions on so few takes about a minute of a core."""
 SPLIT = Partition(target=0.45, reference=0.0, test=0.55)
 PAPER_SPLIT = Partition(target=0.9, reference=0.0, test=0.1)
 SUSTAINED_FLOPS = 2e13
@@ -242,7 +242,7 @@ def _images(options: Options, size: Size) -> Study:
     plain = Mlp(hidden=(32,), epochs=15, learning_rate=0.05, batch_size=32)
     private = Mlp(hidden=(32,), epochs=10, learning_rate=1.0, momentum=0.0, batch_size=45)
     if isinstance(data, Cifar10):  # of which a perceptron learns nothing on so few pictures
-        plain = SmallCnn(epochs=6, learning_rate=0.02, batch_size=32)
+        plain = SmallCnn(epochs=10, learning_rate=3e-3, batch_size=16, optimizer="adam", standardise=True)
         private = SmallCnn(epochs=6, learning_rate=0.5, momentum=0.0, batch_size=45)
     return Study("images", data, SPLIT, NonPrivate(plain), DpSgd(EPSILON, sample_rate=0.1, model=private))
 
@@ -286,7 +286,8 @@ def _cost(studies: tuple[Study, ...], size: Size, options: Options) -> str:
     trainings = f"{len(studies) * len(LEARNERS) * models:,} trainings ({size.shadows} shadow models and {size.trials}"
     trainings += f" audited ones for each of {len(studies) * len(LEARNERS)} cells)"
     if options.scale == "small":
-        return f"Cost: {trainings} of small networks in stacks of {size.stack}, {MINUTES}."
+        minutes = CONVOLVED_MINUTES if any(isinstance(study.data, Cifar10) for study in studies) else MINUTES
+        return f"Cost: {trainings} of small networks in stacks of {size.stack}, {minutes}."
     hours = sum(models * len(LEARNERS) * _training_flops(study) for study in studies) / SUSTAINED_FLOPS / 3600
     return (
         f"Cost: {trainings}; by counted operations at {SUSTAINED_FLOPS / 1e12:g} TFLOP/s (an assumption, not measured) "
@@ -295,6 +296,7 @@ def _cost(studies: tuple[Study, ...], size: Size, options: Options) -> str:
 
 
 MINUTES = "about 6 minutes of one core"
+CONVOLVED_MINUTES = "about 40 minutes of one core"
 
 
 def _training_flops(study: Study) -> float:

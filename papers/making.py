@@ -16,6 +16,7 @@ Part = TypeVar("Part")
 Scale = Literal["small", "paper"]
 IN_PARTS = (
     "ml-audit figure-2",
+    "ml-audit figure-2-seeds",
     "ml-audit figure-8",
     "observational-label factors",
     "private-prediction figure-3",

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from dpaudit.engine.reading.run_report import Report
     from dpaudit.engine.sweep.result import SweepResult
 
-RunnerName: TypeAlias = Literal["ray", "in-process"]
+RUNNERS = ("auto", "in-process", "processes", "ray")  # those of `RunOptions`, which takes long to load
 FORMS = ("frame", "arrow", "array", "records", "list")
 FAIL_ON_VIOLATION = click.option(
     "--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim."
@@ -141,8 +141,21 @@ _inconclusive = click.option(
 )
 
 
+_for_ci = [
+    click.option("--junit", type=click.Path(path_type=Path), help="Write the verdicts as JUnit XML to this file."),
+    click.option("--sarif", type=click.Path(path_type=Path), help="Write what is to be mended as SARIF to this file."),
+    click.option("--summary", type=click.Path(path_type=Path), help="Add a summary in Markdown to this file."),
+]
+
+
 def _fail_on(command: Callable[..., None]) -> Callable[..., None]:
     return FAIL_ON_VIOLATION(_inconclusive(command))
+
+
+def _ends_in_ci(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_for_ci):
+        command = option(command)
+    return _fail_on(command)
 
 
 def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool) -> None:
@@ -159,20 +172,25 @@ def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool)
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/<name>.")
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
+@click.option("--runner", type=click.Choice(RUNNERS), help="Instead of the spec's.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
 @_verbose
-@_fail_on
-def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **ending: bool) -> None:
+@_ends_in_ci
+def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, quiet: bool, **ending: Any) -> None:
     """Runs the audits of SPEC (YAML) and reports what they show.
 
     A run folder that holds finished units of the same work is continued.
     """
+    from dataclasses import replace
+
     from dpaudit.engine.run.driver import audit, run_folder
     from dpaudit.engine.spec.loading import load_spec
 
     checked = load_spec(spec)
+    if runner is not None:
+        checked = replace(checked, run=replace(checked.run, runner=runner))
     folder = output or run_folder(checked)
-    _finish(partial(audit, checked, output=folder, seed=seed, quiet=quiet), folder, **ending)
+    _finish(partial(audit, checked, output=folder, seed=seed, quiet=quiet), folder, str(spec), **ending)
 
 
 @main.command()
@@ -192,10 +210,10 @@ def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **
 @click.option("--seed", default=0, show_default=True)
 @click.option("--confidence", default=0.999, show_default=True, help="Of the verdict VIOLATION.")
 @click.option("--until-decided", is_flag=True, help="Play what stays undecided once more, with four times the trials.")
-@click.option("--runner", type=click.Choice(["ray", "in-process"]), help="Left out: ray where models are trained.")
+@click.option("--runner", type=click.Choice(RUNNERS), help="Left out: auto where models are trained.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
 @_verbose
-@_fail_on
+@_ends_in_ci
 def check(
     mechanism: str,
     data: str | None,
@@ -213,9 +231,9 @@ def check(
     seed: int,
     confidence: float,
     until_decided: bool,
-    runner: RunnerName | None,
+    runner: Any,
     quiet: bool,
-    **ending: bool,
+    **ending: Any,
 ) -> None:
     """Checks a claim with every game that fits: one verdict.
 
@@ -270,7 +288,7 @@ def check(
         report = audit(spec, output=place, quiet=quiet)
         return decided(spec, report, place, quiet=quiet) if until_decided else report
 
-    _finish(carry_out, place, **ending)
+    _finish(carry_out, place, mechanism, **ending)
 
 
 @main.command()
@@ -287,7 +305,7 @@ def resume(
     allow_code: bool,
     allow_network: bool,
     allow_files: bool,
-    **ending: bool,
+    **ending: Any,
 ) -> None:
     """Goes on with the run in folder RUN.
 
@@ -305,13 +323,27 @@ def resume(
         _finish(partial(driver.resume, folder, fresh=fresh, quiet=quiet, **allowed), folder, **ending)
 
 
-def _finish(carry_out: Callable[[], Report], folder: str | Path, *, verbose: bool, **fail_on: bool) -> None:
-    """Carries a run out, prints its report, and ends with the stated code."""
+def _finish(
+    carry_out: Callable[[], Report],
+    folder: str | Path,
+    subject: str = "",
+    *,
+    verbose: bool,
+    junit: Path | None = None,
+    sarif: Path | None = None,
+    summary: Path | None = None,
+    **fail_on: bool,
+) -> None:
+    """Carries a run out, prints its report, writes what CI services read of it, and ends with the stated code."""
     try:
         report = carry_out()
     except KeyboardInterrupt as err:
         interrupted(err, f"dpaudit resume {shlex.quote(str(folder))}")
     show_lines(report.text(verbose=verbose))
+    if junit or sarif or summary:
+        from dpaudit.engine.report.ci_files import write_for_ci
+
+        write_for_ci(report, subject, junit=junit, sarif=sarif, summary=summary)
     _end(report, **fail_on)
 
 
@@ -391,17 +423,36 @@ def report(
 
 
 @main.command()
+@click.argument("baseline", type=PLACE)
+@click.argument("new", type=PLACE)
+@click.option("--fail-on-worse", is_flag=True, help="Exit with 1 when something got worse.")
+def diff(baseline: str | Path, new: str | Path, fail_on_worse: bool) -> None:
+    """Says what got worse from the run in BASELINE to the one in NEW.
+
+    Both are run folders with a report, paths or URIs. Worse is a verdict that is worse news, an audit that is missing,
+    and a claim that was raised. A bound that rose and refutes nothing is shown and is not worse: bounds vary from seed
+    to seed.
+    """
+    from dpaudit.engine.run.differences import run_differences
+
+    found = run_differences(baseline, new)
+    show_lines(str(found))
+    if fail_on_worse and found.worse:
+        end(VIOLATION)
+
+
+@main.command()
 @click.argument("paper", required=False)
 @click.argument("what", required=False)
 @click.option("--data", type=click.Path(path_type=Path), help="Path of the real data, where some are needed.")
 @click.option("--scale", type=click.Choice(["small", "paper"]), default="small", show_default=True)
 @click.option("--output", "-o", type=click.Path(path_type=Path), default=Path("reproduced"), show_default=True)
-@click.option("--workers", type=click.IntRange(min=1), help="How many Ray workers; left out: what there is room for.")
-@click.option("--runner", type=click.Choice(["ray", "in-process"]), default="ray", show_default=True)
+@click.option("--workers", type=click.IntRange(min=1), help="How many at a time; left out: what there is room for.")
+@click.option("--runner", type=click.Choice(RUNNERS), default="auto", show_default=True)
 @click.option("--only", multiple=True, metavar="TEXT", help="Only parts whose name contains this; may be repeated.")
 @click.option("--seed", default=0, show_default=True)
 def reproduce(
-    paper: str | None, what: str | None, output: Path, workers: int | None, runner: RunnerName, **asked: Any
+    paper: str | None, what: str | None, output: Path, workers: int | None, runner: Any, **asked: Any
 ) -> None:
     """Reproduces a table or figure of PAPER.
 

@@ -149,8 +149,11 @@ def job_of(
     from dpaudit.engine.sweep.running import read_request
 
     audits = read_request(spec) if sweep else load_spec(spec)
-    if audits.run.runner != "ray":
-        raise SpecError("a submitted spec must have `run: {runner: ray}`: on a cluster only workers share the work")
+    if audits.run.runner not in ("auto", "ray"):
+        raise SpecError(
+            f"a submitted spec must have `run: {{runner: ray}}`, or none, got {audits.run.runner!r}: on a cluster only "
+            "Ray's workers share the work"
+        )
     folder = working_dir.resolve()
     try:
         inside = spec.resolve().relative_to(folder)

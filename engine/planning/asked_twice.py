@@ -7,6 +7,7 @@ in a fresh process too: equal again is a seed in the code, or no randomness; dif
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.audited.signals import from_outside, time_limit
+from dpaudit.actors.backend import Deadlines
+from dpaudit.actors.events import EventStream, last_line
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import call_of, unit, value_of
@@ -120,13 +123,18 @@ def _afresh(as_given: bytes, target: Rows, seed: Seed) -> Outputs:
 
     Raises: RunError when it failed.
     """
-    from dpaudit.actors.child import run_afresh  # starts processes, and is needed by few audits
+    from dpaudit.actors.children import InChildren  # needed by few audits
 
     if not as_given:
         raise RunError("the mechanism cannot be sent to another process")
     call = call_of(ask_twice, as_given, target, seed=seed.child("fresh"))
     asked = Unit(call, "the same data in a fresh process", key="afresh")
-    found: Outputs = value_of(asked, run_afresh(asked))
+    with contextlib.closing(InChildren({}, None, EventStream(), Deadlines())) as fresh:
+        fresh.submit(asked, (), needed=True)
+        (done,) = fresh.wait()
+    if done.attempt.error:
+        raise RunError(last_line(done.attempt.error))
+    found: Outputs = value_of(asked, done.table)
     return found
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import os
 import platform
 import shutil
 import sys
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,10 +22,10 @@ from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Liste
 from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
-from dpaudit.actors.unit import Resources, as_of, user_code
+from dpaudit.actors.unit import Unit, as_of, user_code
 from dpaudit.consent import Consent, given, require_contacts, under
 from dpaudit.engine.exits import behind
-from dpaudit.engine.planning.plan import Plan, make_plan, trainings_of, what_it_takes
+from dpaudit.engine.planning.plan import Plan, make_plan, what_it_takes
 from dpaudit.engine.reading.joint import joint_verdict
 from dpaudit.engine.reading.noted import note_of
 from dpaudit.engine.reading.run_report import Repeat, Report
@@ -300,7 +298,7 @@ def run_missing(
     policy = Policy(plan, store, lambda: time.monotonic() - began, budget_s)
     spared = policy.spared(finished, frozenset())
     missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in spared]
-    with backend_for(plan, Counter(unit.resources for unit in missing), events, scratch) as backend:
+    with backend_for(plan, missing, events, scratch) as backend:
         repeats = plan.spec.run.repeats
         outcome = run_units(plan.units, backend, store, events, spare=policy.spared, repeats=repeats, hold=policy.held)
         if looks := policy.after_violations(outcome.finished, outcome.failed.keys()):
@@ -310,52 +308,20 @@ def run_missing(
 
 
 @contextlib.contextmanager
-def backend_for(
-    plan: Plan, missing: Mapping[Resources, int], events: EventStream, scratch: Scratch
-) -> Iterator[Backend]:
+def backend_for(plan: Plan, missing: Sequence[Unit], events: EventStream, scratch: Scratch) -> Iterator[Backend]:
     """Where the units of a plan run, for the length of a `with` block."""
-    run = plan.spec.run
-    deadlines = Deadlines(run.time_limit_s)
-    if run.runner == "in-process" or not missing:
-        if plan.apart and missing:
-            from dpaudit.actors.child import InChild  # of folders that somebody else made
+    deadlines = Deadlines(plan.spec.run.time_limit_s)
+    # Of folders that somebody else made, nothing runs in this process.
+    here = plan.spec.run.settled_runner() == "in-process" and not plan.apart
+    with ended_with():
+        if here or not missing:
+            with contextlib.closing(InProcess(dict(plan.shared), scratch, events, deadlines)) as backend:
+                yield backend
+            return
+        from dpaudit.engine.run.moving import backend_elsewhere
 
-            backend: InProcess = InChild(dict(plan.shared), scratch, events, deadlines)
-        else:
-            backend = InProcess(dict(plan.shared), scratch, events, deadlines)
-        with ended_with(), contextlib.closing(backend):
-            yield backend
-        return
-    from dpaudit.cluster.session import ray_session
-
-    with ended_with(), ray_session(run.address):
-        from dpaudit.actors.metrics import RunMetrics
-        from dpaudit.actors.pool import RayPool
-
-        pool = RayPool(
-            dict(plan.shared), demand=missing, workers=run.workers, events=events, scratch=scratch, deadlines=deadlines
-        )
-        try:
-            gpus = {unit.key: unit.resources.gpus for unit in plan.units}
-            metrics = RunMetrics(plan.spec.name, trainings_of(plan), gpus)
-            threading.Thread(target=_load_ahead, name="dpaudit-load-ahead", daemon=True).start()
-            with events.heard_by(metrics):
-                yield pool
-            metrics.tell()
-        finally:
-            pool.close()
-
-
-def _load_ahead() -> None:
-    """Loads, while workers start, what the report takes seconds to load at the end; what fails here fails there."""
-    with contextlib.suppress(Exception):
-        for name in (
-            "dpaudit.engine.report.page",
-            "numba",
-            "matplotlib.backends.backend_agg",
-            "matplotlib.backends.backend_svg",
-        ):
-            importlib.import_module(name)
+        with backend_elsewhere(plan, missing, events, scratch, deadlines) as elsewhere:
+            yield elsewhere
 
 
 PACKAGES = ("dpaudit", "ray", "torch", "numpy", "scipy", "catboost", "scikit-learn", "pyarrow", "numba")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import statistics
 import tempfile
 from collections import Counter, defaultdict
@@ -87,7 +86,7 @@ class Forecast:
         lines.append(f"in all {_duration(self.seconds)} of work{without}: {self.cpu_hours:.3g} CPU-hours{gpus}")
         if self.workers is not None:
             least = f"{_many(self.workers, 'worker')} {_duration(self.seconds / self.workers)} at the least"
-            lines.append(f"on {least}, beside the start of Ray and the report")
+            lines.append(f"on {least}, beside its start and the report")
         return tuple(lines)
 
 
@@ -122,9 +121,9 @@ def forecast(plan: Plan, timed: Mapping[Kind, Timed], source: str) -> Forecast:
             )
         )
     run = plan.spec.run
-    workers = 1 if run.runner == "in-process" else run.workers
-    if workers is None and run.address is None and not run.gpus_per_worker:
-        workers = max(1, (os.cpu_count() or 1) // run.cpus_per_worker)
+    runner = run.settled_runner()
+    elsewhere = runner == "ray" and not run.workers and (run.address or run.gpus_per_worker)
+    workers = 1 if runner == "in-process" else None if elsewhere else run.at_a_time
     timed_costs = [(cost.kind, cost.seconds) for cost in costs if cost.seconds is not None]
     return Forecast(
         tuple(costs),
@@ -170,10 +169,11 @@ def times_of_some(plan: Plan) -> dict[Kind, Timed]:
     units = [*chosen.values(), *beside]
     seen: list[Event] = []
     events = EventStream(seen.append)
-    with tempfile.TemporaryDirectory() as folder:
-        demand = Counter(unit.resources for unit in units)
-        with backend_for(plan, demand, events, Path(folder) / "checkpoints") as backend:
-            outcome = run_units(units, backend, UnitStore(Path(folder) / "units"), events)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        backend_for(plan, units, events, Path(folder) / "checkpoints") as backend,
+    ):
+        outcome = run_units(units, backend, UnitStore(Path(folder) / "units"), events)
     if not outcome.finished:
         raise RunError(f"no unit could be timed; one failed with: {last_line(next(iter(outcome.failed.values())))}")
     return _timed(seen, {unit.key: (Kind.of(unit), pieces_of(unit)) for unit in units})

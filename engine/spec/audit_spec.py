@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,9 @@ MAX_AT_ONCE = 10_000_000
 
 MAX_SEED = 10**18
 """A spec's YAML has whole numbers of at most 18 digits."""
+
+
+Runner: TypeAlias = Literal["auto", "in-process", "processes", "ray"]
 
 
 CONFIRMING = "label-canaries"
@@ -92,8 +96,10 @@ class RunOptions:
     """Where the work runs; none of it changes a result, except `cpus_per_worker` in the last digits.
 
     Attributes:
-        runner: "ray" runs units on a pool of actors; "in-process" one after another, here.
-        workers: How many actors; None takes what the cluster has room for.
+        runner: "in-process" runs units one after another, here; "processes" on several processes of this machine; "ray"
+            on a pool of actors. "auto" begins here (code of yours: in a process of its own) and moves on once what is
+            left would take longer than the move; where GPUs or a cluster are asked for, on Ray from the start.
+        workers: How many processes or actors; None takes what the machine or the cluster has room for.
         cpus_per_worker: CPU threads of a unit, >= 1.
         gpus_per_worker: GPUs of a unit, >= 0; a fraction shares one.
         address: Address of a running Ray cluster; None starts a local one (or uses RAY_ADDRESS).
@@ -104,7 +110,7 @@ class RunOptions:
         repeats: How many units are run twice and compared, where that is cheap, >= 0.
     """
 
-    runner: Literal["ray", "in-process"] = "ray"
+    runner: Runner = "auto"
     workers: int | None = None
     cpus_per_worker: int = 1
     gpus_per_worker: float = 0.0
@@ -125,6 +131,16 @@ class RunOptions:
             time_limit_s=self.time_limit_s,
         )
         require(self.gpus_per_worker >= 0, "gpus_per_worker must be >= 0", gpus_per_worker=self.gpus_per_worker)
+
+    def settled_runner(self) -> Runner:
+        """The runner, where nothing needs to be known of the work: "auto" is left where that decides."""
+        elsewhere = self.gpus_per_worker or self.address or os.environ.get("RAY_ADDRESS")
+        return "ray" if self.runner == "auto" and elsewhere else self.runner
+
+    @property
+    def at_a_time(self) -> int:
+        """How many units run at a time on this machine."""
+        return self.workers or max(1, (os.cpu_count() or 1) // self.cpus_per_worker)
 
 
 @dataclass(frozen=True)

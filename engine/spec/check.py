@@ -186,7 +186,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         name=options.name or f"check {_called(mechanism)}",
         seed=options.seed,
         confidence=1 - (1 - options.confidence) / 2 if options.until_decided else options.confidence,
-        run=options.run or RunOptions(runner="ray" if trains else "in-process"),
+        run=options.run or RunOptions(runner="auto" if trains else "in-process"),
         together=JointTest(budget.seconds, tuple(words), (*left_out, *dear), again=again),
     )
 

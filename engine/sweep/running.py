@@ -238,11 +238,11 @@ def _tuner(request: Request, config: TuneConfig | None) -> Tuner | None:
 @contextlib.contextmanager
 def _running(request: Request, place: str | Path, listeners: Sequence[Listener], began: float) -> Iterator[_Running]:
     """A sweep whose folder no other driver holds, on workers that stay for all of it."""
-    here = request.run.runner == "in-process"
+    on_ray = request.run.settled_runner() == "ray"
     with (
         opened(place, listeners) as folder,
         held(folder),
-        contextlib.nullcontext() if here else ray_session(request.run.address),
+        ray_session(request.run.address) if on_ray else contextlib.nullcontext(),
         signals_interrupt(),
     ):
         request.write(folder)

@@ -91,8 +91,8 @@ def _trained(stack: Stack, saved: Checkpoint, compute: Compute) -> list[NetworkM
     """Runs all epochs of a stack, from the last one saved; each task's outcome in the order of the tasks."""
     for epoch in range(saved.restore(stack), stack.recipe.epochs):
         stack.run_epoch(epoch)
-        if not stack.healthy().any():
-            break  # every model is lost: no need to go on
+        if not stack.losses.isfinite().any():
+            break  # every model is lost: no need to go on; weights are looked at in the end
         saved.keep(stack, epoch + 1)
     return stack.outcomes(compute)
 

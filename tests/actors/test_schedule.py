@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dpaudit.actors.backend import Backend, Deadlines, InProcess
+from dpaudit.actors.children import InChildren
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, read_events
 from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.store import UnitStore
@@ -43,8 +44,19 @@ def on_ray(
         pool.close()
 
 
-@pytest.fixture(params=["in-process", pytest.param("ray", marks=pytest.mark.ray)])
+@contextmanager
+def in_children(
+    shared: dict[str, Any], events: EventStream, deadlines: Deadlines | None = None, count: int = 2
+) -> Iterator[Backend]:
+    backend = InChildren(shared, None, events, deadlines or Deadlines(), count)
+    with closing(backend):
+        yield backend
+
+
+@pytest.fixture(params=["in-process", "processes", pytest.param("ray", marks=pytest.mark.ray)])
 def make_backend(request: pytest.FixtureRequest) -> MakeBackend:
+    if request.param == "processes":
+        return in_children
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
         return on_ray
@@ -147,6 +159,29 @@ def test_a_unit_that_always_kills_its_worker_is_given_up(ray_cluster: None, tmp_
     deadly = Unit(FailsFirst(str(tmp_path), "e", 99, "die"), "deadly")
     outcome, _, _ = run(on_ray, [deadly], tmp_path)
     assert "workers died while they ran this unit" in outcome.failed[deadly.key]
+
+
+def test_a_child_that_dies_costs_its_own_unit_alone(tmp_path: Path) -> None:
+    """One unit kills its process once, another every time; two processes share the rest."""
+    dying = Unit(FailsFirst(str(tmp_path), "d", 1, "die"), "dies once")
+    deadly = Unit(FailsFirst(str(tmp_path), "e", 99, "die"), "deadly")
+    others = [Unit(Add(number), f"other {number}") for number in range(6)]
+    outcome, store, seen = run(in_children, [dying, deadly, *others], tmp_path)
+    assert outcome.finished == {unit.key for unit in (dying, *others)}
+    assert [store.read(unit.key)["total"][0].as_py() for unit in others] == list(range(6))
+    assert "workers died while they ran this unit" in outcome.failed[deadly.key]
+    assert any(event.kind is EventKind.WORKER_LOST for event in seen)
+
+
+def test_a_child_that_hangs_is_ended_while_another_one_works(tmp_path: Path) -> None:
+    beside = [Unit(Add(number), f"other {number}") for number in range(3)]
+    outcome, seen = run_hanging(
+        lambda events: in_children({}, events, Deadlines(4.0)), tmp_path, HangsFirst(str(tmp_path), "stop"), beside
+    )
+    assert len(outcome.finished) == 4
+    retried = next(event for event in seen if event.kind is EventKind.UNIT_RETRIED)
+    assert retried.label == "hangs"
+    assert "the stated `time_limit_s`" in retried.detail
 
 
 @pytest.mark.ray

@@ -179,6 +179,27 @@ def test_one_lost_model_does_not_harm_the_others() -> None:
     np.testing.assert_allclose(scores([first, third], DIGITS), scores(expected, DIGITS), atol=1e-5)
 
 
+@pytest.mark.parametrize("network", [Mlp(epochs=9, learning_rate=1e30), SmallCnn(epochs=9, learning_rate=1e30)])
+def test_a_stack_whose_models_are_all_lost_stops(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+    honest = Stack.run_epoch
+    monkeypatch.setattr(Stack, "run_epoch", lambda self, epoch: (ran.append(epoch), honest(self, epoch)))
+    features = DIGITS if isinstance(network, Mlp) else IMAGES
+    plan = StackPlan("batched", 2) if isinstance(network, Mlp) else StackPlan("vmapped", 2)
+    outcomes = train_stack(network, features, tasks_of(2), classes=10, compute=CPU, plan=plan)
+    assert all(isinstance(outcome, TrainingError) for outcome in outcomes)
+    assert len(ran) <= 2
+
+
+def test_a_model_whose_last_step_lost_its_weights_is_lost() -> None:
+    """Its loss, taken before that step, is a number still."""
+    (task,) = tasks_of(1)
+    network = Mlp(hidden=(), epochs=1, learning_rate=float(np.finfo(np.float32).max), batch_size=len(task.rows))
+    plan = StackPlan("batched", 1)
+    (outcome,) = train_stack(network, 1000 * DIGITS, [task], classes=10, compute=CPU, plan=plan)
+    assert isinstance(outcome, TrainingError)
+
+
 @pytest.mark.parametrize(
     "trainer", [Mlp(epochs=3, optimizer="adam", learning_rate=1e-3), SmallCnn(epochs=2, augment="flip")]
 )

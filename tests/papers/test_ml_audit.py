@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow.csv as pacsv
 import pytest
 from click.testing import CliRunner
@@ -15,6 +16,7 @@ from dpaudit.engine.data.bundled import BreastCancer, Iris
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip, ClipBackdoorPair, FarthestFlip
 from dpaudit.errors import InputError
+from papers import ml_audit
 from papers import ml_audit_panels as panels
 from papers.making import Options
 from papers.ml_audit import figure_2, figure_3, figure_4, figure_4b
@@ -72,6 +74,30 @@ def test_a_part_is_made_anew_and_the_others_are_kept(options: Options, monkeypat
     assert made("naive", seed=1) == 3 * ["naive Bayes"]
     with pytest.raises(InputError, match="data set or a learner"):
         made("no such learner")
+
+
+def test_records_that_change_are_chosen_by_another_seed() -> None:
+    """The number of records that shows most there, though another shows more here."""
+    found = np.array([[0.1, 0.2, 0.9, 0.0], [0.5, 0.0, 0.3, 0.1], [0.0, 0.8, 0.4, 0.7]])
+    assert ml_audit.seeds_compared(found, fixed=3) == {
+        "copies": "2 4 1",
+        "median": 0.2,
+        "least": 0.0,
+        "largest": 0.3,
+        "median, copies fixed": 0.1,
+    }
+
+
+@pytest.mark.nightly
+def test_several_seeds_show_no_more_than_is_claimed(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    iris = panels.first_class(Iris())
+    monkeypatch.setattr(panels, "data_sets", lambda _: {"iris": iris})
+    monkeypatch.setattr(ml_audit, "SEEDED_EPSILONS", (1.0, 4.0))
+    rows = pacsv.read_csv(ml_audit.figure_2_seeds(replace(options, only=("naive",))).files[0]).to_pylist()
+    assert [(row["attack"], row["epsilon"]) for row in rows] == [("class-flip", 1.0), ("class-flip", 4.0)]
+    assert all(0 <= row["least"] <= row["median"] <= row["largest"] <= row["epsilon"] for row in rows)
+    assert all(set(row["copies"].split()) <= {"1", "2", "4", "8"} for row in rows)
+    assert rows[1]["largest"] > 0
 
 
 def test_cheap_cells_come_first(options: Options) -> None:

@@ -6,6 +6,7 @@ import csv
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -71,6 +72,15 @@ def check_bars(made: Made, bars: Mapping[str, int]) -> None:
         if row["algorithm"] != "Private-kNN":
             assert found["exact"] <= float(row["data-dependent"]) <= found["claim"] + 1e-12
     assert ("stand-in" in made.text) == ("PromptPATE" in bars)
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_no_more_is_asked_than_the_test_part_has(scale: Literal["small", "paper"], tmp_path: Path) -> None:
+    asked = replace(options(tmp_path), scale=scale)
+    subjects = private_prediction.voting_subjects(asked) + private_prediction.neighbour_subjects(asked)
+    assert {subject.algorithm for subject in subjects} == {"PATE", "CaPC", "PromptPATE", "Private-kNN"}
+    for subject in subjects:
+        assert private_prediction._queries(subject, asked) <= len(subject.data.load(seed=0)) // 10
 
 
 @pytest.mark.usefixtures("tiny")

@@ -1,0 +1,156 @@
+"""What a run found, for the pages of a CI service: JUnit XML, SARIF 2.1.0, and a summary in Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree as ET
+
+import dpaudit
+from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.reading.verdict import NEXT, Verdict
+from dpaudit.errors import RunError, printable, shortened
+from dpaudit.plain_files import write_whole
+
+_IN_JUNIT = {
+    Verdict.VIOLATION: "failure",
+    Verdict.UNDECIDED: "failure",
+    Verdict.FAILED: "error",
+    Verdict.INCONCLUSIVE: "skipped",
+    Verdict.NO_CLAIM: "skipped",
+}
+_IN_SARIF = {
+    Verdict.VIOLATION: "error",
+    Verdict.UNDECIDED: "warning",
+    Verdict.FAILED: "warning",
+    Verdict.INCONCLUSIVE: "note",
+}
+_SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+class _Line(NamedTuple):
+    """One verdict."""
+
+    name: str
+    verdict: Verdict
+    headline: str
+    plainly: str  # what an attacker could do, in a sentence; "" where that cannot be said
+    seen: str  # what could have been seen
+
+
+def write_for_ci(
+    report: Report, subject: str, *, junit: Path | None = None, sarif: Path | None = None, summary: Path | None = None
+) -> None:
+    """Writes the files that were asked for.
+
+    FAILED and INCONCLUSIVE are no pass: an error and a skipped test in JUnit, a warning and a note in SARIF.
+
+    Args:
+        report: What was found; of tests of one claim the joint verdict is the one line.
+        subject: What was audited: a file's path, or a mechanism's name.
+        junit: Where JUnit XML goes.
+        sarif: Where SARIF 2.1.0 goes.
+        summary: Where Markdown goes; it is added to a file that is there, as CI services have it.
+    Raises: RunError when a file cannot be written.
+    """
+    lines = _lines(report)
+    if junit is not None:
+        _write(junit, lambda: _junit(report, lines))
+    if sarif is not None:
+        _write(sarif, lambda: _sarif(lines, subject))
+    if summary is not None:
+        before = summary.read_bytes() if summary.is_file() else b""
+        _write(summary, lambda: before + _markdown(report, lines).encode())
+
+
+def _lines(report: Report) -> list[_Line]:
+    if (joint := report.joint) is None:
+        return [_Line(one.name, one.verdict, one.headline, one.plainly, one.seen) for one in report.results]
+    told = joint.deciding
+    one = _Line(report.name, joint.verdict, joint.headline, told.plainly if told else "", told.seen if told else "")
+    if joint.verdict is Verdict.FAILED:
+        return [one]
+    return [one, *(_Line(test.name, Verdict.FAILED, test.headline, "", "") for test in report.failed)]
+
+
+def _write(path: Path, content: Callable[[], bytes]) -> None:
+    try:
+        write_whole(path, lambda file: file.write(content()))
+    except OSError as err:
+        raise RunError(
+            f"{shortened(path)} must be a file that can be written, it is not: {err.strerror}; what was found is in "
+            "the run folder"
+        ) from err
+
+
+def _junit(report: Report, lines: list[_Line]) -> bytes:
+    kinds = [_IN_JUNIT.get(line.verdict, "") for line in lines]
+    counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+    suite = ET.Element("testsuite", name=printable(report.name), tests=str(len(lines)), time=f"{report.seconds:.3f}")
+    suite.attrib |= {name: str(kinds.count(kind)) for name, kind in counts.items()}
+    for line, kind in zip(lines, kinds, strict=True):
+        case = ET.SubElement(suite, "testcase", classname=printable(report.name), name=printable(line.name))
+        if kind:
+            ET.SubElement(case, kind, message=printable(line.headline), type=line.verdict).text = _said(line)
+        else:
+            ET.SubElement(case, "system-out").text = _said(line)
+    root = ET.Element("testsuites")
+    root.append(suite)
+    ET.indent(root)
+    text = ET.tostring(root, encoding="unicode")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'.encode()
+
+
+def _said(line: _Line) -> str:
+    """All that is to be read of a verdict, what to do next last."""
+    words = (line.headline, line.plainly, line.seen, NEXT[line.verdict])
+    return "\n".join(printable(text) for text in words if text)
+
+
+def _sarif(lines: list[_Line], subject: str) -> bytes:
+    told = [line for line in lines if line.verdict in _IN_SARIF]
+    rules = [
+        {"id": _rule(verdict), "shortDescription": {"text": str(verdict)}, "help": {"text": NEXT[verdict]}}
+        for verdict in _IN_SARIF
+        if any(line.verdict is verdict for line in told)
+    ]
+    place = {"physicalLocation": {"artifactLocation": {"uri": Path(subject).as_posix()}, "region": {"startLine": 1}}}
+    results = [
+        {
+            "ruleId": _rule(line.verdict),
+            "level": _IN_SARIF[line.verdict],
+            "message": {"text": f"{printable(line.name)}: {_said(line)}"},
+            "locations": [place],
+            "partialFingerprints": {"audit/v1": printable(line.name)},
+        }
+        for line in told
+    ]
+    driver = {"name": "dpaudit", "version": dpaudit.__version__, "rules": rules}
+    run: dict[str, Any] = {"tool": {"driver": driver}, "results": results}
+    return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2).encode() + b"\n"
+
+
+def _rule(verdict: Verdict) -> str:
+    return verdict.lower().replace(" ", "-")
+
+
+def _markdown(report: Report, lines: list[_Line]) -> str:
+    rows = [f"|{_cell(line.name)}|**{line.verdict}**|{_cell(line.headline)}|" for line in lines]
+    after = [f"- {_cell(line.name)}: {_cell(line.plainly)}" for line in lines if line.plainly]
+    next_steps = [f"- {verdict}: {NEXT[verdict]}" for verdict in dict.fromkeys(line.verdict for line in lines)]
+    blocks = (
+        f"## Privacy audit: {_cell(report.name)}",
+        "\n".join(["|audit|verdict|what was found|", "|-|-|-|", *rows]),
+        "\n".join(after),
+        "\n".join(["What next:", "", *next_steps]),
+        f"Seed {report.seed}, {report.seconds:.0f} s, dpaudit {dpaudit.__version__}.",
+    )
+    return "\n\n".join(block for block in blocks if block) + "\n\n"
+
+
+def _cell(text: str) -> str:
+    """Text that neither ends a table's cell nor is taken for HTML."""
+    plain = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+    return " ".join(plain.split())

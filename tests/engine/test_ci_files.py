@@ -1,0 +1,123 @@
+"""JUnit, SARIF and Markdown of a run, as a CI service reads them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from click.testing import CliRunner
+
+from dpaudit.engine.cli.main import main
+from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.report.ci_files import write_for_ci
+from dpaudit.engine.run.driver import audit
+from dpaudit.engine.spec.audit_spec import AuditSpec
+from dpaudit.engine.spec.loading import load_spec
+from dpaudit.errors import RunError
+
+SPEC = Path("examples/violations/half-scale.yaml")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """One claim that holds and one that is false."""
+    spec: AuditSpec = load_spec(SPEC)
+    return audit(replace(spec, run=replace(spec.run, figures=False)), output=tmp_path_factory.mktemp("run"), quiet=True)
+
+
+def test_a_violation_fails_in_junit(report: Report, tmp_path: Path) -> None:
+    write_for_ci(report, str(SPEC), junit=tmp_path / "found.xml")
+    (suite,) = ET.parse(tmp_path / "found.xml").getroot()
+    assert {name: suite.attrib[name] for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "2",
+        "failures": "1",
+        "errors": "0",
+        "skipped": "0",
+    }
+    honest, false = suite
+    assert honest.find("failure") is None
+    failure = false.find("failure")
+    assert failure is not None
+    assert failure.attrib["type"] == "VIOLATION"
+    assert failure.attrib["message"] == report.results[1].headline
+    assert "Take the claim for false" in str(failure.text)
+
+
+def test_a_violation_is_an_error_in_sarif_and_a_pass_is_not_there(report: Report, tmp_path: Path) -> None:
+    write_for_ci(report, str(SPEC), sarif=tmp_path / "found.sarif")
+    found = json.loads((tmp_path / "found.sarif").read_text())
+    assert found["version"] == "2.1.0"
+    (run,) = found["runs"]
+    (result,) = run["results"]
+    assert (result["ruleId"], result["level"]) == ("violation", "error")
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["violation"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == str(SPEC)
+    assert "half the scale" in result["message"]["text"]
+
+
+def test_a_summary_is_added_to_what_is_there(report: Report, tmp_path: Path) -> None:
+    (tmp_path / "summary.md").write_text("# Before\n\n")
+    write_for_ci(report, str(SPEC), summary=tmp_path / "summary.md")
+    text = (tmp_path / "summary.md").read_text()
+    assert text.startswith("# Before\n\n## Privacy audit: half the scale\n\n|audit|verdict|what was found|")
+    assert "|half the scale|**VIOLATION**|" in text
+    assert "|honest|**NO VIOLATION FOUND**|" in text
+    assert report.results[1].plainly in text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kind", "level"),
+    [
+        (Verdict.FAILED, "error", "warning"),
+        (Verdict.INCONCLUSIVE, "skipped", "note"),
+        (Verdict.UNDECIDED, "failure", "warning"),
+        (Verdict.NO_CLAIM, "skipped", None),
+    ],
+)
+def test_what_says_nothing_is_no_pass(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict, kind: str, level: str | None
+) -> None:
+    one = replace(report, results=report.results[:1])
+    monkeypatch.setitem(vars(one.results[0]), "verdict", verdict)
+    write_for_ci(one, "it", junit=tmp_path / "j.xml", sarif=tmp_path / "s.sarif")
+    ((case,),) = ET.parse(tmp_path / "j.xml").getroot()
+    assert case.find(kind) is not None
+    (run,) = json.loads((tmp_path / "s.sarif").read_text())["runs"]
+    assert [result["level"] for result in run["results"]] == ([level] if level else [])
+
+
+def test_names_are_text_and_no_markup(report: Report, tmp_path: Path) -> None:
+    odd = replace(report, name="<b>&|\x1b[31m\x00", results=(replace(report.results[1], name="a|b <i> \x07"),))
+    write_for_ci(odd, "it", junit=tmp_path / "j.xml", sarif=tmp_path / "s.sarif", summary=tmp_path / "s.md")
+    ((case,),) = ET.parse(tmp_path / "j.xml").getroot()
+    assert "a|b <i>" in case.attrib["name"]
+    assert json.loads((tmp_path / "s.sarif").read_text())["runs"]
+    text = (tmp_path / "s.md").read_text()
+    assert "<" not in text
+    assert "a\\|b" in text
+    assert not {"\x1b", "\x00", "\x07"} & set(text)
+
+
+def test_a_file_that_cannot_be_written_is_named(report: Report, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"must be a file that can be written, it is not: .*; what was found is in"):
+        write_for_ci(report, "it", junit=tmp_path / "none" / "j.xml")
+
+
+def test_a_command_writes_them_and_ends_with_the_code_of_the_verdict(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(SPEC.read_text())
+    asked = ["run", str(tmp_path / "spec.yaml"), "-o", str(tmp_path / "run"), "--quiet", "--fail-on-violation"]
+    files = [
+        "--junit",
+        str(tmp_path / "j.xml"),
+        "--sarif",
+        str(tmp_path / "s.sarif"),
+        "--summary",
+        str(tmp_path / "s.md"),
+    ]
+    ended = CliRunner().invoke(main, [*asked, *files])
+    assert ended.exit_code == 1, ended.output
+    assert {path.name for path in tmp_path.iterdir()} >= {"j.xml", "s.sarif", "s.md"}
