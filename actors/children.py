@@ -33,7 +33,8 @@ from dpaudit.actors.unit import Resources, Unit
 
 _BYTES = ("content", "printed")
 _KINDS = {"seconds": float, "error": str, "retryable": bool, "memory_mb": float, "worker": str, "table_bytes": int}
-_BROKEN = (OSError, EOFError, ValueError, TypeError, KeyError, RecursionError)  # what a line to a lost child raises
+_BROKEN = (OSError, EOFError, ValueError, TypeError, KeyError, RecursionError)
+"""What a line to a child that is lost raises, and what a unit that cannot be sent does."""
 START_S = 300.0  # on a machine that is busy, libraries take long to load
 ENDED_S = 5.0  # a child that has nothing to do ends at once when it is told; one that has not so long after is killed
 
@@ -142,7 +143,7 @@ class InChildren:
                     child.line.send_bytes(json.dumps(sys.path).encode())
                     child.line.send_bytes(self._given)
                 child.run(job)
-            except OSError as err:
+            except _BROKEN as err:
                 child.job = job
                 lost.append(self._lost(child, err))
         return lost
@@ -199,8 +200,8 @@ class InChildren:
             unit, limit_s = child.job[0], self._limit_s(child)
             if limit_s is not None and now - child.since >= limit_s:
                 self._end(child)
-                refusal = self._deadlines.refusal(limit_s)
-                why = refusal if child.up else f"the process that was to run it did not start within {START_S:.0f} s"
+                late = f"the process that was to run it did not start within {START_S:.0f} s"
+                why = self._deadlines.refusal(limit_s) if child.up else late
                 back.append(self._without_result(child, why, worker_died=not child.up))
             elif now - child.reminded >= REMIND_S:
                 child.reminded = now

@@ -141,11 +141,11 @@ _inconclusive = click.option(
 )
 
 
-_for_ci = [
+_FOR_CI = (
     click.option("--junit", type=click.Path(path_type=Path), help="Write the verdicts as JUnit XML to this file."),
     click.option("--sarif", type=click.Path(path_type=Path), help="Write what is to be mended as SARIF to this file."),
     click.option("--summary", type=click.Path(path_type=Path), help="Add a summary in Markdown to this file."),
-]
+)
 
 
 def _fail_on(command: Callable[..., None]) -> Callable[..., None]:
@@ -153,7 +153,7 @@ def _fail_on(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _ends_in_ci(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(_for_ci):
+    for option in reversed(_FOR_CI):
         command = option(command)
     return _fail_on(command)
 
@@ -382,7 +382,7 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
         units = planned.table().to_pylist()
         show(json.dumps({"name": planned.spec.name, "seed": planned.spec.seed, "units": units, "cost": asdict(cost)}))
         return
-    show(f"{planned.spec.name}: {len(planned.units)} units, seed {planned.spec.seed}, {planned.spec.run.runner}")
+    show(f"{planned.spec.name}: {len(planned.units)} units, seed {planned.spec.seed}, runner {planned.spec.run.runner}")
     for entry in planned.audits:
         if (could_show := planned_outlook(entry)) is not None:
             show(f"{entry.audit.name}:")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 import dpaudit
@@ -49,7 +51,7 @@ def write_for_ci(
 
     Args:
         report: What was found; of tests of one claim the joint verdict is the one line.
-        subject: What was audited: a file's path, or a mechanism's name.
+        subject: What was audited: the path of a spec, "module:name", or a mechanism in words.
         junit: Where JUnit XML goes.
         sarif: Where SARIF 2.1.0 goes.
         summary: Where Markdown goes; it is added to a file that is there, as CI services have it.
@@ -116,13 +118,12 @@ def _sarif(lines: list[_Line], subject: str) -> bytes:
         for verdict in _IN_SARIF
         if any(line.verdict is verdict for line in told)
     ]
-    place = {"physicalLocation": {"artifactLocation": {"uri": Path(subject).as_posix()}, "region": {"startLine": 1}}}
     results = [
         {
             "ruleId": _rule(line.verdict),
             "level": _IN_SARIF[line.verdict],
             "message": {"text": f"{printable(line.name)}: {_said(line)}"},
-            "locations": [place],
+            "locations": [_location(subject)],
             "partialFingerprints": {"audit/v1": printable(line.name)},
         }
         for line in told
@@ -130,6 +131,17 @@ def _sarif(lines: list[_Line], subject: str) -> bytes:
     driver = {"name": "dpaudit", "version": dpaudit.__version__, "rules": rules}
     run: dict[str, Any] = {"tool": {"driver": driver}, "results": results}
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2).encode() + b"\n"
+
+
+def _location(subject: str) -> dict[str, Any]:
+    """The file that is there for a subject, as seen from here; else its name."""
+    name = subject.partition(":")[0].replace(".", "/")
+    for path in (subject, f"{name}.py"):
+        with contextlib.suppress(OSError, ValueError):  # words that can be no path
+            if Path(path).is_file():
+                uri = quote(Path(path).as_posix())
+                return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}}}
+    return {"logicalLocations": [{"fullyQualifiedName": printable(subject)}]}
 
 
 def _rule(verdict: Verdict) -> str:

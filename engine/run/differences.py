@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.run.watching import run_status
 from dpaudit.errors import SpecError, printable, shortened
@@ -25,12 +23,35 @@ _WORSE = (
 
 
 @dataclass(frozen=True)
+class _Claim:
+    """A claim, as a report states it."""
+
+    epsilon: float
+    delta: float
+    relation: str
+    curve: str
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> _Claim:
+        return cls(float(said["epsilon"]), float(said["delta"]), str(said["relation"]), str(said["curve"]))
+
+    def as_strict_as(self, other: _Claim) -> bool:
+        """Whether it promises no less, as far as one point of its curve can say."""
+        lower = self.epsilon <= other.epsilon and self.delta <= other.delta
+        same_point = (self.epsilon, self.delta) == (other.epsilon, other.delta)
+        return self.relation == other.relation and lower and (not same_point or self.curve == other.curve)
+
+    def __str__(self) -> str:
+        return f"epsilon {self.epsilon:.4g} at delta {self.delta:g} ({self.curve}, {self.relation})"
+
+
+@dataclass(frozen=True)
 class _Found:
     """What a run found of one audit, or of one claim by several."""
 
     verdict: Verdict
     observed: str  # the bound in words; "" where there is none
-    claimed: float | None  # epsilon; None where another quantity is claimed, or nothing
+    claim: _Claim
 
 
 @dataclass(frozen=True)
@@ -73,23 +94,28 @@ def _found(place: str | Path) -> tuple[Mapping[str, _Found], tuple[str, ...]]:
     if not status.verdicts:
         why = "; ".join(status.cautions) or f"it is {status.stage}"
         raise SpecError(f"{shortened(place)} must be a run folder with a report: {why}")
-    report = json.loads(FileStore.at(place).content("bounds.json") or b"{}")
     try:
-        if joint := report["joint"]:
-            return {report["name"]: _of(joint, joint["headline"], report["results"][0]["claim"])}, status.cautions
-        found = {
-            one["name"]: _of(one, (one["comparison"] or {}).get("words", ""), one["claim"]) for one in report["results"]
-        }
-        return found, status.cautions
-    except (KeyError, IndexError, TypeError, ValueError) as err:
+        return _of(status.report), status.cautions
+    except (AttributeError, KeyError, TypeError, ValueError) as err:
         raise SpecError(
             f"{shortened(place)} must have a bounds.json of this version; `dpaudit report` writes it"
         ) from err
 
 
-def _of(said: Mapping[str, Any], observed: str, claim: Mapping[str, Any] | None) -> _Found:
-    epsilon = claim["epsilon"] if claim else None
-    return _Found(Verdict(said["verdict"]), observed, float(epsilon) if isinstance(epsilon, int | float) else None)
+def _of(report: Mapping[str, Any]) -> dict[str, _Found]:
+    """By name, each audit, or the one claim that all are tests of; that has no verdict where a test of it failed."""
+    results, joint = report["results"], report["joint"]
+    if not joint:
+        return {
+            one["name"]: _Found(
+                Verdict(one["verdict"]), (one["comparison"] or {}).get("words", ""), _Claim.of(one["claim"])
+            )
+            for one in results
+        }
+    verdict = Verdict(joint["verdict"])
+    if verdict is not Verdict.VIOLATION and any(one["verdict"] == Verdict.FAILED for one in results):
+        verdict = Verdict.FAILED
+    return {report["name"]: _Found(verdict, joint["headline"], _Claim.of(results[0]["claim"]))}
 
 
 def _told(found: _Found | None) -> str:
@@ -107,6 +133,6 @@ def _worse(old: _Found | None, now: _Found | None) -> list[str]:
         why.append(f"is {now.verdict}, and was not audited before")
     elif old is not None and _WORSE.index(now.verdict) > _WORSE.index(old.verdict):
         why.append(f"is {now.verdict}, was {old.verdict}")
-    if old is not None and old.claimed is not None and now.claimed is not None and now.claimed > old.claimed:
-        why.append(f"claims epsilon {now.claimed:g}, claimed {old.claimed:g}")
+    if old is not None and not now.claim.as_strict_as(old.claim):
+        why.append(f"claims {now.claim}, claimed {old.claim}")
     return why

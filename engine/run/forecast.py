@@ -86,7 +86,7 @@ class Forecast:
         lines.append(f"in all {_duration(self.seconds)} of work{without}: {self.cpu_hours:.3g} CPU-hours{gpus}")
         if self.workers is not None:
             least = f"{_many(self.workers, 'worker')} {_duration(self.seconds / self.workers)} at the least"
-            lines.append(f"on {least}, beside its start and the report")
+            lines.append(f"on {least}, beside the start and the report")
         return tuple(lines)
 
 
@@ -121,9 +121,12 @@ def forecast(plan: Plan, timed: Mapping[Kind, Timed], source: str) -> Forecast:
             )
         )
     run = plan.spec.run
-    runner = run.settled_runner()
-    elsewhere = runner == "ray" and not run.workers and (run.address or run.gpus_per_worker)
-    workers = 1 if runner == "in-process" else None if elsewhere else run.at_a_time
+    if run.runner == "in-process":
+        workers: int | None = 1
+    elif run.workers is None and (run.address or run.gpus_per_worker):
+        workers = None
+    else:
+        workers = run.at_a_time
     timed_costs = [(cost.kind, cost.seconds) for cost in costs if cost.seconds is not None]
     return Forecast(
         tuple(costs),

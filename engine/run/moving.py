@@ -101,9 +101,9 @@ def _load_ahead() -> None:
 def place_for(left_s: float, workers: int) -> Place:
     """Where so many seconds of work are best done: where they end first, Ray where its start does not count.
 
-    Processes must save twice their start: what is left is a guess.
+    Processes must save twice their start: what is left is a guess. One worker elsewhere is no faster than this process.
     """
-    if left_s / workers >= RAY_S / RAY_SHARE:
+    if workers > 1 and left_s / workers >= RAY_S / RAY_SHARE:
         return "ray"
     return "processes" if left_s - left_s / workers >= 2 * PROCESSES_S else "here"
 
@@ -129,34 +129,45 @@ class Moving:
         on_ray: Callable[[], Backend],
         events: EventStream,
     ) -> None:
-        self._left = Counter(unit.does for unit in units)
+        self._unbegun = {unit.key for unit in units}
+        self._left = Counter(unit.does for unit in units)  # of these, by what they do
         self._took: dict[str, list[float]] = defaultdict(list)
         self._workers, self._beside, self._on_ray, self._events = workers, beside, on_ray, events
         self._place: Place = "here"
-        self._next: Place | None = None  # where to go once nothing is in flight
+        self._next: Place | None = None  # where to go once nothing is in flight and another unit is begun
         self._in_flight = 0
+        self._put: dict[str, Handle] = {}  # on Ray, results by key that were in this process before
         self._backend = here() if here else beside(1)
 
     def capacity(self, kind: Resources) -> int:
         if self._next is None:
             return self._backend.capacity(kind)
-        if self._in_flight:
-            return 0
-        self._move(self._next)
-        return self._backend.capacity(kind)
+        return 0 if self._in_flight else 1
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
+        if unit.key in self._unbegun:  # for one that is run once more nobody waits for Ray
+            if self._next is not None and not self._in_flight:
+                self._move(self._next)
+            self._unbegun.remove(unit.key)
+            self._left[unit.does] -= 1
         self._in_flight += 1
-        on_ray = self._place == "ray"
-        handles = (self._backend.hold(table) if on_ray and isinstance(table, pa.Table) else table for table in tables)
-        self._backend.submit(unit, tuple(handles), needed=needed)
+        if self._place == "ray":
+            tables = tuple(map(self._on_ray_too, unit.needs, tables))
+        self._backend.submit(unit, tables, needed=needed)
+
+    def _on_ray_too(self, key: str, table: Handle) -> Handle:
+        """A result where Ray's workers find it; one that was in this process is put there once."""
+        if not isinstance(table, pa.Table):
+            return table
+        if key not in self._put:
+            self._put[key] = self._backend.hold(table)
+        return self._put[key]
 
     def wait(self) -> list[Completion]:
         done = self._backend.wait()
         self._in_flight -= len(done)
         for one in done:
             if not one.attempt.error and not one.worker_died:
-                self._left[one.unit.does] -= 1
                 self._took[one.unit.does].append(one.attempt.seconds)
         if done and self._place != "ray":
             place = place_for(self.left_s, self._workers)
@@ -172,8 +183,8 @@ class Moving:
 
     @property
     def left_s(self) -> float:
-        """At least so many seconds of work are left, one unit after the other; kinds not yet seen count for none."""
-        return sum(max(0, self._left[kind]) * _shortest_s(took) for kind, took in self._took.items())
+        """Units not yet begun take so long at least, one after the other; kinds not yet seen count for none."""
+        return sum(self._left[kind] * _shortest_s(took) for kind, took in self._took.items())
 
     def _move(self, place: Place) -> None:
         whither = "Ray" if place == "ray" else f"{self._workers} processes"

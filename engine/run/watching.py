@@ -7,10 +7,11 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from dpaudit.actors.events import Event, EventKind, events_in
 from dpaudit.actors.storage.mirror import FileStore
@@ -56,6 +57,7 @@ class RunStatus:
     left_s: float | None  # seconds to go at that rate; None where it is not known
     verdicts: tuple[tuple[str, str], ...]  # by the audit's name, as in `bounds.json`, once the report is written
     cautions: tuple[str, ...] = ()  # what a reader must know before believing the rest
+    report: Mapping[str, Any] = field(default_factory=dict, repr=False)  # `bounds.json` that the verdicts are of
 
     def __str__(self) -> str:
         lines = [
@@ -115,7 +117,7 @@ def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | Non
     stages = [event.detail for event in events if event.kind is EventKind.STAGE]
     last = events[-1] if events else None
     finished = last is not None and last.kind is EventKind.FINISHED
-    verdicts, caution = _verdicts(bounds, said) if finished else ((), "")
+    verdicts, caution, report = _verdicts(bounds, said) if finished else ((), "", {})
     return RunStatus(
         place=place,
         stage=_OVER.get(last.kind, stages[-1] if stages else "running") if last else "planned",
@@ -133,27 +135,32 @@ def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | Non
         left_s=took_s / done * to_go if done and to_go > 0 and not over else None,
         verdicts=verdicts,
         cautions=(caution,) if caution else (),
+        report=report,
     )
 
 
-def _verdicts(bounds: bytes | None, events: Sequence[Event]) -> tuple[tuple[tuple[str, str], ...], str]:
-    """The verdicts in `bounds.json`, and how far they can be believed; none of a file that is not the run's last."""
+def _verdicts(
+    bounds: bytes | None, events: Sequence[Event]
+) -> tuple[tuple[tuple[str, str], ...], str, Mapping[str, Any]]:
+    """The verdicts in `bounds.json`, how far to believe them, and all of it; nothing of one that is not the last."""
     anew = "`dpaudit report` reads the results themselves"
     noted = last_note(events)
     if bounds is None:
-        return (), f"there is no bounds.json; {anew}"
+        return (), f"there is no bounds.json; {anew}", {}
     if noted and noted != note_of(bounds):
-        return (), f"bounds.json is not the one that the run's last event names, and is not shown; {anew}"
+        return (), f"bounds.json is not the one that the run's last event names, and is not shown; {anew}", {}
     try:
         if len(bounds) > MAX_BOUNDS:
             raise ValueError
-        found = [(audit["name"], Verdict(audit["verdict"])) for audit in json.loads(bounds)["results"]]
+        report = json.loads(bounds)
+        found = [(audit["name"], Verdict(audit["verdict"])) for audit in report["results"]]
         if not all(isinstance(name, str) for name, _ in found):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
-        return (), f"bounds.json is no report that can be read; {anew}"
+        return (), f"bounds.json is no report that can be read; {anew}", {}
     how = "the file that the run's last event names" if noted else "not checked"
-    return tuple(found), f"verdicts as written in bounds.json ({how}); who writes in the folder can forge both; {anew}"
+    said = f"verdicts as written in bounds.json ({how}); who writes in the folder can forge both; {anew}"
+    return tuple(found), said, report
 
 
 def fetch(place: str | Path, folder: Path) -> None:

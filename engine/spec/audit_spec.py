@@ -131,6 +131,8 @@ class RunOptions:
             time_limit_s=self.time_limit_s,
         )
         require(self.gpus_per_worker >= 0, "gpus_per_worker must be >= 0", gpus_per_worker=self.gpus_per_worker)
+        alone = self.gpus_per_worker and self.runner == "processes"  # which of them has which GPU, Ray knows alone
+        require(not alone, "a unit with a GPU must run on Ray or in-process", runner=self.runner)
 
     def settled_runner(self) -> Runner:
         """The runner, where nothing needs to be known of the work: "auto" is left where that decides."""

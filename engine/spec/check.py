@@ -335,8 +335,9 @@ def function_on_rows(
     Raises: SpecError when nothing states a claim; InputError for what does not fit.
     """
     given = {} if settings is None else dict(settings)
-    where = {"python": python, "folder": folder, "memory_mb": memory_mb}
-    made = OwnFunction(function, form=form, settings=given, time=time, **where)  # type: ignore[arg-type]
+    made = OwnFunction(
+        function, form=form, settings=given, python=python, folder=folder, memory_mb=memory_mb, time=time
+    )
     if claim is None:
         claim = stated_claim(made.function if isinstance(function, str) else function, made.settings)
     return replace(made, claimed=claim_of(claim, Relation(relation))), SchemaRows(dict(schema))

@@ -237,7 +237,7 @@ def _tuner(request: Request, config: TuneConfig | None) -> Tuner | None:
 
 @contextlib.contextmanager
 def _running(request: Request, place: str | Path, listeners: Sequence[Listener], began: float) -> Iterator[_Running]:
-    """A sweep whose folder no other driver holds, on workers that stay for all of it."""
+    """A sweep whose folder no other driver holds; a Ray session that is asked for stays for all of it."""
     on_ray = request.run.settled_runner() == "ray"
     with (
         opened(place, listeners) as folder,

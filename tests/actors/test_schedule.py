@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from collections.abc import Callable, Iterator, Set
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -171,6 +172,14 @@ def test_a_child_that_dies_costs_its_own_unit_alone(tmp_path: Path) -> None:
     assert [store.read(unit.key)["total"][0].as_py() for unit in others] == list(range(6))
     assert "workers died while they ran this unit" in outcome.failed[deadly.key]
     assert any(event.kind is EventKind.WORKER_LOST for event in seen)
+
+
+def test_a_unit_that_cannot_be_sent_to_a_child_costs_itself_alone(tmp_path: Path) -> None:
+    locked = Unit(Add(threading.Lock()), "locked", key="0" * 32)  # type: ignore[arg-type]
+    beside = Unit(Add(3), "beside")
+    outcome, _, _ = run(in_children, [locked, beside], tmp_path)
+    assert outcome.finished == {beside.key}
+    assert "TypeError" in outcome.failed[locked.key]
 
 
 def test_a_child_that_hangs_is_ended_while_another_one_works(tmp_path: Path) -> None:

@@ -59,6 +59,30 @@ def test_a_violation_is_an_error_in_sarif_and_a_pass_is_not_there(report: Report
     assert "half the scale" in result["message"]["text"]
 
 
+@pytest.mark.parametrize(
+    ("subject", "where"),
+    [
+        ("audit one.yaml", {"artifactLocation": {"uri": "audit%20one.yaml"}, "region": {"startLine": 1}}),
+        ("own.noisy:count", {"artifactLocation": {"uri": "own/noisy.py"}, "region": {"startLine": 1}}),
+        ("elsewhere:count", None),
+        ("{name: randomized-response, epsilon: 1}", None),
+        ("a" * 5000, None),
+    ],
+)
+def test_sarif_names_a_file_where_there_is_one(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subject: str, where: object
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    for name in ("audit one.yaml", "own/noisy.py"):
+        (tmp_path / name).touch()
+    write_for_ci(report, subject, sarif=tmp_path / "found.sarif")
+    ((result,),) = (run["results"] for run in json.loads((tmp_path / "found.sarif").read_text())["runs"])
+    (place,) = result["locations"]
+    assert place.get("physicalLocation") == where
+    assert place.get("logicalLocations") == (None if where else [{"fullyQualifiedName": subject}])
+
+
 def test_a_summary_is_added_to_what_is_there(report: Report, tmp_path: Path) -> None:
     (tmp_path / "summary.md").write_text("# Before\n\n")
     write_for_ci(report, str(SPEC), summary=tmp_path / "summary.md")

@@ -61,13 +61,28 @@ def became(name: str, **fields: Any) -> Callable[[Any], object]:
     return lambda report: next(one for one in report["results"] if one["name"] == name).update(fields)
 
 
+def claims(**fields: Any) -> Callable[[Any], object]:
+    """The honest audit's claim is another one."""
+    return lambda report: report["results"][0]["claim"].update(fields)
+
+
+CLAIMED = "epsilon 1 at delta 0 (1-DP, label)"
+
+
 @pytest.mark.parametrize(
     ("edit", "worse"),
     [
         (became("honest", verdict="VIOLATION"), "honest is VIOLATION, was NO VIOLATION FOUND"),
         (became("honest", verdict="INCONCLUSIVE"), "honest is INCONCLUSIVE, was NO VIOLATION FOUND"),
         (became("honest", verdict="FAILED", comparison=None), "honest is FAILED, was NO VIOLATION FOUND"),
-        (became("honest", claim={"epsilon": 2.0}), "honest claims epsilon 2, claimed 1"),
+        (claims(epsilon=2.0, curve="2-DP"), "honest claims epsilon 2 at delta 0 (2-DP, label), claimed " + CLAIMED),
+        (
+            claims(delta=0.01, curve="(1, 0.01)-DP"),
+            "honest claims epsilon 1 at delta 0.01 ((1, 0.01)-DP, label), claimed " + CLAIMED,
+        ),
+        (claims(relation="replace"), "honest claims epsilon 1 at delta 0 (1-DP, replace), claimed " + CLAIMED),
+        (claims(curve="1-GDP"), "honest claims epsilon 1 at delta 0 (1-GDP, label), claimed " + CLAIMED),
+        (claims(epsilon="inf"), "honest claims epsilon inf at delta 0 (1-DP, label), claimed " + CLAIMED),
         (lambda report: report["results"].pop(0), "honest is not audited any more"),
         (
             lambda report: report["results"].append({**report["results"][1], "name": "more"}),
@@ -86,7 +101,7 @@ def test_what_is_worse(
     [
         became("half the scale", verdict="NO VIOLATION FOUND"),
         became("honest", comparison={"words": "epsilon >= 0.999 at delta=0"}),
-        became("honest", claim={"epsilon": 0.5}),
+        claims(epsilon=0.5, curve="0.5-DP"),
         lambda report: report["results"].append({**report["results"][0], "name": "more"}),
     ],
 )
@@ -94,6 +109,46 @@ def test_what_is_not_worse(
     run: Path, edited: Callable[[Callable[[Any], object]], Path], edit: Callable[[Any], object]
 ) -> None:
     assert run_differences(run, edited(edit)).worse == ()
+
+
+def checked(verdict: str, *tests: str) -> Callable[[Any], object]:
+    """The report of a check: one verdict of tests that each had one of their own."""
+
+    def edit(report: Any) -> None:
+        report["joint"] = {"verdict": verdict, "headline": "in words"}
+        for one, own in zip(report["results"], tests, strict=True):
+            one["verdict"] = own
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("verdict", "tests", "worse"),
+    [
+        ("NO VIOLATION FOUND", ("NO VIOLATION FOUND", "FAILED"), ("FAILED",)),
+        ("NO VIOLATION FOUND", ("NO VIOLATION FOUND", "VIOLATION"), ()),
+        ("VIOLATION", ("VIOLATION", "FAILED"), ("VIOLATION",)),
+    ],
+)
+def test_of_a_check_the_one_verdict_counts_and_a_test_that_failed(
+    run: Path,
+    edited: Callable[[Callable[[Any], object]], Path],
+    verdict: str,
+    tests: tuple[str, str],
+    worse: tuple[str, ...],
+) -> None:
+    """As its exit code has it."""
+    honest = edited(checked("NO VIOLATION FOUND", "NO VIOLATION FOUND", "NO VIOLATION FOUND"))
+    before = run_differences(honest, honest)
+    assert before.lines == ("half the scale: NO VIOLATION FOUND (in words) -> NO VIOLATION FOUND (in words)",)
+    shutil.move(honest, honest.with_name("before"))
+    found = run_differences(honest.with_name("before"), edited(checked(verdict, *tests)))
+    assert found.worse == tuple(f"worse: half the scale is {one}, was NO VIOLATION FOUND" for one in worse)
+
+
+def test_a_report_of_another_form_is_refused(run: Path, edited: Callable[[Callable[[Any], object]], Path]) -> None:
+    with pytest.raises(SpecError, match=r"must have a bounds\.json of this version"):
+        run_differences(run, edited(became("honest", comparison=["epsilon"])))
 
 
 def test_a_report_that_was_edited_is_not_believed(run: Path, tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
 
 from dpaudit.actors.backend import Completion, Handle, InProcess
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.schedule import run_units
+from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.engine.cli.main import RUNNERS
@@ -20,7 +20,8 @@ from dpaudit.engine.run.driver import audit
 from dpaudit.engine.run.moving import Moving, place_for
 from dpaudit.engine.spec.audit_spec import Runner, RunOptions
 from dpaudit.engine.spec.loading import load_spec
-from tests.actors.tasks import Add
+from dpaudit.errors import InputError
+from tests.actors.tasks import Add, FailsFirst
 
 SPEC = "examples/violations/half-scale.yaml"
 
@@ -29,7 +30,7 @@ class Places:
     """Three places whose clocks are made up: each unit is said to take `seconds`."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.opened, self.closed = seconds, list[str](), list[str]()
+        self.seconds, self.opened, self.closed, self.held = seconds, list[str](), list[str](), list[str]()
 
     def opens(self, name: str, at_a_time: int = 1) -> Callable[..., InProcess]:
         places = self
@@ -44,6 +45,7 @@ class Places:
                 return [replace(done, attempt=replace(done.attempt, seconds=places.seconds))]
 
             def hold(self, table: pa.Table) -> Handle:
+                places.held.append(name)
                 return [table] if name == "ray" else table
 
             def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
@@ -91,6 +93,7 @@ def moved(seconds: float, folder: Path, count: int = 20) -> tuple[Places, list[s
         (7, 8, "processes"),
         (959, 8, "processes"),
         (960, 8, "ray"),
+        (100_000, 1, "here"),
     ],
 )
 def test_work_goes_where_it_ends_first(left_s: float, workers: int, place: str) -> None:
@@ -121,6 +124,57 @@ def test_the_first_unit_may_have_loaded_libraries(tmp_path: Path) -> None:
     assert moved(3.0, tmp_path / "one", count=1)[1] == []
 
 
+def in_places(
+    places: Places, units: list[Unit], folder: Path, listener: Callable[[Event], None] | None = None, **more: Any
+) -> RunOutcome:
+    """What became of units that begin in the first place."""
+    here, beside, ray = places.opens("here"), places.opens("processes", 2), places.opens("ray", 4)
+    backend = Moving(units, 2, here, beside, ray, EventStream())
+    events = EventStream() if listener is None else EventStream(listener)
+    return run_units(units, backend, UnitStore(folder / "units"), events, **more)
+
+
+def test_a_result_that_many_need_is_put_on_ray_once(tmp_path: Path) -> None:
+    first = Unit(Add(1), "first")
+    users = [Unit(Add(number), f"user {number}", needs=(first.key,)) for number in range(9)]
+    places = Places(200.0)
+    outcome = in_places(places, [first, *users], tmp_path)
+    assert len(outcome.finished) == 10
+    assert places.opened == ["here", "ray"]
+    assert places.held.count("ray") == 1
+
+
+def test_nobody_waits_for_ray_to_repeat_a_unit(tmp_path: Path) -> None:
+    """Two of many units are run and the others spared; one of the two is run once more, where it was."""
+    units = [Unit(Add(number), f"unit {number}") for number in range(1000)]
+    rest = {unit.key for unit in units[2:]}
+    places, seen = Places(1.9), list[Event]()
+    outcome = in_places(
+        places,
+        units,
+        tmp_path,
+        seen.append,
+        spare=lambda finished, failed: rest if len(finished) > 1 else frozenset(),
+        repeats=1,
+    )
+    assert outcome.ran == 2
+    assert [event.kind for event in seen].count(EventKind.UNIT_REPEATED) == 1
+    assert places.opened == ["here"]
+
+
+def test_units_that_failed_are_not_waited_for(tmp_path: Path) -> None:
+    """Most units fail at once: what is left is not counted as work."""
+    folders = [tmp_path / str(number) for number in range(403)]  # the task's name is that of its kind
+    for folder in folders:
+        folder.mkdir()
+    failing = [Unit(FailsFirst(str(folder), "same", 9, "bug"), "bug") for folder in folders[:400]]
+    few = [Unit(FailsFirst(str(folder), "same", 0, "bug"), "works") for folder in folders[400:]]
+    places = Places(1.0)
+    outcome = in_places(places, [*failing, *few], tmp_path)
+    assert (len(outcome.failed), outcome.ran) == (400, 3)
+    assert places.opened == ["here"]
+
+
 def test_a_gpu_or_a_cluster_means_ray_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert RunOptions().settled_runner() == "auto"
@@ -129,6 +183,11 @@ def test_a_gpu_or_a_cluster_means_ray_from_the_start(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
     assert RunOptions().settled_runner() == "ray"
     assert RunOptions(runner="in-process").settled_runner() == "in-process"
+
+
+def test_processes_do_not_share_gpus() -> None:
+    with pytest.raises(InputError, match="a unit with a GPU must run on Ray or in-process, got 'processes'"):
+        RunOptions(runner="processes", gpus_per_worker=0.5)
 
 
 def test_the_command_line_offers_what_a_spec_may_say() -> None:
