@@ -79,7 +79,7 @@ def numbers_that_differ(pairs: Pairs, names: Sequence[str], claim: Claim, often:
         a, b = _numbers_of(same, name)
         noises = _noises([here for here, _ in same])
         for place in np.flatnonzero(np.any(a != b, axis=0)):
-            shown = _shown(name, place, a)
+            shown = _shown(name, int(place), a)
             moved = _moved(shown, a[:, place], b[:, place], noises)
             if moved is not None:
                 all_moved.append(moved)
