@@ -22,12 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpaudit.claims import Claim
-from dpaudit.engine.games.functions.moved_numbers import (
-    CHANCE,
-    low_bits_that_differ,
-    numbers_that_differ,
-    replays_for_bits,
-)
+from dpaudit.engine.games.functions import moved_numbers
 from dpaudit.engine.games.functions.watched import (
     ARGUMENTS,
     Draw,
@@ -192,7 +187,7 @@ def _often(claim: Claim) -> int:
     for _ in range(50):  # the test whose two errors are alike
         middle = (low + high) / 2
         low, high = (middle, high) if claim.curve.miss_rate(middle) > middle else (low, middle)
-    return math.ceil(math.log(CHANCE) / math.log1p(-max(low, 1e-9)))
+    return math.ceil(math.log(moved_numbers.CHANCE) / math.log1p(-max(low, 1e-9)))
 
 
 def _leak(pairs: Pairs, claim: Claim, note: str) -> Leak:
@@ -235,17 +230,15 @@ def _low_bits(pairs: Pairs, more: Iterable[tuple[Watched, Watched]], claim: Clai
     """What the low bits of numbers tell, by more replays; "" where there are no numbers with a fraction."""
     if not any((part.numbers % 1 != 0).any() for pair in pairs[:1] for call in pair for part in call.parts.values()):
         return ""
-    every = [
-        *pairs,
-        *_until(itertools.islice(more, max(0, min(FOR_BITS, replays_for_bits(claim)) - len(pairs))), until),
-    ]
-    return _first(low_bits_that_differ(every, _names(every), claim))
+    room = max(0, min(FOR_BITS, moved_numbers.replays_for_bits(claim)) - len(pairs))
+    every = [*pairs, *_until(itertools.islice(more, room), until)]
+    return _first(moved_numbers.low_bits_that_differ(every, _names(every), claim))
 
 
 def _field(pairs: Pairs, claim: Claim, often: int) -> str:
     names = _names(pairs)
     endings = _first([_ending(pairs, name, often) for name in names])
-    return endings or _first(numbers_that_differ(pairs, names, claim, often))
+    return endings or _first(moved_numbers.numbers_that_differ(pairs, names, claim, often))
 
 
 def _first(sentences: Sequence[str]) -> str:
