@@ -141,7 +141,9 @@ class Report:
     def _with(self, verdict: Verdict) -> tuple[AuditResult, ...]:
         if self.joint is not None and self.joint.verdict is not verdict:
             return ()
-        return tuple(result for result in self.results if result.verdict is verdict)
+        found = tuple(result for result in self.results if result.verdict is verdict)
+        beside = self.joint.deciding if self.joint is not None else None  # all nights together may say more than one
+        return found or (() if beside is None else (beside,))
 
     @property
     def joint_confidence_note(self) -> str:

@@ -1,15 +1,15 @@
 """Evidence against one claim that multiplies over nights: bets on each night's own trials.
 
-Let z1 be a score of a trial in world 1 and z0 one in world 0, independent, and S, S' two sets that were fixed before the
-two were drawn. Under (epsilon, delta)-DP the four factors of a bet on "high scores come from world 1" (S) and "low ones
-from world 0" (S'), divided by the price of delta, have a product that is never negative and has mean at most 1: the
-proof is at the head of `betting`. Here the sets are the highest and the lowest scores, in several shares of all. The
-first tenth of a night's trials says where these shares end, the rest is bet on.
+Let z1 be a score of a trial in world 1 and z0 one in world 0, independent, and S, S' two sets that were fixed before
+the two were drawn. Under (epsilon, delta)-DP the four factors of a bet on "high scores come from world 1" (S) and "low
+ones from world 0" (S'), divided by the price of delta, have a product that is never negative and has mean at most 1:
+the proof is at the head of `betting`. Here the sets are the highest and the lowest scores, in several shares of all.
+The first tenth of a night's trials says where these shares end, the rest is bet on.
 
-Nights are independent, so wealth goes on from one to the next. It depends on how often a set was hit alone: what is kept
-of a night is counts, those of several nights add up, and the wealth of one set and stake is its product over all nights.
-The evidence is an average of such products, over sets and stakes. It has mean at most 1 where the claim holds, after
-each night, and by Ville's inequality ever reaches 1 / error with probability at most `error`, over all nights together.
+Nights are independent, so wealth goes on from one to the next. It depends on how often a set was hit alone: what is
+kept of a night is counts, those of several nights add up, and the wealth of one set and stake is its product over all
+nights. The evidence is an average of such products, over sets and stakes. It has mean at most 1 where the claim holds,
+after each night, and by Ville's inequality ever reaches 1 / error with probability at most `error`, over all nights.
 
 A claim that is a curve is bet against at several deltas, each with a share of the capital.
 """
@@ -85,7 +85,7 @@ class Won:
         """
         order = np.argsort(scores.canary, kind="stable")
         score, truth = scores.score[order], scores.truth[order]
-        pairs = min(np.count_nonzero(truth), np.count_nonzero(~truth))
+        pairs = int(min(np.count_nonzero(truth), np.count_nonzero(~truth)))
         looked = -(-pairs // round(1 / _LOOKED_AT))
         if looked == pairs:
             return cls.nothing()
