@@ -247,7 +247,7 @@ def check(
     With --evidence FILE each run of a function on rows is a night: its new calls add to the evidence in FILE, which
     --confidence is about, over all nights together. A leak too weak for one night is found after some.
     """
-    from dpaudit.engine.run.checking import a_night, decided
+    from dpaudit.engine.run.checking import decided
     from dpaudit.engine.run.driver import audit, run_folder
     from dpaudit.engine.spec.audit_spec import RunOptions
     from dpaudit.engine.spec.check import (
@@ -294,7 +294,10 @@ def check(
 
     def carry_out() -> Report:
         if evidence is not None:
-            return a_night(spec, evidence, place, seed=seed, quiet=quiet)
+            from dpaudit.engine.run.nights import Tonight
+
+            tonight = Tonight.after(spec, evidence, seed)
+            return tonight.counted(audit(tonight.spec, output=place, quiet=quiet), place)
         report = audit(spec, output=place, quiet=quiet)
         return decided(spec, report, place, quiet=quiet) if until_decided else report
 

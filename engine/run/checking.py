@@ -108,27 +108,14 @@ def check(
     spec = check_spec(request, CheckOptions(name, seed or 0, confidence, until_decided, run))
     place = run_folder(spec) if output is None else output
     if evidence is not None:
-        return a_night(spec, evidence, place, seed=seed, listeners=listeners, quiet=quiet)
+        from dpaudit.engine.run.nights import Tonight  # few checks go on over nights
+
+        tonight = Tonight.after(spec, evidence, seed)
+        return tonight.counted(audit(tonight.spec, output=place, listeners=listeners, quiet=quiet), place)
     report = audit(spec, output=place, listeners=listeners, quiet=quiet)
     if not until_decided:
         return report
     return decided(spec, report, place, listeners=listeners, quiet=quiet)
-
-
-def a_night(
-    spec: AuditSpec,
-    evidence: str | Path,
-    place: str | Path,
-    *,
-    seed: int | None,
-    listeners: Sequence[Listener] = (),
-    quiet: bool = False,
-) -> Report:
-    """Runs a check as the next night of a file, and says what all nights so far show."""
-    from dpaudit.engine.run.nights import Tonight  # few checks go on over nights
-
-    tonight = Tonight.after(spec, evidence, seed)
-    return tonight.counted(audit(tonight.spec, output=place, listeners=listeners, quiet=quiet), place)
 
 
 def decided(

@@ -37,7 +37,7 @@ from dpaudit.engine.run.run_folder import held, opened, place_of
 from dpaudit.engine.spec.audit_spec import AuditSpec, slug
 from dpaudit.errors import InputError, SpecError, require, shortened
 from dpaudit.estimators.scores import Scores
-from dpaudit.estimators.two_world.nights import Point, Won, log_evidence, points_of
+from dpaudit.estimators.two_world import nights as bets
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.plain_files import bytes_of, opened_in_place
 
@@ -52,15 +52,15 @@ class _Night:
     seed: int
     error: float  # that all nights had together
     verdict: str
-    won: Mapping[str, Won]  # by the name of a test, how its bets went
+    won: Mapping[str, bets.Won]  # by the name of a test, how its bets went
 
     @classmethod
     def read(cls, line: Mapping[str, Any]) -> _Night:
         won = {
-            str(name): Won(np.array(one["hits"], np.int64), np.array(one["alarms"], np.int64), int(one["pairs"]))
+            str(name): bets.Won(np.array(one["hits"], np.int64), np.array(one["alarms"], np.int64), int(one["pairs"]))
             for name, one in line["won"].items()
         }
-        like = Won.nothing()
+        like = bets.Won.nothing()
         for one in won.values():
             counts = np.stack([one.hits, one.alarms])
             if one.hits.shape != like.hits.shape or counts.min() < 0 or counts.max() > one.pairs:
@@ -237,18 +237,18 @@ class Tonight:
             write_page(told, folder, draw=self.spec.run.figures)
         return told
 
-    def _points(self, results: Sequence[AuditResult]) -> dict[str, tuple[Point, ...]]:
+    def _points(self, results: Sequence[AuditResult]) -> dict[str, tuple[bets.Point, ...]]:
         """What each test bets against; one that was not played tonight has the claim of the others."""
         claims = {result.name: result.compared.claim for result in results}
         usual = next(iter(claims.values()))
-        return {audit.name: points_of(claims.get(audit.name, usual)) for audit in self.spec.audits}
+        return {audit.name: bets.points_of(claims.get(audit.name, usual)) for audit in self.spec.audits}
 
-    def _path(self, nights: Sequence[_Night], points: Mapping[str, Sequence[Point]]) -> list[float]:
+    def _path(self, nights: Sequence[_Night], points: Mapping[str, Sequence[bets.Point]]) -> list[float]:
         """Log of the evidence after each night."""
-        sums, path = dict.fromkeys(points, Won.nothing()), []
+        sums, path = dict.fromkeys(points, bets.Won.nothing()), []
         for night in nights:
-            sums = {name: won + night.won.get(name, Won.nothing()) for name, won in sums.items()}
-            path.append(log_evidence([(won, points[name]) for name, won in sums.items()]))
+            sums = {name: won + night.won.get(name, bets.Won.nothing()) for name, won in sums.items()}
+            path.append(bets.log_evidence([(won, points[name]) for name, won in sums.items()]))
         return path
 
     def _over(self, nights: Sequence[_Night], path: Sequence[float], said: str) -> Nights:
@@ -297,13 +297,13 @@ class Tonight:
         return json.dumps(content) + "\n"
 
 
-def _won(joint: JointVerdict) -> dict[str, Won]:
+def _won(joint: JointVerdict) -> dict[str, bets.Won]:
     """How the bets on the fresh calls of each test went; none of one that lost calls to a failure of its own."""
-    found: dict[str, Won] = {}
+    found: dict[str, bets.Won] = {}
     for test in joint.tests:
         played = [test, *([joint.confirmations[test.name]] if test.name in joint.confirmations else [])]
         if not any(one.finding is None or one.failures for one in played):
-            found[test.name] = sum((Won.on(_scores(one)) for one in played), Won.nothing())
+            found[test.name] = sum((bets.Won.on(_scores(one)) for one in played), bets.Won.nothing())
     return found
 
 
