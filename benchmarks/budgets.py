@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.check_defects import FLAT_DIGITS, checked_here
+from benchmarks.check_defects import FLAT_DIGITS, checked_here, votes
 from benchmarks.check_defects import dp_sgd as dp_sgd_on_digits
 from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
 from dpaudit import Claim, from_sklearn
@@ -43,6 +44,10 @@ SUBJECTS = {
     "LP-1ST, digits": Subject(lambda: {"name": "lp-1st", "epsilon": 1.0, "model": "mlp"}, FLAT_DIGITS),
     "DP-SGD, digits": Subject(lambda: dp_sgd_on_digits("dp-sgd").mechanism, FLAT_DIGITS),
     "scikit-learn": Subject(lambda: from_sklearn(LogisticRegression(max_iter=50), Claim(1.0))),
+    "random forest, digits": Subject(lambda: from_sklearn(RandomForestClassifier(100), Claim(1.0)), FLAT_DIGITS),
+    "PATE, 20 teachers, digits": Subject(
+        lambda: votes("pate", 20, {"name": "logistic-regression"}).mechanism, FLAT_DIGITS
+    ),
     "function": Subject(lambda: count, asked={"claim": 1.0, "schema": {"x": (0, 1)}}),
 }
 

@@ -8,7 +8,8 @@ where it was stopped. In the end a table is printed: one row a case; `table` run
 `docs/data/defect-bank.csv`. A VIOLATION of a twin is false, and may come in at most one of a thousand of its runs.
 
 `in-30s` gives each check 30 seconds, and only to defects of labels and of DP-SGD: those of the bank, and those planted
-in the package (`benchmarks.check_defects`). `table-30s` writes `docs/data/defects-in-30-s.csv`.
+in the package (`benchmarks.check_defects`). Its clock is the processor's, so a machine that has other things to do gives
+the same as an idle one. `table-30s` writes `docs/data/defects-in-30-s.csv`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def run(name: str, case: Case, seed: int, twin: bool) -> dict[str, Any]:
     """One check of a case, or of its twin."""
     made = case.twin if twin else case.defect
     assert made is not None
-    began, worked = time.monotonic(), time.process_time()
+    began = time.monotonic()
     line: dict[str, Any] = {"case": name, "twin": twin, "seed": seed}
     try:
         rows = {} if case.schema is None else {"schema": case.schema}
@@ -72,7 +73,7 @@ def run(name: str, case: Case, seed: int, twin: bool) -> dict[str, Any]:
         "headline": joint.headline,
         "played": {result.name: result.headline for result in report.results},
         "seconds": round(time.monotonic() - began, 1),
-        "processor": round(time.process_time() - worked, 1),
+        "not_run": joint.not_played,
     }
 
 
@@ -80,6 +81,8 @@ def main(output: Path, what: str = "defects", runs: int = 1, seconds: float = 1e
     """Makes the runs that are missing, of the cases or kinds with these names or of all, then prints the table."""
     offered = soon() if what.endswith("30s") else cases()
     wanted = {name: case for name, case in offered.items() if not names or any(map(name.startswith, names))}
+    if what == "in-30s":
+        time.monotonic = time.process_time
     if not what.startswith("table"):
         _run_missing(output, wanted, what == "twins", runs, seconds)
     written = table(wanted, list(lines(output)))

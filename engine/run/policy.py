@@ -29,6 +29,7 @@ from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.spec.audit_spec import slug
 
+GRACE = 1.1  # of a budget in seconds: until then a first pass that was begun goes on
 CONFIRMED = (Verdict.VIOLATION, Verdict.UNDECIDED)  # verdicts of an observational game that are tested once more
 
 
@@ -61,7 +62,8 @@ class Pair:
 class Policy:
     """Tells the scheduler of a plan which units need not run and which must wait, and reads what there is to read.
 
-    `spent` tells the seconds so far; after `budget_s` seconds, or what the spec says, no audit but the first is begun.
+    `spent` tells the seconds so far; after `budget_s` seconds, or what the spec says, no audit but the first is begun,
+    and a little later none goes on that cannot be read.
     """
 
     def __init__(
@@ -221,7 +223,7 @@ class Policy:
         return not awaited
 
     def _goes_on(self, pair: Pair, finished: Set[str], *, first: bool) -> bool:
-        """Whether it is played on when time is up: once begun, until it can be read; the first one in any case."""
+        """Whether it is played on when time is up: once begun, for a little while; the first one in any case."""
         name = pair.first.audit.name
         if self._budget_s is None or self._spent() <= self._budget_s or name in self._read or name in self._begun:
             return True
@@ -229,7 +231,7 @@ class Policy:
             return first and finished.isdisjoint(pair.first.tallies)
         if not finished.isdisjoint(pair.first.keys - self._shared):
             self._begun.add(name)
-        return first or name in self._begun
+        return first or (name in self._begun and self._spent() <= GRACE * self._budget_s)
 
 
 def calls_for_confirmation(confirmation: PlannedAudit, found: AuditResult) -> bool:
