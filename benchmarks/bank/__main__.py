@@ -8,8 +8,8 @@ where it was stopped. In the end a table is printed: one row a case; `table` run
 `docs/data/defect-bank.csv`. A VIOLATION of a twin is false, and may come in at most one of a thousand of its runs.
 
 `in-30s` gives each check 30 seconds, and only to defects of labels and of DP-SGD: those of the bank, and those planted
-in the package (`benchmarks.check_defects`). Its clock is the processor's, so a machine that has other things to do gives
-the same as an idle one. `table-30s` writes `docs/data/defects-in-30-s.csv`.
+in the package (`benchmarks.check_defects`). Its clock is the processor's, so a machine that has other things to do
+gives the same as an idle one. `table-30s` writes `docs/data/defects-in-30-s.csv`.
 """
 
 from __future__ import annotations

@@ -268,6 +268,7 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         seconds=time.monotonic() - began,
         executed=outcome.ran,
         units=len(plan.units),
+        spared=len(outcome.spared),
         reused=outcome.reused,
         damaged=tuple(f"units/{key}.parquet: {why}" for key, why in sorted(outcome.damaged.items())),
         unseen=tuple(sorted({why for code in user_code(plan.units).values() for why in code.unseen})),

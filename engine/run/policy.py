@@ -62,8 +62,7 @@ class Pair:
 class Policy:
     """Tells the scheduler of a plan which units need not run and which must wait, and reads what there is to read.
 
-    `spent` tells the seconds so far; after `budget_s` seconds, or what the spec says, no audit but the first is begun,
-    and a little later none goes on that cannot be read.
+    `spent` tells the seconds so far; after `budget_s` seconds, or what the spec says, no audit but the first is begun.
     """
 
     def __init__(
