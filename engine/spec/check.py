@@ -416,7 +416,7 @@ def in_seconds(chosen: list[Choice], budget: Budget, mechanism: Any, target: Any
     if within >= sum(one.test.price for one in chosen):
         return chosen, budget
     stack = max(2, int(UNIT * budget.seconds / each))
-    shorter = [replace(one, test=replace(one.test, game=_stacked(one, int(stack / one.test.cost)))) for one in chosen]
+    shorter = [replace(one, test=replace(one.test, game=_stacked(one, stack))) for one in chosen]
     most = within if budget.trainings is None else min(within, budget.trainings)
     return shorter, replace(budget, trainings=most)
 
