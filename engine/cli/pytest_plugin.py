@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="P",
         help=f"chance that all checks of the session together raise a false alarm [{ERROR}]",
     )
-    group.addoption("--dp-audit-seed", type=int, default=0, metavar="N", help="of all that is random in checks [0]")
+    group.addoption("--dp-audit-seed", type=int, metavar="N", help="of all that is random in checks [0]")
     parser.addini("dp_audit_error", "chance of a false alarm in a session", default=str(ERROR))
 
 
@@ -44,9 +44,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """How many checks there were, what they said, and the chance of a false alarm among them."""
+    """What each test found, what noise it would have seen, and the chance of a false alarm among all."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
-    said = [words for report in reports for name, words in report.user_properties if name == FIXTURE]
+    said = [
+        f"{report.nodeid}: {words}" for report in reports for name, words in report.user_properties if name == FIXTURE
+    ]
     if said:
         terminalreporter.section("privacy checks")
         for words in said:
@@ -79,7 +81,7 @@ def dp_audit(request: pytest.FixtureRequest, tmp_path: Path, record_property: Ca
 class DpAudit:
     """What the fixture gives a test."""
 
-    def __init__(self, error: float, seed: int, folder: Path, tell: Callable[[str, object], None]) -> None:
+    def __init__(self, error: float, seed: int | None, folder: Path, tell: Callable[[str, object], None]) -> None:
         """`error` is what all checks of the test share."""
         self._error, self._seed, self._folder, self._tell, self._checks = error, seed, folder, tell, 0
 
@@ -88,7 +90,8 @@ class DpAudit:
 
         Args:
             accept: Verdicts that pass beside NO VIOLATION FOUND and NO CLAIM, such as `Verdict.INCONCLUSIVE`.
-            asked: What else `dpaudit.check` takes, except for `confidence`.
+            asked: What else `dpaudit.check` takes, except for `confidence`. With `evidence`, a file that is kept from
+                one session to the next, the share of the error is that of all sessions together.
         Raises: VerdictError, an AssertionError, for any other verdict; TypeError for a confidence.
         """
         __tracebackhide__ = True
@@ -106,6 +109,8 @@ class DpAudit:
         }
         report = check(mechanism, data, confidence=1 - self._error / 2**self._checks, **(usual | asked))
         assert report.joint is not None
-        self._tell(FIXTURE, f"{report.joint.verdict} {report.name}: {report.joint.headline}")
+        nights = getattr(report.joint, "over", None)
+        known = [report.joint.headline, *report.joint.detectable, report.joint.not_run, nights.line if nights else ""]
+        self._tell(FIXTURE, f"{report.joint.verdict}: {'; '.join(filter(None, known))}")
         report.raise_for_verdict(*accept)
         return report

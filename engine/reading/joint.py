@@ -128,7 +128,7 @@ class JointVerdict:
                 for test, again in self._pairs
             ),
             *(f"chosen: {reason}" for reason in self.chosen),
-            *([f"not run: {', '.join(self.not_played)}: {self._why_not}"] if self.not_played else []),
+            *([self.not_run] if self.not_played else []),
             *(f"left out: {reason}" for reason in self.left_out),
         )
 
@@ -144,8 +144,10 @@ class JointVerdict:
         return tuple(_seen_by(one) for one in shown if one.seen)
 
     @property
-    def _why_not(self) -> str:
-        return "the claim is refuted" if self.verdict is Verdict.VIOLATION else "the budget was spent"
+    def not_run(self) -> str:
+        """Which tests were chosen and not run, and why; "" where all were."""
+        why = "the claim is refuted" if self.verdict is Verdict.VIOLATION else "the budget was spent"
+        return f"not run: {', '.join(self.not_played)}: {why}" if self.not_played else ""
 
     def text(self, name: str, *, verbose: bool = False) -> str:
         """The verdict of a run in three lines, in the form of `AuditResult.text`."""
@@ -154,6 +156,7 @@ class JointVerdict:
             self.how_sure,
             next((test.odd_noise for test in self.tests if test.odd_noise), ""),
             *self.detectable,
+            "" if verbose or self.verdict is Verdict.VIOLATION else self.not_run,
             "" if self.deciding is None else self.deciding.located,
         ]
         return f"\n{'':{INDENT}}".join(printable(line) for line in [*lines, *(self.lines if verbose else ())] if line)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpaudit.engine.reading.sweep_summary import SweepSummary
 
 NOT_SHOWN = (
-    "A low bound is no evidence of privacy: it speaks of this attack, this data set and this trained model only.",
+    "A low bound is no evidence of privacy: it speaks of this attack, these data and these runs of the code only.",
     "An upper end, where one is printed, bounds what this attack shows, never the mechanism's privacy loss.",
 )
 
@@ -57,6 +57,7 @@ class Report:
         remarks: What units did to their process, and which.
         joint: The one verdict of audits that are tests of one claim; None where each stands for itself.
         sweep: The configurations of a sweep side by side; None where the audits are none.
+        spared: Units that were not needed, or left out when the budget was spent.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Report:
     remarks: tuple[str, ...] = ()
     joint: JointVerdict | None = None
     sweep: SweepSummary | None = None
+    spared: int = 0
 
     @property
     def origin(self) -> tuple[str, ...]:
@@ -141,7 +143,9 @@ class Report:
     def _with(self, verdict: Verdict) -> tuple[AuditResult, ...]:
         if self.joint is not None and self.joint.verdict is not verdict:
             return ()
-        return tuple(result for result in self.results if result.verdict is verdict)
+        found = tuple(result for result in self.results if result.verdict is verdict)
+        deciding = self.joint and self.joint.deciding  # all nights together may say more than one
+        return found or ((deciding,) if deciding else ())
 
     @property
     def joint_confidence_note(self) -> str:
@@ -208,7 +212,9 @@ class Report:
         blocks += [printable(line) for study in self.studies for line in study.lines]
         if self.joint is not None:
             blocks = [self.joint.text(self.name, verbose=verbose), *(blocks if verbose else [])]
-        units = f"{self.executed} of {self.units} units ran, {self.seconds:.1f} s; seed {self.seed}"
+        left = " or beyond the budget" if self.joint is not None and "budget" in self.joint.not_run else ""
+        spared = f" ({self.spared} not needed{left})" if self.spared else ""
+        units = f"{self.executed} of {self.units} units ran{spared}, {self.seconds:.1f} s; seed {self.seed}"
         tail = [
             units,
             *dict.fromkeys(result.rows_used for result in self.results),

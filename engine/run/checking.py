@@ -15,6 +15,7 @@ from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.run.driver import audit, run_folder
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec, function_on_rows
+from dpaudit.errors import require
 from dpaudit.mechanisms.adapters.own_function import Form
 
 MORE = 4
@@ -38,7 +39,8 @@ def check(
     budget: str = BUDGET,
     confidence: float = CheckOptions.confidence,
     until_decided: bool = False,
-    seed: int = 0,
+    evidence: str | Path | None = None,
+    seed: int | None = None,
     name: str = "",
     run: RunOptions | None = None,
     output: str | Path | None = None,
@@ -72,7 +74,9 @@ def check(
         confidence: Of the verdict VIOLATION, in (0, 1), whatever the first pass was.
         until_decided: Where the verdict is UNDECIDED, play what is undecided once more, with four times the trials, and
             report that; the error of the verdict is shared with it. Its run folder ends in "-more".
-        seed: Everything random follows from it.
+        evidence: Of a function on rows: a file (or a folder, with one for each check) in which the evidence of all
+            nights multiplies, one line a night. `confidence` is that of all of them together.
+        seed: Everything random follows from it; left out: 0, with `evidence` one that no night had.
         name: For the report and the default run folder.
         run: Where the work runs; left out: in this process where nothing is trained, else on Ray.
         output: The run folder; left out: `runs/<name>`.
@@ -95,9 +99,19 @@ def check(
             time=time,
         )
         data, claim = made if data is None else data, None
+    require(
+        evidence is None or not until_decided,
+        "until_decided must be left out where evidence grows over nights",
+        until_decided=until_decided,
+    )
     request = CheckRequest(mechanism, data, claim, split, budget)  # type: ignore[arg-type]
-    spec = check_spec(request, CheckOptions(name, seed, confidence, until_decided, run))
+    spec = check_spec(request, CheckOptions(name, seed or 0, confidence, until_decided, run))
     place = run_folder(spec) if output is None else output
+    if evidence is not None:
+        from dpaudit.engine.run.nights import Tonight  # few checks go on over nights
+
+        tonight = Tonight.after(spec, evidence, seed)
+        return tonight.counted(audit(tonight.spec, output=place, listeners=listeners, quiet=quiet), place)
     report = audit(spec, output=place, listeners=listeners, quiet=quiet)
     if not until_decided:
         return report

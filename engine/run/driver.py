@@ -28,6 +28,7 @@ from dpaudit.engine.exits import behind
 from dpaudit.engine.planning.plan import Plan, make_plan, what_it_takes
 from dpaudit.engine.reading.joint import joint_verdict
 from dpaudit.engine.reading.noted import note_of
+from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import Repeat, Report
 from dpaudit.engine.report.bounds_file import write_bounds
 from dpaudit.engine.report.progress import TerminalProgress, terminal
@@ -267,6 +268,7 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         seconds=time.monotonic() - began,
         executed=outcome.ran,
         units=len(plan.units),
+        spared=len(outcome.spared),
         reused=outcome.reused,
         damaged=tuple(f"units/{key}.parquet: {why}" for key, why in sorted(outcome.damaged.items())),
         unseen=tuple(sorted({why for code in user_code(plan.units).values() for why in code.unseen})),
@@ -278,7 +280,7 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         remarks=tuple(remarks),
     )
     _write(report, folder, draw=plan.spec.run.figures)
-    forget_renamed(folder, plan.spec)
+    forget_renamed(folder, plan.spec, results)
     return report
 
 
@@ -338,9 +340,9 @@ def versions() -> dict[str, str]:
     return found
 
 
-def forget_renamed(folder: Path, spec: AuditSpec) -> None:
+def forget_renamed(folder: Path, spec: AuditSpec, results: Sequence[AuditResult]) -> None:
     """Takes away score folders of audits that the spec has no more; the units they show stay."""
-    current = {slug(audit.name) for audit in spec.audits}
+    current = {slug(name) for name in (*(audit.name for audit in spec.audits), *(found.name for found in results))}
     with contextlib.suppress(FileNotFoundError):
         for entry in (folder / "scores").iterdir():
             if entry.name not in current and entry.is_dir() and not entry.is_symlink():

@@ -29,6 +29,7 @@ from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.spec.audit_spec import slug
 
+GRACE = 1.1  # of a budget in seconds: until then a first pass that was begun goes on
 CONFIRMED = (Verdict.VIOLATION, Verdict.UNDECIDED)  # verdicts of an observational game that are tested once more
 
 
@@ -82,7 +83,6 @@ class Policy:
         }
         self._awaited: dict[str, list[str]] = {}
         self._read: dict[str, AuditResult] = {}
-        self._begun: set[str] = set()
         self._known: dict[str, tuple[object, frozenset[str]]] = {}
         self._all_run = not (self._readers or following or self._one_claim or self._budget_s is not None)
 
@@ -221,15 +221,14 @@ class Policy:
         return not awaited
 
     def _goes_on(self, pair: Pair, finished: Set[str], *, first: bool) -> bool:
-        """Whether it is played on when time is up: once begun, until it can be read; the first one in any case."""
+        """Whether it is played on when time is up: once begun, for a little while; the first one in any case."""
         name = pair.first.audit.name
-        if self._budget_s is None or self._spent() <= self._budget_s or name in self._read or name in self._begun:
+        if self._budget_s is None or self._spent() <= self._budget_s or name in self._read:
             return True
         if pair.first.audit.stop is not None:  # it can be read as it is
             return first and finished.isdisjoint(pair.first.tallies)
-        if not finished.isdisjoint(pair.first.keys - self._shared):
-            self._begun.add(name)
-        return first or name in self._begun
+        begun = not finished.isdisjoint(pair.first.keys - self._shared)
+        return first or (begun and self._spent() <= GRACE * self._budget_s)
 
 
 def calls_for_confirmation(confirmation: PlannedAudit, found: AuditResult) -> bool:

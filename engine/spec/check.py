@@ -10,7 +10,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
@@ -34,7 +34,15 @@ from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
-from dpaudit.mechanisms.protocols import BagMechanism, Claiming, LabelMechanism, StackLearner
+from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor
+from dpaudit.mechanisms.protocols import (
+    BagMechanism,
+    Claiming,
+    LabelMechanism,
+    Learner,
+    StackLearner,
+    SummarisedLearner,
+)
 from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
 from dpaudit.registry import catalogue, load
 
@@ -44,6 +52,10 @@ SECONDS = 30.0
 """Of calls in the first pass of all tests of a check, where they are not cheap."""
 FOR_CALLS, SCORED_S = 0.6, 4e-4
 """Of a budget in seconds, the share for the calls of the first pass; beside a call, what learning from it takes."""
+FOR_TRAININGS, UNIT = 0.7, 0.05
+"""Of a budget in seconds, the shares for the trainings of all tests and of a repeated one, and for those of a unit."""
+SIDE_BY_SIDE = 16
+"""Trainings that are timed together where one is quick."""
 LOADED_S = 60.0
 """How long a call may take that is timed, or loads a library first."""
 TIMED_S = 2.0
@@ -167,6 +179,9 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         tests = sized(offered, mechanism, cast(TableRows, rows), claim.relation, budget.seconds)
         options = replace(options, run=options.run or where_to_run(mechanism))
         chosen, left_out = [replace(one, test=test) for one, test in zip(chosen, tests, strict=True)], []
+    elif budget.seconds is not None and request.budget != BUDGET and any(one.test.trainings > 1 for one in chosen):
+        rows = loaded_rows(build("data", data, location="check.data"), options.seed)
+        chosen, budget = in_seconds(chosen, budget, mechanism, (request.split or MOST).divide(rows, _rng()).target)
     affordable, dear = affordable_looks(chosen, budget.trainings)
     if not affordable:
         raise SpecError(
@@ -388,6 +403,85 @@ def where_to_run(mechanism: RowFunction) -> RunOptions:
     return RunOptions(runner="in-process", cpus_per_worker=cores)
 
 
+def in_seconds(chosen: list[Choice], budget: Budget, mechanism: Any, target: Any) -> tuple[list[Choice], Budget]:
+    """The tests and what they may cost, where a budget in seconds is not enough for all their trainings.
+
+    One training is timed first. Units are made so short that the last one ends soon after the budget.
+    """
+    assert budget.seconds is not None
+    each = seconds_a_training(mechanism, target)
+    if each is None:
+        return chosen, budget
+    within = _coarse(FOR_TRAININGS * budget.seconds / each)
+    if within >= sum(one.test.price for one in chosen):
+        return chosen, budget
+    stack = max(2, int(UNIT * budget.seconds / each))
+    shorter = [replace(one, test=replace(one.test, game=_stacked(one, stack))) for one in chosen]
+    most = within if budget.trainings is None else min(within, budget.trainings)
+    return shorter, replace(budget, trainings=most)
+
+
+def _stacked(choice: Choice, most: int) -> Mapping[str, Any]:
+    """Fields of a test's game, with no more trainings a unit than so many."""
+    usual = choice.test.game.get("stack", getattr(load("game", choice.game), "stack", None))
+    stacks = isinstance(usual, int) and choice.test.scales
+    return {**choice.test.game, "stack": min(usual, most)} if stacks else choice.test.game
+
+
+def _rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def seconds_a_training(mechanism: Any, target: Any) -> float | None:
+    """By the clock, once everything is loaded, of several side by side where one is quick; None where none ends.
+
+    Args:
+        mechanism: A learner, or a predictor that trains.
+        target: The rows that it is trained on.
+    """
+    run = _training_of(mechanism, target.writable() if hasattr(target, "writable") else target)
+    if run is None:
+        return None
+
+    def timed(count: int) -> float:
+        begun = time.monotonic()
+        run(count)
+        return (time.monotonic() - begun) / count
+
+    try:
+        timed(1)
+        alone = timed(1)
+        return alone if alone > TIMED_S / SIDE_BY_SIDE else timed(SIDE_BY_SIDE)
+    except Exception:  # somebody's code may raise anything; what fails here fails when it is played, and is told there
+        return None
+
+
+def _training_of(mechanism: Any, target: Any) -> Callable[[int], object] | None:
+    """What trains so many times, by the face that games play; None where that is not known."""
+    seed, compute = np.random.SeedSequence(0), Compute()
+    few = target.features[:8]
+    if isinstance(mechanism, Learner | StackLearner):
+        from dpaudit.actors.seed import Seed
+        from dpaudit.engine.games.trials import TrainingRun, train_runs
+
+        every = np.arange(len(target))
+        return lambda count: train_runs(
+            mechanism, target, [TrainingRun(every, Seed(0).child(number)) for number in range(count)], compute=compute
+        )
+    if isinstance(mechanism, SummarisedLearner):
+        return lambda count: [mechanism.summarise(target, few, seed=seed, compute=compute) for _ in range(count)]
+    if isinstance(mechanism, VotingPredictor):
+        return lambda count: [mechanism.votes(target, few, seed=seed, compute=compute) for _ in range(count)]
+    if isinstance(mechanism, AnsweringPredictor):
+        return lambda count: [mechanism.answers(target, few, seed=seed, compute=compute) for _ in range(count)]
+    return None
+
+
+def _coarse(number: float) -> int:
+    """Rounded down, so that a clock that is a little off gives the same plan, whose results are there already."""
+    return int(2 ** (math.floor(2 * math.log2(max(2.0, number))) / 2))
+
+
 def sized(
     tests: Sequence[CheckTest],
     mechanism: RowFunction,
@@ -400,8 +494,7 @@ def sized(
     calls = SECONDS / each
     if budget_s is not None:
         calls = min(calls, FOR_CALLS * budget_s / (each + SCORED_S))
-    # A coarse number, so that a clock that is a little off gives the same plan, whose results are there already.
-    within = int(2 ** (math.floor(2 * math.log2(max(2.0, calls / max(1, len(tests))))) / 2))
+    within = _coarse(calls / max(1, len(tests)))
     return [replace(test, trainings=min(test.trainings, max(within, test.least))) for test in tests]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -42,7 +43,16 @@ from dpaudit.engine.run.checking import decided
 from dpaudit.engine.run.driver import audit, report_again, resume
 from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.spec.audit_spec import AuditSpec
-from dpaudit.engine.spec.check import Budget, CheckOptions, CheckRequest, check_spec, choices, made_data
+from dpaudit.engine.spec.check import (
+    Budget,
+    CheckOptions,
+    CheckRequest,
+    check_spec,
+    choices,
+    in_seconds,
+    made_data,
+    seconds_a_training,
+)
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import InputError, SpecError, VerdictError
 from dpaudit.estimators.bound import Bound
@@ -392,6 +402,58 @@ def test_a_planted_defect_of_a_learner_is_refuted(tmp_path: Path) -> None:
     report = check(mechanism, SMALL, run=HERE, output=tmp_path, quiet=True)
     assert report.joint is not None
     assert report.joint.verdict is Verdict.VIOLATION
+
+
+def test_a_first_pass_that_was_begun_ends_soon_after_the_budget(tmp_path: Path) -> None:
+    plan = make_plan(check_spec(CheckRequest(DpSgd(1.0), budget="60s")))
+    store = UnitStore(tmp_path)
+    pairs = Policy(plan, store).pairs
+    shared = Policy(plan, store)._shared
+    second = pairs[1].first.keys - shared
+    begun = frozenset({min(second)})
+
+    def spared(seconds: float) -> frozenset[str]:
+        return Policy(plan, store, lambda: seconds).spared(begun, frozenset())
+
+    assert not spared(59.0) & second
+    assert not spared(65.0) & second
+    assert second <= spared(67.0)
+    assert not spared(67.0) & pairs[0].first.keys
+
+
+@pytest.mark.parametrize(("seconds", "given"), [(0.001, 512), (0.1, 91)])
+def test_a_budget_in_seconds_is_as_many_trainings_as_it_is_enough_for(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, given: int
+) -> None:
+    """A training of 0.1 s: 70 % of 30 s are 210 trainings, 181 in steps of the root of 2, half of them first passes."""
+    monkeypatch.setattr(in_seconds.__module__ + ".seconds_a_training", lambda mechanism, target: seconds)
+    spec = check_spec(CheckRequest(RecordsAnswered(), budget="30s"))
+    games = [audit.game for audit in spec.audits]
+    assert [game.trials for game in games] == [given]
+    assert [game.stack for game in games] == [64 if seconds < 0.01 else 15]
+
+
+def test_a_training_is_timed_by_the_face_that_is_played() -> None:
+    rows = GaussianMixture(classes=2, rows=60).load(seed=0)
+    quick = seconds_a_training(RecordsAnswered(), rows)
+    slow = seconds_a_training(RecordsAnswered(sleeps_s=0.2), rows)
+    assert quick is not None
+    assert slow is not None
+    assert quick < 0.1 < 0.2 <= slow < 5
+
+
+@dataclass(frozen=True)
+class RecordsAnswered:
+    """Trains on records, in some seconds at least."""
+
+    sleeps_s: float = 0.0
+
+    def claim(self) -> Claim:
+        return Claim(1.0, relation=Relation.ADD_REMOVE)
+
+    def fit(self, train: Examples, *, seed: Any, compute: Compute, validation: Examples | None = None) -> Model:
+        time.sleep(self.sleeps_s)
+        return LogisticRegression().fit(train.features, train.labels)
 
 
 def test_nothing_but_the_first_look_is_begun_after_time_is_up_and_what_was_begun_is_finished(tmp_path: Path) -> None:
