@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
@@ -157,6 +159,31 @@ def test_an_installed_wheel_brings_the_pytest_plugin_and_every_name(wheel: Path,
         assert printed(tmp_path, python.parent / "dpaudit", "list", kind) == here
     (tmp_path / "test_own.py").write_text("def test_it(dp_audit): assert callable(dp_audit.check)\n")
     assert "1 passed" in printed(tmp_path, python, "-m", "pytest", "-p", "no:cacheprovider", "test_own.py")
+
+
+def test_the_image_is_made_of_what_is_there_by_no_root_on_a_pinned_python() -> None:
+    """Docker is not at hand: this reads the file that it would run."""
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    said = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+    by_word = {word: [rest for other, rest in said if other == word] for word, _ in said}
+    kept = set((ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines())
+    copied = [rest.split()[:-1] for rest in by_word["COPY"] if not rest.startswith("--from")]
+    for name in (name for names in copied for name in names):
+        assert (ROOT / name).exists(), name
+        assert f"!{name}" in kept, name
+    assert {name for names in copied for name in names} == {line[1:] for line in kept if line.startswith("!")}
+    for base in by_word["FROM"]:
+        version = re.fullmatch(r"python:(\d+\.\d+\.\d+)-slim-\w+( AS wheel)?", base)
+        assert version is not None, base
+        assert version[1] in SpecifierSet(PROJECT["requires-python"])
+        major_minor = version[1].rpartition(".")[0]
+        assert f"Programming Language :: Python :: {major_minor}" in PROJECT["classifiers"]
+    (user,) = by_word["USER"]
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user), "no root, and a number, as Kubernetes asks for"
+    (entry,) = by_word["ENTRYPOINT"]
+    assert json.loads(entry)[0] in PROJECT["scripts"]
+    (extras,) = (rest.partition("=")[2] for rest in by_word["ARG"] if rest.startswith("EXTRAS="))
+    assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
 
 
 def test_every_package_that_is_installed_is_pinned() -> None:
