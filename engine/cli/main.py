@@ -442,6 +442,37 @@ def diff(baseline: str | Path, new: str | Path, fail_on_worse: bool) -> None:
 
 
 @main.command()
+@click.argument("run", metavar="RUN", type=PLACE)
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write the block to this file, not here.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a summary of one page (A4) to this file as well.")
+def card(run: str | Path, output: Path | None, html: Path | None) -> None:
+    """Prints a block for a model card: what RUN found.
+
+    Markdown with YAML in front: claim, verdict, bound, confidence, assumption, what could have been detected,
+    fingerprints of data and code, and the command that runs it again. It is read from the run folder, a path or a URI;
+    nothing runs. It is no proof of privacy, and says so.
+    """
+    from dpaudit.engine.run import model_card
+
+    made = model_card.ModelCard.of(run)
+    if html is not None:
+        _write(html, made.page())
+    if output is not None:
+        _write(output, made.markdown())
+    else:
+        show_lines(made.markdown().rstrip())
+
+
+def _write(path: Path, text: str) -> None:
+    from dpaudit.plain_files import write_whole
+
+    try:
+        write_whole(path, lambda file: file.write(text.encode()))
+    except OSError as err:
+        raise RunError(f"{shortened(path)} must be a file that can be written, it is not: {err.strerror}") from err
+
+
+@main.command()
 @click.argument("paper", required=False)
 @click.argument("what", required=False)
 @click.option("--data", type=click.Path(path_type=Path), help="Path of the real data, where some are needed.")

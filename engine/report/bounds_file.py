@@ -66,7 +66,8 @@ def _column(values: list[Any]) -> pa.Array:
 def _result_values(result: AuditResult) -> dict[str, Any]:
     """One audit; series are columns by name."""
     return {
-        **attributes(result, ("name", "verdict", "headline", "mechanism", "game", "data", "observational", "assumes")),
+        **attributes(result, ("name", "verdict", "headline", "certainty", "seen", "mechanism", "game", "data")),
+        **attributes(result, ("observational", "assumes")),
         "rows": result.rows,
         "claim": result.claimed,
         "compared_with": result.compared.claim,
