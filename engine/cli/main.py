@@ -145,6 +145,7 @@ _FOR_CI = (
     click.option("--junit", type=click.Path(path_type=Path), help="Write the verdicts as JUnit XML to this file."),
     click.option("--sarif", type=click.Path(path_type=Path), help="Write what is to be mended as SARIF to this file."),
     click.option("--summary", type=click.Path(path_type=Path), help="Add a summary in Markdown to this file."),
+    click.option("--mlflow", metavar="EXPERIMENT", help="Log what was found to MLflow, at $MLFLOW_TRACKING_URI."),
 )
 
 
@@ -332,6 +333,7 @@ def _finish(
     junit: Path | None = None,
     sarif: Path | None = None,
     summary: Path | None = None,
+    mlflow: str | None = None,
     **fail_on: bool,
 ) -> None:
     """Carries a run out, prints its report, writes what CI services read of it, and ends with the stated code."""
@@ -344,6 +346,10 @@ def _finish(
         from dpaudit.engine.report.ci_files import write_for_ci
 
         write_for_ci(report, subject, junit=junit, sarif=sarif, summary=summary)
+    if mlflow is not None:
+        from dpaudit.engine.cli.mlflow_runs import log_to_mlflow
+
+        log_to_mlflow(report, experiment=mlflow)
     _end(report, **fail_on)
 
 
