@@ -469,6 +469,30 @@ def card(run: str | Path, output: Path | None, html: Path | None) -> None:
         show_lines(made.markdown().rstrip())
 
 
+@main.command()
+@click.argument("run", metavar="RUN", type=PLACE)
+@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="How many are shown.")
+@click.option("--rate", type=float, default=0.05, show_default=True, help="False discovery rate, in (0, 1).")
+@click.option("--audit", help="Which audit of the run; left out: the only one that fits.")
+@click.option("--csv", type=click.Path(path_type=Path), help="Write all of them to this file as well.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write the table to this page as well.")
+def records(run: str | Path, top: int, rate: float, audit: str | None, csv: Path | None, html: Path | None) -> None:
+    """Lists the records that the attack in RUN was right about too often.
+
+    For label-canaries and membership with several `trainings`: how often the guess about each record was right, a
+    p-value against the claim (against chance where nothing is claimed), and which are found at the false discovery rate
+    (Benjamini-Yekutieli: under any dependence). It is read from the run folder, a path or a URI; nothing runs.
+    """
+    from dpaudit.engine.run.recorded import records_in
+
+    found = records_in(run, top=top, rate=rate, audit=audit)
+    if csv is not None:
+        _write(csv, found.to_frame().to_csv(index=False))
+    if html is not None:
+        _write(html, found.page())
+    show_lines(str(found))
+
+
 def _write(path: Path, text: str) -> None:
     from dpaudit.plain_files import write_whole
 

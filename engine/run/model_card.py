@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dpaudit.engine.reading.noted import last_note
 from dpaudit.engine.reading.run_report import NOT_SHOWN
 from dpaudit.engine.reading.verdict import COLOURS, NEXT, Verdict
 from dpaudit.engine.run.run_folder import PLAN, read_plan
-from dpaudit.engine.run.watching import WORSE, Found, RunStatus, run_status
+from dpaudit.engine.run.watching import WORSE, Found, run_status
 from dpaudit.errors import SpecError, printable, shortened
 
 NO_PROOF = "No proof of privacy: an audit can refute a claim, it cannot confirm one."
@@ -77,7 +78,7 @@ class ModelCard:
             raise status.unreadable() from err
         lines.sort(key=lambda line: -WORSE.index(line.verdict))
         command = f"dpaudit run spec.yaml --seed {seed}"
-        return cls(name, tuple(lines), _facts(place, status), command, status.cautions)
+        return cls(name, tuple(lines), _facts(place, status.heard), command, status.cautions)
 
     def markdown(self) -> str:
         """The block: YAML between two lines `---`, then Markdown."""
@@ -173,7 +174,7 @@ def _line(name: str, found: Found, report: Mapping[str, Any]) -> _Line:
     )
 
 
-def _facts(place: str | Path, status: RunStatus) -> dict[str, str]:
+def _facts(place: str | Path, heard: datetime | None) -> dict[str, str]:
     """When and by what it was found, and what data, code, spec and results are known by."""
     store = FileStore.at(place)
     with store.answering("must be a run folder that can be read"):
@@ -187,7 +188,7 @@ def _facts(place: str | Path, status: RunStatus) -> dict[str, str]:
         raise SpecError(f"{shortened(place)} must have a plan.parquet of this version; run it again") from err
     noted = last_note(event for event in events_in(io.BytesIO(log or b"")) if event is not None)
     facts = {
-        "date": "" if status.heard is None else f"{status.heard:%Y-%m-%d}",
+        "date": "" if heard is None else f"{heard:%Y-%m-%d}",
         "version": f"dpaudit {version}",
         "data": ", ".join(shared),
         "code": ", ".join(f"{name} {digest}" for name, digest in own.items()) or "of dpaudit alone",
