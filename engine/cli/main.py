@@ -477,7 +477,7 @@ def card(run: str | Path, output: Path | None, html: Path | None) -> None:
 @click.option("--csv", type=click.Path(path_type=Path), help="Write all of them to this file as well.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write the table to this page as well.")
 def records(run: str | Path, top: int, rate: float, audit: str | None, csv: Path | None, html: Path | None) -> None:
-    """Lists the records that the attack in RUN was right about too often.
+    """Lists records that were guessed too often.
 
     For label-canaries and membership with several `trainings`: how often the guess about each record was right, a
     p-value against the claim (against chance where nothing is claimed), and which are found at the false discovery rate

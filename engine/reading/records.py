@@ -139,7 +139,8 @@ class Records:
     def page(self) -> str:
         """The table as a page that stands alone."""
         policy = "default-src 'none'; style-src 'unsafe-inline'"
-        style = "body{font:16px system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}td,th{padding:0 1em;text-align:right}"
+        style = "body{font:16px system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
+        style += "td,th{padding:0 1em;text-align:right}"
         head = (
             f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
             f"<title>Records</title><style>{style}</style>"
