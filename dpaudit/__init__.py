@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dpaudit.claims import Claim as Claim
     from dpaudit.claims.curve import Relation as Relation
+    from dpaudit.engine.cli.mlflow_runs import log_to_mlflow as log_to_mlflow
     from dpaudit.engine.data.in_memory import table as table
     from dpaudit.engine.estimate.estimating import Estimate as Estimate
     from dpaudit.engine.estimate.estimating import estimate as estimate
@@ -66,6 +67,7 @@ _HOMES = {
     "from_summary": "dpaudit.mechanisms.adapters.own_training",
     "from_torch": "dpaudit.mechanisms.adapters.own_torch",
     "load_spec": "dpaudit.engine.spec.loading",
+    "log_to_mlflow": "dpaudit.engine.cli.mlflow_runs",
     "restore_sweep": "dpaudit.engine.sweep.running",
     "sweep": "dpaudit.engine.sweep.running",
     "table": "dpaudit.engine.data.in_memory",

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
+import tomllib
 import zipfile
+from email.parser import Parser
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+FLOORS = ("actors", "cluster", "engine", "estimators", "mechanisms")
 BUILD = "from setuptools import build_meta; import sys; print(build_meta.{}(sys.argv[1]))"
 
 
@@ -29,50 +37,153 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return there
 
 
-def installed(clone: Path, environment: Path, build: str) -> Path:
-    """The Python of a fresh environment that holds the package and, further down its path, what this one holds."""
-    made = environment.parent / f"{environment.name}-wheel"
-    made.mkdir()
+@pytest.fixture(scope="module")
+def wheel(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the sources."""
+    return built(clone, tmp_path_factory.mktemp("wheel"), "build_wheel")
+
+
+def built(sources: Path, made: Path, build: str) -> Path:
+    """The one file that a build of the sources leaves in an empty folder."""
     command = [sys.executable, "-c", BUILD.format(build), str(made)]
-    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=sources, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    (file,) = made.iterdir()
+    return file
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """What a wheel holds, by path."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def sources(folder: Path) -> dict[str, bytes]:
+    """What the package must hold, by its path in a wheel: every file of its six folders, whatever it is."""
+    found = {}
+    for room in ("dpaudit", *FLOORS):
+        prefix = Path() if room == "dpaudit" else Path("dpaudit")
+        for path in (folder / room).rglob("*"):  # which follows no link to a folder
+            if path.is_file() and "__pycache__" not in path.parts:
+                found[(prefix / path.relative_to(folder)).as_posix()] = path.read_bytes()
+    return found
+
+
+def installed(wheel: Path, environment: Path) -> Path:
+    """The Python of a fresh environment that holds the package and, further down its path, what this one holds."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     packages = next(environment.glob("lib/python*/site-packages"))
-    zipfile.ZipFile(next(made.glob("*.whl"))).extractall(packages)
+    python = environment / "bin" / "python"
+    install = ("install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", "--no-compile")
+    subprocess.run([sys.executable, "-m", "pip", "--python", python, *install, wheel], check=True)
     (packages / "zz-dependencies.pth").write_text(sysconfig.get_paths()["purelib"])
-    return environment / "bin" / "python"
+    return python
 
 
-def printed(python: Path, code: str, folder: Path) -> str:
+def printed(folder: Path, *command: object) -> str:
     surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [python, "-c", code], cwd=folder, env=surroundings, capture_output=True, text=True, check=False
+        [str(word) for word in command], cwd=folder, env=surroundings, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def test_a_clone_does_not_shadow_the_package(clone: Path, tmp_path: Path) -> None:
-    python = installed(clone, tmp_path / "editable", "build_editable")
-    found = printed(
-        python, "from dpaudit import audit; import sys; print(sys.modules[audit.__module__].__file__)", clone.parent
-    )
-    assert Path(found).resolve() == clone / "engine" / "run" / "driver.py"
-    alone = printed(
-        python, "import importlib.util as u; print([u.find_spec(name) for name in ('engine', 'mechanisms')])", tmp_path
-    )
-    assert alone == "[None, None]"
+    (tmp_path / "made").mkdir()
+    python = installed(built(clone, tmp_path / "made", "build_editable"), tmp_path / "editable")
+    code = "from dpaudit import audit; import sys; print(sys.modules[audit.__module__].__file__)"
+    assert Path(printed(clone.parent, python, "-c", code)).resolve() == clone / "engine" / "run" / "driver.py"
+    code = "import importlib.util as u; print([u.find_spec(name) for name in ('engine', 'mechanisms')])"
+    assert printed(tmp_path, python, "-c", code) == "[None, None]"
 
 
-def test_a_wheel_holds_the_whole_package(clone: Path, tmp_path: Path) -> None:
-    python = installed(clone, tmp_path / "wheel", "build_wheel")
-    code = (
-        "from dpaudit import audit, registry; import sys; "
-        "print(len(registry.catalogue('estimator')), audit.__module__, sys.modules[audit.__module__].__file__)"
-    )
-    count, module, file = printed(python, code, clone.parent).split()
-    assert (int(count) > 10, module) == (True, "dpaudit.engine.run.driver")
-    assert Path(file).is_relative_to(tmp_path)
+def test_a_wheel_holds_the_package_and_nothing_else(clone: Path, wheel: Path) -> None:
+    held = contents(wheel)
+    about = {name: held.pop(name) for name in list(held) if name.startswith("dpaudit-")}
+    assert held == sources(clone)
+    assert any(name.endswith(".html.j2") for name in held)
+    assert any(name.endswith("/licenses/LICENSE") for name in about)
+
+
+def test_an_sdist_holds_the_sources_and_makes_the_same_wheel(clone: Path, wheel: Path, tmp_path: Path) -> None:
+    for name in ("sdist", "wheel", "opened"):
+        (tmp_path / name).mkdir()
+    sdist = built(clone, tmp_path / "sdist", "build_sdist")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "opened", filter="data")
+    (opened,) = (tmp_path / "opened").iterdir()
+    beside = {"README.md", "LICENSE", "MANIFEST.in", "pyproject.toml", "PKG-INFO", "setup.cfg", "dpaudit.egg-info"}
+    assert {path.name for path in opened.iterdir()} == {"dpaudit", *FLOORS, *beside}
+    assert sources(opened) == sources(clone)
+    assert contents(built(opened, tmp_path / "wheel", "build_wheel")) == contents(wheel)
+
+
+def test_a_wheel_says_what_pyproject_says(wheel: Path) -> None:
+    (about,) = (text for name, text in contents(wheel).items() if name.endswith("dist-info/METADATA"))
+    said = Parser().parsestr(about.decode())
+    assert (said["Name"], said["Version"], said["License-Expression"]) == ("dpaudit", PROJECT["version"], "Apache-2.0")
+    assert said["Requires-Python"] == PROJECT["requires-python"]
+    assert set(said.get_all("Provides-Extra", [])) == set(PROJECT["optional-dependencies"])
+    needed = [Requirement(line) for line in said.get_all("Requires-Dist", [])]
+    assert {str(one) for one in needed if one.marker is None} == {str(Requirement(o)) for o in PROJECT["dependencies"]}
+
+
+def test_every_extra_is_in_the_table_of_the_install_page() -> None:
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE)
+    assert sorted(name for name, _ in rows) == sorted(PROJECT["optional-dependencies"])
+    for name, brings in rows:
+        for package in re.findall(r"`([\w-]+)`", brings):
+            assert any(Requirement(o).name == package for o in PROJECT["optional-dependencies"][name]), (name, package)
+
+
+def test_an_installed_wheel_works_far_from_any_checkout(wheel: Path, tmp_path: Path) -> None:
+    """As `uvx --from dpaudit dpaudit estimate scores.csv` and pipx run it: an environment of its own, any folder."""
+    python = installed(wheel, tmp_path / "own")
+    rng = np.random.default_rng(0)
+    member = rng.random(400) < 0.5
+    rows = [f"{score},{int(coin)}" for score, coin in zip(rng.normal(3.0 * member), member, strict=True)]
+    (tmp_path / "scores.csv").write_text("\n".join(["score,member", *rows]))
+    said = printed(tmp_path, python.parent / "dpaudit", "estimate", "scores.csv", "--claim", "0.5")
+    assert said.startswith("VIOLATION: claimed epsilon <= 0.5")
+    file = printed(tmp_path, python, "-c", "from dpaudit import registry; print(registry.__file__)")
+    assert Path(file).is_relative_to(tmp_path / "own")
+
+
+@pytest.mark.nightly
+def test_an_installed_wheel_brings_the_pytest_plugin_and_every_name(wheel: Path, tmp_path: Path) -> None:
+    python = installed(wheel, tmp_path / "own")
+    for kind in ("data", "estimators", "games", "mechanisms"):
+        here = printed(ROOT, sys.executable, "-m", "dpaudit", "list", kind)
+        assert printed(tmp_path, python.parent / "dpaudit", "list", kind) == here
+    (tmp_path / "test_own.py").write_text("def test_it(dp_audit): assert callable(dp_audit.check)\n")
+    assert "1 passed" in printed(tmp_path, python, "-m", "pytest", "-p", "no:cacheprovider", "test_own.py")
+
+
+def test_the_image_is_made_of_what_is_there_by_no_root_on_a_pinned_python() -> None:
+    """Docker is not at hand: this reads the file that it would run."""
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    said = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+    by_word = {word: [rest for other, rest in said if other == word] for word, _ in said}
+    kept = set((ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines())
+    copied = [rest.split()[:-1] for rest in by_word["COPY"] if not rest.startswith("--from")]
+    for name in (name for names in copied for name in names):
+        assert (ROOT / name).exists(), name
+        assert f"!{name}" in kept, name
+    assert {name for names in copied for name in names} == {line[1:] for line in kept if line.startswith("!")}
+    for base in by_word["FROM"]:
+        version = re.fullmatch(r"python:(\d+\.\d+\.\d+)-slim-\w+( AS wheel)?", base)
+        assert version is not None, base
+        assert version[1] in SpecifierSet(PROJECT["requires-python"])
+        major_minor = version[1].rpartition(".")[0]
+        assert f"Programming Language :: Python :: {major_minor}" in PROJECT["classifiers"]
+    (user,) = by_word["USER"]
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user), "no root, and a number, as Kubernetes asks for"
+    (entry,) = by_word["ENTRYPOINT"]
+    assert json.loads(entry)[0] in PROJECT["scripts"]
+    (extras,) = (rest.partition("=")[2] for rest in by_word["ARG"] if rest.startswith("EXTRAS="))
+    assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
 
 
 def test_every_package_that_is_installed_is_pinned() -> None:

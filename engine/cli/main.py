@@ -145,6 +145,7 @@ _FOR_CI = (
     click.option("--junit", type=click.Path(path_type=Path), help="Write the verdicts as JUnit XML to this file."),
     click.option("--sarif", type=click.Path(path_type=Path), help="Write what is to be mended as SARIF to this file."),
     click.option("--summary", type=click.Path(path_type=Path), help="Add a summary in Markdown to this file."),
+    click.option("--mlflow", metavar="EXPERIMENT", help="Log what was found to MLflow, at $MLFLOW_TRACKING_URI."),
 )
 
 
@@ -345,6 +346,7 @@ def _finish(
     junit: Path | None = None,
     sarif: Path | None = None,
     summary: Path | None = None,
+    mlflow: str | None = None,
     **fail_on: bool,
 ) -> None:
     """Carries a run out, prints its report, writes what CI services read of it, and ends with the stated code."""
@@ -357,6 +359,10 @@ def _finish(
         from dpaudit.engine.report.ci_files import write_for_ci
 
         write_for_ci(report, subject, junit=junit, sarif=sarif, summary=summary)
+    if mlflow is not None:
+        from dpaudit.engine.cli.mlflow_runs import log_to_mlflow
+
+        log_to_mlflow(report, experiment=mlflow)
     _end(report, **fail_on)
 
 
@@ -452,6 +458,61 @@ def diff(baseline: str | Path, new: str | Path, fail_on_worse: bool) -> None:
     show_lines(str(found))
     if fail_on_worse and found.worse:
         end(VIOLATION)
+
+
+@main.command()
+@click.argument("run", metavar="RUN", type=PLACE)
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write the block to this file, not here.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a summary of one page (A4) to this file as well.")
+def card(run: str | Path, output: Path | None, html: Path | None) -> None:
+    """Prints a block for a model card: what RUN found.
+
+    Markdown with YAML in front: claim, verdict, bound, confidence, assumption, what could have been detected,
+    fingerprints of data and code, and the command that runs it again. It is read from the run folder, a path or a URI;
+    nothing runs. It is no proof of privacy, and says so.
+    """
+    from dpaudit.engine.run import model_card
+
+    made = model_card.ModelCard.of(run)
+    if html is not None:
+        _write(html, made.page())
+    if output is not None:
+        _write(output, made.markdown())
+    else:
+        show_lines(made.markdown().rstrip())
+
+
+@main.command()
+@click.argument("run", metavar="RUN", type=PLACE)
+@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="How many are shown.")
+@click.option("--rate", type=float, default=0.05, show_default=True, help="False discovery rate, in (0, 1).")
+@click.option("--audit", help="Which audit of the run; left out: the only one that fits.")
+@click.option("--csv", type=click.Path(path_type=Path), help="Write all of them to this file as well.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write the table to this page as well.")
+def records(run: str | Path, top: int, rate: float, audit: str | None, csv: Path | None, html: Path | None) -> None:
+    """Lists records that were guessed too often.
+
+    For label-canaries and membership with several `trainings`: how often the guess about each record was right, a
+    p-value against the claim (against chance where nothing is claimed), and which are found at the false discovery rate
+    (Benjamini-Yekutieli: under any dependence). It is read from the run folder, a path or a URI; nothing runs.
+    """
+    from dpaudit.engine.run.recorded import records_in
+
+    found = records_in(run, top=top, rate=rate, audit=audit)
+    if csv is not None:
+        _write(csv, found.to_frame().to_csv(index=False))
+    if html is not None:
+        _write(html, found.page())
+    show_lines(str(found))
+
+
+def _write(path: Path, text: str) -> None:
+    from dpaudit.plain_files import write_whole
+
+    try:
+        write_whole(path, lambda file: file.write(text.encode()))
+    except OSError as err:
+        raise RunError(f"{shortened(path)} must be a file that can be written, it is not: {err.strerror}") from err
 
 
 @main.command()

@@ -163,7 +163,7 @@ class JointVerdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Values for JSON."""
-        said = ("verdict", "headline", "confidence", "screening", "chosen", "left_out", "not_played")
+        said = ("verdict", "headline", "how_sure", "confidence", "screening", "chosen", "left_out", "not_played")
         confirmations = [
             {
                 "test": test.name,
@@ -174,8 +174,8 @@ class JointVerdict:
             }
             for test, again in self._pairs
         ]
-        rests_on = None if self.deciding is None else self.deciding.name
-        return {name: getattr(self, name) for name in said} | {"rests_on": rests_on, "confirmations": confirmations}
+        more = {"rests_on": None if self.deciding is None else self.deciding.name, "detectable": self.detectable}
+        return {name: getattr(self, name) for name in said} | more | {"confirmations": confirmations}
 
 
 _DOUBTFUL = frozenset({Verdict.VIOLATION, Verdict.UNDECIDED})

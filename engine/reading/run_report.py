@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dpaudit.engine.reading.comparison import Study
+    from dpaudit.engine.reading.records import Records
     from dpaudit.engine.reading.sweep_summary import SweepSummary
 
 NOT_SHOWN = (
@@ -172,6 +173,12 @@ class Report:
 
         return pd.DataFrame([result.row() for result in self.results])
 
+    def records(self, top: int = 20, *, rate: float = 0.05, audit: str | None = None) -> Records:
+        """Which records the attack was right about too often, over trainings; arguments as `Records.of_results`."""
+        from dpaudit.engine.reading.records import Records
+
+        return Records.of_results(self.results, self.spec, top=top, rate=rate, audit=audit)
+
     def __repr__(self) -> str:
         joint = "" if self.joint is None else f"{self.joint.verdict}; "
         found = ", ".join(f"{result.name} {result.verdict}" for result in self.results)
@@ -191,9 +198,8 @@ class Report:
 
         if self.joint is not None:
             decides = None if self.joint.deciding is None else self.joint.deciding.comparison
-            return card(
-                self.joint.verdict, (self.joint.headline, self.joint.how_sure), self.text(verbose=True), decides
-            )
+            said = (self.joint.headline, self.joint.how_sure)
+            return card(self.joint.verdict, said, self.text(verbose=True), decides)
         return "".join(result._repr_html_() for result in self.results) + f"<pre>{escape(self.text())}</pre>"
 
     def __str__(self) -> str:

@@ -66,12 +66,12 @@ def _column(values: list[Any]) -> pa.Array:
 def _result_values(result: AuditResult) -> dict[str, Any]:
     """One audit; series are columns by name."""
     return {
-        **attributes(result, ("name", "verdict", "headline", "mechanism", "game", "data", "observational", "assumes")),
+        **attributes(result, ("name", "verdict", "headline", "certainty", "seen", "mechanism", "game", "data")),
         "rows": result.rows,
         "claim": result.claimed,
         "compared_with": result.compared.claim,
         "conversion": result.compared.note,
-        **attributes(result, ("finding", "comparison", "violation_point", "metrics")),
+        **attributes(result, ("observational", "assumes", "finding", "comparison", "violation_point", "metrics")),
         "units": dict(zip(("finished", "planned"), result.units, strict=True)),
         **attributes(result, ("ceiling", "detectable_factor", "whole", "chosen", "stopped", "control", "failures")),
         "series": {name: _columns(series) for name, series in result.series.items()},

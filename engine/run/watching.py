@@ -29,6 +29,49 @@ SHOWN = 8  # running units that are named
 _OF_RUNS = (PLAN, "spec.yaml", "sweep.yaml")  # one of these is in every run folder and in every sweep's
 
 
+WORSE = (
+    Verdict.NO_VIOLATION,
+    Verdict.NO_CLAIM,
+    Verdict.INCONCLUSIVE,
+    Verdict.FAILED,
+    Verdict.UNDECIDED,
+    Verdict.VIOLATION,
+)
+"""Each verdict is worse news than those before it."""
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """A claim, as a report states it."""
+
+    epsilon: float
+    delta: float
+    relation: str
+    curve: str
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> _Claim:
+        return cls(float(said["epsilon"]), float(said["delta"]), str(said["relation"]), str(said["curve"]))
+
+    def as_strict_as(self, other: _Claim) -> bool:
+        """Whether it promises no less, as far as one point of its curve can say."""
+        lower = self.epsilon <= other.epsilon and self.delta <= other.delta
+        same_point = (self.epsilon, self.delta) == (other.epsilon, other.delta)
+        return self.relation == other.relation and lower and (not same_point or self.curve == other.curve)
+
+    def __str__(self) -> str:
+        return f"epsilon {self.epsilon:.4g} at delta {self.delta:g} ({self.curve}, {self.relation})"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a run found of one audit, or of one claim by several."""
+
+    verdict: Verdict
+    observed: str  # the bound in words; "" where there is none
+    claim: _Claim
+
+
 @dataclass(frozen=True)
 class Running:
     """A unit that was begun and has not ended."""
@@ -76,6 +119,24 @@ class RunStatus:
             lines.append(f"  and {len(self.running) - SHOWN} more")
         lines += [f"{verdict:<19}{shortened(name)}" for name, verdict in self.verdicts]
         return "\n".join(map(printable, [*lines, *self.cautions]))
+
+    @property
+    def found(self) -> Mapping[str, Found]:
+        """What was found, by name: each audit, or the one claim that all are tests of, as `bounds.json` says.
+
+        Raises: SpecError for a run without a report.
+        """
+        if not self.verdicts:
+            why = "; ".join(self.cautions) or f"it is {self.stage}"
+            raise SpecError(f"{shortened(self.place)} must be a run folder with a report: {why}")
+        try:
+            return _found(self.report)
+        except (AttributeError, KeyError, TypeError, ValueError) as err:
+            raise self.unreadable() from err
+
+    def unreadable(self) -> SpecError:
+        """What to say of a `bounds.json` that lacks what is asked for."""
+        return SpecError(f"{shortened(self.place)} must have a bounds.json of this version; `dpaudit report` writes it")
 
 
 def run_status(place: str | Path) -> RunStatus:
@@ -161,6 +222,22 @@ def _verdicts(
     how = "the file that the run's last event names" if noted else "not checked"
     said = f"verdicts as written in bounds.json ({how}); who writes in the folder can forge both; {anew}"
     return tuple(found), said, report
+
+
+def _found(report: Mapping[str, Any]) -> dict[str, Found]:
+    """By name, each audit, or the one claim that all are tests of; that has no verdict where a test of it failed."""
+    results, joint = report["results"], report["joint"]
+    if not joint:
+        return {
+            one["name"]: Found(
+                Verdict(one["verdict"]), (one["comparison"] or {}).get("words", ""), _Claim.of(one["claim"])
+            )
+            for one in results
+        }
+    verdict = Verdict(joint["verdict"])
+    if verdict is not Verdict.VIOLATION and any(one["verdict"] == Verdict.FAILED for one in results):
+        verdict = Verdict.FAILED
+    return {report["name"]: Found(verdict, joint["headline"], _Claim.of(results[0]["claim"]))}
 
 
 def fetch(place: str | Path, folder: Path) -> None:

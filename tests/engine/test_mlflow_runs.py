@@ -1,0 +1,178 @@
+"""What MLflow is told: the real one where it is installed, else the smallest stand-in for the calls that are made."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import dpaudit
+from dpaudit import AuditSpec, RunOptions, audit
+from dpaudit.engine.cli.main import main
+from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.spec.loading import load_spec
+
+REAL = importlib.util.find_spec("mlflow") is not None
+
+
+@dataclass
+class Run:
+    """What was logged to one run."""
+
+    name: str
+    parent: str | None
+    params: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    artifacts: list[str] = field(default_factory=list)
+
+
+class StandIn:
+    """MLflow's fluent calls that dpaudit makes, with what the real ones refuse: a second run that is not nested."""
+
+    def __init__(self) -> None:
+        self.experiment, self.made, self.open = "Default", list[Run](), list[Run]()
+
+    def set_experiment(self, name: str) -> None:
+        self.experiment = name
+
+    def active_run(self) -> Run | None:
+        return self.open[-1] if self.open else None
+
+    def start_run(self, *, run_name: str, nested: bool) -> Any:
+        assert nested == bool(self.open)
+        run = Run(run_name, self.open[-1].name if self.open else None)
+        self.made.append(run)
+        stand_in = self
+
+        class Active:
+            info = SimpleNamespace(run_id=str(len(self.made)))
+
+            def __enter__(self) -> Active:
+                stand_in.open.append(run)
+                return self
+
+            def __exit__(self, *error: object) -> None:
+                stand_in.open.pop()
+
+        return Active()
+
+    def set_tag(self, name: str, value: str) -> None:
+        self.open[-1].tags[name] = value
+
+    def log_params(self, values: Mapping[str, str]) -> None:
+        self.open[-1].params |= values
+
+    def log_metrics(self, values: Mapping[str, float]) -> None:
+        self.open[-1].metrics |= values
+
+    def log_artifact(self, path: str) -> None:
+        self.open[-1].artifacts.append(Path(path).name)
+
+    def runs(self, experiment: str) -> list[Run]:
+        assert experiment == self.experiment
+        return self.made
+
+
+class Real:
+    """What a real MLflow holds, in a store of SQLite."""
+
+    def runs(self, experiment: str) -> list[Run]:
+        import mlflow
+
+        client = mlflow.MlflowClient()
+        found = client.get_experiment_by_name(experiment)
+        held = client.search_runs([found.experiment_id], order_by=["attributes.start_time ASC"])
+        names = {run.info.run_id: run.info.run_name for run in held}
+        return [
+            Run(
+                run.info.run_name,
+                names.get(run.data.tags.get("mlflow.parentRunId")),
+                dict(run.data.params),
+                dict(run.data.metrics),
+                dict(run.data.tags),
+                [file.path for file in client.list_artifacts(run.info.run_id)],
+            )
+            for run in held
+        ]
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StandIn | Real]:
+    if not REAL:
+        stand_in = StandIn()
+        monkeypatch.setitem(sys.modules, "mlflow", stand_in)
+        yield stand_in
+        return
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
+    yield Real()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    spec: AuditSpec = load_spec(Path("examples/violations/half-scale.yaml"))
+    options = RunOptions(runner="in-process", figures=False)
+    return audit(replace(spec, run=options), output=tmp_path_factory.mktemp("run"), quiet=True)
+
+
+def test_several_audits_are_runs_in_one_run(kept: StandIn | Real, report: Report) -> None:
+    assert dpaudit.log_to_mlflow(report, experiment="audits")
+    outer, *inner = kept.runs("audits")
+    assert (outer.name, outer.parent, outer.params["seed"]) == ("half the scale", None, "4")
+    assert set(outer.artifacts) == {"report.html", "bounds.json", "spec.yaml"}
+    assert "no evidence of privacy" in outer.tags["dpaudit.means"]
+    assert [(run.name, run.parent) for run in inner] == [(one.name, "half the scale") for one in report.results]
+    for run, result in zip(inner, report.results, strict=True):
+        assert run.tags["verdict"] == str(result.verdict)
+        assert run.metrics["epsilon_lower"] == result.epsilon
+        assert run.metrics["claimed"] == 1.0
+        assert run.params["mechanism"] == result.mechanism
+        assert 0.5 < run.metrics["AUC"] <= 1
+    assert "detectable_factor" not in inner[1].metrics, "NaN is no metric"
+
+
+def test_one_audit_is_one_run(kept: StandIn | Real, report: Report) -> None:
+    dpaudit.log_to_mlflow(replace(report, results=report.results[1:]), experiment="one", name="mine")
+    (run,) = kept.runs("one")
+    assert (run.name, run.tags["verdict"]) == ("mine", "VIOLATION")
+    assert run.metrics["observed"] == report.results[1].epsilon
+
+
+def test_an_estimate_is_a_run_with_its_measures(kept: StandIn | Real) -> None:
+    member = np.random.default_rng(0).random(400) < 0.5
+    found = dpaudit.estimate(np.random.default_rng(1).normal(3.0 * member), member, claim=0.5)
+    dpaudit.log_to_mlflow(found, experiment="estimates")
+    (run,) = kept.runs("estimates")
+    assert run.tags["verdict"] == "VIOLATION"
+    assert run.metrics["epsilon_lower"] == found.lower
+    assert run.metrics["AUC"] == found.measures[0].value
+    assert run.metrics["TPR at 1 percent FPR"] == found.measures[1].value
+
+
+def test_a_command_logs_what_it_found(kept: StandIn | Real, tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(
+        "name: odd | <name>\nseed: 1\ndata: {name: digits}\ngame: {name: label-canaries, canaries: 50, replays: 2}\n"
+        "mechanism: {name: randomized-response, epsilon: 1.0}\nrun: {runner: in-process, figures: false}\n"
+    )
+    asked = ["run", str(tmp_path / "spec.yaml"), "-o", str(tmp_path / "run"), "--quiet", "--mlflow", "by command"]
+    ended = CliRunner().invoke(main, asked)
+    assert ended.exit_code == 0, ended.output
+    (run,) = kept.runs("by command")
+    assert run.name == "odd | <name>"
+
+
+@pytest.mark.skipif(REAL, reason="it is installed")
+def test_without_mlflow_one_is_told_what_to_install(report: Report) -> None:
+    with pytest.raises(dpaudit.AuditError, match=r"install it with `pip install dpaudit\[mlflow\]`"):
+        dpaudit.log_to_mlflow(report)

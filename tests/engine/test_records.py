@@ -1,0 +1,272 @@
+"""Records that the attack is right about too often: on known laws, in a real run, and in a stranger's folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from dpaudit import Audit, AuditSpec, RunOptions, audit
+from dpaudit.engine.cli.main import main
+from dpaudit.engine.reading.noted import note_of
+from dpaudit.engine.reading.records import DEFAULTS, Records, benjamini_yekutieli, p_values
+from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.spec.audit_spec import slug
+from dpaudit.engine.spec.build import build
+from dpaudit.errors import AuditError, DataError, InputError, RunError, SpecError
+from tests.nightly import nightly_games
+from tests.own_mechanism import KeepsSomeRecords
+
+EPSILON = 1.0
+RATE = 0.1
+GAME = {"name": "label-canaries", "replays": 1, "trainings": 60}
+
+
+def likelihood(epsilon: float) -> float:
+    """How often a guess is right at most."""
+    return math.exp(epsilon) / (1 + math.exp(epsilon))
+
+
+def played(right: NDArray[np.float64], trainings: int, rng: np.random.Generator, replays: int = 1) -> pa.Table:
+    """Scores of an attack that knows the coin of record i with probability `right[i]`, anew in each training.
+
+    Replays of a training share what the training gave away: the guess is right in all of them or in none.
+    """
+    known = rng.random((trainings, right.size)) < right
+    truth = rng.random((trainings, replays, right.size)) < 0.5
+    score = np.where(known[:, None, :] == truth, 1.0, -1.0)
+    replay, canary = np.divmod(np.arange(truth.size), right.size)
+    return pa.table(
+        {
+            "score": score.ravel().astype(np.float32),
+            "truth": truth.ravel(),
+            "replay": replay.astype(np.int32),
+            "canary": canary.astype(np.int32),
+        }
+    )
+
+
+def read(table: pa.Table, **more: Any) -> Records:
+    return Records.of("it", GAME | more.pop("game", {}), (EPSILON, 0.0), [table], **{"rate": RATE} | more)
+
+
+def test_records_that_leak_are_found_and_no_more_others_than_the_rate_says() -> None:
+    """Of 20 leaking records (always right) and 180 at the limit; false failure < 1e-6.
+
+    Each game's share of wrong findings is in [0, 1] with a mean of at most `RATE`; by Hoeffding's inequality their mean
+    over n games exceeds it by sqrt(log(1e6) / (2 n)) with probability <= 1e-6. A leaking record is always found here:
+    0.731^60 = 7e-9, far below the 0.1 / (200 x 5.9) x 20 that even the last of them needs.
+    """
+    games, right = nightly_games(1_000), np.full(200, likelihood(EPSILON))
+    right[:20] = 1.0
+    wrong, unadjusted = [], []
+    for seed in range(games):
+        found = read(played(right, 60, np.random.default_rng(seed))).to_frame()
+        assert set(range(20)) <= set(found.record[found.found])
+        wrong.append((found.record[found.found] >= 20).mean())
+        unadjusted.append((found.record[found.p_value <= RATE] >= 20).mean())
+    most = RATE + math.sqrt(math.log(1e6) / (2 * games))
+    assert np.mean(wrong) <= most
+    assert np.mean(unadjusted) > most, "without the adjustment too many are found"
+
+
+@pytest.mark.parametrize("replays", [1, 5])
+def test_honest_records_are_hardly_ever_found(replays: int) -> None:
+    """All at the limit: any finding is wrong, so games with one come at most as often as the rate; failure < 1e-6."""
+    games, right = nightly_games(1_000), np.full(100, likelihood(EPSILON))
+    game = {"replays": replays, "trainings": 40}
+    found = [read(played(right, 40, np.random.default_rng(s), replays), game=game).found for s in range(games)]
+    limit = binom.ppf(1 - 1e-6, games, RATE)
+    assert np.count_nonzero(found) <= limit
+    # The defect: replays of one training counted as if each had coins and noise of its own.
+    as_if = {"replays": 1, "trainings": 40 * replays}
+    lax = [read(played(right, 40, np.random.default_rng(s), replays), game=as_if).found for s in range(games)]
+    assert replays == 1 or np.count_nonzero(lax) > limit, "what shares its noise is no independent evidence"
+
+
+def test_p_values_of_replayed_trainings_are_valid_and_near_the_exact_ones() -> None:
+    limit, trainings = 0.7, 30
+    exact = p_values(np.arange(trainings + 1), 1, trainings, limit)
+    assert np.allclose(exact, binom.sf(np.arange(-1, trainings), trainings, limit))
+    assert np.all(exact >= binom.sf(np.arange(-1, trainings), trainings, limit))
+    replayed = p_values(10 * np.arange(trainings + 1), 10, trainings, limit)
+    assert np.all(replayed >= exact)
+    assert replayed[-1] == pytest.approx(limit**trainings)
+    assert np.all(np.diff(p_values(np.arange(301), 10, trainings, limit)) <= 1e-12), "more right, no larger"
+
+
+def test_benjamini_yekutieli_by_its_definition() -> None:
+    p = np.sort(np.random.default_rng(3).random(50) ** 3)
+    harmonic = sum(1 / i for i in range(1, 51))
+    adjusted = benjamini_yekutieli(p)
+    for rate in (0.01, 0.1, 0.5, 0.9):
+        passing = [k for k in range(1, 51) if p[k - 1] <= k * rate / (50 * harmonic)]
+        assert int((adjusted <= rate).sum()) == max(passing, default=0)
+
+
+def test_what_is_missing_counts_as_wrong() -> None:
+    table = played(np.ones(50), 60, np.random.default_rng(0))
+    whole, half = read(table), read(table.slice(0, 30 * 50))
+    assert set(whole.right) == {1.0}
+    assert set(half.right) == {0.5}
+    assert (whole.found, half.found) == (50, 0)
+
+
+def test_a_claim_that_is_missing_is_chance_and_too_few_trainings_are_said() -> None:
+    table = played(np.ones(50), 60, np.random.default_rng(0))
+    chance = Records.of("it", GAME, (math.inf, 0.0), [table])
+    assert chance.limit == 0.5
+    assert "against chance" in str(chance)
+    few = read(table.slice(0, 5 * 50), game={"trainings": 5})
+    assert few.found == 0
+    assert f"it takes `trainings: {few.fewest}`" in str(few)
+    just = table.slice(0, few.fewest * 50)
+    one = pa.concat_tables([just.slice(0, 0), just.filter(pc.equal(just["canary"], 0))])
+    others = just.filter(pc.greater(just["canary"], 0))
+    wrong = others.set_column(0, "score", pc.negate(others["score"]))
+    for missing, found in ((0, 1), (1, 0)):
+        game = {"trainings": few.fewest}
+        last = pc.less(one["replay"], few.fewest - missing)
+        assert read(pa.concat_tables([one.filter(last), wrong]).sort_by("replay"), game=game).found == found
+    assert Records.of("it", GAME, (EPSILON, 0.1), [table]).limit == pytest.approx((math.e + 0.1) / (math.e + 1))
+
+
+CHANGES: list[Callable[[dict[str, Any]], None]] = [
+    lambda columns: columns.update(replay=columns["replay"] + 1),
+    lambda columns: columns.update(canary=columns["canary"] - 1),
+    lambda columns: columns.update(canary=columns["canary"] * 0),
+    lambda columns: columns.update(canary=columns["canary"] + 2_000_000_000),
+    lambda columns: columns.update(score=columns["score"] * np.nan),
+    lambda columns: columns.update(truth=columns["score"]),
+    lambda columns: columns.update(replay=columns["score"]),
+    lambda columns: columns.pop("canary"),
+    lambda columns: columns.update({name: values[:0] for name, values in columns.items()}),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_tables_of_no_such_game_are_refused(change: Callable[[dict[str, Any]], None]) -> None:
+    table = played(np.ones(50), 60, np.random.default_rng(0))
+    columns = {name: table.column(name).to_numpy() for name in table.column_names}
+    change(columns)
+    with pytest.raises(DataError, match="must"):
+        read(pa.table(columns))
+
+
+@pytest.mark.parametrize(
+    ("game", "claim", "more", "error"),
+    [
+        ({"replays": 0}, 1.0, {}, SpecError),
+        ({"trainings": "many"}, 1.0, {}, SpecError),
+        ({"trainings": True}, 1.0, {}, SpecError),
+        ({}, 800.0, {}, SpecError),
+        ({}, math.nan, {}, SpecError),
+        ({}, 1.0, {"rate": 1.0}, InputError),
+        ({}, 1.0, {"top": 0}, InputError),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(
+    game: dict[str, Any], claim: float, more: dict[str, Any], error: type[AuditError]
+) -> None:
+    table = played(np.ones(50), 60, np.random.default_rng(0))
+    with pytest.raises(error, match="must"):
+        Records.of("it", GAME | game, (claim, 0.0), [table], **more)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Forty releases of labels, of which the first five records' are not hidden at all."""
+    game = {"name": "label-canaries", "canaries": 60, "replays": 2, "trainings": 40}
+    one = Audit(KeepsSomeRecords(), {"name": "gaussian-mixture", "rows": 400}, game, name="<b>it</b>")
+    options = RunOptions(runner="in-process", figures=False)
+    return audit(AuditSpec((one,), run=options), output=tmp_path_factory.mktemp("records") / "run", quiet=True)
+
+
+def test_a_report_names_the_records_that_leak(report: Report) -> None:
+    found = report.records(top=7)
+    frame = found.to_frame()
+    assert set(frame.record[frame.found]) == set(range(5))
+    assert list(frame.record[:5]) == [0, 1, 2, 3, 4]
+    assert frame.shape == (60, 5)
+    assert len(str(found).splitlines()) == 1 + 1 + 7 + 2
+    assert "<b>" not in found._repr_html_()
+
+
+def test_the_command_says_the_same_and_nothing_runs(report: Report, tmp_path: Path) -> None:
+    asked = ["records", report.folder, "--csv", str(tmp_path / "all.csv"), "--html", str(tmp_path / "all.html")]
+    ended = CliRunner().invoke(main, asked)
+    assert ended.exit_code == 0, ended.output
+    assert ended.output.rstrip() == str(report.records())
+    assert len((tmp_path / "all.csv").read_text().splitlines()) == 61
+    page = (tmp_path / "all.html").read_text()
+    assert "Content-Security-Policy" in page
+    assert "<b>" not in page
+
+
+def test_a_folder_of_a_stranger_is_data(report: Report, tmp_path: Path) -> None:
+    folder = Path(report.folder)
+    spec, scores = folder / "spec.yaml", folder / "scores" / slug("<b>it</b>")
+    kept = spec.read_text()
+    try:
+        for bad in (
+            "a: &x [*x]",
+            "audits: 3",
+            "audits: [{name: [], game: {}}]",
+            "!!python/object/apply:os.system [ls]",
+        ):
+            spec.write_text(bad)
+            ended = CliRunner().invoke(main, ["records", report.folder])
+            assert ended.exit_code == 2, (bad, ended.output)
+        spec.write_text(kept)
+        (scores / "99999.parquet").write_bytes(b"PAR1 is what this is not")
+        assert CliRunner().invoke(main, ["records", report.folder]).exit_code == 2
+        pq.write_table(pa.table({"score": [1.0]}), scores / "99999.parquet")
+        assert CliRunner().invoke(main, ["records", report.folder]).exit_code == 2
+    finally:
+        spec.write_text(kept)
+        (scores / "99999.parquet").unlink(missing_ok=True)
+
+
+def test_other_games_and_runs_without_scores_are_told_why(report: Report) -> None:
+    other = replace(report, spec=report.spec.replace("label-canaries", "label-inference"))
+    with pytest.raises(SpecError, match="records are told apart by label-canaries and membership"):
+        other.records()
+    bare = replace(report, results=(replace(report.results[0], evidence=""),))
+    with pytest.raises(RunError, match="no scores were kept"):
+        bare.records()
+    with pytest.raises(AuditError, match=r"the audit must be one of <b>it</b>, got 'other'"):
+        report.records(audit="other")
+
+
+def test_a_claim_in_the_file_that_is_none_is_one_sentence(report: Report) -> None:
+    folder = Path(report.folder)
+    path, log = folder / "bounds.json", folder / "events.jsonl"
+    before, events = path.read_bytes(), log.read_text()
+    said = json.loads(before)
+    said["results"][0]["compared_with"] = {"epsilon": "x"}
+    try:
+        path.write_text(json.dumps(said))
+        log.write_text(events.replace(note_of(before), note_of(path.read_bytes())))
+        ended = CliRunner().invoke(main, ["records", report.folder])
+        assert (ended.exit_code, "must have a report of" in ended.output) == (2, True)
+    finally:
+        path.write_bytes(before)
+        log.write_text(events)
+
+
+def test_the_games_have_the_replays_that_are_taken_for_granted() -> None:
+    for name, replays in DEFAULTS.items():
+        game = build("game", {"name": name})
+        assert (game.replays, game.trainings) == (replays, 1)

@@ -1,0 +1,191 @@
+"""`dpaudit card`: what it says of a run, of tests of one claim, and of a folder whose words are hostile."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from dpaudit.engine.reading.noted import note_of
+from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.run.model_card import NO_PROOF, ModelCard
+from dpaudit.errors import SpecError
+from tests.engine.test_page_in_a_browser import BROWSER, Markup
+from tests.hostile.reader import Reader
+
+HOSTILE = (
+    "a](javascript:alert(1)) ![x](https://evil.example/p.png) https://evil.example www.evil.example me@evil.example",
+    "<script>alert(1)</script><img src=x onerror=alert(1)> <!-- &lt;b&gt;",
+    "line\n---\nlicense: mit\n- x: &a [*a] !!python/object/apply:os.system ['id'] #",
+    "'\" : {% raw %} {{ 7*7 }} | cell | `code` **bold** _it_ ~~no~~ \\",
+    "\x1b[31m\u202eright to left\x00",
+)
+
+
+def forge(folder: Path, change: Callable[[Any], None]) -> ModelCard:
+    """The card of a folder whose `bounds.json` somebody changed, and the note of it too."""
+    path = folder / "bounds.json"
+    before = path.read_bytes()
+    report = json.loads(before)
+    change(report)
+    path.write_text(json.dumps(report))
+    log = folder / "events.jsonl"
+    log.write_text(log.read_text().replace(note_of(before), note_of(path.read_bytes())))
+    return ModelCard.of(folder)
+
+
+def front_of(markdown: str) -> tuple[Any, list[Token]]:
+    """The YAML in front of a card, and what a Markdown parser finds behind it."""
+    _, block, body = re.split(r"^---$", markdown, maxsplit=2, flags=re.MULTILINE)
+    parsed = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(body)
+    return yaml.safe_load(block), [part for token in parsed for part in (token, *(token.children or ()))]
+
+
+def test_a_card_says_what_the_report_says_and_how_to_find_it_again(folder: Path) -> None:
+    report = json.loads((folder / "bounds.json").read_text())
+    (one,) = report["results"]
+    (front,) = front_of(ModelCard.of(folder).markdown())[0].values()
+    (told,) = front["audits"]
+    assert told["verdict"] == one["verdict"]
+    assert told["claim"] == "epsilon 1 at delta 0 (1-DP, label)"
+    assert told["epsilon_at_least"] == one["finding"]["lower"]
+    assert told["certainty"] == "95 % confidence, valid for any number of samples"
+    assert told["detectable"] == [one["seen"]]
+    assert told["assumes"] == one["assumes"]
+    assert front["means"] == NO_PROOF
+    assert front["command"] == "dpaudit run spec.yaml --seed 3"
+    assert re.fullmatch(r"spec.yaml sha256:[0-9a-f]{64}", front["spec"])
+    assert front["results"] == note_of((folder / "bounds.json").read_bytes())
+    assert re.fullmatch(r"(\w+:[0-9a-f]{24}(, )?)+", front["data"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", front["date"])
+
+
+def test_hostile_words_are_text_and_nothing_else(reader: Reader, folder: Path) -> None:
+    def change(report: Any) -> None:
+        (one,) = report["results"]
+        report["name"] = HOSTILE[0]
+        kept = one["claim"]
+        for words, name in zip(HOSTILE[1:], ("mechanism", "data", "assumes", "certainty"), strict=True):
+            one[name] = words
+        one["name"] = one["seen"] = one["game"] = one["comparison"]["words"] = " ".join(HOSTILE)
+        one["claim"] = kept | {"curve": HOSTILE[1], "relation": HOSTILE[0]}
+
+    card = forge(folder, change)
+    front, tokens = front_of(card.markdown())
+    assert list(front) == ["privacy_audit"]
+    assert "license" not in front["privacy_audit"]
+    (told,) = front["privacy_audit"]["audits"]
+    assert "license: mit" in told["audited"]
+    kinds = {token.type for token in tokens}
+    assert not kinds & {"link_open", "image", "html_inline", "html_block", "fence", "code_block", "s_open", "em_open"}
+    assert [token.content for token in tokens if token.type == "code_inline" and "code" in token.content] == []
+    assert len([token for token in tokens if token.type == "th_open"]) == 4
+    assert len([token for token in tokens if token.type == "td_open"]) == 4
+    assert not re.search(r"(?<!\\)://|\bwww\.", card.markdown().split("\n---\n")[-1])
+    elements = Markup(card.page()).elements
+    assert {tag for tag, _ in elements} & {"script", "img", "a", "iframe", "svg"} == set()
+    assert [name for _, held in elements for name in held if name.startswith("on")] == []
+    shown = reader.opens("card", folder, "--html", reader.stranger / "card.html")
+    shown.harmless()
+    assert shown.code == 0, shown.err
+    assert "49" not in shown.out.partition("## ")[2].partition("- Date")[0]
+
+
+@pytest.mark.parametrize("verdict", [*Verdict])
+def test_no_card_reads_as_a_proof(folder: Path, verdict: Verdict) -> None:
+    card = forge(folder, lambda report: report["results"][0].update(verdict=str(verdict)))
+    for text in (card.markdown(), card.page()):
+        assert NO_PROOF in text
+        assert "A low bound is no evidence of privacy" in text
+        assert not re.search(r"(?i)\b(safe|passed|certified|guarantee\w*|compliant|is private)\b", text)
+    assert card.markdown().index(NO_PROOF) < card.markdown().index("verdict:")
+
+
+def test_tests_of_one_claim_are_one_verdict_of_the_confirmatory_run(folder: Path) -> None:
+    def change(report: Any) -> None:
+        first = report["results"][0] | {"verdict": "VIOLATION"}
+        again = copy.deepcopy(first) | {"name": f"{first['name']}, confirmatory run", "assumes": "of the second"}
+        again["finding"]["lower"] = 2.5
+        report["results"] = [first, again]
+        report["joint"] = {
+            "verdict": "VIOLATION",
+            "headline": "x: claimed epsilon 1, observed epsilon >= 2.500 at delta=0",
+            "how_sure": "99.9 % confidence, from a confirmatory run",
+            "detectable": ["a", "b"],
+            "rests_on": first["name"],
+        }
+
+    (line,) = forge(folder, change).lines
+    assert (line.name, line.epsilon, line.assumes) == ("from a stranger", 2.5, "of the second")
+    assert line.seen == ("a", "b")
+    assert line.sure.startswith("99.9 %")
+
+
+def test_the_worst_news_comes_first_and_what_is_left_out_is_counted(folder: Path) -> None:
+    def change(report: Any) -> None:
+        many = [copy.deepcopy(report["results"][0]) | {"name": f"audit {number}"} for number in range(40)]
+        many[33]["verdict"] = "VIOLATION"
+        report["results"] = many
+
+    card = forge(folder, change)
+    assert card.lines[0].name == "audit 33"
+    assert len(front_of(card.markdown())[0]["privacy_audit"]["audits"]) == 40
+    assert "and 32 more" in card.page()
+    assert "audit 33" in card.page()
+
+
+@pytest.mark.parametrize("many", [3, 200])
+@pytest.mark.skipif(BROWSER is None, reason="no browser on the path")
+def test_a_page_is_one_page_whatever_it_says(folder: Path, tmp_path: Path, many: int) -> None:
+    def change(report: Any) -> None:
+        one = report["results"][0]
+        for name in ("certainty", "seen", "mechanism", "data", "game", "assumes"):
+            one[name] = "W" * 900
+        one["comparison"]["words"], report["name"] = "M" * 900, "W" * 900
+        report["results"] = [copy.deepcopy(one) | {"name": f"{n}" + "W" * 300} for n in range(many)]
+        for one, verdict in zip(report["results"], Verdict, strict=False):  # each brings a sentence
+            one["verdict"] = str(verdict)
+
+    page = forge(folder, change).page()
+    assert pages_of(page, tmp_path) == 1
+    assert pages_of(page.replace("</body>", "<p>more</p>" * 60 + "</body>"), tmp_path) > 1, "it can be seen"
+
+
+def pages_of(page: str, folder: Path) -> int:
+    """How many pages a browser prints it on."""
+    (folder / "page.html").write_text(page, encoding="utf-8")
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-pdf-header-footer")
+    places = (f"--user-data-dir={folder / 'profile'}", f"--print-to-pdf={folder / 'page.pdf'}")
+    command = [str(BROWSER), *options, *places, (folder / "page.html").as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return len(re.findall(rb"/Type\s*/Page\b", (folder / "page.pdf").read_bytes()))
+
+
+def test_a_folder_without_a_report_has_no_card(folder: Path) -> None:
+    (folder / "bounds.json").unlink()
+    with pytest.raises(SpecError, match="must be a run folder with a report"):
+        ModelCard.of(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda report: report.update(seed="x"),
+        lambda report: report["results"][0].update(finding=[1]),
+        lambda report: report["results"][0].pop("seen"),
+        lambda report: report["results"][0].update(claim={}),
+        lambda report: report.update(seed=float("inf")),
+    ],
+)
+def test_what_is_no_report_is_one_sentence(folder: Path, change: Callable[[Any], None]) -> None:
+    with pytest.raises(SpecError, match=r"must have a bounds\.json of this version"):
+        forge(folder, change)
