@@ -183,7 +183,8 @@ def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, qu
     """
     from dataclasses import replace
 
-    from dpaudit.engine.run.driver import audit, run_folder
+    from dpaudit.engine.run.driver import audit
+    from dpaudit.engine.run.run_folder import run_folder
     from dpaudit.engine.spec.loading import load_spec
 
     checked = load_spec(spec)
@@ -243,7 +244,8 @@ def check(
     at --confidence; where that refutes it too, the rest is left out.
     """
     from dpaudit.engine.run.checking import decided
-    from dpaudit.engine.run.driver import audit, run_folder
+    from dpaudit.engine.run.driver import audit
+    from dpaudit.engine.run.run_folder import run_folder
     from dpaudit.engine.spec.audit_spec import RunOptions
     from dpaudit.engine.spec.check import (
         BUDGET,

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import special
 
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
@@ -329,6 +329,8 @@ def _levels(score: NDArray[np.float64], truth: NDArray[np.bool_], replays: int) 
 
     Replays may share a training, so their guesses count as those of one.
     """
+    from scipy import optimize  # slow to load
+
     _, place = np.unique(score, return_inverse=True)
     if place.max() >= _LEVELS:
         place = np.argsort(np.argsort(place, kind="stable"), kind="stable") * _LEVELS // place.size
