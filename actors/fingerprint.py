@@ -466,9 +466,27 @@ def _standard(file: str) -> bool:
 
 @cache
 def _distributions() -> dict[str, tuple[str, ...]]:
-    """Installed distributions by the top-level modules they bring."""
-    found = importlib.metadata.packages_distributions()
-    return {module: tuple(sorted(set(names))) for module, names in found.items()}
+    """Installed distributions by the top-level modules they bring.
+
+    As `importlib.metadata.packages_distributions`, which makes a path of each file and takes three times as long.
+    """
+    found: dict[str, set[str]] = {}
+    for each in importlib.metadata.distributions():
+        listed, about = each.read_text("RECORD"), _NAME.search(each.read_text("METADATA") or "")
+        stated = (each.read_text("top_level.txt") or "").split()
+        tops = stated or _top_levels(map(str, each.files or ()) if listed is None else listed.splitlines())
+        for module in tops:
+            found.setdefault(module, set()).add(about[1] if about else each.metadata["Name"])
+    return {module: tuple(sorted(names)) for module, names in found.items()}
+
+
+def _top_levels(files: Iterable[str]) -> set[str]:
+    """The modules that lines of a RECORD, or paths, lie in."""
+    return {place[1] for file in files if (place := _MODULE.match(file))}
+
+
+_NAME = re.compile(r"^Name:\s*(\S+)", re.MULTILINE)
+_MODULE = re.compile(r'"?([^/,"]+?)(?:/.*)?\.py"?(?:,|$)')
 
 
 @cache

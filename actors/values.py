@@ -23,9 +23,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpaudit.errors import RunError
+from dpaudit.errors import RunError, require
 
 LENGTHS = b"lengths"  # metadata of a table with `ROWS`: how many rows each value has
+_STORED: dict[type[Any], tuple[Any, pa.DataType]] = {
+    bool: (np.bool_, pa.bool_()),
+    int: (np.int64, pa.int64()),
+    float: (np.float64, pa.float64()),
+    str: (None, pa.string()),
+    bytes: (None, pa.large_binary()),
+}
 
 
 def encode(values: Iterable[Any], kind: type[Any]) -> pa.Table:
@@ -71,6 +78,62 @@ def _is_union(hint: Any) -> bool:
     return isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
 
 
+# Arrays: `pa.array` and `to_numpy` import pandas, which takes longer than a small audit
+
+
+def arrow_array(values: Sequence[Any] | NDArray[Any]) -> pa.Array:
+    """What `pa.array` makes of a vector, or of plain values of one type, lists of them, and None."""
+    if isinstance(values, np.ndarray):
+        return _of_buffers(values) if values.dtype.kind in "biuf" and values.dtype.isnative else pa.array(values)
+    kinds = {list if isinstance(value, tuple) else type(value) for value in values} - {type(None)}
+    kind = float if kinds == {int, float} else kinds.pop() if len(kinds) == 1 else None
+    there = None
+    if any(value is None for value in values):
+        there = np.array([value is not None for value in values])
+    if kind is list:
+        inner = arrow_array([each for value in values for each in value or ()])
+        return _of_lengths(pa.list_(inner.type), [len(value or ()) for value in values], there, inner)
+    if kind not in _STORED:
+        return pa.nulls(len(values)) if kind is None and not kinds else pa.array(values)
+    dtype, arrow = _STORED[kind]
+    filled = [kind() if value is None else value for value in values]
+    if dtype is None:
+        texts = [text.encode() for text in filled] if kind is str else filled
+        return _of_lengths(arrow, list(map(len, texts)), there, pa.py_buffer(b"".join(texts)))
+    return _of_buffers(np.array(filled, dtype), there)
+
+
+def _of_buffers(values: NDArray[Any], there: NDArray[np.bool_] | None = None) -> pa.Array:
+    kept = np.packbits(values, bitorder="little") if values.dtype == bool else np.ascontiguousarray(values)
+    buffers = [_bits(there), pa.py_buffer(kept)]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers)
+
+
+def _of_lengths(kind: pa.DataType, lengths: list[int], there: NDArray[np.bool_] | None, inner: Any) -> pa.Array:
+    """Texts or lists, whose letters or values are `inner`, one after the other."""
+    ends = np.cumsum([0, *lengths])
+    if kind != pa.large_binary():
+        require(ends[-1] < 1 << 31, "texts of one column must take less than 2 GB", given=ends[-1])
+        ends = ends.astype(np.int32)
+    buffers = [_bits(there), pa.py_buffer(ends)]
+    if isinstance(inner, pa.Array):
+        return pa.Array.from_buffers(kind, len(lengths), buffers, children=[inner])
+    return pa.Array.from_buffers(kind, len(lengths), [*buffers, inner])
+
+
+def _bits(there: NDArray[np.bool_] | None) -> pa.Buffer | None:
+    return None if there is None else pa.py_buffer(np.packbits(there, bitorder="little"))
+
+
+def numpy_array(column: pa.Array) -> NDArray[Any]:
+    """What `to_numpy` makes of an array; it may not be written to."""
+    if column.null_count or not (pa.types.is_primitive(column.type) and not pa.types.is_temporal(column.type)):
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    if pa.types.is_boolean(column.type):
+        return np.from_dlpack(column.cast(pa.uint8())).view(np.bool_)
+    return np.from_dlpack(column)
+
+
 # One row a value
 
 
@@ -82,7 +145,7 @@ def _columns(values: Sequence[Any], kind: type[Any], prefix: str) -> Iterator[tu
         if inner is None:
             yield name, _column(parts, field.metadata.get("stored"))
         else:
-            yield name, pa.array([part is not None for part in parts])
+            yield name, arrow_array([part is not None for part in parts])
             yield from _columns(parts, inner, f"{name}.")
 
 
@@ -91,12 +154,13 @@ def _column(parts: Sequence[Any], stored: str | None) -> pa.Array:
     if isinstance(first, np.ndarray):
         return _arrays(parts, stored)
     if isinstance(first, pa.Table):
-        return pa.array([None if part is None else _bytes_of(part) for part in parts], pa.large_binary())
+        return arrow_array([None if part is None else _bytes_of(part) for part in parts])
     if isinstance(first, Mapping):
-        return pa.array([None if part is None else json.dumps(dict(part)) for part in parts])
+        return arrow_array([None if part is None else json.dumps(dict(part)) for part in parts])
     if isinstance(first, tuple | list):
-        return pa.array([None if part is None else [_plain(each) for each in part] for part in parts])
-    return pa.array([_plain(part) for part in parts], None if stored is None else pa.from_numpy_dtype(stored))
+        return arrow_array([None if part is None else [_plain(each) for each in part] for part in parts])
+    column = arrow_array([_plain(part) for part in parts])
+    return column if stored is None else column.cast(pa.from_numpy_dtype(stored))
 
 
 def _plain(value: Any) -> Any:
@@ -112,13 +176,13 @@ def _arrays(parts: Sequence[NDArray[Any] | None], stored: str | None) -> pa.Arra
     flat = [np.ascontiguousarray(array).ravel().astype(dtype, copy=False) for array in known]
     ends = np.cumsum([0, *(array.size for array in flat)])
     lists = pa.LargeListArray.from_arrays(
-        pa.array(ends, pa.int64()),
-        pa.array(np.concatenate(flat)),
-        mask=pa.array([part is None for part in parts]) if any(part is None for part in parts) else None,
+        arrow_array(ends.astype(np.int64)),
+        arrow_array(np.concatenate(flat)),
+        mask=arrow_array([part is None for part in parts]) if any(part is None for part in parts) else None,
     )
     if all(array.ndim == 1 for array in known):
         return lists
-    shapes = pa.array([list(array.shape) for array in known], pa.list_(pa.int64()))
+    shapes = arrow_array([list(array.shape) for array in known])
     return pa.StructArray.from_arrays([lists, shapes], ["values", "shape"])
 
 
@@ -137,8 +201,8 @@ def _values(table: pa.Table, kind: type[Any], prefix: str) -> list[Any]:
         if inner is None:
             columns[field.name] = [_as_typed(part, hint) for part in _parts(table.column(name).combine_chunks())]
         else:
-            here = table.column(name).to_numpy(zero_copy_only=False)
-            made = iter(_values(table.filter(pa.array(here)), inner, f"{name}.") if here.any() else [])
+            here = numpy_array(table.column(name).combine_chunks())
+            made = iter(_values(table.filter(arrow_array(here)), inner, f"{name}.") if here.any() else [])
             columns[field.name] = [next(made) if there else None for there in here]
     return [kind(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
@@ -150,8 +214,8 @@ def _parts(column: pa.Array) -> Iterable[Any]:
         flat = _parts(column.field("values"))
         return [None if part is None else part.reshape(shape) for part, shape in zip(flat, shapes, strict=True)]
     if pa.types.is_large_list(column.type):
-        values, ends = column.values.to_numpy(zero_copy_only=False), column.offsets.to_numpy()
-        known = column.is_valid().to_numpy(zero_copy_only=False)
+        values, ends = numpy_array(column.values), numpy_array(column.offsets)
+        known = numpy_array(column.is_valid())
         cuts = zip(itertools.pairwise(ends), known, strict=True)
         parts = [values[first:last] if there else None for (first, last), there in cuts]
         return [part if part is None else part.astype(str) if part.dtype == object else part.copy() for part in parts]
@@ -204,8 +268,9 @@ def _row_column(part: Any, length: int, stored: str | None) -> pa.Array:
         return pa.nulls(length, None if stored is None else pa.from_numpy_dtype(stored))
     if isinstance(part, np.ndarray):
         kept = part if stored is None else part.astype(stored, copy=False)
-        return pa.array(kept) if kept.ndim == 1 else pa.FixedSizeListArray.from_arrays(kept.ravel(), kept.shape[1])
-    return pa.array(np.full(length, part, stored))
+        flat = arrow_array(kept.ravel())
+        return flat if kept.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, kept.shape[1])
+    return arrow_array(np.full(length, part, stored))
 
 
 def _values_in_rows(table: pa.Table, kind: type[Any]) -> Iterator[Any]:
@@ -224,6 +289,6 @@ def _values_in_rows(table: pa.Table, kind: type[Any]) -> Iterator[Any]:
 
 def _array(column: pa.ChunkedArray) -> NDArray[Any]:
     if pa.types.is_fixed_size_list(column.type):
-        flat: NDArray[Any] = column.combine_chunks().flatten().to_numpy().copy()
+        flat = numpy_array(column.combine_chunks().flatten()).copy()
         return flat.reshape(-1, column.type.list_size)
-    return np.asarray(column.to_numpy().copy())
+    return numpy_array(column.combine_chunks()).copy()

@@ -131,18 +131,26 @@ def _root(package: str) -> Path | None:
 def _registered(kind: str) -> Iterator[Entry]:
     package = PACKAGES[kind]
     root = _root(package)
-    marked = re.compile(rf'@register\(\s*"{kind}"')
+    marked = re.compile(rf'^@register\(\s*"{kind}"', re.MULTILINE)
     for path in sorted(root.rglob("*.py")) if root else ():
         text = path.read_text(encoding="utf-8")
-        if not marked.search(text):  # most files register nothing of this kind: do not parse them
-            continue
         inner = path.relative_to(root or path).with_suffix("").parts
         module = ".".join([package, *(part for part in inner if part != "__init__")])
-        for node in ast.parse(text).body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        for found in marked.finditer(text):
+            for node in _parsed(text, found.start()):
                 summary = (ast.get_docstring(node) or "").partition("\n")[0]
                 for name, source in _names(kind, node):
                     yield Entry(kind, name, summary, source, module, node.name)
+
+
+def _parsed(text: str, start: int) -> list[ast.ClassDef | ast.FunctionDef]:
+    """The class or function whose decorators begin there, up to its docstring: a whole file takes long to parse."""
+    end = _HEAD.search(text, start)
+    body = ast.parse(text[start : end.end()] if end else text[start:]).body
+    return [node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+
+
+_HEAD = re.compile(r'^(?:class|def) .*?^    """.*?"""', re.MULTILINE | re.DOTALL)
 
 
 def _names(kind: str, node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:

@@ -199,7 +199,7 @@ def _digest(content: bytes) -> bytes:
 
 
 def table_in(content: bytes) -> pa.Table:
-    return pq.read_table(pa.BufferReader(content))
+    return pq.ParquetFile(pa.BufferReader(content)).read()  # `read_table` imports pandas
 
 
 def _plain_bytes(table: pa.Table) -> bytes:

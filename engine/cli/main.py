@@ -184,7 +184,8 @@ def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, qu
     """
     from dataclasses import replace
 
-    from dpaudit.engine.run.driver import audit, run_folder
+    from dpaudit.engine.run.driver import audit
+    from dpaudit.engine.run.run_folder import run_folder
     from dpaudit.engine.spec.loading import load_spec
 
     checked = load_spec(spec)
@@ -249,7 +250,8 @@ def check(
     --confidence is about, over all nights together. A leak too weak for one night is found after some.
     """
     from dpaudit.engine.run.checking import decided
-    from dpaudit.engine.run.driver import audit, run_folder
+    from dpaudit.engine.run.driver import audit
+    from dpaudit.engine.run.run_folder import run_folder
     from dpaudit.engine.spec.audit_spec import RunOptions
     from dpaudit.engine.spec.check import (
         BUDGET,

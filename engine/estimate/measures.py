@@ -25,9 +25,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 
 from dpaudit.estimators.arguments import Floats
+from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
@@ -114,9 +115,14 @@ def auc(members: Floats, others: Floats, *, confidence: float) -> Measure:
 
 
 def _root(excess: Callable[[float], float], end: float, share: float) -> float:
-    """Where the divergence from the share, which falls from the end towards it, meets the limit."""
-    outer = end + 1e-15 if end == 0 else end - 1e-15
-    return float(optimize.brentq(excess, outer, share)) if excess(outer) > 0 else end
+    """Where the divergence from the share, which falls from the end towards it, meets the limit; rounded outwards."""
+    inwards = 1 if end == 0 else -1
+    if excess(end + inwards * NEAREST) <= 0:
+        return end
+    return end + inwards * last_true(lambda step: excess(end + inwards * step) > 0, NEAREST, abs(share - end))
+
+
+NEAREST = 1e-15  # to an end of the interval, where the divergence is infinite
 
 
 def true_positive_rate(members: Floats, others: Floats, rate: float, *, confidence: float) -> Measure:

@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
-import pyarrow.dataset as pads
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dpaudit.actors.storage.bounded_parquet import read_bounded, require_unpacks
+from dpaudit.actors.values import numpy_array
 from dpaudit.engine.data.in_memory import column, frame, require_one_index
 from dpaudit.errors import AuditError, DataError
 
@@ -57,6 +56,8 @@ class SourceTable:
         if not path.exists():
             raise DataError(f"{path} must be a table ({FORMATS}), there is none")
         if path.is_dir():
+            import pyarrow.dataset as pads  # brings pandas, which takes as long as all the rest
+
             with _refusing(str(path)):
                 for part in pads.dataset(path, format="parquet").files:
                     with open(part, "rb") as file:
@@ -68,7 +69,8 @@ class SourceTable:
     @classmethod
     def of(cls, value: object) -> SourceTable:
         """The table in a mapping of columns, a pandas DataFrame, an Arrow table or a frame that speaks Arrow."""
-        if isinstance(value, list | tuple | np.ndarray | pd.Series | pa.Array | pa.ChunkedArray):
+        series = "pandas" in sys.modules and isinstance(value, sys.modules["pandas"].Series)
+        if series or isinstance(value, list | tuple | np.ndarray | pa.Array | pa.ChunkedArray):
             raise DataError(
                 "a table must be a mapping of columns, a pandas DataFrame or an Arrow table, got "
                 f"{type(value).__name__}; for scores in an array give `members` as well"
@@ -126,8 +128,7 @@ class SourceTable:
 
     def values(self, name: str) -> NDArray[Any]:
         """A column as it stands, shape (rows,)."""
-        values: NDArray[Any] = self.columns.column(name).to_numpy()
-        return values
+        return numpy_array(self.columns.column(name).combine_chunks())
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """A column of numbers, shape (rows,). Raises: DataError for anything that is none, NaN included."""
@@ -139,7 +140,7 @@ class SourceTable:
         for begin, chunk in _pieces(column):  # nothing of the column's size is made beside what is returned
             piece = numbers[begin : begin + len(chunk)]
             try:
-                piece[:] = pc.cast(chunk, pa.float64()).to_numpy(zero_copy_only=False)
+                piece[:] = numpy_array(pc.cast(chunk, pa.float64()))
             except pa.ArrowException as err:
                 raise DataError(
                     f"{self.name}: column {name} must hold numbers, got {column.type}: {_line(err)}"
@@ -159,7 +160,7 @@ class SourceTable:
         """A column of 0 and 1 that holds both, shape (rows,)."""
         column = self.columns.column(name)
         if pa.types.is_boolean(column.type) and not column.null_count:
-            bits: NDArray[np.bool_] = column.to_numpy()
+            bits: NDArray[np.bool_] = numpy_array(column.combine_chunks())
         else:
             numbers = self.numbers(name)
             bad = np.flatnonzero((numbers != 0) & (numbers != 1))
@@ -192,6 +193,8 @@ class SourceTable:
             raise DataError(f"{self.name}: column {name} must hold one value a row, got {_short(column.type)}")
         if column.null_count:
             raise DataError(f"{self.name}: column {name} must name a group in each row, got nothing in some")
+        import pandas as pd
+
         numbered: NDArray[np.int64] = pd.factorize(column.to_pandas())[0].astype(np.int64)
         return numbered
 

@@ -79,11 +79,15 @@ class StopRule:
         refuted: Stop when the bound exceeds the claim.
         epsilon: Stop when the bound reaches this, in nats, > 0; None = no bound is enough.
         most_trials: Stop after so many trials, >= 2 (the unit that reaches it is still counted whole); None = all.
+        hopeless: Stop, from half of the trials on, when what they have shown makes a refutation by the last one
+            unlikely. Not in a confirmatory run. That makes a false alarm no likelier; what it costs in power is in
+            `docs/data/futility.csv`.
     """
 
     refuted: bool = True
     epsilon: float | None = None
     most_trials: int | None = None
+    hopeless: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
+from dpaudit.actors.values import arrow_array
 from dpaudit.actors.work import Call, Work, inlined, unit, value_of
 from dpaudit.claims import Claim
 from dpaudit.consent import contacts
@@ -100,17 +101,19 @@ class Plan:
 
     def table(self) -> pa.Table:
         """One row a unit: key, label, task, seed, needs, CPUs, GPUs, pieces."""
+        needs = arrow_array([list(unit.needs) for unit in self.units])
+        columns = {
+            "key": [unit.key for unit in self.units],
+            "label": [unit.label for unit in self.units],
+            "task": [unit.does for unit in self.units],
+            "seed": [str(_argument(unit, "seed", "")) for unit in self.units],
+            "needs": needs.cast(pa.list_(pa.string())),  # where none needs any
+            "cpus": [unit.resources.cpus for unit in self.units],
+            "gpus": [unit.resources.gpus for unit in self.units],
+            "pieces": [pieces_of(unit) for unit in self.units],
+        }
         return pa.table(
-            {
-                "key": [unit.key for unit in self.units],
-                "label": [unit.label for unit in self.units],
-                "task": [unit.does for unit in self.units],
-                "seed": [str(_argument(unit, "seed", "")) for unit in self.units],
-                "needs": pa.array([list(unit.needs) for unit in self.units], pa.list_(pa.string())),
-                "cpus": [unit.resources.cpus for unit in self.units],
-                "gpus": [unit.resources.gpus for unit in self.units],
-                "pieces": [pieces_of(unit) for unit in self.units],
-            }
+            {name: arrow_array(column) if isinstance(column, list) else column for name, column in columns.items()}
         )
 
     def needed(self, wanted: Iterable[str]) -> tuple[Unit, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import special
 
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
@@ -32,6 +32,7 @@ from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.spec.audit_spec import Audit
 from dpaudit.engine.spec.build import in_words
+from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.scores import Scores
@@ -333,10 +334,7 @@ def _levels(score: NDArray[np.float64], truth: NDArray[np.bool_], replays: int) 
     _, place = np.unique(score, return_inverse=True)
     if place.max() >= _LEVELS:
         place = np.argsort(np.argsort(place, kind="stable"), kind="stable") * _LEVELS // place.size
-    trials, ones = np.bincount(place), np.bincount(place, weights=truth)
-    fitted = optimize.isotonic_regression(ones / trials, weights=trials)
-    pooled = np.repeat(np.arange(fitted.blocks.size - 1), np.diff(fitted.blocks))
-    trials, ones = np.bincount(pooled, weights=trials), np.bincount(pooled, weights=ones)
+    trials, ones = _pooled(np.bincount(place), np.bincount(place, weights=truth))
     log_odds = np.log((ones + 0.5) / (trials - ones + 0.5))
     right, rows = np.where(log_odds > 0, ones, trials - ones).sum() / replays, truth.size / replays
     surely = float(special.betaincinv(right, rows - right + 1, _DOUBT))
@@ -347,8 +345,20 @@ def _levels(score: NDArray[np.float64], truth: NDArray[np.bool_], replays: int) 
     def accuracy(scale: float) -> float:
         return float(share @ special.expit(scale * np.abs(log_odds))) - surely
 
-    scale = 1.0 if accuracy(1.0) <= 0 else float(optimize.brentq(accuracy, 0.0, 1.0))
+    scale = 1.0 if accuracy(1.0) <= 0 else last_true(lambda scale: accuracy(scale) <= 0, 0.0, 1.0)
     return GuessLevels(share, scale * log_odds)
+
+
+def _pooled(trials: NDArray[Any], ones: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Levels put together until the share of ones rises from each to the next: isotonic regression."""
+    kept: list[tuple[float, float]] = []
+    for block in zip(trials.tolist(), ones.tolist(), strict=True):
+        while kept and kept[-1][1] * block[0] >= block[1] * kept[-1][0]:
+            before = kept.pop()
+            block = before[0] + block[0], before[1] + block[1]
+        kept.append(block)
+    pooled = np.array(kept, np.float64)
+    return pooled[:, 0], pooled[:, 1]
 
 
 def _refuted(estimator: Any, levels: GuessLevels, factor: float, rows: int, curve: PrivacyCurve, replays: int) -> bool:

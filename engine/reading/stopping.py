@@ -7,6 +7,7 @@ stops at the same trial on one worker and on many, and a resumed run where the f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,6 +31,14 @@ class Stopped:
     def __str__(self) -> str:
         saved = f"{self.trainings:,} of {self.planned:,} training units run, {self.planned - self.trainings:,} saved"
         return f"stopped: {self.reason}; {saved}" if self.reason else saved
+
+
+def wealth_line(share: float) -> float:
+    """The log wealth below which an audit is hopeless after so large a share of its trials, over the one that refutes.
+
+    Of a thousand streams that refute by their last trial, a handful lie below it on their way (`benchmarks.futility`).
+    """
+    return 1.2 * share - 1.05
 
 
 class SequentialReader:
@@ -65,6 +74,16 @@ class SequentialReader:
             self.tallies += (key,)
             lower = self._estimator.lower(self._state)
             self.reason = self._rule.reached(lower, self._state.trials, self._claimed)
+            if not self.reason and self._rule.hopeless and not self.entry.confirms and self._hopeless():
+                self.reason = "what the trials show makes it unlikely that the rest would refute the claim"
+
+    def _hopeless(self) -> bool:
+        """Whether the wealth against the claim lies so low that it hardly ever comes to refute it by the last trial."""
+        share = len(self.tallies) / len(self.entry.tallies)
+        if not 0.5 <= share < 1 or math.isinf(self._claimed):
+            return False
+        wanted = -math.log1p(-self._estimator.confidence)
+        return self._estimator.log_wealth(self._state, self._claimed) < wealth_line(share) * wanted
 
     def stopped(self, finished: Set[str]) -> Stopped:
         """What was run and what was saved."""

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dpaudit.actors.values import arrow_array
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import NOT_SHOWN, Report
 from dpaudit.engine.report.plain_values import attributes, in_json
@@ -59,8 +60,8 @@ def _column(values: list[Any]) -> pa.Array:
     """Of one type: numbers where all are, truths where all are, else text."""
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) <= 1 or kinds == {int, float}:
-        return pa.array([float(value) if kinds == {int, float} and value is not None else value for value in values])
-    return pa.array([None if value is None else str(value) for value in values])
+        return arrow_array(values)
+    return arrow_array([None if value is None else str(value) for value in values])
 
 
 def _result_values(result: AuditResult) -> dict[str, Any]:
@@ -80,7 +81,8 @@ def _result_values(result: AuditResult) -> dict[str, Any]:
 
 def bounds_table(report: Report) -> pa.Table:
     """One row an audit: verdict, what was observed and claimed, validity, counts."""
-    return pa.Table.from_pylist([result.row() for result in report.results])
+    rows = [result.row() for result in report.results]
+    return pa.table({name: arrow_array([row[name] for row in rows]) for name in rows[0]} if rows else {})
 
 
 def _columns(series: Series) -> dict[str, Any]:

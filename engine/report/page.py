@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow.dataset as pads
+import pyarrow.parquet as pq
 from jinja2 import Environment, PackageLoader, Template
 from markupsafe import Markup
 from numpy.typing import NDArray
 
 from dpaudit.actors.events import read_events
+from dpaudit.actors.values import numpy_array
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import NOT_SHOWN, Report
 from dpaudit.engine.reading.verdict import COLOURS, Verdict
@@ -132,11 +133,18 @@ def _sampled_scores(folder: Path) -> tuple[NDArray[np.bool_], NDArray[np.float32
     """Truth and score of the first replays, as many as a histogram needs."""
     if not folder.is_dir():
         return None
-    evidence = pads.dataset(folder, format="parquet")
-    if not {"truth", "score"} <= set(evidence.schema.names):  # other evidence than scores has no worlds to tell apart
-        return None
-    head = evidence.head(MAX_SCORES_DRAWN, columns=["truth", "score"])
-    return head.column("truth").to_numpy(), head.column("score").to_numpy()
+    truths, scores = [np.zeros(0, np.bool_)], [np.zeros(0, np.float32)]
+    for path in sorted(folder.glob("*.parquet")):
+        file = pq.ParquetFile(path)
+        if not {"truth", "score"} <= set(file.schema_arrow.names):  # other evidence has no worlds to tell apart
+            return None
+        for batch in file.iter_batches(MAX_SCORES_DRAWN - sum(map(len, truths)), columns=["truth", "score"]):
+            truths.append(numpy_array(batch.column("truth")))
+            scores.append(numpy_array(batch.column("score")))
+            break
+        if sum(map(len, truths)) == MAX_SCORES_DRAWN:
+            break
+    return np.concatenate(truths), np.concatenate(scores)
 
 
 def escaping(package: str) -> Environment:

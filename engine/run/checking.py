@@ -12,7 +12,8 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.run.driver import audit, run_folder
+from dpaudit.engine.run.driver import audit
+from dpaudit.engine.run.run_folder import run_folder
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec, function_on_rows
 from dpaudit.errors import require

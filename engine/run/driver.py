@@ -33,7 +33,16 @@ from dpaudit.engine.reading.run_report import Repeat, Report
 from dpaudit.engine.report.bounds_file import write_bounds
 from dpaudit.engine.report.progress import TerminalProgress, terminal
 from dpaudit.engine.run.policy import Policy
-from dpaudit.engine.run.run_folder import Record, checkpoints_of, consent_for, held, opened, place_of, read_spec
+from dpaudit.engine.run.run_folder import (
+    Record,
+    checkpoints_of,
+    consent_for,
+    held,
+    opened,
+    place_of,
+    read_spec,
+    run_folder,
+)
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import RunError
@@ -71,11 +80,6 @@ def audit(
         if planning := what_it_takes(asked):
             EventStream(*listening).emit(Event(EventKind.STAGE, detail=planning))
         return run_plan(make_plan(asked), place, listening)
-
-
-def run_folder(spec: AuditSpec) -> Path:
-    """Where a run goes when nothing else is said."""
-    return Path("runs") / slug(spec.name)
 
 
 def resume(

@@ -19,8 +19,7 @@ from dpaudit.actors.schedule import run_units
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.engine.planning.plan import Plan, pieces_of, trainings_of
-from dpaudit.engine.run.driver import backend_for, run_folder
-from dpaudit.engine.run.run_folder import PLAN, read_plan
+from dpaudit.engine.run.run_folder import PLAN, read_plan, run_folder
 from dpaudit.errors import RunError
 from dpaudit.plain_files import bytes_of, require_plain
 
@@ -161,6 +160,8 @@ def times_of_some(plan: Plan) -> dict[Kind, Timed]:
     The faster one counts: the first one loads libraries. Units that ask for a GPU are run on CPUs as well, to compare.
     Raises: RunError when none of them could be run.
     """
+    from dpaudit.engine.run.driver import backend_for  # all that a run needs, of which a plan needs nothing
+
     chosen: dict[str, Unit] = {}
     taken: Counter[Kind] = Counter()
     for unit in plan.units:

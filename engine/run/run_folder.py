@@ -33,7 +33,7 @@ from dpaudit.actors.storage.places import Scratch, inside, is_remote
 from dpaudit.actors.unit import code_version, user_code
 from dpaudit.consent import OWN, Consent, given
 from dpaudit.engine.planning.plan import Plan
-from dpaudit.engine.spec.audit_spec import AuditSpec, keep_data
+from dpaudit.engine.spec.audit_spec import AuditSpec, keep_data, slug
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import AuditError, RunError, SpecError, printable, shortened
 from dpaudit.given import path
@@ -140,6 +140,11 @@ def _require_room(folder: Path) -> None:
             f"the run folder must be new, empty or one that a run made, {folder} holds "
             f"{shortened(', '.join(others))}; give another --output"
         )
+
+
+def run_folder(spec: AuditSpec) -> Path:
+    """Where a run goes when nothing else is said."""
+    return Path("runs") / slug(spec.name)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-SMALLEST = 1e-16  # mass that does not matter where the probability itself is asked for
+from dpaudit.estimators.one_run.guess_band import SMALLEST
 
 
 @njit(cache=True, nogil=True)

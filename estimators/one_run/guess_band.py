@@ -58,6 +58,10 @@ FIRST_STEP, SMALLEST_STEP = 0.5, 2e-4
 NEGLIGIBLE = 1e-5
 """The part of the error that is given away for not following what hardly happens: a walk's bound is found sooner."""
 SHARE_FOR_DELTA = 0.2  # the part of the error that the delta of one training may cost at most
+SMALLEST = 1e-16
+"""Mass that does not matter where a probability itself is asked for."""
+FEW_LOOKS = 1_000
+"""Of all replays: at so many, walks are followed in less time than compiled code takes to load."""
 LEAST_S, ROW_S = 5e-3, 3e-7  # seconds that the bound of a replay takes, and what each canary adds
 MAX_DELTA = 0.1
 """Canaries times delta up to which the guess band is the tighter one: measured, docs/statistics/calibration.md."""
@@ -195,7 +199,9 @@ def guess_band_p_value(epsilon: float, right: Ints, looks: Ints) -> float:
     return _largest_p_value(epsilon, epsilon, _level(epsilon, right, looks, weights), looks, weights, enough=0.0)
 
 
-def guess_band_epsilon(right: Ints, looks: Ints, *, significance: float, bad: BadGuesses | None = None) -> float:
+def guess_band_epsilon(
+    right: Ints, looks: Ints, *, significance: float, bad: BadGuesses | None = None, few: bool = False
+) -> float:
     """Lower bound on epsilon from the numbers of right guesses; replays of one game often show the same counts.
 
     Args:
@@ -203,16 +209,17 @@ def guess_band_epsilon(right: Ints, looks: Ints, *, significance: float, bad: Ba
         looks: Numbers of guesses looked at, ascending and fixed beforehand (`guess_looks`), shape (looks,).
         significance: Probability that the bound exceeds the true epsilon, in (0, 1).
         bad: What delta adds; None at delta = 0.
+        few: Whether so few bounds are wanted that loading compiled code takes longer than they do.
     Returns: In nats, >= 0; every smaller epsilon is rejected. Rounded down.
     """
     _check_counts(right, looks)
     require(0 < significance < 1, "significance must be in (0, 1)", significance=significance)
-    return remembered_epsilon(tuple(right.tolist()), tuple(looks.tolist()), bad, significance)
+    return remembered_epsilon(tuple(right.tolist()), tuple(looks.tolist()), bad, significance, few)
 
 
 @lru_cache(maxsize=4096)
 def remembered_epsilon(
-    right: tuple[int, ...], looked_at: tuple[int, ...], bad: BadGuesses | None, significance: float
+    right: tuple[int, ...], looked_at: tuple[int, ...], bad: BadGuesses | None, significance: float, few: bool
 ) -> float:
     """`guess_band_epsilon` of counts as values that can be remembered."""
     counts, looks = np.array(right), np.array(looked_at)
@@ -221,7 +228,7 @@ def remembered_epsilon(
     while low < LARGEST_EPSILON:
         allowed, cost = bad.allowance(low, significance) if bad else (0, 0.0)
         walked = np.maximum(counts - allowed, 0)
-        if _step_levels(looked_at, low, low + step, significance - cost).rejects(walked, looks, weights):
+        if _step_levels(looked_at, low, low + step, significance - cost, few).rejects(walked, looks, weights):
             low += step
             if low % (2 * step) == 0:  # steps lie on one grid, so that replays of a game ask about the same ones
                 step *= 2
@@ -232,12 +239,24 @@ def remembered_epsilon(
     return low
 
 
-def bounds_of_guesses(tallies: Sequence[Guesses], bad: Callable[[int], BadGuesses], significance: float) -> Floats:
-    """Each replay's `guess_band_epsilon`; `bad` says what delta may add to so many guesses."""
+def bounds_of_guesses(
+    tallies: Sequence[Guesses], bad: Callable[[int], BadGuesses], significance: float, *, replays: int | None = None
+) -> Floats:
+    """Each replay's `guess_band_epsilon`; `bad` says what delta may add to so many guesses.
+
+    There are as many `replays` in all, where these are a part of them.
+    """
     require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
+    count = replays or len(tallies)
     return np.array(
         [
-            guess_band_epsilon(tally.right, tally.looks, significance=significance, bad=bad(int(tally.looks[-1])))
+            guess_band_epsilon(
+                tally.right,
+                tally.looks,
+                significance=significance,
+                bad=bad(int(tally.looks[-1])),
+                few=count * tally.looks.size <= FEW_LOOKS,
+            )
             for tally in tallies
         ]
     )
@@ -269,6 +288,7 @@ class _StepLevels:
     low: float
     high: float
     error: float  # what the walk may err
+    few: bool  # whether compiled code is not worth loading
     rejected: float = -1.0  # the largest level known to be rejected
     kept: float = math.inf  # the smallest level known not to be
 
@@ -276,7 +296,8 @@ class _StepLevels:
         """Whether every epsilon of the step is rejected."""
         level = _level(self.high, right, looks, weights)
         if self.rejected < level < self.kept:
-            if _largest_p_value(self.low, self.high, level, looks, weights, self.error) <= self.error:
+            p_value = _largest_p_value(self.low, self.high, level, looks, weights, self.error, few=self.few)
+            if p_value <= self.error:
                 self.rejected = level
             else:
                 self.kept = level
@@ -284,8 +305,8 @@ class _StepLevels:
 
 
 @lru_cache(maxsize=1 << 14)
-def _step_levels(looks: tuple[int, ...], low: float, high: float, error: float) -> _StepLevels:
-    return _StepLevels(low, high, error)
+def _step_levels(looks: tuple[int, ...], low: float, high: float, error: float, few: bool) -> _StepLevels:
+    return _StepLevels(low, high, error, few)
 
 
 def _level(epsilon: float, right: Ints, looks: Ints, weights: Floats) -> float:
@@ -293,7 +314,9 @@ def _level(epsilon: float, right: Ints, looks: Ints, weights: Floats) -> float:
     return float(np.min(_at_least(right, looks, float(expit(epsilon))) / weights))
 
 
-def _largest_p_value(low: float, high: float, level: float, looks: Ints, weights: Floats, enough: float) -> float:
+def _largest_p_value(
+    low: float, high: float, level: float, looks: Ints, weights: Floats, enough: float, *, few: bool = False
+) -> float:
     """A number that no p-value of an epsilon in [low, high] exceeds; `level` is of `high`; one <= `enough` will do."""
     slow, fast = float(expit(low)), float(expit(high))
     if level * float(weights.max()) >= 1:
@@ -305,9 +328,46 @@ def _largest_p_value(low: float, high: float, level: float, looks: Ints, weights
         return union
     if largest > enough > 0:  # the walk is no less probable to cross somewhere
         return 1.0
-    from dpaudit.estimators.one_run._guess_band_kernel import crossing_probability  # compiled when first used
+    if few:
+        return crossing_at_few_looks(looks, limits, fast, NEGLIGIBLE * enough / looks.size)
+    from dpaudit.estimators.one_run._guess_band_kernel import crossing_probability  # slow to load
 
     return float(crossing_probability(looks, limits, fast, NEGLIGIBLE * enough / looks.size))
+
+
+def crossing_at_few_looks(looks: Ints, limits: Ints, p: float, negligible: float = 0.0) -> float:
+    """As `_guess_band_kernel.crossing_probability`, which tells what it is, without compiled code."""
+    negligible = max(negligible, SMALLEST)
+    lowest, staying, crossed = 0, np.ones(1), 0.0
+    for trials, limit in zip(np.diff(looks, prepend=0).tolist(), limits.tolist(), strict=True):
+        first, terms = _binomial_terms(trials, p, 0.01 * negligible)
+        lowest += first
+        moved = np.convolve(staying, terms)[: max(0, limit - lowest)]
+        crossed += max(0.0, float(staying.sum() - moved.sum()))
+        if not moved.size:
+            return 1.0
+        lifted = np.cumsum(moved)
+        cut = int(np.searchsorted(lifted[:-1], negligible))
+        moved[cut] = lifted[cut]
+        staying = moved[cut:]
+        lowest += cut
+    return min(1.0, crossed + 1e-12)
+
+
+@lru_cache(maxsize=256)
+def _binomial_terms(trials: int, p: float, smallest: float) -> tuple[int, Floats]:
+    """The first count whose term of Binomial(trials, p) is not below `smallest`, and the terms from there on."""
+    mode = min(trials, int((trials + 1) * p))
+    ways = math.lgamma(trials + 1.0) - math.lgamma(mode + 1.0) - math.lgamma(trials - mode + 1.0)
+    top = math.exp(ways + mode * math.log(p) + (trials - mode) * math.log1p(-p))
+    rare = -math.log(smallest)
+    reach = int(rare + math.sqrt(2 * rare * trials * p * (1 - p))) + 2  # Bernstein's inequality: less lies beyond
+    down, up = np.arange(mode, max(mode - reach, 0), -1.0), np.arange(mode, min(mode + reach, trials))
+    odds = p / (1 - p)
+    below = top * np.cumprod(down / ((trials - down + 1) * odds))
+    above = top * np.cumprod((trials - up) / (up + 1) * odds)
+    below, above = below[below >= smallest], above[above >= smallest]
+    return mode - below.size, np.concatenate([below[::-1], [top], above])
 
 
 def _at_least(counts: Ints, looks: Ints, p: float) -> Floats:
@@ -450,12 +510,18 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
             return self.unshifted().bounds_of_replays(tallies, replays)
         ordered = in_order(tallies)
         numbers = np.array([tally.replay for tally in ordered], dtype=np.int64)
-        best = self._bounds(ordered, per_replay_confidence(self.confidence, replays))
-        return EachReplay(numbers, best, np.zeros(len(ordered), dtype=np.int64), self._bounds(ordered, self.confidence))
+        best = self._bounds(ordered, per_replay_confidence(self.confidence, replays), replays)
+        alone = self._bounds(ordered, self.confidence, replays)
+        return EachReplay(numbers, best, np.zeros(len(ordered), dtype=np.int64), alone)
 
     def _leaves_it(self, tallies: Sequence[GuessTally]) -> bool:
         """Whether `one-run` reads the counts."""
         return max((tally.canaries for tally in tallies), default=0) * self.delta > MAX_DELTA
 
-    def _bounds(self, tallies: Sequence[GuessTally], confidence: float) -> Floats:
-        return bounds_of_guesses(tallies, lambda count: bad_guesses(count, self.sharing, self.delta), 1 - confidence)
+    def _bounds(self, tallies: Sequence[GuessTally], confidence: float, replays: int) -> Floats:
+        return bounds_of_guesses(
+            tallies,
+            lambda count: bad_guesses(count, self.sharing, self.delta),
+            1 - confidence,
+            replays=replays,
+        )

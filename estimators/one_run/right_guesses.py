@@ -22,6 +22,8 @@ GuessRule = Literal["signed", "both-tails", "member-only"]
 """
 MAX_TIED = 100_000
 """Rows up to which ties are looked for."""
+FEW = 1 << 14
+"""Rows up to which sorting is no slower than loading what is compiled for more."""
 BITS = 20  # leading bits of a key that rows are counted by at most: a million counters, a handful of rows in each
 
 
@@ -56,7 +58,7 @@ def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: G
 
     Equal scores are guessed in the order of `ranks`, which must tell nothing about the truth.
     """
-    right_among_first = _compiled()
+    right_among_first = _right_among_few if score.size <= FEW else _compiled()
     if guess == "signed":
         return right_among_first(_descending(np.abs(score)), ranks, (score > 0) == truth, guesses)
     keys = _descending(score)
@@ -107,6 +109,12 @@ def _descending(score: Floats) -> NDArray[np.uint32]:
     return cast("NDArray[np.uint32]", ~(dense << np.uint32(32 - score.size.bit_length())))
 
 
+def _right_among_few(keys: NDArray[np.uint32], ranks: Ints, right: NDArray[np.bool_], firsts: Ints) -> Ints:
+    """Right rows among the first g in the order of (key, rank), for each g of `firsts`, all in 0..n."""
+    order = np.argsort(keys.astype(np.int64) * keys.size + ranks)
+    return np.append(0, np.cumsum(right[order]))[firsts]
+
+
 @cache
 def _compiled() -> Callable[..., Ints]:
     import numba  # slow to import
@@ -116,7 +124,7 @@ def _compiled() -> Callable[..., Ints]:
 
 
 def _right_among_first(keys: NDArray[np.uint32], ranks: Ints, right: NDArray[np.bool_], firsts: Ints) -> Ints:
-    """Right rows among the first g in the order of (key, rank), for each g of `firsts`, which ascend in 0..n.
+    """The same where `firsts` ascend.
 
     Rows are counted by the leading bits of the key; only those that share them with a g-th row are sorted.
     """

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
@@ -140,14 +139,9 @@ class LabelCanaries(ProxyGame):
         return Reveal(np.arange(len(draw.bits)), np.where(draw.bits, design.labels, draw.labels))
 
 
-@njit(cache=True, nogil=True)
 def drawn_classes(cumulative: NDArray[np.float64], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The first class whose cumulative probability exceeds the row's uniform number."""
-    rows, classes = cumulative.shape
-    drawn = np.empty(rows, np.int64)
-    for row in range(rows):
-        chosen = 0
-        while chosen < classes - 1 and uniform[row] >= cumulative[row, chosen]:
-            chosen += 1
-        drawn[row] = chosen
+    """The first class whose cumulative probability, none falling, exceeds the row's uniform number; else the last."""
+    drawn = np.zeros(len(uniform), np.int64)
+    for passed in cumulative[:, :-1].T:
+        drawn += uniform >= passed
     return drawn

@@ -1,0 +1,83 @@
+"""What stopping hopeless tests costs in power and saves in trainings, on streams of scores with a known leak.
+
+    python -m benchmarks.futility | python -m benchmarks.rows futility.csv --keys 3 --trials streams \\
+        --program "python -m benchmarks.futility"
+
+Each stream is read to its end by `betting`, in eight parts, as a first pass of a check does; beside it is asked at
+which part `wealth_line` would have ended it. Streams that refute by their end and would have been ended before are
+"lost".
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.engine.reading.stopping import wealth_line
+from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.two_world.betting import Betting
+
+STREAMS, PARTS, TRIALS, CONFIDENCE, DELTA = 1_000, 8, 1_024, 0.99, 1e-5
+CASES = (
+    (0.91, "normals", 0.0),
+    (0.91, "normals", 0.25),
+    (0.91, "normals", 1.2),
+    (0.91, "a share far out", 0.08),
+    (0.91, "a share far out", 0.1),
+    (0.91, "answers at random", 1.2),
+    (0.91, "answers at random", 1.3),
+    (0.1, "normals", 0.0),
+    (0.1, "answers at random", 0.4),
+    (0.1, "a share far out", 0.05),
+    (4.0, "normals", 0.0),
+    (4.0, "answers at random", 5.5),
+)
+"""Epsilon claimed; what scores are; how far two normals lie apart, what share of the members is seen, or epsilon."""
+
+
+def stream(leak: str, size: float, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Scores and truths of all trials."""
+    truth, noise = rng.random(TRIALS) < 0.5, rng.normal(size=TRIALS)
+    if leak == "normals":
+        return noise + size * truth, truth
+    if leak == "a share far out":
+        return noise + 20 * (truth & (rng.random(TRIALS) < size)), truth
+    return ((rng.random(TRIALS) < 1 / (1 + math.exp(-size))) == truth).astype(np.float64), truth
+
+
+def read(claimed: float, leak: str, size: float, seed: int) -> tuple[bool, float, float]:
+    """Whether a stream refutes by its end; after which share it would have been ended; which share is read without."""
+    score, truth = stream(leak, size, np.random.default_rng([seed, CASES.index((claimed, leak, size))]))
+    test, each = Betting(DELTA, CONFIDENCE), TRIALS // PARTS
+    state, ended = test.start(), 1.0
+    for part in range(PARTS):
+        rows = slice(part * each, (part + 1) * each)
+        state = test.update(state, Scores(score[rows], truth[rows], canary=np.arange(TRIALS)[rows]))
+        share = (part + 1) / PARTS
+        if test.lower(state) > claimed:
+            return True, min(ended, share), share
+        low = test.log_wealth(state, claimed) < -math.log1p(-CONFIDENCE) * wealth_line(share)
+        if 0.5 <= share < ended and low:
+            ended = share
+    return False, ended, 1.0
+
+
+def main() -> None:
+    """Prints the table."""
+    print("| claimed | scores | leak | streams | refuted | lost | trials read, share | without the rule |")
+    print("| --- " * 8 + "|")
+    for claimed, leak, size in CASES:
+        each = [read(claimed, leak, size, seed) for seed in range(STREAMS)]
+        refuted = sum(found for found, _, _ in each)
+        lost = sum(found and ended < share for found, ended, share in each)
+        used, whole = (float(np.mean(shares)) for shares in list(zip(*each, strict=True))[1:])
+        print(
+            f"| {claimed:g} | {leak} | {size:g} | {STREAMS} | {refuted} | {lost} | {used:.2f} | {whole:.2f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

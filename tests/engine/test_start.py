@@ -1,0 +1,63 @@
+"""What a command loads: planning, estimating and a small run leave the heavy libraries alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HEAVY = ("numba", "pandas", "sklearn", "torch", "ray", "catboost", "matplotlib", "scipy.optimize", "scipy.stats")
+SPEC = """\
+mechanism: {name: randomized-response, epsilon: 1.0}
+data: {name: iris}
+game: {name: label-canaries}
+run: {runner: in-process, figures: false}
+"""
+COMMAND = """
+import sys
+from dpaudit.engine.cli.main import main
+main(sys.argv[1:], standalone_mode=False)
+print("LOADED", *sys.modules)
+"""
+
+
+def loaded(folder: Path, *words: str) -> set[str]:
+    """The modules that a command has loaded in the end."""
+    command = [sys.executable, "-c", COMMAND, *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = set(done.stdout.splitlines()[-1].removeprefix("LOADED ").split())
+    assert "numpy" in found
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    member = np.arange(2_000) % 2
+    scores = np.random.default_rng(1).normal(size=member.size) + member
+    rows = "".join(f"{score:.6f},{bit}\n" for score, bit in zip(scores, member, strict=True))
+    (tmp_path / "scores.csv").write_text(f"score,member\n{rows}")
+    return tmp_path
+
+
+def test_planning_loads_no_heavy_library(folder: Path) -> None:
+    found = loaded(folder, "plan", "spec.yaml")
+    assert found.isdisjoint({*HEAVY, "rich", "pyarrow.dataset", "dpaudit.engine.run.driver"})
+
+
+def test_estimating_loads_no_heavy_library(folder: Path) -> None:
+    found = loaded(folder, "estimate", "scores.csv", "--claim", "1")
+    assert found.isdisjoint({*HEAVY, "rich", "pyarrow.dataset"})
+
+
+def test_a_small_run_loads_no_heavy_library(folder: Path) -> None:
+    """Whoever asks for a model of scikit-learn's as a proxy has that load pandas and more."""
+    known = SPEC.replace("iris", "gaussian-mixture, rows: 300").replace("label-canaries", "label-canaries, replays: 20")
+    known += "proxy: true-posterior\n"
+    (folder / "known.yaml").write_text(known)
+    found = loaded(folder, "run", "known.yaml", "--output", "run", "--quiet")
+    assert found.isdisjoint({*HEAVY, "pyarrow.dataset", "dpaudit.estimators.one_run._guess_band_kernel"})
