@@ -27,7 +27,7 @@ from benchmarks.rows import DATA, Origin, Row, origins, read
 from benchmarks.versions import version_of
 
 DOCS = DATA.parent
-NAMED = re.compile(r"(?<=\|)[\w-]+\.csv(?=\|)")
+NAMED = re.compile(r"[\w-]+\.csv")
 BLOCK = re.compile(r"(<!-- table (\S+?) *((?:\|[^\n]*?)?) *-->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -140,7 +140,9 @@ def origin_line(origin: Origin, page: Path) -> str:
 
 
 def linked(file: str, page: Path, known: Mapping[str, Origin]) -> str:
-    """A data file in a cell of a table: where it is, when it was made, and what to know of its code."""
+    """A data file named in a cell: where it is, when it was made, what to know of its code. Other files as named."""
+    if file not in known:
+        return file
     path = os.path.relpath(DATA / file, page.parent).replace(os.sep, "/")
     facts = (known[file].made, said_of_code(known[file]))
     return f"[{file.removesuffix('.csv')}]({path}), " + ", ".join(fact for fact in facts if fact)
@@ -161,7 +163,7 @@ def written(text: str, page: Path, known: Mapping[str, Origin]) -> str:
         head, file, query, end = found.groups()
         if not query:
             return f"{head}{origin_line(known[file], page)}\n{end}"
-        cells = NAMED.sub(lambda cell: linked(cell[0], page, known), table(read(DATA / file), Query.of(query)))
+        cells = NAMED.sub(lambda named: linked(named[0], page, known), table(read(DATA / file), Query.of(query)))
         return f"{head}\n{cells}\n\n{origin_line(known[file], page)}\n\n{end}"
 
     return BLOCK.sub(block, text)

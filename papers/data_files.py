@@ -185,7 +185,7 @@ MECHANISMS = {
     "llp-laplace": "Laplace",
     "llp-geometric": "geometric",
 }
-TABLES = {"gaussian-mixture": "mixture", "criteo-synthetic": "generated clicks", "csv": "Higgs", "criteo": "Criteo"}
+TABLES = {"gaussian-mixture": "mixture", "criteo-synthetic": "generated clicks", "criteo": "Criteo"}
 KINDS = {"multiplicative": ("median difference, nats", 2), "additive": ("median difference", 3)}
 
 
@@ -212,8 +212,8 @@ def label_inference(folder: Path) -> Iterator[Row]:
 
 
 def _named(data: str) -> str:
-    name = data.partition(":")[0].removesuffix(" priors")
-    return TABLES.get(name, name)
+    name = data.removesuffix(" priors")
+    return "Higgs" if ".csv" in name else TABLES.get(name, name)
 
 
 def ml_audit(folder: Path) -> Iterator[Row]:
@@ -313,8 +313,9 @@ def private_prediction(folder: Path) -> Iterator[Row]:
 
 
 def language_model(folder: Path) -> Iterator[Row]:
-    """PromptPATE of a real language model, beside the stand-in on the same data."""
-    yield from _leaks("3 and 4, 20 queries", folder / "model", "figure-3", "figure-4")
+    """PromptPATE of a language model, where `private_prediction` has a stand-in."""
+    yield from _leaks("3 and 4", folder / "model", "figure-3", "figure-4")
+    yield from private_prediction_orders(folder / "model")
 
 
 def _leaks(figure: str, folder: Path, *items: str, on: str = "") -> Iterator[Row]:
@@ -353,7 +354,9 @@ FILES = {
     "paper-label-inference.csv": Source(
         "dpaudit reproduce label-inference figure-2; figure-3 --data FOLDER", label_inference
     ),
-    "paper-language-model.csv": Source(f"{PRIVATE} figure-3; figure-4 --data FOLDER --only PromptPATE", language_model),
+    "paper-language-model.csv": Source(
+        f"{PRIVATE} figure-3; figure-4; figures-7-to-31 --data FOLDER --only PromptPATE", language_model
+    ),
     "paper-ml-audit.csv": Source(f"{AUDIT} figure-2 --scale paper --data FOLDER --runner in-process", ml_audit),
     "paper-ml-audit-copies.csv": Source(f"{AUDIT} copies", ml_audit_copies),
     "paper-ml-audit-coverage.csv": Source(f"{AUDIT} coverage", ml_audit_coverage),
@@ -376,7 +379,12 @@ FILES = {
 
 def program(file: str) -> str:
     """The commands that make a data file, as `index.csv` and the pages name them."""
-    return f"{FILES[file].program}; python -m papers.data_files FOLDER {file}"
+    return f"{FILES[file].program}; {written_by(file)}"
+
+
+def written_by(file: str) -> str:
+    """The command that writes a data file from the folder of results."""
+    return f"python -m papers.data_files FOLDER {file}"
 
 
 def main(*given: str) -> None:
