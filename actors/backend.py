@@ -216,6 +216,16 @@ def _as_on_a_cluster(value: _T) -> _T:
     return pickle.loads(content, buffers=views)  # type: ignore[no-any-return]
 
 
+def _anew(unit: Unit) -> Unit:
+    """With copies of the user's objects, where they can be copied: what one unit leaves in them no other one sees."""
+    if not unit.own:
+        return unit
+    try:
+        return pickle.loads(cloudpickle.dumps(unit))  # type: ignore[no-any-return]
+    except Exception:  # such as a lock: it runs in this process alone
+        return unit
+
+
 class InProcess:
     """Runs units one after another in this process: no Ray, the same results. Units cannot write to `shared`."""
 
@@ -240,12 +250,13 @@ class InProcess:
 
     def wait(self) -> list[Completion]:
         unit, tables, needed = self._queue.popleft()
+        running = _anew(unit)
         shared = {name: self._shared[name] for name in unit.shared}
         inputs = Inputs(shared, dict(zip(unit.needs, tables, strict=True)))
         limit_s = self._deadlines.limit_s(unit)
         try:
             with self._shown(unit), time_limit(limit_s):
-                attempt, table = attempt_unit(unit, inputs, self._scratch, code_version())
+                attempt, table = attempt_unit(running, inputs, self._scratch, code_version())
         except OutOfTime:
             assert limit_s is not None
             return [Completion(unit, Attempt(limit_s, self._deadlines.refusal(limit_s), retryable=True))]

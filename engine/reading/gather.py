@@ -111,6 +111,7 @@ class _Finished:
             ceiling=self._ceiling(),
             ceiling_lost=not self._keys.issuperset(entry.ceilings),
             failed_trials=self._failed_trials(),
+            said=tuple(dict.fromkeys(note for said in self._said(entry.trainings) for note in said.notes)),
             chosen=tuple(note for said in self._said(entry.choices) for note in said.notes),
             whole=entry.game.whole(finding, compared.claim) if entry.game.whole and finding else (),
             stopped=self._reader.stopped(self._keys) if self._reader else None,

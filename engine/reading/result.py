@@ -76,6 +76,7 @@ class AuditResult:
         ceiling_lost: Whether the ceiling was to be played and that failed.
         whole: What the finding about a part means for the whole, and what was not tested, in sentences.
         stopped: How far a sequential audit went; None for one that runs all its trials.
+        said: What was noticed while the mechanism ran, in sentences.
         chosen: What the game chose on the way, in sentences.
         failed_trials: Trials that failed within a unit that was finished, each with its seed and why.
         evidence: Folder of its score tables in the run folder; "" where nothing was written.
@@ -113,6 +114,7 @@ class AuditResult:
     ceiling_lost: bool = False
     whole: tuple[str, ...] = ()
     stopped: Stopped | None = None
+    said: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
     failed_trials: tuple[str, ...] = ()
     evidence: str = ""

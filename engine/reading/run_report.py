@@ -212,6 +212,7 @@ class Report:
         tail = [
             units,
             *dict.fromkeys(result.rows_used for result in self.results),
+            *dict.fromkeys(said for result in self.results for said in result.said),
             *self.origin,
             self.joint_confidence_note if self.sweep is None else "",
             NOT_SHOWN[0],

@@ -124,8 +124,14 @@ class Remembers:
 
 
 def test_what_a_mechanism_keeps_from_one_release_is_not_there_in_the_next(tmp_path: Path) -> None:
-    (result,) = played(Remembers(), "label-channel", tmp_path).results
+    mechanism = Remembers()
+    report = played(mechanism, "label-channel", tmp_path)
+    assert mechanism.noise is None  # each unit has a copy, whatever runs it
+    (result,) = report.results
     assert result.verdict is Verdict.NO_VIOLATION
+    assert "one object gave the same labels twice, whatever the seed: it keeps its noise" in str(report)
+    honest = played(RandomizedResponse(1.0), "label-channel", tmp_path / "honest")
+    assert "one object" not in str(honest)
 
 
 def test_a_class_of_ones_own_is_run_and_resumed(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ HERE = Path(__file__)
 
 
 def table(x: list[float], colour: list[str] | None = None) -> pa.Table:
-    return pa.table({"x": pa.array(x, pa.float64()), "colour": colour or ["red"] * len(x)})
+    return pa.table({"x": pa.array(x, pa.float64()), "colour": pa.array(colour or ["red"] * len(x), pa.string())})
 
 
 D = table([1.0] * 50)
@@ -53,7 +53,7 @@ def noisy_parts(rows: Any, rng: np.random.Generator) -> dict[str, float]:
 
 
 def noisy_histogram(rows: Any, rng: np.random.Generator) -> dict[str, float]:
-    return {colour: float((rows["colour"] == colour).sum() + rng.laplace()) for colour in ("red", "blue")}
+    return {colour: round((rows["colour"] == colour).sum() + rng.laplace(), 3) for colour in ("red", "blue")}
 
 
 def rare_colours(rows: Any, rng: np.random.Generator) -> dict[str, float]:
@@ -97,6 +97,10 @@ def writes_and_prints(rows: Any, rng: np.random.Generator, bounds: list[float]) 
     return float(rows["x"].sum() + rng.laplace())
 
 
+def rounded_count(rows: Any, rng: np.random.Generator) -> float:
+    return round(len(rows) + rng.laplace(), 3)
+
+
 HONEST: list[tuple[Callable[..., Any], pa.Table]] = [
     (noisy_sum, FEWER),
     (noisy_sum, ONE_NAN),
@@ -109,6 +113,7 @@ HONEST: list[tuple[Callable[..., Any], pa.Table]] = [
     (sparse_vector, FEWER),
     (noisy_ratio, FEWER),
     (partial(writes_and_prints, bounds=[0.0, 1.0]), FEWER),
+    (rounded_count, FEWER),
 ]
 
 
@@ -193,6 +198,46 @@ def found(function: Callable[..., Any], d_prime: pa.Table, claim: Claim = CLAIM)
     assert leak.found, str(leak)
     assert len(leak.lines) <= 3
     return leak
+
+
+# Exact noise, whose low bits tell what it was added to.
+
+
+def noisy_count(rows: Any, rng: np.random.Generator) -> float:
+    return len(rows) + rng.laplace()
+
+
+def in_single_precision(rows: Any, rng: np.random.Generator) -> np.ndarray:
+    return np.array([0.0, np.float32(rng.laplace()) + np.float32(len(rows))], np.float32)
+
+
+def own_noise_for_the_mean(rows: Any, rng: np.random.Generator) -> dict[str, float]:
+    return {"mean": own_laplace(rows, rng) / 2}
+
+
+@pytest.mark.parametrize(
+    ("function", "claim"),
+    [
+        (noisy_count, CLAIM),
+        (noisy_count, Claim(2.0, relation=Relation.ADD_REMOVE)),
+        (in_single_precision, CLAIM),
+        (own_noise_for_the_mean, CLAIM),
+    ],
+)
+def test_low_bits_are_named(function: Callable[..., Any], claim: Claim) -> None:
+    for d, d_prime, finer in ((table([]), table([1.0]), "D."), (table([1.0]), table([]), "D'.")):
+        leak = where_it_leaks(function, d, d_prime, claim)
+        assert "The low bits of " in leak.field, str(leak)
+        assert f" on {finer} " in leak.field
+
+
+def test_low_bits_of_a_function_elsewhere_are_named() -> None:
+    leak = where_it_leaks_elsewhere(partial(called_here, noisy_count), table([]), table([1.0]), CLAIM)
+    assert "The low bits of `result`" in leak.field
+
+
+def test_of_rounded_noise_the_low_bits_tell_nothing() -> None:
+    assert not where_it_leaks(rounded_count, table([]), table([1.0]), CLAIM).found
 
 
 def test_half_the_noise() -> None:

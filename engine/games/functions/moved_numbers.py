@@ -15,6 +15,8 @@ from dpaudit.engine.games.functions.watched import Pairs, Watched
 
 ROUNDING = 1e-9  # of a number's size
 VALUES = 8  # that a number must take to be one with noise added
+CHANCE = 1e-4  # that a function which keeps its claim shows on one table alone what is told of it
+LOOKED_INTO = 64  # numbers of a part whose bits are looked at
 SURELY = 1.5  # by which more must move what has noise of a size that is guessed
 UNITS = {"laplace": "scale", "normal": "standard deviation"}
 
@@ -71,16 +73,13 @@ def numbers_that_differ(pairs: Pairs, names: Sequence[str], claim: Claim, often:
     all_moved: list[_Moved] = []
     allowed = {law: _allowed(claim, law) for law in UNITS}
     for name in names:
-        both = [pair for pair in pairs if all(name in call.parts for call in pair)]
-        kinds = [{(call.parts[name].ending, len(call.parts[name].numbers)) for call in pair} for pair in both]
-        usual = Counter(map(frozenset, kinds)).most_common(1)[0][0] if both else frozenset()
-        same = [pair for pair, kind in zip(both, kinds, strict=True) if kind == usual]
-        if len(usual) != 1 or len(same) < min(often, VALUES):
+        same = _alike(pairs, name)
+        if len(same) < min(often, VALUES):
             continue
-        a, b = (np.array([pair[side].parts[name].numbers for pair in same]) for side in (0, 1))
+        a, b = _numbers_of(same, name)
         noises = _noises([here for here, _ in same])
         for place in np.flatnonzero(np.any(a != b, axis=0)):
-            shown = f"`{name}`" if a.shape[1] == 1 else f"number {place + 1} of `{name}`"
+            shown = _shown(name, int(place), a)
             moved = _moved(shown, a[:, place], b[:, place], noises)
             if moved is not None:
                 all_moved.append(moved)
@@ -89,6 +88,73 @@ def numbers_that_differ(pairs: Pairs, names: Sequence[str], claim: Claim, often:
             elif len(same) >= often:
                 found += filter(None, [_other(shown, a[:, place], b[:, place], len(same))])
     return found or _together(all_moved, claim, allowed)
+
+
+def low_bits_that_differ(pairs: Pairs, names: Sequence[str], claim: Claim) -> list[str]:
+    """A sentence for each number that is finer on one table than it ever is on the other.
+
+    Doubles near zero are finer than those near one, so the low bits of a noisy number tell what the noise was added to.
+    A number is as fine as its lowest bit that is set.
+    Source: Mironov (2012).
+    """
+    found = []
+    for name in names:
+        same = _alike(pairs, name)
+        if not same:
+            continue
+        a, b = (_lowest_bits(each[:, :LOOKED_INTO]) for each in _numbers_of(same, name))
+        for place in range(a.shape[1]):
+            sides = {"D": a[:, place], "D'": b[:, place]}
+            on, never = sorted(sides, key=lambda side: sides[side].min())
+            coarser = sides[never].min()
+            times = int(np.count_nonzero(sides[on] < coarser))
+            if math.isinf(coarser) or (1 - _least_of_other(claim, times / len(same))) ** len(same) > CHANCE:
+                continue
+            step = f"a multiple of 2^{coarser:.0f} in all {len(same)} replays on {never}, and finer in {times} on {on}"
+            found.append(f"The low bits of {_shown(name, place, a)} tell D from D': {step}. {_ROUND}")
+    return found
+
+
+def replays_for_bits(claim: Claim) -> int:
+    """How many show what is so in a fifth of the replays on one table, and never on the other."""
+    return math.ceil(math.log(CHANCE) / math.log1p(-max(_least_of_other(claim, 0.2), 1e-9)))
+
+
+_ROUND = "Round what comes back to a fixed step, say 0.001, or add noise in whole steps."
+
+
+def _lowest_bits(numbers: Vector) -> Vector:
+    """The exponent of the lowest bit that is set; infinite for 0."""
+    fraction, exponent = np.frexp(numbers)
+    whole = np.abs(fraction * 2.0**53).astype(np.int64)
+    return np.where(whole == 0, np.inf, exponent - 53 + np.log2(np.maximum(whole & -whole, 1)))
+
+
+def _least_of_other(claim: Claim, share: float) -> float:
+    """How likely, at least, the claim makes on one table what has this probability on the other."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (low, middle) if 1 - claim.curve.miss_rate(middle) >= share else (middle, high)
+    return low
+
+
+def _alike(pairs: Pairs, name: str) -> Pairs:
+    """Those in which the part has its most usual form on both tables, if that is one form."""
+    both = [pair for pair in pairs if all(name in call.parts for call in pair)]
+    kinds = [{(call.parts[name].ending, len(call.parts[name].numbers)) for call in pair} for pair in both]
+    usual = Counter(map(frozenset, kinds)).most_common(1)[0][0] if both else frozenset()
+    return [pair for pair, kind in zip(both, kinds, strict=True) if kind == usual] if len(usual) == 1 else []
+
+
+def _numbers_of(pairs: Pairs, name: str) -> tuple[Vector, Vector]:
+    """Of the part on D and on D', shape (pairs, numbers)."""
+    a, b = (np.array([pair[side].parts[name].numbers for pair in pairs]) for side in (0, 1))
+    return a, b
+
+
+def _shown(name: str, place: int, numbers: Vector) -> str:
+    return f"`{name}`" if numbers.shape[1] == 1 else f"number {place + 1} of `{name}`"
 
 
 def _moved(name: str, a: Vector, b: Vector, noises: Sequence[_Noise]) -> _Moved | None:

@@ -8,20 +8,26 @@ At epsilon above 4, or where a call takes long, fewer replays must do: what all 
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dpaudit.claims import Claim
-from dpaudit.engine.games.functions.moved_numbers import numbers_that_differ
+from dpaudit.engine.games.functions.moved_numbers import (
+    CHANCE,
+    low_bits_that_differ,
+    numbers_that_differ,
+    replays_for_bits,
+)
 from dpaudit.engine.games.functions.watched import (
     ARGUMENTS,
     Draw,
@@ -35,8 +41,8 @@ from dpaudit.engine.games.functions.watched import (
 from dpaudit.errors import shortened
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 
-CHANCE = 1e-4
 FEWEST, MOST = 64, 600  # replays
+FOR_BITS = 3_000  # replays at most, where nothing else is found
 TABLES = ("D", "D'")
 
 
@@ -105,10 +111,10 @@ def where_it_leaks(
     def replay(table: pa.Table, seed: int, follow: bool) -> Watched:
         return watched(function, table, seed, form=form, settings=settings or {}, also=also, until=until, follow=follow)
 
-    seeds = _seeds(seed, claim)
+    seeds = _seeds(seed)
     note, follow = "", True
     try:
-        for each in seeds:
+        for each in seeds[: _wanted(claim)]:
             pairs.append((replay(d, each, follow), replay(d_prime, each, follow)))
             follow = not any(call.cut for call in pairs[-1])
             if time.monotonic() > until:
@@ -116,7 +122,11 @@ def where_it_leaks(
         note = "" if _same(pairs[0][0], replay(d, seeds[0], False)) else _NOT_REPLAYED
     except OutOfTime:
         pass
-    return _leak(pairs, claim, note)
+    leak = _leak(pairs, claim, note)
+    if not leak.found:
+        more = ((replay(d, each, False), replay(d_prime, each, False)) for each in seeds[_wanted(claim) :])
+        leak = replace(leak, field=_low_bits(pairs, more, claim, until))
+    return leak
 
 
 def where_it_leaks_elsewhere(
@@ -130,23 +140,38 @@ def where_it_leaks_elsewhere(
 ) -> Leak:
     """As `where_it_leaks`, by what comes back alone: `call` is that of a function in another Python."""
     until = time.monotonic() + limit_s
-    pairs: list[tuple[Watched, Watched]] = []
-    seeds = _seeds(seed, claim)
+    seeds = _seeds(seed)
+
+    def replays(seeds: Sequence[int]) -> Iterator[tuple[Watched, Watched]]:
+        for start in range(0, len(seeds), 8):
+            some = seeds[start : start + 8]
+            yield from zip(map(_seen, call(d, some)), map(_seen, call(d_prime, some)), strict=True)
+
     again = _seen(call(d, seeds[:1])[0])
-    for start in range(0, len(seeds), 8):
-        some = seeds[start : start + 8]
-        pairs += zip(map(_seen, call(d, some)), map(_seen, call(d_prime, some)), strict=True)
-        if time.monotonic() > until:
-            break
-    return _leak(pairs, claim, "" if _same(pairs[0][0], again) else _NOT_REPLAYED)
+    pairs = list(_until(replays(seeds[: _wanted(claim)]), until))
+    leak = _leak(pairs, claim, "" if _same(pairs[0][0], again) else _NOT_REPLAYED)
+    if not leak.found:
+        leak = replace(leak, field=_low_bits(pairs, replays(seeds[_wanted(claim) :]), claim, until))
+    return leak
 
 
 _NOT_REPLAYED = "The same seed on the same table gives other results: it takes randomness from elsewhere, or remembers."
 
 
-def _seeds(seed: int, claim: Claim) -> list[int]:
-    wanted = min(MOST, max(FEWEST, _often(claim)))
-    return [int(each) for each in np.random.SeedSequence(seed).generate_state(wanted)]
+def _seeds(seed: int) -> list[int]:
+    return [int(each) for each in np.random.SeedSequence(seed).generate_state(FOR_BITS)]
+
+
+def _wanted(claim: Claim) -> int:
+    return min(MOST, max(FEWEST, _often(claim)))
+
+
+def _until(pairs: Iterable[tuple[Watched, Watched]], until: float) -> Iterator[tuple[Watched, Watched]]:
+    """Until the time is over; one at least."""
+    for pair in pairs:
+        yield pair
+        if time.monotonic() > until:
+            return
 
 
 def _seen(outcome: CallOutcome) -> Watched:
@@ -202,8 +227,23 @@ def _alone(here: Sequence[Hashable], there: Sequence[Hashable], often: int) -> _
 # What came back
 
 
+def _names(pairs: Pairs) -> list[str]:
+    return sorted({name for pair in pairs for call in pair for name in call.parts}, key=lambda name: (len(name), name))
+
+
+def _low_bits(pairs: Pairs, more: Iterable[tuple[Watched, Watched]], claim: Claim, until: float) -> str:
+    """What the low bits of numbers tell, by more replays; "" where there are no numbers with a fraction."""
+    if not any((part.numbers % 1 != 0).any() for pair in pairs[:1] for call in pair for part in call.parts.values()):
+        return ""
+    every = [
+        *pairs,
+        *_until(itertools.islice(more, max(0, min(FOR_BITS, replays_for_bits(claim)) - len(pairs))), until),
+    ]
+    return _first(low_bits_that_differ(every, _names(every), claim))
+
+
 def _field(pairs: Pairs, claim: Claim, often: int) -> str:
-    names = sorted({name for pair in pairs for call in pair for name in call.parts}, key=lambda name: (len(name), name))
+    names = _names(pairs)
     endings = _first([_ending(pairs, name, often) for name in names])
     return endings or _first(numbers_that_differ(pairs, names, claim, often))
 

@@ -21,6 +21,7 @@ from dpaudit.engine.games.labels.label_releases import (
     PairedReleases,
     guessed,
     hidden_half,
+    keeps_its_noise,
     release_all,
 )
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, NOISELESS_TRIALS, CheckTest, Fits, Played, Setting
@@ -122,7 +123,9 @@ def release_known(mechanism: Any, count: int, target: Examples, *, seed: Seed) -
     laws = _laws(target, count)
     planted = [seed.child(number, "labels").rng().choice(k, n, p=law) for number, law in enumerate(laws)]
     released, form, failures = release_all(mechanism, [target.with_(labels=one) for one in planted], seed)
-    return Outcome(LabelReleases(released, np.stack(planted), k, form, laws=laws), failures=failures)
+    known = LabelReleases(released, np.stack(planted), k, form, laws=laws)
+    kept = keeps_its_noise(mechanism, target, seed.child("again"))
+    return Outcome(known, notes=(kept,) if kept else (), failures=failures)
 
 
 @unit

@@ -63,6 +63,31 @@ def released_anew(mechanism: Any, train: Examples, noise: Seed) -> LabelOutcome:
     return LabelOutcome(symbols.astype(np.int64), code(form))
 
 
+def keeps_its_noise(mechanism: Any, train: Examples, seed: Seed) -> str:
+    """A sentence where one object releases the same twice whatever the seed, and another object something else."""
+    one = copy.deepcopy(mechanism)
+
+    def released(number: int) -> NDArray[Any]:
+        rng = np.random.default_rng(seed.child(number).sequence())
+        return np.asarray(one.release(train.labels.copy(), classes=train.classes, rng=rng))
+
+    try:
+        first, again = released(0), released(1)
+    except BaseException as err:  # other people's code may raise anything; what it does is judged by the releases
+        if from_outside(err):
+            raise
+        return ""
+    if not np.array_equal(first, again) or np.array_equal(
+        released_anew(mechanism, train, seed.child(1)).symbols, again
+    ):
+        return ""
+    return (
+        "one object gave the same labels twice, whatever the seed: it keeps its noise. Each release here was made by a "
+        "copy that had released nothing, so the verdict is about one release; of several releases the noise cancels. "
+        "Draw the noise anew in each call"
+    )
+
+
 def release_all(mechanism: Any, trains: Sequence[Examples], seed: Seed) -> tuple[Ints, Ints, tuple[str, ...]]:
     """Symbols of a release of each, shape (releases, n), the codes of their forms, and the failures in words.
 
