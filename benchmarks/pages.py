@@ -11,6 +11,7 @@ has the machine).
 
 - `rows`, `columns`: names of conditions, or `what`. Left out, the columns are `what`.
 - `where`: conditions joined by `;`, each with its values joined by `/`. Values also order rows and columns.
+- A cell that names a data file leads to it, and says when it was made and whether its code has changed since.
 - `cell`: how several measurements become one: `each` (there is only one), `max`, `range`, `sum`, `share` ("3 of 400").
 """
 
@@ -26,6 +27,7 @@ from benchmarks.rows import DATA, Origin, Row, origins, read
 from benchmarks.versions import version_of
 
 DOCS = DATA.parent
+NAMED = re.compile(r"[\w-]+\.csv")
 BLOCK = re.compile(r"(<!-- table (\S+?) *((?:\|[^\n]*?)?) *-->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -137,6 +139,15 @@ def origin_line(origin: Origin, page: Path) -> str:
     return f"[{origin.file}]({path}): " + ", ".join(fact for fact in facts if fact)
 
 
+def linked(file: str, page: Path, known: Mapping[str, Origin]) -> str:
+    """A data file named in a cell: where it is, when it was made, what to know of its code. Other files as named."""
+    if file not in known:
+        return file
+    path = os.path.relpath(DATA / file, page.parent).replace(os.sep, "/")
+    facts = (known[file].made, said_of_code(known[file]))
+    return f"[{file.removesuffix('.csv')}]({path}), " + ", ".join(fact for fact in facts if fact)
+
+
 def said_of_code(origin: Origin) -> str:
     """What a reader must know of the code behind a data file; "" where it is that of now, or no program of ours."""
     now = version_of(origin.program)
@@ -152,7 +163,8 @@ def written(text: str, page: Path, known: Mapping[str, Origin]) -> str:
         head, file, query, end = found.groups()
         if not query:
             return f"{head}{origin_line(known[file], page)}\n{end}"
-        return f"{head}\n{table(read(DATA / file), Query.of(query))}\n\n{origin_line(known[file], page)}\n\n{end}"
+        cells = NAMED.sub(lambda named: linked(named[0], page, known), table(read(DATA / file), Query.of(query)))
+        return f"{head}\n{cells}\n\n{origin_line(known[file], page)}\n\n{end}"
 
     return BLOCK.sub(block, text)
 

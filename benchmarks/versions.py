@@ -58,7 +58,7 @@ def digest(sources: Mapping[str, str], modules: Set[str]) -> str:
         name: frozenset(other for other in found if _counts(other)) for name, found in import_graph(sources).items()
     }
     hasher = hashlib.sha256()
-    for name in sorted(modules.union(*(reachable(graph, module) for module in modules))):
+    for name in sorted(modules.union(*(reachable(graph, module) for module in modules))):  # type: ignore[attr-defined]
         hasher.update(f"{name}\n{_code(sources[name])}\n".encode())
     return hasher.hexdigest()[:12]
 

@@ -28,7 +28,7 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.advantages.game import LabelAdvantage, Utility
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
 from dpaudit.engine.games.proxies.model import TruePosterior
-from dpaudit.engine.reading.comparison import Study, studies
+from dpaudit.engine.reading.comparison import RESPONSE, Compared, Study, studies
 from dpaudit.engine.report.advantages_compared import beliefs, frontier, spreads
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
@@ -196,6 +196,7 @@ def _made(options: Options, name: str, found: Sequence[Study], figure: chart.Cha
             "auc": one.auc,
             "auc_error": one.auc_error,
             **{f"{kind} advantage": one.advantage.get(kind, math.nan) for kind in MEASURES},
+            **{f"response, {kind}": _response_beside(study, one, kind) for kind in MEASURES},
             "largest multiplicative": one.largest,
             **{f"dominated, {kind}": one in study.dominated(kind) for kind in MEASURES},
         }
@@ -205,6 +206,12 @@ def _made(options: Options, name: str, found: Sequence[Study], figure: chart.Cha
     pacsv.write_csv(pa.Table.from_pylist(rows), folder / f"{name}.csv")
     lines = [line for study in found for line in _summary(study)]
     return Made("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv", folder / "report.html"))
+
+
+def _response_beside(study: Study, one: Compared, kind: str) -> float:
+    """The advantage of randomised response where models learn as much; NaN for itself, and where none does."""
+    beside = one.family != RESPONSE and kind in one.advantage and not math.isnan(one.auc)
+    return study.response_at(one.auc, kind) if beside else math.nan
 
 
 def _summary(study: Study) -> list[str]:

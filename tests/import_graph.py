@@ -114,7 +114,8 @@ def grouped(graph: Graph, groups: Mapping[str, str]) -> dict[str, frozenset[str]
 def _imports(module: str, text: str, is_package: bool) -> tuple[Import, ...]:
     nodes = list(ast.walk(ast.parse(text)))
     package = module if is_package else module.rpartition(".")[0]
-    importers, bound = {"import_module", "__import__"}, {}
+    importers = {"import_module", "__import__"}
+    bound: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
             importers |= {alias.asname for alias in node.names if alias.name in importers and alias.asname}

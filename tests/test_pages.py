@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pages import Query, origin_line, table, written
+from benchmarks.pages import Query, linked, origin_line, table, written
 from benchmarks.rows import DATA, Origin, Row, note_origin, origins, read, setting, table_rows, write
 from benchmarks.versions import digest, modules_of, sources, version_of
 
@@ -213,6 +213,15 @@ def test_a_page_marks_numbers_whose_code_has_changed() -> None:
     assert origin_line(replace(now, code="0" * 12), page).endswith(", its code has changed since")
     assert origin_line(replace(now, code=""), page).endswith(", its code was not recorded")
     assert origin_line(Origin("a.csv", "written by hand", "", ""), page).endswith("hand`")
+
+
+def test_a_cell_that_names_a_data_file_says_when_it_was_made() -> None:
+    page, origin = ROOT / "docs" / "results" / "page.md", Origin("a.csv", "written by hand", "2026-11-25", "")
+    old = Origin("b.csv", "dpaudit reproduce observational-label table-2", "2026-11-24 (commit abc)", "", "0" * 12)
+    known = {"a.csv": origin, "b.csv": old}
+    assert linked("a.csv", page, known) == "[a](../data/a.csv), 2026-11-25"
+    assert linked("b.csv", page, known).endswith("2026-11-24 (commit abc), its code has changed since")
+    assert linked("data.csv", page, known) == "data.csv"
 
 
 def test_a_program_has_another_version_where_what_it_imports_computes_something_else() -> None:

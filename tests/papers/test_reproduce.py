@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import math
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +27,8 @@ from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.registry import catalogue
 from papers import criteo_tables, image_tables, label_tables
 from papers.making import Made, Options
+
+ROOT = Path(__file__).parents[2]
 
 
 def column(printed: label_tables.Printed, at: int) -> label_tables.Printed:
@@ -181,6 +186,37 @@ def test_joined_data_are_one_after_the_other() -> None:
     assert both.take(np.arange(300, 500)).digest == second.load(seed=3).digest
     with pytest.raises(DataError, match="same columns"):
         Joined(first, GaussianMixture(rows=10)).load()
+
+
+@pytest.mark.nightly
+def test_a_reproduction_that_was_killed_goes_on(tmp_path: Path) -> None:
+    """Killed after five of its units: these are not run again, and the table is that of a run in one piece."""
+    code = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from dpaudit.actors.events import EventKind\n"
+        "from dpaudit.engine.spec.audit_spec import RunOptions\n"
+        "from papers.making import Options\n"
+        "from papers.ml_audit_appendix import copies\n"
+        "done = []\n"
+        "def heard(event):\n"
+        "    done.extend([event] if event.kind is EventKind.UNIT_DONE else [])\n"
+        "    if len(done) == int(sys.argv[2]): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "copies(Options(Path(sys.argv[1]), run=RunOptions(runner='in-process'), listeners=[heard]))\n"
+        "print(len(done))\n"
+    )
+
+    def made(folder: str, stop: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code, str(tmp_path / folder), str(stop)]
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+
+    whole = made("whole", stop=-1)
+    assert made("killed", stop=5).returncode == -signal.SIGKILL
+    assert len(list((tmp_path / "killed" / "copies" / "runs" / "units").glob("*.parquet"))) == 5
+    rest = made("killed", stop=-1)
+    assert int(rest.stdout.splitlines()[-1]) == int(whole.stdout.splitlines()[-1]) - 5
+    tables = [(tmp_path / folder / "copies" / "copies.csv").read_bytes() for folder in ("whole", "killed")]
+    assert tables[0] == tables[1]
 
 
 def test_the_reproductions_are_listed() -> None:

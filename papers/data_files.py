@@ -1,0 +1,403 @@
+"""The files of `docs/data` with the papers' tables and figures, written from what `dpaudit reproduce` left in a folder.
+
+    python -m papers.data_files                      # the files, and the commands whose results they hold
+    python -m papers.data_files FOLDER FILE.csv      # writes one of them, and its line in index.csv
+
+FOLDER is what `--output` of those commands named. Results of the same figure that must not mix lie in folders inside
+it: `paper` (made at `--scale paper`), `own` (made without `--data`), `fashion` (`--data` is a folder that holds
+fashion_mnist alone), `model` (one that holds sst2 and a language model).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
+from dpaudit.estimators.bound import format_lower
+
+Table = Sequence[Mapping[str, str]]
+NONE = "–"
+ADVERSARIAL = ("Nat-AdvQ", "Pois-AdvQ")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data file comes from.
+
+    Attributes:
+        program: The commands, without `--output`.
+        rows: The measurements, of the folder that holds the results.
+    """
+
+    program: str
+    rows: Callable[[Path], Iterator[Row]]
+
+
+def table(path: Path) -> Table:
+    """The rows of a reproduction's own table.
+
+    Raises: SystemExit when it is not there.
+    """
+    if not path.is_file():
+        sys.exit(f"{path} must be there; run the commands that `python -m papers.data_files` prints, with --output")
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def made(folder: Path, paper: str, item: str, stem: str = "") -> Table:
+    """What `dpaudit reproduce PAPER ITEM --output FOLDER` wrote."""
+    return table(folder / paper / item / f"{stem or item}.csv")
+
+
+def number(text: str) -> str:
+    """A claim, as the pages show it."""
+    return "∞" if math.isinf(float(text)) else f"{float(text):g}"
+
+
+def bound(text: str, digits: int = 3) -> str:
+    """A lower bound, never rounded up."""
+    return format_lower(float(text), digits)
+
+
+def studied(name: str, utility: str, folder: Path, tables: tuple[str, str]) -> Iterator[Row]:
+    """Learners against values of epsilon: bounds, and how well the same models predict."""
+    bounds, utilities = (made(folder / name, "observational-label", item) for item in tables)
+    factor, digits, key = (1.0, 3, "test_log_loss") if utility == "log-loss" else (100.0, 1, "test_accuracy")
+    for row, predicted in zip(bounds, utilities, strict=True):
+        known = row["failed"] == "" and row["constant_model"] == "false"
+        spread = {kind: f"± {float(row[f'{kind}_deviation']):.2f}" for kind in ("as_published", "valid_bound")}
+        cells = {
+            "paper": _printed(row),
+            "ours, as published": (f"{float(row['as_published']):.2f}", spread["as_published"]),
+            "ours, valid bound": (bound(row["valid_bound"], 2), spread["valid_bound"]),
+            "rows never seen": (bound(row["never_seen"], 2), ""),
+            "beyond those": (bound(row["beyond"], 2), ""),
+        }
+        for source, (value, interval) in cells.items():
+            key_of = setting({"learner": row["learner"], "source": source, "epsilon": number(row["epsilon"])})
+            trials = "" if source == "paper" else "100 replays"
+            shown = (value, interval) if known or source == "paper" else (NONE, "")
+            yield Row(key_of, "bound on epsilon", *shown, trials)
+        ours = f"{factor * float(predicted[key]):.{digits}f}" if row["failed"] == "" else NONE
+        paper = float(predicted["paper"])
+        theirs = NONE if math.isnan(paper) else f"{paper:.3f}" if utility == "log-loss" else f"{paper:g}"
+        for source, value in {
+            "paper": theirs,
+            "ours": ours + " (constant)" * (row["constant_model"] == "true"),
+        }.items():
+            key_of = setting({"learner": row["learner"], "source": source, "epsilon": number(row["epsilon"])})
+            yield Row(key_of, utility, value)
+
+
+def _printed(row: Mapping[str, str]) -> tuple[str, str]:
+    value = float(row["paper"])
+    return (NONE, "") if math.isnan(value) else (f"{value:.2f}", f"± {float(row['paper_deviation']):.2f}")
+
+
+def clicks(folder: Path) -> Iterator[Row]:
+    yield from studied("", "log-loss", folder, ("table-2", "table-5"))
+
+
+def pictures(name: str) -> Callable[[Path], Iterator[Row]]:
+    return lambda folder: studied(name, "test accuracy, %", folder, ("table-1", "table-4"))
+
+
+def factors(folder: Path) -> Iterator[Row]:
+    for row in made(folder, "observational-label", "factors"):
+        key = setting({"training": row["setting"]})
+        for what in ("as published", "valid bound", "rows never seen", "beyond those"):
+            yield Row(key, what, bound(row[what], 2), "", "100 replays")
+        yield Row(key, "test log-loss", f"{float(row['test_log_loss']):.3f}")
+        yield Row(key, "test accuracy, %", f"{100 * float(row['test_accuracy']):.1f}")
+
+
+def attacks_compared(folder: Path) -> Iterator[Row]:
+    for row in made(folder, "observational-label", "figure-1"):
+        key = setting({"learner": row["learner"], "epsilon": number(row["epsilon"]), "attack": row["attack"]})
+        spread = f"± {float(row['as_published_deviation']):.3f}"
+        yield Row(key, "valid bound", bound(row["bound"]))
+        yield Row(key, "as published (not valid)", f"{float(row['as_published']):.3f}", spread)
+        yield Row(key, "test log-loss", f"{float(row['test_log_loss']):.3f}")
+
+
+SCORES = {
+    ("published score", "ground truth"): "published score, true posterior",
+    ("published score", "logistic regression"): "published score, logistic regression",
+    ("likelihood ratio", "ground truth"): "likelihood ratio (ours)",
+}
+
+
+def randomized_response(folder: Path) -> Iterator[Row]:
+    for guessed, item in (("0.1 %", "figure-2"), ("1 %", "figure-3")):
+        for row in made(folder, "observational-label", item):
+            key = setting({"guessed": guessed, "k": row["classes"], "epsilon": number(row["epsilon"])})
+            spread = f"± {float(row['deviation']):.3f}"
+            yield Row(key, SCORES[row["attack"], row["proxy"]], f"{float(row['mean']):.3f}", spread, "100")
+            if row["attack"] == "likelihood ratio":
+                yield Row(key, "valid bound", bound(row["median_rule"]), "", "100")
+
+
+INTERVALS = {"clopper-pearson": "Clopper-Pearson", "jeffreys": "Jeffreys", "bayesian": "Bayesian"}
+VALID = re.compile(r"^- ([\w-]+), (No DP|ε = 8): ε ≥ ([\d.]+) at 95% .*accuracy ([\d.]+)%", re.MULTILINE)
+
+
+def bayesian(folder: Path) -> Iterator[Row]:
+    both, clothes = (place / "bayesian" / "table-2-small" for place in (folder, folder / "fashion"))
+    parts = (("CIFAR-10", both, "images"), ("Fashion-MNIST", clothes, "images"), ("SST-2", both, "text"))
+    for data, place, kind in parts:
+        for row in table(place / "table-2.csv"):
+            if row["data"] == kind and not (data == "Fashion-MNIST" and row["threshold"] == "paper"):
+                yield from _interval(data, row)
+    for data, place, _ in parts:
+        for name, learner, least, right in VALID.findall((place / "table-2.md").read_text(encoding="utf-8")):
+            if name == data.lower():
+                key = setting({"data": data, "learner": learner})
+                yield Row(key, "bound over all thresholds, 95 %", least, "", "1,024")
+                yield Row(key, "right, %", right)
+
+
+def _interval(data: str, row: Mapping[str, str]) -> Iterator[Row]:
+    key, method = setting({"data": data, **{name: row[name] for name in ("learner", "threshold")}}), row["method"]
+    lower, upper, width = (_three(row[name]) for name in ("lower", "upper", "width"))
+    yield Row(key, INTERVALS[method], "", f"({lower}, {upper})")
+    yield Row(key, f"{INTERVALS[method]}, width", width)
+    if method != "clopper-pearson":
+        less = float(row["reduction"])
+        yield Row(key, f"{INTERVALS[method]}, vs. CP", NONE if math.isnan(less) else f"−{less:.0%}")
+
+
+def _three(text: str) -> str:
+    return "∞" if math.isinf(float(text)) else f"{float(text):.3g}"
+
+
+MECHANISMS = {
+    "randomized-response": "response",
+    "llp": "counts",
+    "llp-laplace": "Laplace",
+    "llp-geometric": "geometric",
+}
+TABLES = {"gaussian-mixture": "mixture", "criteo-synthetic": "generated clicks", "criteo": "Criteo"}
+KINDS = {"multiplicative": ("median difference, nats", 2), "additive": ("median difference", 3)}
+
+
+def label_inference(folder: Path) -> Iterator[Row]:
+    rows = made(folder, "label-inference", "figure-2")
+    for data in dict.fromkeys(row["data"] for row in rows):
+        key, own = setting({"figure": "2", "data": _named(data)}), [row for row in rows if row["data"] == data]
+        for kind, shown in (("multiplicative", _three), ("additive", lambda text: f"{float(text):.5f}")):
+            for row in own:
+                name = MECHANISMS[row["mechanism"].partition(",")[0]]
+                yield Row(key, f"{name}, {kind}", shown(row[f"{kind} advantage"]))
+    rows = made(folder, "label-inference", "figure-3")
+    for data in dict.fromkeys(row["data"] for row in rows):
+        key = setting({"figure": "3", "data": _named(data)})
+        for kind, (what, digits) in KINDS.items():
+            both = ((row[f"{kind} advantage"], row[f"response, {kind}"]) for row in rows if row["data"] == data)
+            pairs = [(float(own), float(response)) for own, response in both if not math.isnan(float(response))]
+            if kind == "multiplicative":
+                yield Row(key, "settings compared", str(len(pairs)))
+            yield Row(key, f"response tells less, {kind}", str(sum(response < own for own, response in pairs)))
+            if pairs:
+                gap = float(np.median([own - response for own, response in pairs]))
+                yield Row(key, what, f"{gap:+.{digits}f}")
+
+
+def _named(data: str) -> str:
+    name = data.removesuffix(" priors")
+    return "Higgs" if ".csv" in name else TABLES.get(name, name)
+
+
+def ml_audit(folder: Path) -> Iterator[Row]:
+    for row in made(folder, "ml-audit", "figure-2"):
+        each = int(row["trainings"]) // 2
+        key = setting({"trainings": f"{each:,} + {each:,}", **_cell(row), "attack": row["attack"], **_claimed(row)})
+        yield Row(key, "detected epsilon", bound(row["detected"]))
+
+
+def ml_audit_seconds(folder: Path) -> Iterator[Row]:
+    """Of all units of each data set and learner, as the run folders' events say."""
+    place = folder / "ml-audit" / "figure-2"
+    for data, learner in dict.fromkeys((row["data"], row["learner"]) for row in table(place / "figure-2.csv")):
+        events = place / f"{data}-{learner}".replace(" ", "-") / "events.jsonl"
+        said = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
+        seconds = sum(event["seconds"] for event in said if event["kind"] == "unit-done")
+        yield Row(setting({"data": data, "learner": learner}), "seconds", f"{seconds:.0f}")
+
+
+def _cell(row: Mapping[str, str]) -> dict[str, str]:
+    return {"data": row["data"], "learner": row["learner"]}
+
+
+def _claimed(row: Mapping[str, str]) -> dict[str, str]:
+    return {"claimed": number(row["epsilon"])}
+
+
+def ml_audit_seeds(folder: Path) -> Iterator[Row]:
+    for row in made(folder, "ml-audit", "figure-2-seeds"):
+        key = setting({**_cell(row), "attack": row["attack"], **_claimed(row)})
+        limits = f"({bound(row['least'])}, {bound(row['largest'])})"
+        yield Row(key, "median", bound(row["median"]), limits, "3 seeds")
+        yield Row(key, "records that change", row["copies"])
+        yield Row(key, "median, records fixed", bound(row["median, copies fixed"]), "", "3 seeds")
+
+
+def ml_audit_figure_3(folder: Path) -> Iterator[Row]:
+    rows = made(folder, "ml-audit", "figure-3")
+    for row in sorted(rows, key=lambda row: float(row["non-sphericity"])):
+        key = setting({"data": row["data"]})
+        yield Row(key, "largest over smallest singular value", f"{float(row['non-sphericity']):.1f}")
+        yield Row(key, "ClipBKD", f"{float(row['clip-bkd']):.3f}")
+        yield Row(key, "influence", f"{float(row['influence']):.3f}")
+
+
+def ml_audit_figure_4(folder: Path) -> Iterator[Row]:
+    for figure, item in (("4a", "figure-4"), ("4b", "figure-4b")):
+        for row in made(folder, "ml-audit", item):
+            key = setting({"figure": figure, "attack": row["attack"], **_claimed(row)})
+            yield Row(key, "detected epsilon", bound(row["detected"]))
+
+
+def ml_audit_copies(folder: Path) -> Iterator[Row]:
+    for row in made(folder, "ml-audit", "copies"):
+        key = setting({"claim": number(row["epsilon"]), "copies": row["copies"]})
+        yield Row(key, "detected of one record", bound(row["detected"]), "", "3,000 fresh")
+
+
+def ml_audit_coverage(folder: Path) -> Iterator[Row]:
+    for row in made(folder, "ml-audit", "coverage"):
+        rates = {"p0": number(row["p0"]), "p1 / p0": number(row["ratio"])}
+        key = setting({"trainings a world": f"{int(row['runs']):,}", **rates})
+        for name, column in (("Katz-log", "katz-log"), ("Clopper-Pearson", "clopper-pearson")):
+            yield Row(key, f"{name}, too high, %", f"{100 * float(row[column]):.2f}")
+
+
+def dp_sgd(folder: Path) -> Iterator[Row]:
+    for row in made(folder, "ml-audit", "figure-8"):
+        key = setting({"data": row["data"], "claim": number(row["epsilon"]), "attack": row["attack"]})
+        yield Row(key, row["bound"], bound(row["detected"], 2), "", "1000")
+
+
+PUBLISHED = {"2-cut, as published": "2-cut as published"}
+
+
+def cuts(folder: Path) -> Iterator[Row]:
+    for row in made(folder, "private-prediction", "cuts"):
+        key = setting({"votes": row["votes"], "answers": f"{int(row['answers']):,}", "order": row["order"]})
+        for column in ("exact", "2-cut, as published", "2-cut", "k-cut"):
+            yield Row(key, PUBLISHED.get(column, column), f"{float(row[column]):.5f}")
+
+
+def private_prediction(folder: Path) -> Iterator[Row]:
+    for figure in ("2", "6"):
+        for row in made(folder, "private-prediction", f"figure-{figure}"):
+            if float(row["order"]) in (2, 32):
+                key = setting({"figure": figure, "order": number(row["order"])})
+                for column, text in row.items():
+                    if column != "order":
+                        value = f"{float(text):.6f}" if float(text) else "0"
+                        yield Row(key, PUBLISHED.get(column, column), value)
+    yield from _leaks("3 and 4", folder, "figure-3", "figure-4")
+    yield from _leaks("5", folder, "figure-5")
+    yield from _leaks("5", folder / "own", "figure-5", on="digits (no `--data`)")
+    yield from _leaks("3 and 4, 1,000 queries", folder / "paper", "figure-3", "figure-4")
+    yield from _leaks("5, 1,000 queries", folder / "paper", "figure-5")
+
+
+def language_model(folder: Path) -> Iterator[Row]:
+    """PromptPATE of a language model, where `private_prediction` has a stand-in."""
+    yield from _leaks("3 and 4", folder / "model", "figure-3", "figure-4")
+    yield from private_prediction_orders(folder / "model")
+
+
+def _leaks(figure: str, folder: Path, *items: str, on: str = "") -> Iterator[Row]:
+    """By algorithm and data set, adversarial queries first; Private-kNN, which is alone in its figure, goes unnamed."""
+    rows = [row for item in items for row in made(folder, "private-prediction", item)]
+    for algorithm, data in dict.fromkeys((row["algorithm"], row["data"]) for row in rows):
+        system = on or (data if algorithm == "Private-kNN" else f"{algorithm}, {data}")
+        for row in (row for row in rows if (row["algorithm"], row["data"]) == (algorithm, data)):
+            who = row["adversary"] if row["adversary"] in ADVERSARIAL else f"Pois-NatQ ({row['adversary']})"
+            key = setting({"figure": figure, "system": system, "adversary": who})
+            for kind in ("claim", "data-dependent", "exact", "2-cut"):
+                if row[kind] not in ("", "nan"):
+                    yield Row(key, kind, f"{float(row[kind]):.3f}")
+            yield Row(key, "exact RDP / claimed", f"{float(row['exact share of claim']):.3f}")
+
+
+def private_prediction_orders(folder: Path) -> Iterator[Row]:
+    for row in made(folder, "private-prediction", "figures-7-to-31"):
+        if float(row["order"]) in (2, 32):
+            who = {"system": f"{row['algorithm']}, {row['data']}", "adversary": row["adversary"], "query": row["query"]}
+            key = setting({"figure": row["figure"], **who, "order": number(row["order"])})
+            for what in ("claim", "exact", "2-cut"):
+                yield Row(key, what, f"{float(row[what]):.6f}")
+
+
+LABELS, AUDIT, PRIVATE = (
+    f"dpaudit reproduce {name}" for name in ("observational-label", "ml-audit", "private-prediction")
+)
+FIGURES = "figure-2; figure-3; figure-4; figure-5; figure-6"
+FILES = {
+    "paper-attacks-compared.csv": Source(f"{LABELS} figure-1", attacks_compared),
+    "paper-bayesian.csv": Source("dpaudit reproduce bayesian table-2 --data FOLDER", bayesian),
+    "paper-click-logs.csv": Source(f"{LABELS} table-2; table-5", clicks),
+    "paper-images-cifar-10.csv": Source(f"{LABELS} table-1; table-4 --data CIFAR_10", pictures("")),
+    "paper-images.csv": Source(f"{LABELS} table-1; table-4 --data FASHION_MNIST", pictures("fashion")),
+    "paper-label-inference.csv": Source(
+        "dpaudit reproduce label-inference figure-2; figure-3 --data FOLDER", label_inference
+    ),
+    "paper-language-model.csv": Source(
+        f"{PRIVATE} figure-3; figure-4; figures-7-to-31 --data FOLDER --only PromptPATE", language_model
+    ),
+    "paper-ml-audit.csv": Source(f"{AUDIT} figure-2 --scale paper --data FOLDER --runner in-process", ml_audit),
+    "paper-ml-audit-copies.csv": Source(f"{AUDIT} copies", ml_audit_copies),
+    "paper-ml-audit-coverage.csv": Source(f"{AUDIT} coverage", ml_audit_coverage),
+    "paper-ml-audit-dp-sgd.csv": Source(f'{AUDIT} figure-8 --data FOLDER --only "claim 4" --only "claim 16"', dp_sgd),
+    "paper-ml-audit-figure-3.csv": Source(f"{AUDIT} figure-3 --scale paper --data FOLDER", ml_audit_figure_3),
+    "paper-ml-audit-figure-4.csv": Source(f"{AUDIT} figure-4; figure-4b --scale paper", ml_audit_figure_4),
+    "paper-ml-audit-seconds.csv": Source(
+        f"{AUDIT} figure-2 --scale paper --data FOLDER --runner in-process", ml_audit_seconds
+    ),
+    "paper-ml-audit-seeds.csv": Source(f"{AUDIT} figure-2-seeds --scale paper --data FOLDER", ml_audit_seeds),
+    "paper-observational-factors.csv": Source(f"{LABELS} factors --data FOLDER", factors),
+    "paper-private-prediction.csv": Source(f"{PRIVATE} {FIGURES} --data FOLDER", private_prediction),
+    "paper-private-prediction-orders.csv": Source(
+        f"{PRIVATE} figures-7-to-31 --data FOLDER", private_prediction_orders
+    ),
+    "paper-randomized-response.csv": Source(f"{LABELS} figure-2; figure-3", randomized_response),
+    "private-prediction-cuts.csv": Source(f"{PRIVATE} cuts", cuts),
+}
+
+
+def program(file: str) -> str:
+    """The commands that make a data file, as `index.csv` and the pages name them."""
+    return f"{FILES[file].program}; {written_by(file)}"
+
+
+def written_by(file: str) -> str:
+    """The command that writes a data file from the folder of results."""
+    return f"python -m papers.data_files FOLDER {file}"
+
+
+def main(*given: str) -> None:
+    """Lists the files, or writes one of them from a folder."""
+    if not given:
+        print("\n".join(f"{file}: {source.program}" for file, source in FILES.items()))
+        return
+    if len(given) != 2 or given[1] not in FILES:
+        sys.exit(f"give FOLDER and one of {', '.join(FILES)}, got {' '.join(given)}")
+    folder, file = Path(given[0]), given[1]
+    write(DATA / file, list(FILES[file].rows(folder)))
+    note_origin(measured_here(file, program(file)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

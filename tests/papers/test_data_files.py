@@ -1,0 +1,99 @@
+"""Files of `docs/data` written from what a reproduction left: those kept are what their commands give."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks import rows
+from benchmarks.rows import DATA, Row, origins, read
+from benchmarks.versions import modules_of
+from papers import data_files, ml_audit_appendix
+from papers.making import Options
+
+
+def test_a_file_is_what_its_command_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums over counts: the same on every machine. The largest number of trainings, which takes longer, is left out."""
+    monkeypatch.setattr(ml_audit_appendix, "RUNS", (100, 500))
+    here = tmp_path / "data"
+    here.mkdir()
+    shutil.copy(DATA / "index.csv", here)
+    monkeypatch.setattr(data_files, "DATA", here)
+    monkeypatch.setattr(data_files, "note_origin", lambda origin: rows.note_origin(origin, here))
+    ml_audit_appendix.coverage(Options(tmp_path / "made" / "ml-audit", say=lambda text: None))
+    name = "paper-ml-audit-coverage.csv"
+    data_files.main(str(tmp_path / "made"), name)
+    kept = [row for row in read(DATA / name) if row.settings()["trainings a world"] in ("100", "500")]
+    assert read(here / name) == kept != []
+    assert origins(here)[name].program == f"dpaudit reproduce ml-audit coverage; {data_files.written_by(name)}"
+
+
+def test_every_file_is_kept_and_its_line_names_its_commands() -> None:
+    known = origins()
+    for name, source in data_files.FILES.items():
+        assert known[name].program == data_files.program(name)
+        assert modules_of(data_files.program(name)) == modules_of(source.program) != set()
+        assert read(DATA / name)
+    assert {name for name in known if name.startswith("paper-")} - set(data_files.FILES) == {"paper-overview.csv"}
+
+
+def test_results_that_are_not_there_are_named(tmp_path: Path) -> None:
+    for source in data_files.FILES.values():
+        with pytest.raises(SystemExit, match="must be there; run the commands"):
+            list(source.rows(tmp_path))
+    with pytest.raises(SystemExit, match=r"give FOLDER and one of .*, got paper-nothing.csv"):
+        data_files.main("paper-nothing.csv")
+
+
+CELL = "learner,epsilon,paper,paper_deviation,as_published,as_published_deviation,valid_bound,valid_bound_deviation,"
+CELL += "exceeds_claim,never_seen,beyond,constant_model,test_accuracy,test_log_loss,failed\n"
+
+
+def test_a_bound_is_rounded_down_and_a_constant_model_shows_none(tmp_path: Path) -> None:
+    lines = {
+        "table-2": "A,inf,1.37,0.14,1.046,0.11,0.639,0.15,false,0.009,0.0,false,0.9,0.1266,\n"
+        "B,0.1,nan,nan,0.0,0.0,0.0,0.0,false,0.0,0.0,true,0.9,0.3194,\n",
+        "table-5": "A,inf,0.13,nan,1,0,1,0,false,0,0,false,0.9,0.1266,\n"
+        "B,0.1,nan,nan,0,0,0,0,false,0,0,true,0.9,0.3194,\n",
+    }
+    for item, text in lines.items():
+        folder = tmp_path / "observational-label" / item
+        folder.mkdir(parents=True)
+        (folder / f"{item}.csv").write_text(CELL + text, encoding="utf-8")
+    found = {
+        (row.settings()["learner"], row.settings()["source"], row.what): row for row in data_files.clicks(tmp_path)
+    }
+    shown = {key: (row.value, row.interval) for key, row in found.items()}
+    assert shown["A", "ours, valid bound", "bound on epsilon"] == ("0.63", "± 0.15")
+    assert shown["A", "rows never seen", "bound on epsilon"] == ("0.00", "")
+    assert shown["A", "ours", "log-loss"] == ("0.127", "")
+    assert shown["B", "paper", "bound on epsilon"] == shown["B", "ours, valid bound", "bound on epsilon"] == ("–", "")
+    assert shown["B", "ours", "log-loss"] == ("0.319 (constant)", "")
+    assert (
+        found["A", "ours, valid bound", "bound on epsilon"].setting == "learner=A; source=ours, valid bound; epsilon=∞"
+    )
+
+
+def test_what_response_tells_at_the_same_auc_is_counted(tmp_path: Path) -> None:
+    heads = (
+        'data,mechanism,multiplicative advantage,additive advantage,"response, multiplicative","response, additive"\n'
+    )
+    rows_of = {
+        "figure-2": 'criteo-synthetic,"llp, bags of 8",inf,0.00093,nan,nan\n',
+        "figure-3": "h.csv.gz,response,1,0.1,nan,nan\nh.csv.gz,llp,2.5,0.10,1.0,0.12\nh.csv.gz,llp,0.9,0.13,1.0,0.12\n",
+    }
+    for item, text in rows_of.items():
+        folder = tmp_path / "label-inference" / item
+        folder.mkdir(parents=True)
+        (folder / f"{item}.csv").write_text(heads + text, encoding="utf-8")
+    assert list(data_files.label_inference(tmp_path)) == [
+        Row("figure=2; data=generated clicks", "counts, multiplicative", "∞"),
+        Row("figure=2; data=generated clicks", "counts, additive", "0.00093"),
+        Row("figure=3; data=Higgs", "settings compared", "2"),
+        Row("figure=3; data=Higgs", "response tells less, multiplicative", "1"),
+        Row("figure=3; data=Higgs", "median difference, nats", "+0.70"),
+        Row("figure=3; data=Higgs", "response tells less, additive", "1"),
+        Row("figure=3; data=Higgs", "median difference", "-0.005"),
+    ]
