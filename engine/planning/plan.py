@@ -24,7 +24,6 @@ from dpaudit.claims import Claim
 from dpaudit.consent import contacts
 from dpaudit.engine.data.partition import Parts, loaded_rows
 from dpaudit.engine.games.protocol import Foreseen, Played, Reading, Setting, require_units
-from dpaudit.engine.planning.asked_twice import as_given, look_for_memory
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.build import in_words
 from dpaudit.errors import SpecError
@@ -292,6 +291,8 @@ def _memory(setting: Setting, work: Work, seed: Seed) -> Unit | None:
     """The unit that looks for memory between calls; the mechanism goes along as it is before any."""
     if not len(setting.parts.target):
         return None
+    from dpaudit.engine.planning.asked_twice import as_given, look_for_memory  # of few games
+
     words = hashlib.sha256(in_words(setting.mechanism).encode()).hexdigest()[:16]
     given = work.share(f"as given: {words}", as_given(setting.mechanism))
     return work.add(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve, Relation
-from dpaudit.engine.planning.asked_twice import Memory
 from dpaudit.engine.reading.shift import ShiftControl
 from dpaudit.engine.reading.stopping import Stopped
 from dpaudit.engine.reading.verdict import NEXT, Verdict, verdict
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from dpaudit.engine.planning.asked_twice import Memory
     from dpaudit.estimators.chart import Chart
 
 CEILING_LOST = "the unit that plays the ceiling failed: whether a leak could have been seen is not known; run it again"

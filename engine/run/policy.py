@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from dpaudit.actors.events import last_line
 from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import value_of
-from dpaudit.engine.planning.asked_twice import Memory
 from dpaudit.engine.planning.plan import Plan, PlannedAudit
 from dpaudit.engine.reading.gather import read_audit
 from dpaudit.engine.reading.joint import refutes
@@ -289,11 +289,13 @@ def _where(look: Unit, store: UnitStore) -> tuple[str, ...]:
     return tuple(value_of(look, store.read(look.key)).lines) if store.finished([look.key]) else ()
 
 
-def _memory(look: Unit, store: UnitStore) -> Memory:
+def _memory(look: Unit, store: UnitStore) -> Any:
+    """The `Memory` that was looked for."""
+    from dpaudit.engine.planning.asked_twice import Memory  # after a violation alone
+
     if not store.finished([look.key]):
         return Memory(math.nan, trouble="it was not looked at, or that failed: run again")
-    found: Memory = value_of(look, store.read(look.key))
-    return found
+    return value_of(look, store.read(look.key))
 
 
 def _followed(first: AuditResult, again: AuditResult | None) -> AuditResult:
