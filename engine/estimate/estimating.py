@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr, gammaln, logsumexp
+from scipy.special import bdtr, gammaln, logsumexp, ndtr
 
 from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.engine.estimate.measures import Measure, measures, pairs_above
@@ -55,6 +55,11 @@ INDEPENDENT = (
 FAIR_COINS = "assumed: a fair coin of its own decided for each canary whether it was a member"
 ROWS_APART = "the intervals of the measures hold if rows are independent trials, which canaries of one training are not"
 REVERSED = "members score lower than non-members: larger must mean more likely a member (negate losses)"
+FEW_ROWS = "so few rows show epsilon >= {} at most: give more"
+IN_BLOCKS = (
+    "members stand together in the table, which coins in the order of its rows do not give: read as two samples; where "
+    "a fair coin did decide for each canary, name the method: simultaneous-guess-count"
+)
 SHUFFLED = "rows are bet on in a shuffled order; rows that are in trial order are bet on as they come with `ordered`"
 NEIGHBOURS = "assumes that the claim's neighbours are what members and non-members differ by"
 COINS, TWO_SAMPLES, WITH_SELECTION = "simultaneous-guess-count", "two-samples", "clopper-pearson"
@@ -142,34 +147,31 @@ class Estimate(Bound):
         claim: What it is compared with.
         assumed_method: The method that was taken though it holds for independent trials alone, which nobody stated; ""
             where the method was named, or holds for canaries of one training too.
-        ceiling: What the same method would show of as many rows in perfect order, where that refutes no claim; or inf.
+        ceiling: What the same method would show of as many rows in perfect order; inf where nothing was left to see.
+        blind: Why the scores could not have refuted the claim; "" where they could.
+        detectable: How many times too small the noise must be for as many rows to refute the claim with 90 % power, in
+            [1, 8]; None where the scores tell too little to say.
     """
 
     measures: tuple[Measure, ...] = ()
     claim: Claim | None = None
     assumed_method: str = ""
     ceiling: float = math.inf
+    blind: str = ""
+    detectable: float | None = None
 
     @classmethod
-    def beside(
-        cls,
-        bound: Bound,
-        found: tuple[Measure, ...],
-        claim: Claim | None,
-        assumed_method: str = "",
-        ceiling: float = math.inf,
-    ) -> Estimate:
+    def beside(cls, bound: Bound, claim: Claim | None, **found: Any) -> Estimate:
         """The bound with what stands beside it."""
         notes = bound.notes if claim is None else (*bound.notes, NEIGHBOURS)
         carried = {part.name: getattr(bound, part.name) for part in fields(Bound) if part.init}
-        found_beside = {"measures": found, "claim": claim, "assumed_method": assumed_method, "ceiling": ceiling}
-        return cls(**carried | {"notes": notes} | found_beside)
+        return cls(**carried | {"notes": notes, "claim": claim} | found)
 
     @property
     def verdict(self) -> Verdict:
         """What the bound says of the claim."""
         said = Verdict.NO_CLAIM if self.claim is None else verdict(self, self.claim)
-        if said is Verdict.NO_VIOLATION and self.ceiling < math.inf:
+        if said is Verdict.NO_VIOLATION and self.blind:
             return Verdict.INCONCLUSIVE
         return Verdict.UNDECIDED if said is Verdict.VIOLATION and self.assumed_method else said
 
@@ -196,10 +198,22 @@ class Estimate(Bound):
         if self.claim is not None:
             lines[:0] = [f"{self.verdict}: claimed {self.claim}", *self._elsewhere(self.claim.curve)]
         if self.verdict is Verdict.INCONCLUSIVE:
-            lines.insert(1, f"  so few rows show epsilon >= {format_lower(self.ceiling)} at most: give more")
+            lines.insert(1, f"  {self.blind}")
+        if self.verdict is Verdict.NO_VIOLATION:
+            lines.insert(1, f"  {self.seen}")
         if self.verdict is Verdict.UNDECIDED:
             lines.insert(1, f"  {UNDECIDED.format(self.assumed_method)}")
         return "\n".join(map(printable, lines))
+
+    @property
+    def seen(self) -> str:
+        """What could have been seen, in a sentence; "" where that is not known."""
+        if self.ceiling == math.inf:
+            return ""
+        most = f"in perfect order as many rows show epsilon >= {format_lower(self.ceiling)}"
+        if self.detectable is None:
+            return f"{most}; which noise that is too small they would have shown is not known"
+        return f"detectable with 90 % power: noise {self.detectable:.2f} times too small; {most}"
 
     def _elsewhere(self, curve: PrivacyCurve) -> list[str]:
         """Where the curve broke, if not at the bound's delta."""
@@ -219,7 +233,7 @@ def estimate(
     confidence: float = 0.95,
     method: str | None = None,
     selection: str | None = None,
-    claim: Claim | float | None = None,
+    claim: Claim | float | tuple[float, float] | str | None = None,
     groups: object = None,
     group_score: GroupScore = "max",
     replays: object = None,
@@ -245,7 +259,7 @@ def estimate(
             "simultaneous-guess-count" where a fair coin may have made each canary a member, whether one training had
             many canaries or each its own; "two-samples" for two samples, which must be independent trials.
         selection: How the threshold or guess fraction is chosen: "grid", "split:0.5", "fixed:0.01", ...
-        claim: What the bound is compared with; a number is an epsilon at `delta`.
+        claim: What the bound is compared with: a `Claim`; epsilon at `delta`; (epsilon, delta); or "mu=1", "rho=0.5".
         groups: A value for each row; rows that share it speak of one canary.
         group_score: The canary's score from those of its rows: "max", "mean" or "logsumexp".
         replays: The number of the replay of each row, whole and >= 0; replays are combined.
@@ -255,9 +269,16 @@ def estimate(
     Raises: DataError for scores or counts that do not fit, SpecError for a method or option that does not, InputError
         for an argument out of range.
     """
-    delta, promise = argument("delta", delta, float | None), argument("claim", claim, Claim | float | None)
-    if promise is not None and not isinstance(promise, Claim):
+    delta, promise = (
+        argument("delta", delta, float | None),
+        argument("claim", claim, Claim | float | tuple[float, float] | str | None),
+    )
+    if isinstance(promise, int | float):
         promise = Claim(promise, delta or 0.0, Relation.ADD_REMOVE)
+    elif promise is not None and not isinstance(promise, Claim):
+        from dpaudit.engine.spec.check import claim_of  # of text and pairs
+
+        promise = claim_of(promise, Relation.ADD_REMOVE)
     table = _python_table(scores, members, in_scores, out_scores, groups, replays)
     question = Question(
         method,
@@ -310,20 +331,33 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     _require_fair_coins(replays, estimator)
     replays = _in_trial_order(replays, estimator, question)
     bound: Bound = estimator.bound([estimator.tally(scores) for scores in replays])
-    notes += [*_assumed(replays, estimator, question), *_copied(replays)]
-    if not bound.lower and _reversed(replays[0]):
-        notes.append(REVERSED)
+    blocks = question.method is None and method == TWO_SAMPLES and not table.apart and _in_blocks(table, question)
+    notes += [*_assumed(replays, estimator, question, blocks), *_copied(replays)]
+    backwards = not bound.lower and _reversed(replays[0])
     seed = Scores.content_seed(*((scores.score, scores.truth) for scores in replays))
-    found = measures(replays, confidence=bound.confidence, seed=seed)
-    assumed = method if question.method is None and getattr(estimator, "independent_trials", False) else ""
-    ceiling = math.inf
+    found: dict[str, Any] = {"measures": measures(replays, confidence=bound.confidence, seed=seed)}
+    if question.method is None and getattr(estimator, "independent_trials", False):
+        found["assumed_method"] = method
+    if backwards and question.claim is None:
+        notes.append(REVERSED)
     if question.claim is not None and bound.lower <= question.claim.epsilon < math.inf:
-        perfect = [
-            replace(one, score=np.where(one.truth, 1, -1) * np.linspace(1, 2, len(one.truth))) for one in replays
-        ]
-        most: Bound = estimator.bound([estimator.tally(scores) for scores in perfect])
-        ceiling = most.lower if verdict(most, question.claim) is Verdict.NO_VIOLATION else math.inf
-    return [Estimate.beside(replace(bound, notes=(*bound.notes, *notes)), found, question.claim, assumed, ceiling)]
+        found |= _could_be_seen(replays, estimator, question.claim)
+        found |= {"blind": REVERSED} if backwards else {}
+    return [Estimate.beside(replace(bound, notes=(*bound.notes, *notes)), question.claim, **found)]
+
+
+def _could_be_seen(replays: Sequence[Scores], estimator: Any, claim: Claim) -> dict[str, Any]:
+    """What as many rows in perfect order would show, and how small the noise must be that these would have shown."""
+    from dpaudit.engine.reading.gather import detectable_factor  # where nothing was found
+
+    perfect = [replace(one, score=np.where(one.truth, 1, -1) * np.linspace(1, 2, len(one.truth))) for one in replays]
+    most: Bound = estimator.bound([estimator.tally(scores) for scores in perfect])
+    if verdict(most, claim) is Verdict.NO_VIOLATION:
+        return {"ceiling": most.lower, "blind": FEW_ROWS.format(format_lower(most.lower))}
+    return {
+        "ceiling": most.lower,
+        "detectable": detectable_factor(estimator, replays, claim.curve, replays=len(replays)),
+    }
 
 
 def _is_of_a_run(table: SourceTable, question: Question) -> bool:
@@ -369,9 +403,7 @@ def _from_counts(table: SourceTable, estimator: Any, question: Question) -> Sequ
         raise DataError(f"{table.name}: {err}") from err
     if question.claim is not None and not any(isinstance(reading, Bound) for reading in readings):
         raise SpecError(f"a claim must be compared with a bound on epsilon, which {estimator.registered_name} is not")
-    return [
-        Estimate.beside(reading, (), question.claim) if isinstance(reading, Bound) else reading for reading in readings
-    ]
+    return [Estimate.beside(reading, question.claim) if isinstance(reading, Bound) else reading for reading in readings]
 
 
 def natural_method(table: SourceTable, question: Question) -> str:
@@ -384,7 +416,23 @@ def natural_method(table: SourceTable, question: Question) -> str:
     if table.apart or question.member_column not in table.names:
         return TWO_SAMPLES
     members = table.bits(question.member_column)
-    return COINS if _imbalance_p_value(members) >= UNEVEN_BY_CHANCE else TWO_SAMPLES
+    return TWO_SAMPLES if _imbalance_p_value(members) < UNEVEN_BY_CHANCE or _in_blocks(table, question) else COINS
+
+
+def _in_blocks(table: SourceTable, question: Question) -> bool:
+    """Whether members and others follow each other in too few runs for coins; unknown where rows are grouped.
+
+    Source: Wald and Wolfowitz (1940), the normal approximation.
+    """
+    if question.group_column is not None or {"canary", "replay"} & set(table.names):
+        return False
+    members = table.bits(question.member_column)
+    n, inside = members.size, int(members.sum())
+    pairs = 2 * inside * (n - inside)
+    if pairs <= n:
+        return False
+    runs, mean = 1 + int(np.count_nonzero(np.diff(members))), 1 + pairs / n
+    return float(ndtr((runs + 0.5 - mean) / math.sqrt(pairs * (pairs - n) / (n * n * (n - 1))))) < UNEVEN_BY_CHANCE
 
 
 def _reads_counts(estimator: object, names: Sequence[str]) -> bool:
@@ -538,7 +586,7 @@ def _shuffled(scores: Scores) -> Scores:
     return Scores(scores.score[order], scores.truth[order], scores.replay)
 
 
-def _assumed(replays: Sequence[Scores], estimator: object, question: Question) -> list[str]:
+def _assumed(replays: Sequence[Scores], estimator: object, question: Question, blocks: bool) -> list[str]:
     """What must hold for the bound and no table can show."""
     if _takes_coins(estimator):
         apart = INDEPENDENT if getattr(estimator, "independent_trials", False) else ROWS_APART
@@ -552,6 +600,8 @@ def _assumed(replays: Sequence[Scores], estimator: object, question: Question) -
             apart,
         ]
     notes = [INDEPENDENT] if getattr(estimator, "independent_trials", False) else []
+    if blocks:
+        notes.append(IN_BLOCKS)
     return [*notes, SHUFFLED] if isinstance(estimator, Betting) and not question.ordered else notes
 
 

@@ -47,9 +47,13 @@ class Measure:
     confidence: float  # stated confidence of this interval alone, in (0, 1)
     method: str  # how the interval was made
 
+    @property
+    def interval(self) -> str:
+        """Rounded outwards."""
+        return f"[{np.floor(self.lower * 1e4) / 1e4:.4f}, {np.ceil(self.upper * 1e4) / 1e4:.4f}]"
+
     def __str__(self) -> str:
-        ends = f"[{np.floor(self.lower * 1e4) / 1e4:.4f}, {np.ceil(self.upper * 1e4) / 1e4:.4f}]"
-        return f"{self.name:<18}{self.value:.4f}  in {ends}  {self.method}"
+        return f"{self.name:<18}{self.value:.4f}  in {self.interval}  {self.method}"
 
 
 def measures(replays: Sequence[Scores], *, confidence: float, seed: int) -> tuple[Measure, ...]:

@@ -23,7 +23,7 @@ from dpaudit.engine.cli.main import main
 from dpaudit.engine.cli.own_scores import estimates_by
 from dpaudit.engine.estimate import measures as measuring
 from dpaudit.engine.estimate import tables
-from dpaudit.engine.estimate.estimating import Question
+from dpaudit.engine.estimate.estimating import Question, natural_method
 from dpaudit.engine.estimate.measures import accuracy, auc, true_positive_rate
 from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
@@ -508,6 +508,63 @@ def test_rows_too_few_to_refute_a_claim_say_so(rows: int, said: Verdict) -> None
     estimated = dpaudit.estimate(rng.normal(size=rows), np.arange(rows) % 2 == 0, claim=1.0)
     assert estimated.verdict is said
     assert ("so few rows show epsilon >= 0.1" in str(estimated)) is (said is Verdict.INCONCLUSIVE)
+
+
+def test_members_that_stand_together_are_no_coins() -> None:
+    """Two lists one after the other, of different weeks, and no training at all: the claim is not said to be broken."""
+    rng = np.random.default_rng(0)
+    scores, member = np.r_[rng.normal(1.0, size=2_000), rng.normal(size=2_100)], np.arange(4_100) < 2_000
+    estimated = dpaudit.estimate(scores, member, claim=0.3)
+    assert estimated.verdict is Verdict.UNDECIDED
+    assert "members stand together in the table" in str(estimated)
+    assert dpaudit.estimate(scores, member, claim=0.3, method="simultaneous-guess-count").verdict is Verdict.VIOLATION
+
+
+@pytest.mark.parametrize(
+    "order", ["halves", "three runs", "a first third", "sorted by time, members first in each of 9"]
+)
+def test_other_orders_that_no_coins_give_are_seen(order: str) -> None:
+    place = np.arange(900)
+    member = {
+        "halves": place < 450,
+        "three runs": (place > 300) & (place < 700),
+        "a first third": place < 430,
+        "sorted by time, members first in each of 9": place % 100 < 50,
+    }[order]
+    scores = np.random.default_rng(1).normal(size=900) + 2 * member
+    assert dpaudit.estimate(scores, member, claim=0.3).verdict is Verdict.UNDECIDED
+
+
+def test_coins_are_hardly_ever_held_to_be_blocks() -> None:
+    coins = [np.random.default_rng(seed).random(200) < 0.5 for seed in range(2_000)]
+    methods = [natural_method(*_asked(coin)) for coin in coins]
+    assert methods.count("two-samples") <= 3
+
+
+def _asked(member: Any) -> tuple[SourceTable, Question]:
+    return SourceTable.of_arrays(score=np.arange(member.size), member=member), Question()
+
+
+def test_scores_of_the_wrong_sign_could_have_shown_nothing() -> None:
+    rng = np.random.default_rng(0)
+    member = rng.random(1_000) < 0.5
+    loss = rng.normal(size=1_000) - 2 * member
+    estimated = dpaudit.estimate(loss, member, claim=1.0)
+    assert estimated.verdict is Verdict.INCONCLUSIVE
+    assert "negate losses" in str(estimated).splitlines()[1]
+    assert dpaudit.estimate(-loss, member, claim=1.0).verdict is Verdict.VIOLATION
+
+
+def test_what_could_have_been_seen_is_said_where_nothing_was_found() -> None:
+    """Randomised response at the claim: noise a little smaller would have been seen."""
+    rng = np.random.default_rng(0)
+    member = rng.random(4_000) < 0.5
+    score = np.where(rng.random(4_000) < np.e / (1 + np.e), member, ~member).astype(float)
+    estimated = dpaudit.estimate(score, member, claim=(1.0, 0.0))
+    assert estimated.verdict is Verdict.NO_VIOLATION
+    assert estimated.detectable is not None
+    assert 1 < estimated.detectable < 1.5
+    assert "detectable with 90 % power: noise 1." in str(estimated).splitlines()[1]
 
 
 def test_five_rows_in_perfect_order_are_inconclusive_too() -> None:
