@@ -31,7 +31,6 @@ from dpaudit.engine.reading.noted import note_of
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import Repeat, Report
 from dpaudit.engine.report.bounds_file import write_bounds
-from dpaudit.engine.report.progress import TerminalProgress, terminal
 from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import (
     Record,
@@ -122,6 +121,8 @@ def told(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Lis
     if quiet or listeners:
         yield listeners
         return
+    from dpaudit.engine.report.progress import TerminalProgress, terminal
+
     with _terminal() as stream, TerminalProgress(terminal(stream)) as progress:
         yield [progress]
 

@@ -8,8 +8,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dpaudit.estimators.one_run.guess_band import SMALLEST
-
 
 @njit(cache=True, nogil=True)
 def binomial_terms(trials: int, p: float, smallest: float) -> tuple[int, NDArray[np.float64]]:
@@ -37,7 +35,7 @@ def binomial_terms(trials: int, p: float, smallest: float) -> tuple[int, NDArray
 
 @njit(cache=True, nogil=True)
 def crossing_probability(
-    looks: NDArray[np.int64], limits: NDArray[np.int64], p: float, negligible: float = 0.0
+    looks: NDArray[np.int64], limits: NDArray[np.int64], p: float, negligible: float = 1e-16
 ) -> float:
     """Pr[W_k >= limit at some look k], W_k the successes of the first k of independent trials of probability p.
 
@@ -47,7 +45,6 @@ def crossing_probability(
     The looks are numbers of trials, ascending, >= 1. At each look the mass of the lowest counts is lifted while it is
     below `negligible`, and terms below a hundredth of it are left out: the fewer counts are followed, the faster.
     """
-    negligible = max(negligible, SMALLEST)
     lowest, staying, crossed, before = 0, np.ones(1), 0.0, 0
     for look in range(looks.size):
         first, terms = binomial_terms(looks[look] - before, p, 0.01 * negligible)

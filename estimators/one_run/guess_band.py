@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Protocol, get_args
 
 import numpy as np
@@ -247,19 +247,12 @@ def bounds_of_guesses(
     There are as many `replays` in all, where these are a part of them.
     """
     require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
-    count = replays or len(tallies)
-    return np.array(
-        [
-            guess_band_epsilon(
-                tally.right,
-                tally.looks,
-                significance=significance,
-                bad=bad(int(tally.looks[-1])),
-                few=count * tally.looks.size <= FEW_LOOKS,
-            )
-            for tally in tallies
-        ]
-    )
+    found = []
+    for tally in tallies:
+        few = (replays or len(tallies)) * tally.looks.size <= FEW_LOOKS
+        added = bad(int(tally.looks[-1]))
+        found.append(guess_band_epsilon(tally.right, tally.looks, significance=significance, bad=added, few=few))
+    return np.array(found)
 
 
 def deciding_counts(tallies: Sequence[Guesses], bounds: Floats, lost: int, *, of: str) -> tuple[tuple[str, int], ...]:
@@ -328,16 +321,16 @@ def _largest_p_value(
         return union
     if largest > enough > 0:  # the walk is no less probable to cross somewhere
         return 1.0
+    negligible = max(NEGLIGIBLE * enough / looks.size, SMALLEST)
     if few:
-        return crossing_at_few_looks(looks, limits, fast, NEGLIGIBLE * enough / looks.size)
+        return crossing_at_few_looks(looks, limits, fast, negligible)
     from dpaudit.estimators.one_run._guess_band_kernel import crossing_probability  # slow to load
 
-    return float(crossing_probability(looks, limits, fast, NEGLIGIBLE * enough / looks.size))
+    return float(crossing_probability(looks, limits, fast, negligible))
 
 
-def crossing_at_few_looks(looks: Ints, limits: Ints, p: float, negligible: float = 0.0) -> float:
+def crossing_at_few_looks(looks: Ints, limits: Ints, p: float, negligible: float) -> float:
     """As `_guess_band_kernel.crossing_probability`, which tells what it is, without compiled code."""
-    negligible = max(negligible, SMALLEST)
     lowest, staying, crossed = 0, np.ones(1), 0.0
     for trials, limit in zip(np.diff(looks, prepend=0).tolist(), limits.tolist(), strict=True):
         first, terms = _binomial_terms(trials, p, 0.01 * negligible)
@@ -519,9 +512,5 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         return max((tally.canaries for tally in tallies), default=0) * self.delta > MAX_DELTA
 
     def _bounds(self, tallies: Sequence[GuessTally], confidence: float, replays: int) -> Floats:
-        return bounds_of_guesses(
-            tallies,
-            lambda count: bad_guesses(count, self.sharing, self.delta),
-            1 - confidence,
-            replays=replays,
-        )
+        added = partial(bad_guesses, sharing=self.sharing, delta=self.delta)
+        return bounds_of_guesses(tallies, added, 1 - confidence, replays=replays)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from dpaudit.actors.values import decode, encode
+from dpaudit.actors.values import arrow_array, decode, encode, numpy_array
 from dpaudit.errors import RunError
 
 
@@ -161,3 +161,34 @@ def test_no_values_are_no_rows() -> None:
 def test_another_kind_is_refused_in_a_sentence(kind: Any) -> None:
     with pytest.raises(RunError, match=f"must be of {kind.__name__}"):
         decode(pa.table({"bound": [1.0]}), kind)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, None, -3],
+        [1.5, None, float("inf")],
+        [1, 2.5],
+        [True, None, False] * 5,
+        ["a", "", None, "ß∈"],
+        [["a"], None, ["b", "c"], []],
+        [(1, 2), (), (3,)],
+        [[[1], [2, 3]], [[]]],
+        [None, None],
+        [],
+        [[], []],
+        np.arange(7, dtype=np.uint8),
+        np.linspace(0, 1, 5, dtype=np.float32)[::2],
+        np.arange(21) % 3 == 0,
+        np.array(["x", "yz"]),
+    ],
+)
+def test_arrays_are_those_of_arrow(values: Any) -> None:
+    found, expected = arrow_array(values), pa.array(values)
+    found.validate(full=True)
+    assert found.type == expected.type
+    assert found.equals(expected)
+    for column in (expected, expected.slice(1)):
+        if not pa.types.is_nested(column.type):
+            np.testing.assert_array_equal(numpy_array(column), column.to_numpy(zero_copy_only=False))
+            assert numpy_array(column).dtype == column.to_numpy(zero_copy_only=False).dtype

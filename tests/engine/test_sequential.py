@@ -23,6 +23,7 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.engine.games.protocol import Capability, Fits, Played, Setting, StopRule
 from dpaudit.engine.games.two_world.views import ChallengeView
 from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.reading.stopping import SequentialReader, wealth_line
 from dpaudit.engine.run.driver import report_again
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.scores import Scores, scored
@@ -268,3 +269,33 @@ def test_the_scheduler_leaves_out_what_is_spared(tmp_path: Path) -> None:
     assert started == ["first 0", "second 0", "first 1", "second 1"]
     assert outcome.spared == {unit.key for unit in (*firsts[2:], *seconds[2:])}
     assert not outcome.failed
+
+
+def test_a_test_that_hardly_ever_comes_to_refute_is_ended_half_way(tmp_path: Path) -> None:
+    result = audit(spec(0.0, stop=StopRule(hopeless=True)), output=tmp_path).results[0]
+    assert result.verdict is not Verdict.VIOLATION
+    assert result.stopped is not None
+    assert "unlikely" in result.stopped.reason
+    assert 50 <= result.stopped.trainings < 100
+    leaking = audit(spec(4.0, stop=StopRule(hopeless=True)), output=tmp_path / "leak").results[0]
+    assert leaking.verdict is Verdict.VIOLATION
+
+
+def test_a_confirmatory_run_is_not_given_up(tmp_path: Path) -> None:
+    """Only what a first pass leaves out makes no false alarm likelier and no true one's confirmation rarer."""
+    entry = make_plan(spec(0.0, stop=StopRule(hopeless=True))).audits[0]
+    audit(spec(0.0, stop=None), output=tmp_path)
+    store = UnitStore(tmp_path / "units")
+    ended, confirming = (
+        SequentialReader(each, store) for each in (entry, replace(entry, confirms="first", confirmatory=True))
+    )
+    for reader in (ended, confirming):
+        reader.advance(set(entry.tallies), set())
+    assert len(ended.tallies) < len(entry.tallies)
+    assert confirming.tallies == entry.tallies
+
+
+def test_the_line_asks_for_more_the_later_it_is() -> None:
+    shares = np.linspace(0.5, 1, 6)
+    assert all(np.diff([wealth_line(share) for share in shares]) > 0)
+    assert wealth_line(0.5) < -0.4

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.one_run import guess_band
+from dpaudit.estimators.one_run import guess_band, right_guesses
 from dpaudit.estimators.one_run._guess_band_kernel import crossing_probability
 from dpaudit.estimators.one_run.guess_band import (
     IndependentTrials,
@@ -210,3 +210,34 @@ def test_a_limit_of_no_guess_at_all_ends_the_search_of_the_others() -> None:
     """A level of 1 allows every count; it went on for ever beside one that does not."""
     found = guess_band._limits(np.array([10, 8_192]), 0.5, np.array([1.0, 0.01]))
     assert found.tolist() == [0, int(binom.isf(0.01, 8_192, 0.5)) + 1]
+
+
+@pytest.mark.parametrize(("guesses", "p"), [(10, 0.6), (300, 0.73), (20_000, 0.9), (20_000, 1 - 1e-6)])
+def test_few_walks_are_followed_without_compiled_code(guesses: int, p: float) -> None:
+    """The same probability, and never a smaller one than is exact but for the mass that is given away."""
+    looks, rng = guess_looks(guesses), np.random.default_rng(guesses)
+    for error in (0.3, 1e-3):
+        limits = guess_band._limits(looks, p, error / looks.size * rng.uniform(0.5, 2, looks.size))
+        exact = crossing_probability(looks, limits, p)
+        given_away = 1e-5 * error / looks.size
+        found = guess_band.crossing_at_few_looks(looks, limits, p, given_away)
+        assert exact * (1 - 1e-7) - 1e-15 <= found <= exact + 3 * looks.size * given_away + 1e-7 * exact
+
+
+def test_few_bounds_are_those_of_many() -> None:
+    looks, rng = guess_looks(2_000), np.random.default_rng(5)
+    for share in (0.6, 0.8, 0.99):
+        right = np.concatenate([[0], np.cumsum(rng.random(2_000) < share)])[looks]
+        few, many = (guess_band_epsilon(right, looks, significance=0.05, few=few) for few in (True, False))
+        assert few == many > 0
+
+
+@pytest.mark.parametrize("rows", [1, 2, 17, 1_000])
+def test_few_rows_are_counted_as_many_are(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    keys = rng.integers(0, 2**32, max(1, rows // 3), dtype=np.uint32)[rng.integers(0, max(1, rows // 3), rows)]
+    ranks, right, firsts = rng.permutation(rows), rng.random(rows) < 0.5, np.unique(rng.integers(0, rows + 1, 9))
+    few, many = (
+        count(keys, ranks, right, firsts) for count in (right_guesses._right_among_few, right_guesses._compiled())
+    )
+    assert few.tolist() == many.tolist()
