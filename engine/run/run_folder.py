@@ -34,6 +34,7 @@ from dpaudit.actors.unit import code_version, user_code
 from dpaudit.consent import OWN, Consent, given
 from dpaudit.engine.planning.plan import Plan
 from dpaudit.engine.spec.audit_spec import AuditSpec, keep_data, slug
+from dpaudit.engine.spec.build import in_words
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import AuditError, RunError, SpecError, printable, shortened
 from dpaudit.given import path
@@ -143,8 +144,9 @@ def _require_room(folder: Path) -> None:
 
 
 def run_folder(spec: AuditSpec) -> Path:
-    """Where a run goes when nothing else is said."""
-    return Path("runs") / slug(spec.name)
+    """Where a run goes when nothing else is said; without a name, by what is audited and on what."""
+    about = [f"{in_words(audit.mechanism)} {in_words(audit.data)}" for audit in spec.audits]
+    return Path("runs") / slug(" ".join([spec.name, *about]) if spec.name == AuditSpec.name else spec.name)
 
 
 @dataclass(frozen=True)

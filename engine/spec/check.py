@@ -30,7 +30,7 @@ from dpaudit.engine.spec.build import build
 from dpaudit.engine.spec.error_budget import JointTest
 from dpaudit.errors import AuditError, InputError, SpecError, require
 from dpaudit.given import check_fields, is_number
-from dpaudit.locations import location
+from dpaudit.locations import has_location, location
 from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
@@ -321,6 +321,10 @@ def _called(mechanism: Any) -> str:
     if isinstance(mechanism, OwnFunction):
         where = mechanism.function if isinstance(mechanism.function, str) else location(mechanism.function)
         return where.rpartition(":")[2].replace(".<object>", "").removesuffix(".__call__")
+    own = [getattr(mechanism, name, None) for name in ("predictor", "estimator", "function", "train", "module")]
+    for each in own:
+        if each is not None and (isinstance(each, str) or has_location(each)):
+            return (each if isinstance(each, str) else location(each)).rpartition(":")[2]
     registered = type(mechanism).__dict__.get("registered_name")
     return str(registered) if registered else type(mechanism).__name__
 
