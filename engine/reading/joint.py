@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpaudit.engine.reading.result import INDENT, AuditResult
-from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.reading.verdict import NEXT, Verdict
 from dpaudit.engine.spec.error_budget import JointTest
 from dpaudit.errors import printable
 
@@ -142,6 +142,13 @@ class JointVerdict:
         beside = _best(parts)
         shown = [test] if beside is None or beside is test else [test, beside]
         return tuple(_seen_by(one) for one in shown if one.seen)
+
+    @property
+    def next_step(self) -> str:
+        """What to do now."""
+        if self.verdict is Verdict.NO_VIOLATION:
+            return "This is no proof of privacy: another seed, or a larger budget, may see what these tests did not."
+        return NEXT[self.verdict]
 
     @property
     def not_run(self) -> str:

@@ -254,6 +254,10 @@ class AuditResult:
             claimed = "no privacy claimed;"
         elif math.isinf(comparison.claimed):
             claimed = f"the claim says nothing about {comparison.quantity} at {comparison.where};"
+        elif comparison.quantity == "epsilon" and comparison.claimed < self.compared.claim.epsilon * (1 - 1e-9):
+            claim = self.compared.claim
+            stated = f"claimed epsilon {claim.epsilon:g} at delta={claim.delta:g}"
+            claimed = f"{stated}, which allows {comparison.claimed:g} at {comparison.where},"
         else:
             claimed = f"claimed {comparison.quantity} {comparison.claimed:g},"
         return f"{claimed} observed {comparison.words}{'' if self._repeated is None else ', confirmatory run'}"
@@ -305,7 +309,10 @@ class AuditResult:
             return CEILING_LOST
         if self.verdict is Verdict.INCONCLUSIVE and self.ceiling is not None:
             return self.ceiling.too_low(self.compared.claim.curve)
-        most = "" if self.ceiling is None else self.ceiling.line
+        curve, most = self.compared.claim.curve, "" if self.ceiling is None else self.ceiling.line
+        beyond = self.ceiling and self.finding and self.finding.comparison(curve).observed
+        if self.verdict is Verdict.VIOLATION and beyond and beyond > self.ceiling.finding.comparison(curve).observed:  # type: ignore[union-attr]
+            most = ""  # a confirmatory run of more trials showed more than the first pass could
         if self.detectable_factor == math.inf:
             seen = f"noise {MOST:g} times too small would not have been detected with {100 * POWER:.0f} % power"
             return "; ".join(filter(None, [seen, most]))

@@ -222,6 +222,7 @@ class Report:
         spared = f" ({self.spared} not needed{left})" if self.spared else ""
         units = f"{self.executed} of {self.units} units ran{spared}, {self.seconds:.1f} s; seed {self.seed}"
         tail = [
+            "" if self.joint is None else f"next: {self.joint.next_step}",
             units,
             *dict.fromkeys(result.rows_used for result in self.results),
             *dict.fromkeys(said for result in self.results for said in result.said),

@@ -37,7 +37,7 @@ COLOURS = {
 """Of each verdict, on pages and in charts. "No violation found" is no green light."""
 NEXT = {
     Verdict.VIOLATION: "Take the claim for false. Look at sensitivity, clipping, noise scale, accounting and random "
-    "seeds; then run the same spec with another seed, before and after the change.",
+    "seeds; then run it again with another seed, before and after the change.",
     Verdict.NO_VIOLATION: "This is no proof of privacy. Other games may see what this one cannot: `dpaudit check` "
     "plays every one that fits.",
     Verdict.INCONCLUSIVE: "Nothing is learned about the claim. `dpaudit plan` says before a run what it could show.",
