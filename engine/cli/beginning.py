@@ -66,7 +66,14 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
     own = ":" in mechanism
     if not own and mechanism not in catalogue("mechanism"):
         raise InputError(f"{mechanism!r} must be a name of `dpaudit list mechanisms`, or package.module:Class")
-    if not own and epsilon is None:
+    if own and epsilon is not None:
+        raise InputError(
+            f"--epsilon must be left out for a class of your own, got {epsilon:g}: {mechanism} says by its method "
+            "`claim` what it promises"
+        )
+    if own:
+        tell("`dpaudit check " + mechanism + "` plays every game that fits; this spec plays one.")
+    elif epsilon is None:
         epsilon = click.prompt(
             "Which epsilon does it claim", 1.0, type=click.FloatRange(min=0, min_open=True), err=True
         )

@@ -162,6 +162,9 @@ class SourceTable:
         if pa.types.is_boolean(column.type) and not column.null_count:
             bits: NDArray[np.bool_] = numpy_array(column.combine_chunks())
         else:
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+                words = ", ".join(map(repr, column.unique().to_pylist()[:3]))
+                raise DataError(f"{self.name}: column {name} must be 0 or 1 (1: a member), got the texts {words}")
             numbers = self.numbers(name)
             bad = np.flatnonzero((numbers != 0) & (numbers != 1))
             if bad.size:
