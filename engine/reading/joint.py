@@ -144,6 +144,14 @@ class JointVerdict:
         return tuple(_seen_by(one) for one in shown if one.seen)
 
     @property
+    def beside_a_violation(self) -> str:
+        """Which tests did not refute a claim that one refuted: such as that of rows within the schema."""
+        others = [test for test in self.tests if test.verdict is Verdict.NO_VIOLATION and test is not self.deciding]
+        if self.verdict is not Verdict.VIOLATION or not others:
+            return ""
+        return f"no violation found by: {'; '.join(f'{test.name}, {test.headline}' for test in others)}"
+
+    @property
     def next_step(self) -> str:
         """What to do now."""
         if self.verdict is Verdict.NO_VIOLATION:
@@ -164,6 +172,7 @@ class JointVerdict:
             next((test.odd_noise for test in self.tests if test.odd_noise), ""),
             *self.detectable,
             "" if verbose or self.verdict is Verdict.VIOLATION else self.not_run,
+            self.beside_a_violation,
             "" if self.deciding is None else self.deciding.located,
         ]
         return f"\n{'':{INDENT}}".join(printable(line) for line in [*lines, *(self.lines if verbose else ())] if line)
