@@ -4,7 +4,7 @@
         --program "python -m benchmarks.futility"
 
 Each stream is read to its end by `betting`, in eight parts, as a first pass of a check does; beside it is asked at
-which part `wealth_line` would have ended it. Streams that refute by their end and would have been ended before are
+which part `hopeless` would have ended it. Streams that refute by their end and would have been ended before are
 "lost".
 """
 
@@ -15,7 +15,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.reading.stopping import wealth_line
+from dpaudit.engine.reading.stopping import hopeless
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.betting import Betting
 
@@ -58,8 +58,7 @@ def read(claimed: float, leak: str, size: float, seed: int) -> tuple[bool, float
         share = (part + 1) / PARTS
         if test.lower(state) > claimed:
             return True, min(ended, share), share
-        low = test.log_wealth(state, claimed) < -math.log1p(-CONFIDENCE) * wealth_line(share)
-        if 0.5 <= share < ended and low:
+        if share < ended and hopeless(test.log_wealth(state, claimed), share, CONFIDENCE):
             ended = share
     return False, ended, 1.0
 

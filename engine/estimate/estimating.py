@@ -66,8 +66,8 @@ COINS, TWO_SAMPLES, WITH_SELECTION = "simultaneous-guess-count", "two-samples", 
 """What reads scores when no method is named.
 
 Where fair coins may have made the members, all numbers of guesses at once: valid for many canaries of one training and
-for independent trials alike. Where members and others are two samples, or too uneven for coins, all thresholds at once,
-and all guesses of as many trials as coins would draw: valid for independent trials. With a selection, the threshold
+for independent trials alike. Where members and others are two samples, or no coins in the order of the rows, all
+thresholds at once, and all guesses of as many trials as coins would draw: valid for independent trials. With a selection, the threshold
 that it chooses.
 """
 OWN_TRUTH = "truth"
@@ -83,6 +83,8 @@ COPIES = (
 )
 MAX_COPIES = 0.02
 """The share of rows with a twin that is taken for chance, where scores are not rounded."""
+MOST_LOOKED_AT = 100_000
+"""Rows up to which the noise that could have been seen is looked for: a second or two."""
 SORTED_BY_CHANCE, UNEVEN_BY_CHANCE = 1e-6, 1e-4
 """How improbable sorted trials and uneven coins must be for the order and the coins to be refused."""
 CONFIDENCES = 1e-6, 1 - 1e-9
@@ -197,18 +199,18 @@ class Estimate(Bound):
         lines = [super().__str__(), *(f"  {note}" for note in self.notes), *(f"  {one}" for one in self.measures)]
         if self.claim is not None:
             lines[:0] = [f"{self.verdict}: claimed {self.claim}", *self._elsewhere(self.claim.curve)]
-        if self.verdict is Verdict.INCONCLUSIVE:
-            lines.insert(1, f"  {self.blind}")
-        if self.verdict is Verdict.NO_VIOLATION:
-            lines.insert(1, f"  {self.seen}")
-        if self.verdict is Verdict.UNDECIDED:
-            lines.insert(1, f"  {UNDECIDED.format(self.assumed_method)}")
+        if self.why:
+            lines.insert(1, f"  {self.why}")
         return "\n".join(map(printable, lines))
 
     @property
-    def seen(self) -> str:
-        """What could have been seen, in a sentence; "" where that is not known."""
-        if self.ceiling == math.inf:
+    def why(self) -> str:
+        """What stands below the verdict: why nothing follows, or what could have been seen; "" where that is all."""
+        if self.verdict is Verdict.INCONCLUSIVE:
+            return self.blind
+        if self.verdict is Verdict.UNDECIDED:
+            return UNDECIDED.format(self.assumed_method)
+        if self.verdict is not Verdict.NO_VIOLATION or self.ceiling == math.inf:
             return ""
         most = f"in perfect order as many rows show epsilon >= {format_lower(self.ceiling)}"
         if self.detectable is None:
@@ -269,10 +271,8 @@ def estimate(
     Raises: DataError for scores or counts that do not fit, SpecError for a method or option that does not, InputError
         for an argument out of range.
     """
-    delta, promise = (
-        argument("delta", delta, float | None),
-        argument("claim", claim, Claim | float | tuple[float, float] | str | None),
-    )
+    delta = argument("delta", delta, float | None)
+    promise = argument("claim", claim, Claim | float | tuple[float, float] | str | None)
     if isinstance(promise, int | float):
         promise = Claim(promise, delta or 0.0, Relation.ADD_REMOVE)
     elif promise is not None and not isinstance(promise, Claim):
@@ -354,10 +354,9 @@ def _could_be_seen(replays: Sequence[Scores], estimator: Any, claim: Claim) -> d
     most: Bound = estimator.bound([estimator.tally(scores) for scores in perfect])
     if verdict(most, claim) is Verdict.NO_VIOLATION:
         return {"ceiling": most.lower, "blind": FEW_ROWS.format(format_lower(most.lower))}
-    return {
-        "ceiling": most.lower,
-        "detectable": detectable_factor(estimator, replays, claim.curve, replays=len(replays)),
-    }
+    few = sum(scores.score.size for scores in replays) <= MOST_LOOKED_AT
+    factor = detectable_factor(estimator, replays, claim.curve, replays=len(replays)) if few else None
+    return {"ceiling": most.lower, "detectable": factor}
 
 
 def _is_of_a_run(table: SourceTable, question: Question) -> bool:

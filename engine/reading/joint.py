@@ -141,7 +141,8 @@ class JointVerdict:
         _, parts = self._able
         beside = _best(parts)
         shown = [test] if beside is None or beside is test else [test, beside]
-        return tuple(_seen_by(one) for one in shown if one.seen)
+        read = [self.confirmations[one.name] if self._is_confirmed(one) else one for one in shown]
+        return tuple(_seen_by(one) for one in read if one.seen)
 
     @property
     def beside_a_violation(self) -> str:

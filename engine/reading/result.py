@@ -309,10 +309,7 @@ class AuditResult:
             return CEILING_LOST
         if self.verdict is Verdict.INCONCLUSIVE and self.ceiling is not None:
             return self.ceiling.too_low(self.compared.claim.curve)
-        curve, most = self.compared.claim.curve, "" if self.ceiling is None else self.ceiling.line
-        beyond = self.ceiling and self.finding and self.finding.comparison(curve).observed
-        if self.verdict is Verdict.VIOLATION and beyond and beyond > self.ceiling.finding.comparison(curve).observed:  # type: ignore[union-attr]
-            most = ""  # a confirmatory run of more trials showed more than the first pass could
+        most = "" if self.ceiling is None else self.ceiling.line
         if self.detectable_factor == math.inf:
             seen = f"noise {MOST:g} times too small would not have been detected with {100 * POWER:.0f} % power"
             return "; ".join(filter(None, [seen, most]))

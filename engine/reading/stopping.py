@@ -41,6 +41,11 @@ def wealth_line(share: float) -> float:
     return 1.2 * share - 1.05
 
 
+def hopeless(log_wealth: float, share: float, confidence: float) -> bool:
+    """Whether wealth against a claim, after this share of all trials, hardly ever comes to refute it by the last."""
+    return 0.5 <= share < 1 and log_wealth < wealth_line(share) * -math.log1p(-confidence)
+
+
 class SequentialReader:
     """Reads the tallies of one audit in the order of the plan, and says when it is enough.
 
@@ -79,11 +84,10 @@ class SequentialReader:
 
     def _hopeless(self) -> bool:
         """Whether the wealth against the claim lies so low that it hardly ever comes to refute it by the last trial."""
-        share = len(self.tallies) / len(self.entry.tallies)
-        if not 0.5 <= share < 1 or math.isinf(self._claimed):
+        if math.isinf(self._claimed):
             return False
-        wanted = -math.log1p(-self._estimator.confidence)
-        return self._estimator.log_wealth(self._state, self._claimed) < wealth_line(share) * wanted
+        wealth = self._estimator.log_wealth(self._state, self._claimed)
+        return hopeless(wealth, len(self.tallies) / len(self.entry.tallies), self._estimator.confidence)
 
     def stopped(self, finished: Set[str]) -> Stopped:
         """What was run and what was saved."""

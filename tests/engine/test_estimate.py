@@ -567,6 +567,13 @@ def test_what_could_have_been_seen_is_said_where_nothing_was_found() -> None:
     assert "detectable with 90 % power: noise 1." in str(estimated).splitlines()[1]
 
 
+def test_of_counts_nothing_empty_stands_below_the_verdict(tmp_path: Path) -> None:
+    (tmp_path / "counts.csv").write_text("tp,fp,tn,fn\n65,25,75,35\n")
+    shown = CliRunner().invoke(main, ["estimate", str(tmp_path / "counts.csv"), "--claim", "3"]).output.splitlines()
+    assert shown[0].startswith("NO VIOLATION FOUND")
+    assert shown[1].startswith("epsilon >= ")
+
+
 def test_five_rows_in_perfect_order_are_inconclusive_too() -> None:
     estimated = dpaudit.estimate([5, 4, 3, 2, 1], [1, 1, 1, 0, 0], claim=1.0)
     assert estimated.verdict is Verdict.INCONCLUSIVE

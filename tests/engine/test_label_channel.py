@@ -123,6 +123,13 @@ class Remembers:
         return (labels + self.noise) % classes
 
 
+class Seeded(Remembers):
+    """A seed in the code, and labels that are no classes: it gives the same again, and keeps nothing."""
+
+    def release(self, labels: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
+        return RandomizedResponse(1.0).release(labels, classes=classes, rng=np.random.default_rng(0)) + 100
+
+
 def test_what_a_mechanism_keeps_from_one_release_is_not_there_in_the_next(tmp_path: Path) -> None:
     mechanism = Remembers()
     report = played(mechanism, "label-channel", tmp_path)
@@ -130,6 +137,8 @@ def test_what_a_mechanism_keeps_from_one_release_is_not_there_in_the_next(tmp_pa
     (result,) = report.results
     assert result.verdict is Verdict.NO_VIOLATION
     assert "one object gave the same labels twice, whatever the seed: it keeps its noise" in str(report)
+    seeded = played(Seeded(), "label-channel", tmp_path / "seeded")
+    assert "one object" not in str(seeded)
     honest = played(RandomizedResponse(1.0), "label-channel", tmp_path / "honest")
     assert "one object" not in str(honest)
 

@@ -117,11 +117,8 @@ def where_it_leaks(
         note = "" if _same(pairs[0][0], replay(d, seeds[0], False)) else _NOT_REPLAYED
     except OutOfTime:
         pass
-    leak = _leak(pairs, claim, note)
-    if not leak.found:
-        more = ((replay(d, each, False), replay(d_prime, each, False)) for each in seeds[_wanted(claim) :])
-        leak = replace(leak, field=_low_bits(pairs, more, claim, until))
-    return leak
+    more = ((replay(d, each, False), replay(d_prime, each, False)) for each in seeds[_wanted(claim) :])
+    return _leak(pairs, claim, note, _until(more, until))
 
 
 def where_it_leaks_elsewhere(
@@ -144,10 +141,8 @@ def where_it_leaks_elsewhere(
 
     again = _seen(call(d, seeds[:1])[0])
     pairs = list(_until(replays(seeds[: _wanted(claim)]), until))
-    leak = _leak(pairs, claim, "" if _same(pairs[0][0], again) else _NOT_REPLAYED)
-    if not leak.found:
-        leak = replace(leak, field=_low_bits(pairs, replays(seeds[_wanted(claim) :]), claim, until))
-    return leak
+    note = "" if _same(pairs[0][0], again) else _NOT_REPLAYED
+    return _leak(pairs, claim, note, _until(replays(seeds[_wanted(claim) :]), until))
 
 
 _NOT_REPLAYED = "The same seed on the same table gives other results: it takes randomness from elsewhere, or remembers."
@@ -190,12 +185,14 @@ def _often(claim: Claim) -> int:
     return math.ceil(math.log(moved_numbers.CHANCE) / math.log1p(-max(low, 1e-9)))
 
 
-def _leak(pairs: Pairs, claim: Claim, note: str) -> Leak:
+def _leak(pairs: Pairs, claim: Claim, note: str, more: Iterable[tuple[Watched, Watched]]) -> Leak:
+    """What replays show; `more` of them are made where it is nothing but perhaps low bits."""
     if not pairs:
         return Leak("", "", "", "", 0)
     often = min(_often(claim), len(pairs))
     call, out_of_step = _draws(pairs, often)
-    return Leak(_field(pairs, claim, often), call, _line(pairs, often), note or out_of_step, len(pairs))
+    leak = Leak(_field(pairs, claim, often), call, _line(pairs, often), note or out_of_step, len(pairs))
+    return leak if leak.found else replace(leak, field=_low_bits(pairs, more, claim))
 
 
 @dataclass(frozen=True)
@@ -226,12 +223,12 @@ def _names(pairs: Pairs) -> list[str]:
     return sorted({name for pair in pairs for call in pair for name in call.parts}, key=lambda name: (len(name), name))
 
 
-def _low_bits(pairs: Pairs, more: Iterable[tuple[Watched, Watched]], claim: Claim, until: float) -> str:
+def _low_bits(pairs: Pairs, more: Iterable[tuple[Watched, Watched]], claim: Claim) -> str:
     """What the low bits of numbers tell, by more replays; "" where there are no numbers with a fraction."""
     if not any((part.numbers % 1 != 0).any() for pair in pairs[:1] for call in pair for part in call.parts.values()):
         return ""
     room = max(0, min(FOR_BITS, moved_numbers.replays_for_bits(claim)) - len(pairs))
-    every = [*pairs, *_until(itertools.islice(more, room), until)]
+    every = [*pairs, *itertools.islice(more, room)]
     return _first(moved_numbers.low_bits_that_differ(every, _names(every), claim))
 
 
