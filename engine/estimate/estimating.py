@@ -67,8 +67,8 @@ COINS, TWO_SAMPLES, WITH_SELECTION = "simultaneous-guess-count", "two-samples", 
 
 Where fair coins may have made the members, all numbers of guesses at once: valid for many canaries of one training and
 for independent trials alike. Where members and others are two samples, or no coins in the order of the rows, all
-thresholds at once, and all guesses of as many trials as coins would draw: valid for independent trials. With a selection, the threshold
-that it chooses.
+thresholds at once, and all guesses of as many trials as coins would draw: valid for independent trials. With a
+selection, the threshold that it chooses.
 """
 OWN_TRUTH = "truth"
 """The member column of the score tables that a run keeps; the scores in them are centred at 0."""

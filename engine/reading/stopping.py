@@ -42,7 +42,7 @@ def wealth_line(share: float) -> float:
 
 
 def hopeless(log_wealth: float, share: float, confidence: float) -> bool:
-    """Whether wealth against a claim, after this share of all trials, hardly ever comes to refute it by the last."""
+    """Whether wealth against a claim, after this share of all trials, hardly ever comes to refute it by its end."""
     return 0.5 <= share < 1 and log_wealth < wealth_line(share) * -math.log1p(-confidence)
 
 
