@@ -157,6 +157,8 @@ def test_a_page_is_one_page_whatever_it_says(folder: Path, tmp_path: Path, many:
 
     page = forge(folder, change).page()
     assert pages_of(page, tmp_path) == 1
+    assert "font:10pt" in page
+    assert pages_of(page.replace("font:10pt", "font:12pt"), tmp_path) == 1, "another machine has wider fonts"
     assert pages_of(page.replace("</body>", "<p>more</p>" * 60 + "</body>"), tmp_path) > 1, "it can be seen"
 
 
