@@ -192,8 +192,8 @@ class WatchedLearner(Claiming, Protocol):
 class StepLearner(Claiming, Protocol):
     """A learner of the DP-SGD family that lets a canary into its steps and shows the noisy gradient of each."""
 
-    def claimed_steps(self, rows: int) -> ClaimedSteps:
-        """What a training on so many rows says of its steps."""
+    def claimed_steps(self, rows: int) -> ClaimedSteps | None:
+        """What a training on so many rows says of its steps; None where it says nothing."""
 
     def show_steps(self, train: Examples, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
         """Trains on `train` and the canary; what is learned is left in the canary.

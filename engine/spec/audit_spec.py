@@ -27,7 +27,7 @@ from dpaudit.errors import InputError, SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.given import check_fields
-from dpaudit.mechanisms.protocols import Claiming
+from dpaudit.mechanisms.protocols import Claiming, StepLearner
 from dpaudit.registry import catalogue, load
 
 MAX_AT_ONCE = 10_000_000
@@ -248,8 +248,7 @@ class AuditSpec:
             if "kind" in part.metadata and part.name != "estimator"
         }
         audit = replace(audit, **parts)
-        if audit.claim == ACCOUNTANT:
-            audit = replace(audit, mechanism=self._held_to_accountant(audit, at), claim=None)
+        audit = held_to_accountant((audit,), self.seed, at)[0]
         stated = _stated_claim(audit, at)
         if isinstance(game, ForClaim):
             game = game.for_claim(stated)
@@ -264,23 +263,6 @@ class AuditSpec:
         if audit.confirm:
             self._complete(_confirming(audit, at), index)
         return audit
-
-    def _held_to_accountant(self, audit: Audit, at: str) -> Any:
-        """The mechanism with the claim of a training on as few rows as one of the audit may have."""
-        mechanism = audit.mechanism
-        require_accountant(mechanism, at)
-        rows = loaded_rows(audit.data, self.seed)
-        target = audit.split.divide(rows, Seed(self.seed).child("split").rng()).target
-        fits = audit.game.fits
-        if fits.run_on is None:
-            raise SpecError(
-                f"{at}.claim: accountant needs a game that trains on rows of the data, not {_name(audit.game)}"
-            )
-        fewest = target.take(np.arange(fits.run_on(audit.game, len(target))[1]))
-        try:
-            return mechanism.held_to_accountant(fewest, seed=Seed(self.seed).child("accountant").sequence())
-        except InputError as err:
-            raise SpecError(f"{at}.claim: {err}") from err
 
     def confirmation(self, audit: Audit) -> Audit:
         """The audit that follows one of this spec which has `confirm`: the same mechanism with planted labels."""
@@ -304,6 +286,38 @@ class AuditSpec:
         Raises: SpecError when it holds an object that has none.
         """
         return in_yaml(describe(self))
+
+
+def held_to_accountant(audits: tuple[Audit, ...], seed: int, at: str) -> tuple[Audit, ...]:
+    """Audits of one mechanism on the same data, with what its accountant says of trainings made here and now.
+
+    Its claim, if that is left to it, is that of a training on as few rows as one of the audits may have; its steps,
+    where a game watches them, are those of a training on the target's rows.
+    """
+    first = audits[0]
+    mechanism, asked = first.mechanism, first.claim == ACCOUNTANT
+    if asked:
+        require_accountant(mechanism, at)
+    games: list[Game] = [build("game", audit.game, location=f"{at}.game") for audit in audits]
+    watched = any(face.protocol is StepLearner for game in games for face in game.fits.views)
+    if not asked and not (watched and hasattr(mechanism, "with_steps_of")):
+        return audits
+    data = loaded_rows(build("data", first.data, location=f"{at}.data"), seed)
+    target = first.split.divide(data, Seed(seed).child("split").rng()).target
+    fewest = len(target)
+    for game in games if asked else ():
+        if game.fits.run_on is None:
+            raise SpecError(f"{at}.claim: accountant needs a game that trains on rows of the data, not {_name(game)}")
+        fewest = min(fewest, game.fits.run_on(game, len(target))[1])
+    drawn = Seed(seed).child("accountant").sequence()
+    try:
+        if asked:
+            mechanism = mechanism.held_to_accountant(target.take(np.arange(fewest)), seed=drawn)
+        if watched and mechanism.claimed_steps(len(target)) is None:
+            mechanism = mechanism.with_steps_of(target, seed=drawn)
+    except InputError as err:
+        raise SpecError(f"{at}.claim: {err}") from err
+    return tuple(replace(audit, mechanism=mechanism, claim=None if asked else audit.claim) for audit in audits)
 
 
 def require_accountant(mechanism: Any, at: str) -> None:

@@ -25,7 +25,15 @@ from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
 from dpaudit.engine.games.protocol import CheckTest, Fits
-from dpaudit.engine.spec.audit_spec import ACCOUNTANT, Audit, AuditSpec, RunOptions, require_accountant
+from dpaudit.engine.spec.audit_spec import (
+    ACCOUNTANT,
+    Audit,
+    AuditSpec,
+    RunOptions,
+    given_data,
+    held_to_accountant,
+    require_accountant,
+)
 from dpaudit.engine.spec.build import build
 from dpaudit.engine.spec.error_budget import JointTest
 from dpaudit.errors import AuditError, InputError, SpecError, require
@@ -171,7 +179,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     if not isinstance(claim, Claim):
         raise SpecError(f"check.mechanism.claim() must give a dpaudit.Claim, got {claim!r}")
     chosen, left_out = choices(mechanism, claim)
-    data = request.data if request.data is not None else made_data(mechanism, claim)
+    data = made_data(mechanism, claim) if request.data is None else given_data(request.data)
     budget = Budget.parse(request.budget)
     if isinstance(mechanism, RowFunction) and chosen:
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
@@ -189,6 +197,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
             f"{'; '.join((*left_out, *dear))}"
         )
     audits = tuple(_audit(one, mechanism, data, request) for one in affordable)
+    audits = held_to_accountant(audits, options.seed, "check")
     trains = any(one.trainings for one in affordable)
     called = isinstance(mechanism, RowFunction)
     words = [

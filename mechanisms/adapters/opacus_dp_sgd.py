@@ -80,7 +80,7 @@ class OpacusDpSgd:
         batches = math.ceil(rows / self.model.batch_size)
         noise = _noise_multiplier(self.epsilon, self.delta, 1 / batches, self.model.epochs, self.accountant)
         steps = PrivateSteps(self.clip, noise, 1 / batches)
-        return ClaimedSteps(steps, batches * self.model.epochs, max(1, int(rows / batches)))
+        return ClaimedSteps(steps, batches * self.model.epochs)
 
     def show_steps(
         self, train: Examples, canary: StepCanary, *, seed: np.random.SeedSequence, compute: Compute
@@ -159,7 +159,7 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
 
     The canary is as long, in clips, as the optimizer's own bound of the step says, which adaptive clipping moves. It is
     appended to `grad_sample`; in the mode "ghost", which has none, it is added to the sum, clipped. What is shown is
-    the gradient the weights are moved by, noise and division done.
+    the gradient the weights are moved by, as a sum: its division by the expected batch is taken back.
     """
     import torch
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
@@ -177,6 +177,7 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
                     clipped = min(1.0, canary.clip / float(np.linalg.norm(row)))
                     for weights, part in zip(self.params, parts, strict=True):
                         let_in(weights, part.view(weights.shape), clipped)
+            moved /= self.expected_batch_size * self.accumulated_iterations if self.loss_reduction == "mean" else 1
             moves = own(self, closure)
             if moves:
                 canary.observe(step, torch.cat([weights.grad.flatten() for weights in self.params]) / moved)

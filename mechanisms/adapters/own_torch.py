@@ -20,12 +20,14 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import location
+from dpaudit.mechanisms.adapters.opacus_dp_sgd import steps_of_opacus
 from dpaudit.mechanisms.adapters.user_code import AskedModel, ClaimedByUser, code_of, global_randomness
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_delta, require_finite_epsilon
 from dpaudit.mechanisms.training.inputs import as_array
+from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
@@ -164,7 +166,8 @@ class OwnOpacus:
     """A function `train(X, y, seed)` that trains with Opacus and gives (module, privacy engine).
 
     X are float32 tensors, y classes 0 .. K - 1; the global generators that Opacus draws from are seeded. A training
-    that spent more than is claimed, by the engine's accountant, is refused: the claim would not be about it.
+    that spent more than is claimed, by the engine's accountant, is refused: the claim would not be about it. Its steps
+    can be watched: a canary joins the gradients inside of Opacus's optimizer, and nothing of the function changes.
 
     Attributes:
         train: The function, or where it is: "module:function".
@@ -172,12 +175,15 @@ class OwnOpacus:
             trainings have, with `claim="accountant"`.
         delta: At which delta it is asked, in (0, 1).
         rows: Of how many rows at least a training is held to epsilon, >= 0: an attack's own models may have fewer.
+        steps: What the accountant saw of a training on so many rows: "rows", "noise_multiplier", "sample_rate", "steps"
+            (of all its steps the least noise); empty leaves that to a training when the audit is planned.
     """
 
     train: Any
     epsilon: float | None
     delta: float
     rows: int = 0
+    steps: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -198,15 +204,46 @@ class OwnOpacus:
 
     def held_to_accountant(self, train: Examples, *, seed: SeedSequence) -> OwnOpacus:
         """The same with what the accountant says of one training on these rows, made here and now, as its claim."""
-        _, spent = self._trained(train, seed, Compute())
-        return replace(self, epsilon=_as_claim(spent, self.delta), rows=len(train))
+        _, engine = self._trained(train, seed, Compute())
+        return replace(self, epsilon=_as_claim(_spent_epsilon(engine, self.delta), self.delta), rows=len(train))
+
+    def with_steps_of(self, train: Examples, *, seed: SeedSequence) -> OwnOpacus:
+        """The same with the steps that the accountant saw of one training on these rows, made here and now."""
+        _, engine = self._trained(train, seed, Compute())
+        history = engine.accountant.history
+        steps = {
+            "rows": len(train),
+            "noise_multiplier": min(noise for noise, _, _ in history),
+            "sample_rate": max(rate for _, rate, _ in history),
+            "steps": sum(count for _, _, count in history),
+        }
+        return replace(self, steps=steps)
+
+    def claimed_steps(self, rows: int) -> ClaimedSteps | None:
+        """What its accountant saw of a training on so many rows: a step in clips, whatever they are."""
+        if self.steps.get("rows") != rows:
+            return None
+        steps = PrivateSteps(1.0, self.steps["noise_multiplier"], self.steps["sample_rate"])
+        return ClaimedSteps(steps, int(self.steps["steps"]))
+
+    def show_steps(self, train: Examples, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
+        """Calls the function with the canary among its gradients; refuses less noise than stated, by its accountant."""
+        with steps_of_opacus(canary):
+            _, engine = self._trained(train, seed, compute)
+        least = min(noise for noise, _, _ in engine.accountant.history)
+        require(
+            least >= self.steps["noise_multiplier"] * (1 - 1e-9),
+            f"each training must have a noise multiplier of at least {self.steps['noise_multiplier']:g}",
+            do="as the one that its steps are stated by had; let its noise depend on nothing but the number of rows",
+            noise_multiplier=f"{least:g}",
+        )
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
         """Calls the function, whose own exceptions pass; refuses what spent more than is claimed."""
-        module, spent = self._trained(train, seed, compute)
-        claimed = self.claim().epsilon
+        module, engine = self._trained(train, seed, compute)
+        spent, claimed = _spent_epsilon(engine, self.delta), self.claim().epsilon
         require(
             spent <= claimed or len(train) < self.rows,
             f"a training must spend at most the claimed epsilon {claimed:g} at delta={self.delta:g}",
@@ -216,7 +253,7 @@ class OwnOpacus:
         )
         return _asked(module, train, compute, self.train)
 
-    def _trained(self, train: Examples, seed: SeedSequence, compute: Compute) -> tuple[Any, float]:
+    def _trained(self, train: Examples, seed: SeedSequence, compute: Compute) -> tuple[Any, Any]:
         import torch
 
         torch.set_num_threads(compute.threads)
@@ -229,15 +266,20 @@ class OwnOpacus:
             given=type(given).__name__,
         )
         module, engine = given
-        return module, _spent_epsilon(engine, self.delta)
+        _require_trained(engine)
+        return module, engine
 
 
-def _spent_epsilon(engine: Any, delta: float) -> float:
-    """What a privacy engine's accountant says of the training it has seen, in nats."""
+def _require_trained(engine: Any) -> None:
     from opacus import PrivacyEngine
 
     require(isinstance(engine, PrivacyEngine), "engine must be an opacus.PrivacyEngine", engine=type(engine).__name__)
     require(len(engine.accountant) > 0, "the privacy engine must have seen a training: its accountant has no steps")
+
+
+def _spent_epsilon(engine: Any, delta: float) -> float:
+    """What a privacy engine's accountant says of the training it has seen, in nats."""
+    _require_trained(engine)
     return float(engine.get_epsilon(delta))
 
 

@@ -305,7 +305,7 @@ def test_opacus_shows_its_steps_as_it_is() -> None:
         20.0, clip=0.5, accountant="rdp", model=Mlp(hidden=(8,), epochs=8, batch_size=20, momentum=0.0)
     )
     claimed = learner.claimed_steps(len(data))
-    assert (claimed.count, claimed.divisor, claimed.private.sample_rate) == (40, 20, 0.2)
+    assert (claimed.count, claimed.divisor, claimed.private.sample_rate) == (40, 1, 0.2)
     one, probe = canary(11, clip=0.5, divisor=claimed.divisor)
     own = DPOptimizer.pre_step
     learner.show_steps(data, one, seed=SeedSequence(1), compute=Compute())

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.random import SeedSequence
 from sklearn.datasets import load_digits
 
-from dpaudit.claims import Relation
+from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit, from_opacus
+from dpaudit.claims import GaussianDP, Relation
+from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.steps.dp_sgd_steps import StepMidpoint
 from dpaudit.engine.games.steps.step_probes import StepProber
 from dpaudit.engine.games.two_world.canaries import RandomGradient
+from dpaudit.engine.spec.build import build, describe
+from dpaudit.engine.spec.check import CheckRequest, check_spec
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import ACCOUNTANTS, OpacusDpSgd, _noise_multiplier
 from dpaudit.mechanisms.compute import Compute
@@ -21,6 +28,7 @@ from dpaudit.mechanisms.learners.dp_sgd import dp_sgd_epsilon
 from dpaudit.mechanisms.models.networks import BagOfEmbeddings, Mlp, Network, SmallCnn, SmallTransformer
 from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.training.private.private_steps import StepCanary
+from tests.mechanisms import user_code
 
 CPU = Compute()
 RAW = load_digits()
@@ -102,12 +110,116 @@ def test_every_way_of_clipping_trains_and_lets_the_canary_in(clipping: str, grad
     train = DIGITS.take(np.arange(400))
 
     probe = StepProber(StepMidpoint(), 1.0, np.random.default_rng(3), only=RandomGradient())
-    canary = StepCanary(probe, np.random.default_rng(0), clip=1.0, divisor=100)
+    canary = StepCanary(probe, np.random.default_rng(0), clip=1.0, divisor=1.0)
     learner.show_steps(train, canary, seed=SeedSequence(1), compute=CPU)
     coins, products = probe.shown().coin, probe.shown().features[:, 0]
     assert len(coins) == 16
     apart = products[coins].mean() - products[~coins].mean()
     assert 0.4 < apart < 1.6
+
+
+def loop_with_opacus(X: Any, y: Any, seed: int, *, mistake: str = "", epsilon: float = 0.0) -> Any:
+    """100 steps of a loop as others write it."""
+    import torch
+    from opacus import PrivacyEngine
+    from torch.utils.data import DataLoader, TensorDataset
+
+    engine = PrivacyEngine(accountant="rdp")
+    module = torch.nn.Linear(X.shape[1], 10)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(X, y), batch_size=-(-len(X) // 10))
+    asked: dict[str, Any] = {"module": module, "optimizer": optimizer, "data_loader": loader, "max_grad_norm": 1.0}
+    if epsilon:
+        asked |= {"target_epsilon": epsilon, "target_delta": 1e-5, "epochs": 10}
+        private, optimizer, batches = engine.make_private_with_epsilon(**asked)
+    else:
+        private, optimizer, batches = engine.make_private(noise_multiplier=1.0, **asked)
+    add_noise = optimizer.add_noise
+
+    def wrong() -> None:
+        if mistake == "half the noise":
+            optimizer.noise_multiplier /= 2
+        if mistake == "the same noise":
+            torch.manual_seed(seed)
+        add_noise()
+        optimizer.noise_multiplier = 1.0
+
+    if mistake:
+        optimizer.add_noise = wrong
+    for _ in range(10):
+        for points, labels in batches:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(private(points), labels).backward()
+            optimizer.step()
+    return private, engine
+
+
+def half_the_noise(X: Any, y: Any, seed: int) -> Any:
+    return loop_with_opacus(X, y, seed, mistake="half the noise")
+
+
+def the_same_noise(X: Any, y: Any, seed: int) -> Any:
+    return loop_with_opacus(X, y, seed, mistake="the same noise")
+
+
+def by_its_epsilon(X: Any, y: Any, seed: int) -> Any:
+    return loop_with_opacus(X, y, seed, epsilon=8.0)
+
+
+@pytest.mark.parametrize(
+    ("loop", "verdict"),
+    [
+        (loop_with_opacus, Verdict.NO_VIOLATION),
+        (half_the_noise, Verdict.VIOLATION),
+        (the_same_noise, Verdict.VIOLATION),
+    ],
+)
+def test_the_steps_of_a_loop_with_opacus_are_watched_as_it_is(loop: Any, verdict: Verdict, tmp_path: Path) -> None:
+    """The seed is fixed; with another one the honest loop is accused with probability <= 0.05."""
+    pytest.importorskip("opacus")
+    one = Audit(
+        from_opacus(loop, delta=1e-5),
+        DIGITS.take(np.arange(200)),
+        game={"name": "dp-sgd-steps", "trainings": 4},
+        split=Partition(target=1.0, reference=0.0, test=0.0),
+        claim="accountant",
+    )
+    spec = AuditSpec((one,), run=RunOptions(runner="in-process", figures=False, repeats=0))
+    held = spec.audits[0].mechanism
+    assert dict(held.steps) == {"rows": 200, "noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 100}
+    assert build("mechanism", describe(held)) == held
+    assert held.claimed_steps(199) is None
+    (result,) = audit(spec, output=tmp_path, quiet=True).results
+    assert result.verdict is verdict
+    assert result.compared.claim.curve == GaussianDP(1.0)
+
+
+def test_a_check_of_a_loop_with_opacus_watches_its_steps() -> None:
+    """Rows as arrays, a budget in seconds, and one claim for all tests, which train on different numbers of rows."""
+    pytest.importorskip("opacus")
+    X, y = np.asarray(DIGITS.features)[:100, 20:24], DIGITS.labels[:100] % 3
+    asked = CheckRequest(from_opacus(user_code.with_opacus, delta=1e-5), (X, y), "accountant", budget="30s")
+    spec = check_spec(asked)
+    assert {one.game.registered_name for one in spec.audits} >= {"dp-sgd-steps", "ind-mia"}
+    (mechanism,) = {describe_of(one.mechanism): one.mechanism for one in spec.audits}.values()
+    assert mechanism.steps["rows"] == 70
+    assert mechanism.rows < 70
+
+
+def describe_of(mechanism: Any) -> str:
+    return repr(describe(mechanism))
+
+
+def test_steps_with_less_noise_than_stated_are_refused() -> None:
+    pytest.importorskip("opacus")
+    canary = StepCanary(
+        StepProber(StepMidpoint(), 1.0, np.random.default_rng(3)), np.random.default_rng(0), clip=1.0, divisor=1.0
+    )
+    train = DIGITS.take(np.arange(100))
+    learner = from_opacus(by_its_epsilon, delta=1e-5).with_steps_of(train, seed=SeedSequence(0))
+    louder = replace(learner, steps={**learner.steps, "noise_multiplier": 1.01 * learner.steps["noise_multiplier"]})
+    with pytest.raises(InputError, match="each training must have a noise multiplier of at least"):
+        louder.show_steps(train, canary, seed=SeedSequence(0), compute=CPU)
 
 
 def test_ways_that_do_not_go_together_are_refused() -> None:

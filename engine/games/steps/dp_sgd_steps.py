@@ -134,7 +134,9 @@ class DpSgdSteps:
             raise SpecError(
                 "dp-sgd-steps with `sampling` needs a learner that samples gradients (dp-sgd); leave it out"
             )
-        steps: ClaimedSteps = setting.mechanism.claimed_steps(len(setting.parts.target))
+        steps: ClaimedSteps | None = setting.mechanism.claimed_steps(len(setting.parts.target))
+        if steps is None:
+            raise SpecError("dp-sgd-steps needs a learner that states the steps of a training on the target's rows")
         count = self.trainings if self.steps is None else min(self.trainings, -(-self.steps // steps.count))
         require_units(count + 3)
         canary = RandomGradient() if self.canary is None and self.sampling else self.canary
