@@ -72,8 +72,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turns links between files of the repository into links between pages of the site."""
+    """Turns links between files of the repository into links between pages of the site; wide tables get all the width."""
     site = page.file.src_uri
+    if re.search(r"^(\|[^|\n]*){8,}\|$", markdown, re.MULTILINE):
+        page.meta["hide"] = ["toc"]
     source = next((name for name, path in ELSEWHERE.items() if path == site), f"docs/{site}")
     return CODE_OR_LINK.sub(lambda found: _led(found, source, site), markdown)
 
