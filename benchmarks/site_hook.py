@@ -72,7 +72,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turns links between files of the repository into links between pages of the site; wide tables get all the width."""
+    """Turns links between files into links between pages of the site; a page of wide tables gets all the width."""
     site = page.file.src_uri
     if re.search(r"^(\|[^|\n]*){8,}\|$", markdown, re.MULTILINE):
         page.meta["hide"] = ["toc"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dpaudit.actors.storage.places import inside
 from dpaudit.actors.storage.store import Made
@@ -33,6 +33,21 @@ class Repeat:
 
     label: str  # what it is
     difference: str  # what was different; "" when every bit was the same
+
+
+class Told(NamedTuple):
+    """A verdict that counts."""
+
+    name: str
+    verdict: Verdict
+    headline: str
+    by: AuditResult | None  # the test it rests on; None where there is none, or it failed
+
+    @property
+    def words(self) -> str:
+        """In a line: whose it is, what was found, and where it seems to leak."""
+        begun = self.headline if self.headline.startswith(self.name) else f"{self.name}: {self.headline}"
+        return f"{begun}; {self.by.located}" if self.by and self.by.located else begun
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -134,12 +149,18 @@ class Report:
             and a test that failed.
         """
         passing = {Verdict.NO_VIOLATION, Verdict.NO_CLAIM, *accept}
-        found = [(result.verdict, f"{result.name}: {result.headline}") for result in self.results]
-        if self.joint is not None:
-            found = [(self.joint.verdict, self.joint.headline), *((Verdict.FAILED, one.name) for one in self.failed)]
-        said = [f"{verdict}: {words}" for verdict, words in found if verdict not in passing]
+        said = [f"{one.verdict}: {one.words}" for one in self.told if one.verdict not in passing]
         if said:
             raise VerdictError(printable("; ".join(said)))
+
+    @property
+    def told(self) -> tuple[Told, ...]:
+        """The verdicts that count: of tests of one claim the joint one, and tests that failed; else each audit's."""
+        if self.joint is None:
+            return tuple(Told(one.name, one.verdict, one.headline, one) for one in self.results)
+        joint = Told(self.name, self.joint.verdict, self.joint.headline, self.joint.deciding)
+        failed = () if joint.verdict is Verdict.FAILED else self.failed
+        return (joint, *(Told(one.name, Verdict.FAILED, one.headline, None) for one in failed))
 
     def _with(self, verdict: Verdict) -> tuple[AuditResult, ...]:
         if self.joint is not None and self.joint.verdict is not verdict:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 import dpaudit
-from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.reading.run_report import Report, Told
 from dpaudit.engine.reading.verdict import NEXT, Verdict
 from dpaudit.errors import RunError, printable, shortened
 from dpaudit.plain_files import write_whole
@@ -32,16 +33,6 @@ _IN_SARIF = {
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-class _Line(NamedTuple):
-    """One verdict."""
-
-    name: str
-    verdict: Verdict
-    headline: str
-    plainly: str  # what an attacker could do, in a sentence; "" where that cannot be said
-    seen: str  # what could have been seen
-
-
 def write_for_ci(
     report: Report, subject: str, *, junit: Path | None = None, sarif: Path | None = None, summary: Path | None = None
 ) -> None:
@@ -57,7 +48,7 @@ def write_for_ci(
         summary: Where Markdown goes; it is added to a file that is there, as CI services have it.
     Raises: RunError when a file cannot be written.
     """
-    lines = _lines(report)
+    lines = report.told
     if junit is not None:
         _write(junit, lambda: _junit(report, lines))
     if sarif is not None:
@@ -65,16 +56,6 @@ def write_for_ci(
     if summary is not None:
         before = summary.read_bytes() if summary.is_file() else b""
         _write(summary, lambda: before + _markdown(report, lines).encode())
-
-
-def _lines(report: Report) -> list[_Line]:
-    if (joint := report.joint) is None:
-        return [_Line(one.name, one.verdict, one.headline, one.plainly, one.seen) for one in report.results]
-    told = joint.deciding
-    one = _Line(report.name, joint.verdict, joint.headline, told.plainly if told else "", told.seen if told else "")
-    if joint.verdict is Verdict.FAILED:
-        return [one]
-    return [one, *(_Line(test.name, Verdict.FAILED, test.headline, "", "") for test in report.failed)]
 
 
 def _write(path: Path, content: Callable[[], bytes]) -> None:
@@ -87,7 +68,7 @@ def _write(path: Path, content: Callable[[], bytes]) -> None:
         ) from err
 
 
-def _junit(report: Report, lines: list[_Line]) -> bytes:
+def _junit(report: Report, lines: Sequence[Told]) -> bytes:
     kinds = [_IN_JUNIT.get(line.verdict, "") for line in lines]
     counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
     suite = ET.Element("testsuite", name=printable(report.name), tests=str(len(lines)), time=f"{report.seconds:.3f}")
@@ -105,13 +86,14 @@ def _junit(report: Report, lines: list[_Line]) -> bytes:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'.encode()
 
 
-def _said(line: _Line) -> str:
+def _said(line: Told) -> str:
     """All that is to be read of a verdict, what to do next last."""
-    words = (line.headline, line.plainly, line.seen, NEXT[line.verdict])
+    more = (line.by.plainly, line.by.seen, line.by.located) if line.by else ()
+    words = (line.headline, *more, NEXT[line.verdict])
     return "\n".join(printable(text) for text in words if text)
 
 
-def _sarif(lines: list[_Line], subject: str) -> bytes:
+def _sarif(lines: Sequence[Told], subject: str) -> bytes:
     told = [line for line in lines if line.verdict in _IN_SARIF]
     rules = [
         {"id": _rule(verdict), "shortDescription": {"text": str(verdict)}, "help": {"text": NEXT[verdict]}}
@@ -134,13 +116,16 @@ def _sarif(lines: list[_Line], subject: str) -> bytes:
 
 
 def _location(subject: str) -> dict[str, Any]:
-    """The file that is there for a subject, as seen from here; else its name."""
-    name = subject.partition(":")[0].replace(".", "/")
-    for path in (subject, f"{name}.py"):
-        with contextlib.suppress(OSError, ValueError):  # words that can be no path
+    """The file that is there for a subject, as seen from here, and the line of its function or class; else its name."""
+    module, _, name = subject.partition(":")
+    for path in (subject, f"{module.replace('.', '/')}.py"):
+        with contextlib.suppress(OSError, ValueError):  # words that can be no path, bytes that are no text
             if Path(path).is_file():
+                begins = re.compile(rf"\s*(async\s+)?(def|class)\s+{re.escape(name)}\b")
+                text = Path(path).read_text(encoding="utf-8").splitlines() if path != subject else []
+                line = next((number for number, each in enumerate(text, 1) if name and begins.match(each)), 1)
                 uri = quote(Path(path).as_posix())
-                return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}}}
+                return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": line}}}
     return {"logicalLocations": [{"fullyQualifiedName": printable(subject)}]}
 
 
@@ -148,9 +133,15 @@ def _rule(verdict: Verdict) -> str:
     return verdict.lower().replace(" ", "-")
 
 
-def _markdown(report: Report, lines: list[_Line]) -> str:
+def _markdown(report: Report, lines: Sequence[Told]) -> str:
     rows = [f"|{_cell(line.name)}|**{line.verdict}**|{_cell(line.headline)}|" for line in lines]
-    after = [f"- {_cell(line.name)}: {_cell(line.plainly)}" for line in lines if line.plainly]
+    after = [
+        f"- {_cell(line.name)}: {_cell(words)}"
+        for line in lines
+        if line.by
+        for words in (line.by.plainly, line.by.located)
+        if words
+    ]
     next_steps = [f"- {verdict}: {NEXT[verdict]}" for verdict in dict.fromkeys(line.verdict for line in lines)]
     blocks = (
         f"## Privacy audit: {_cell(report.name)}",

@@ -17,7 +17,7 @@ from dpaudit.engine.report.ci_files import write_for_ci
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import AuditSpec
 from dpaudit.engine.spec.loading import load_spec
-from dpaudit.errors import RunError
+from dpaudit.errors import RunError, VerdictError
 
 SPEC = Path("examples/violations/half-scale.yaml")
 
@@ -63,7 +63,8 @@ def test_a_violation_is_an_error_in_sarif_and_a_pass_is_not_there(report: Report
     ("subject", "where"),
     [
         ("audit one.yaml", {"artifactLocation": {"uri": "audit%20one.yaml"}, "region": {"startLine": 1}}),
-        ("own.noisy:count", {"artifactLocation": {"uri": "own/noisy.py"}, "region": {"startLine": 1}}),
+        ("own.noisy:count", {"artifactLocation": {"uri": "own/noisy.py"}, "region": {"startLine": 3}}),
+        ("own.noisy:counts", {"artifactLocation": {"uri": "own/noisy.py"}, "region": {"startLine": 1}}),
         ("elsewhere:count", None),
         ("{name: randomized-response, epsilon: 1}", None),
         ("a" * 5000, None),
@@ -75,12 +76,24 @@ def test_sarif_names_a_file_where_there_is_one(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own").mkdir()
     for name in ("audit one.yaml", "own/noisy.py"):
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text("import math\n\ndef count(rows, rng):\n    return len(rows)\n")
     write_for_ci(report, subject, sarif=tmp_path / "found.sarif")
     ((result,),) = (run["results"] for run in json.loads((tmp_path / "found.sarif").read_text())["runs"])
     (place,) = result["locations"]
     assert place.get("physicalLocation") == where
     assert place.get("logicalLocations") == (None if where else [{"fullyQualifiedName": subject}])
+
+
+def test_where_it_leaks_is_said_everywhere(report: Report, tmp_path: Path) -> None:
+    honest, false = report.results
+    found = replace(report, results=(replace(honest, where=("nowhere",)), replace(false, where=("in row 7.",))))
+    files = {name: tmp_path / name for name in ("junit", "sarif", "summary")}
+    write_for_ci(found, "it", **files)
+    for name, file in files.items():
+        assert "where: in row 7." in file.read_text(), name
+        assert "nowhere" not in file.read_text(), name
+    with pytest.raises(VerdictError, match=r"VIOLATION: half the scale: .*; where: in row 7\."):
+        found.raise_for_verdict()
 
 
 def test_a_summary_is_added_to_what_is_there(report: Report, tmp_path: Path) -> None:
