@@ -11,7 +11,7 @@ from dpaudit.actors.storage.places import inside
 from dpaudit.actors.storage.store import Made
 from dpaudit.engine.reading.joint import JointVerdict
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.reading.verdict import NEXT, Verdict
 from dpaudit.errors import VerdictError, printable
 
 if TYPE_CHECKING:
@@ -48,6 +48,12 @@ class Told(NamedTuple):
         """In a line: whose it is, what was found, and where it seems to leak."""
         begun = self.headline if self.headline.startswith(self.name) else f"{self.name}: {self.headline}"
         return f"{begun}; {self.by.located}" if self.by and self.by.located else begun
+
+    @property
+    def said(self) -> str:
+        """All that is to be read of it, a line each, what to do next last."""
+        more = (self.by.plainly, self.by.seen, self.by.located) if self.by else ()
+        return "\n".join(printable(words) for words in (self.headline, *more, NEXT[self.verdict]) if words)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 import dpaudit
-from dpaudit.engine.reading.run_report import Report, Told
+from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import NEXT, Verdict
 from dpaudit.errors import RunError, printable, shortened
 from dpaudit.plain_files import write_whole
@@ -48,14 +48,13 @@ def write_for_ci(
         summary: Where Markdown goes; it is added to a file that is there, as CI services have it.
     Raises: RunError when a file cannot be written.
     """
-    lines = report.told
     if junit is not None:
-        _write(junit, lambda: _junit(report, lines))
+        _write(junit, lambda: _junit(report))
     if sarif is not None:
-        _write(sarif, lambda: _sarif(lines, subject))
+        _write(sarif, lambda: _sarif(report, subject))
     if summary is not None:
         before = summary.read_bytes() if summary.is_file() else b""
-        _write(summary, lambda: before + _markdown(report, lines).encode())
+        _write(summary, lambda: before + _markdown(report).encode())
 
 
 def _write(path: Path, content: Callable[[], bytes]) -> None:
@@ -68,7 +67,8 @@ def _write(path: Path, content: Callable[[], bytes]) -> None:
         ) from err
 
 
-def _junit(report: Report, lines: Sequence[Told]) -> bytes:
+def _junit(report: Report) -> bytes:
+    lines = report.told
     kinds = [_IN_JUNIT.get(line.verdict, "") for line in lines]
     counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
     suite = ET.Element("testsuite", name=printable(report.name), tests=str(len(lines)), time=f"{report.seconds:.3f}")
@@ -76,9 +76,9 @@ def _junit(report: Report, lines: Sequence[Told]) -> bytes:
     for line, kind in zip(lines, kinds, strict=True):
         case = ET.SubElement(suite, "testcase", classname=printable(report.name), name=printable(line.name))
         if kind:
-            ET.SubElement(case, kind, message=printable(line.headline), type=line.verdict).text = _said(line)
+            ET.SubElement(case, kind, message=printable(line.headline), type=line.verdict).text = line.said
         else:
-            ET.SubElement(case, "system-out").text = _said(line)
+            ET.SubElement(case, "system-out").text = line.said
     root = ET.Element("testsuites")
     root.append(suite)
     ET.indent(root)
@@ -86,15 +86,8 @@ def _junit(report: Report, lines: Sequence[Told]) -> bytes:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'.encode()
 
 
-def _said(line: Told) -> str:
-    """All that is to be read of a verdict, what to do next last."""
-    more = (line.by.plainly, line.by.seen, line.by.located) if line.by else ()
-    words = (line.headline, *more, NEXT[line.verdict])
-    return "\n".join(printable(text) for text in words if text)
-
-
-def _sarif(lines: Sequence[Told], subject: str) -> bytes:
-    told = [line for line in lines if line.verdict in _IN_SARIF]
+def _sarif(report: Report, subject: str) -> bytes:
+    told = [line for line in report.told if line.verdict in _IN_SARIF]
     rules = [
         {"id": _rule(verdict), "shortDescription": {"text": str(verdict)}, "help": {"text": NEXT[verdict]}}
         for verdict in _IN_SARIF
@@ -104,7 +97,7 @@ def _sarif(lines: Sequence[Told], subject: str) -> bytes:
         {
             "ruleId": _rule(line.verdict),
             "level": _IN_SARIF[line.verdict],
-            "message": {"text": f"{printable(line.name)}: {_said(line)}"},
+            "message": {"text": f"{printable(line.name)}: {line.said}"},
             "locations": [_location(subject)],
             "partialFingerprints": {"audit/v1": printable(line.name)},
         }
@@ -133,14 +126,14 @@ def _rule(verdict: Verdict) -> str:
     return verdict.lower().replace(" ", "-")
 
 
-def _markdown(report: Report, lines: Sequence[Told]) -> str:
+def _markdown(report: Report) -> str:
+    lines = report.told
     rows = [f"|{_cell(line.name)}|**{line.verdict}**|{_cell(line.headline)}|" for line in lines]
     after = [
-        f"- {_cell(line.name)}: {_cell(words)}"
+        f"- {_cell(line.name)}: {_cell(said)}"
         for line in lines
-        if line.by
-        for words in (line.by.plainly, line.by.located)
-        if words
+        for said in (line.by and line.by.plainly, line.by and line.by.located)
+        if said
     ]
     next_steps = [f"- {verdict}: {NEXT[verdict]}" for verdict in dict.fromkeys(line.verdict for line in lines)]
     blocks = (
