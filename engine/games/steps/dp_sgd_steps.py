@@ -63,8 +63,8 @@ LATEST = 2
 """Trainings to learn from by which numbers of rows are compared: those that had learned most."""
 QUIET = 0.6
 """Share of the claimed variance below which a step's noise is taken for too small."""
-HESITATION = 0.5
-"""By how many square roots of the steps so far another rule must have been right more often to be followed."""
+HESITATION = 6.0
+"""How many nats more another rule must have told of earlier steps to be followed: there are dozens of them."""
 
 
 @register("game", "dp-sgd-steps", source="Nasr et al. (2023), arXiv:2302.07956, section 5")
@@ -112,8 +112,8 @@ class DpSgdSteps:
                 scales={"trainings": 1.0},
                 least=1,
                 variant="many trainings",
-                game={"steps": 4_000},
-                again={"trainings": 2, "steps": 2},
+                game={"steps": 6_000},
+                again={"trainings": 1.5, "steps": 1.5},
             ),
         ),
     )
@@ -366,8 +366,8 @@ def tell_steps(count: int) -> Iterator[StepScores]:
 class StepMidpoint:
     """Guesses that it did where a feature of the step lies above the middle of earlier ones with and without it.
 
-    Three rules for the middle of each feature, all of them from the past alone; the one that would have been right most
-    often so far is followed (the first at ties, and the first of all until another is clearly better):
+    Three rules for the middle of each feature, all of them from the past alone. Of the first feature the first one is
+    followed until another has told clearly more of earlier steps: the luckiest of dozens is often right by chance.
 
     * the canary adds one clip, as it should, to what the data have had along it so far;
     * halfway between the means of the steps with and without it, whatever it adds: gradients that are not clipped;
@@ -393,9 +393,11 @@ class StepMidpoint:
                 (x - last - adds / 2) * np.sign(adds),
             ]
         )
-        right = ((rules[:, :-1] > 0) == coins[:-1]).sum(1) - HESITATION * np.sqrt(len(coins))
-        right[:: len(x)] += HESITATION * np.sqrt(len(coins))
-        return np.array([rules[int(np.argmax(right)), -1] * seen[-1]])
+        before = len(coins) - 1
+        share = np.maximum((((rules[:, :-1] > 0) == coins[:-1]).sum(1) + 1) / (before + 2), 0.5)
+        nats = before * (rel_entr(share, 0.5) + rel_entr(1 - share, 0.5))
+        nats[0] += HESITATION
+        return np.array([rules[int(np.argmax(nats)), -1] * seen[-1]])
 
 
 def _sum_before(values: Floats) -> Floats:

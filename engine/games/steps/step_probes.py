@@ -66,8 +66,8 @@ FEWEST, MOST = 8, 2_000
 class StepView:
     """A step that has just been released, and earlier ones with a canary of its kind, whose coins are known by now."""
 
-    # what was read of each step, shape (steps so far, features): first what the noisy sum has along the canary, in
-    # clips; NaN where it was not finite
+    # what was read of each step, shape (steps so far, features): first what the noisy sum less the batch has along the
+    # canary, in clips; NaN where it was not finite
     features: Floats
     coins: Flags  # whether the canary was let in, shape (steps so far - 1,)
     shows: ClassVar[str] = "the steps of one training, one after another"
@@ -303,8 +303,8 @@ class Leftovers:
         size = np.log(norms[0] ** 2 + 1e-12)
         return np.array(
             [
-                released @ along,
                 left @ along,
+                released @ along,
                 self._nearer(left, along, norms),
                 self._outside(left, along, norms),
                 self._usual(norms),
