@@ -224,18 +224,70 @@ def test_a_cell_that_names_a_data_file_says_when_it_was_made() -> None:
     assert linked("data.csv", page, known) == "data.csv"
 
 
-def test_a_program_has_another_version_where_what_it_imports_computes_something_else() -> None:
+GUESSES = "dpaudit.estimators.one_run.right_guesses"
+LAWS = "dpaudit.engine.games.predictions.answer_laws"
+
+
+def versions_with(modules: set[str], module: str, old: str = "", new: str = "") -> tuple[str, str]:
+    """The version of a program now, and with another text in a module that it may use; a line at its end without."""
     here = sources()
-    guesses = "dpaudit.estimators.one_run.right_guesses"
+    assert old in here[module]
+    text = here[module].replace(old, new, 1) if old else f"{here[module]}\n{new}\n"
+    return digest(here, modules), digest({**here, module: text}, modules)
 
-    def version(module: str, text: str) -> str:
-        return digest({**here, module: text}, {"papers.criteo_tables"})
 
-    before = version(guesses, here[guesses])
-    assert version(guesses, f"{here[guesses]}\nX = 1\n") != before
-    for words in (f"{here[guesses]}\n# a comment\n", here[guesses].replace('"""', '"""Other words. ', 1)):
-        assert version(guesses, words) == before
-    assert version("dpaudit.engine.report.charts", "X = 1\n") == before
+@pytest.mark.parametrize(
+    ("program", "module", "old", "new"),
+    [
+        ("criteo_tables", GUESSES, "MAX_TIED = 100_000", "MAX_TIED = 1"),
+        ("criteo_tables", GUESSES, "cumsum(right[order])", "cumsum(right)"),  # a helper of a function that it uses
+        ("criteo_tables", "dpaudit.engine.reading.shift", "return ShiftControl(", "return print("),
+        (
+            "criteo_tables",
+            "dpaudit.estimators.one_run.guess_band",
+            "FIRST_STEP, SMALLEST_STEP = 0.5",
+            "FIRST_STEP, SMALLEST_STEP = 1",
+        ),
+        ("private_prediction", LAWS, "@weighted.register\ndef _(", "@weighted.register\ndef _(odd, "),  # by a type
+        ("label_inference", "dpaudit.claims.curve", "class PureDP(_Point)", "class PureDP(_Point, int)"),
+    ],
+)
+def test_a_reproduction_has_another_version_where_what_it_uses_has(
+    program: str, module: str, old: str, new: str
+) -> None:
+    before, after = versions_with({f"papers.{program}"}, module, old, new)
+    assert before != after
+
+
+@pytest.mark.parametrize(
+    ("program", "module", "old", "new"),
+    [
+        ("criteo_tables", GUESSES, "", "# a comment"),
+        ("criteo_tables", GUESSES, '"""', '"""Other words. '),
+        ("criteo_tables", GUESSES, "", "def not_used() -> int:\n    return 1"),
+        ("criteo_tables", "dpaudit.engine.report.charts", "", "X = 1"),
+        ("criteo_tables", "dpaudit.engine.reading.verdict", "Take the claim for false", "It is false"),
+        ("private_prediction", "dpaudit.engine.reading.shift", "return ShiftControl(", "return print("),
+        (
+            "private_prediction",
+            "dpaudit.engine.games.protocol",
+            "most_trials: int | None = None",
+            "most_trials: int = 1",
+        ),
+    ],
+)
+def test_and_the_same_where_only_words_or_what_others_use_have_changed(
+    program: str, module: str, old: str, new: str
+) -> None:
+    before, after = versions_with({f"papers.{program}"}, module, old, new)
+    assert before == after
+
+
+def test_another_program_has_another_version_where_a_module_that_it_imports_has() -> None:
+    before, after = versions_with({"benchmarks.false_violations"}, GUESSES, "", "X = 1")
+    assert before != after
+    before, after = versions_with({"benchmarks.false_violations"}, GUESSES, '"""', '"""Other words. ')
+    assert before == after
 
 
 def test_every_item_of_a_program_counts() -> None:

@@ -106,6 +106,19 @@ def test_an_event_of_one_world_comes_before_all_else() -> None:
     assert beyond[2_000:][first].mean() > 0.9  # the limit is that of 950 releases: chance exceeds it now and then
 
 
+def test_little_noise_makes_no_rule_that_comes_before_a_surer_classifier() -> None:
+    """One number lies beyond all of the other world in half of the releases, and now and then in the wrong one; two
+    others sum to the world exactly."""
+    rng = np.random.default_rng(3)
+    truth = rng.random(20_000) < 0.5
+    hidden = rng.normal(0, 10, 20_000)
+    summaries = np.column_stack([rng.laplace(0, 1, 20_000) + 8 * truth, hidden, truth - hidden])
+    told = separating(summaries[:10_000], truth[:10_000])(summaries[10_000:])
+    assert ((told > 0) != truth[10_000:])[told != 0].any()  # so it errs
+    scores = OutputSet(("linear",)).score(SummaryView(summaries[:10_000], truth[:10_000], summaries[10_000:]))
+    assert ((scores > 0) == truth[10_000:]).all()
+
+
 @pytest.mark.parametrize("made", [np.float64, np.int64])
 def test_chance_makes_no_rule(made: Any) -> None:
     """40 numbers with the same law in both worlds, whole ones or not: a rule in at most 1 of 100 tables."""
