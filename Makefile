@@ -16,7 +16,7 @@ PYTEST = DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) DPAUDIT_S3_SERVER=$(S3_SERVER
 # Empty is as good as not set: where it is set, each of many processes would compile all libraries anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: diffprivlib libraries s3 docs docs-serve demo test nightly bench evidence pages house chaos fuzz lint clean
+.PHONY: diffprivlib libraries s3 docs docs-serve demo test nightly bench compare evidence pages house chaos fuzz lint clean
 
 demo: $(STAMP)
 	$(BIN)/dpaudit run examples/label-privacy.yaml
@@ -38,6 +38,17 @@ fuzz: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# The same work by other packages, called as they are, and by ours: processor seconds and answers side by side.
+compare: $(STAMP) .peers/.installed
+	PYTHONPATH=.peers OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.compare | \
+		$(ROWS) peers.csv --keys 2 --program "make compare"
+	$(BIN)/python -m benchmarks.pages
+
+.peers/.installed: constraints-peers.txt $(STAMP)
+	rm -rf .peers
+	$(PIP) --no-deps --target .peers -r constraints-peers.txt
+	touch $@
 
 # What bounds and checks find, in the docs: the tightness of `estimate`, under-noising as stated, the defect bank. Hours;
 # the last two go on where they were stopped, in the folder FOUND.
@@ -129,4 +140,4 @@ $(DOCS_STAMP): constraints-docs.txt
 	touch $(DOCS_STAMP)
 
 clean:
-	rm -rf $(VENV) .venv-* build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-* .peers build *.egg-info .mypy_cache .ruff_cache .pytest_cache
