@@ -189,14 +189,6 @@ TABLES = {"gaussian-mixture": "mixture", "criteo-synthetic": "generated clicks",
 KINDS = {"multiplicative": ("median difference, nats", 2), "additive": ("median difference", 3)}
 
 
-def label_inference_figure_1(folder: Path) -> Iterator[Row]:
-    for row in made(folder, "label-inference", "figure-1"):
-        mechanism, _, fields = row["mechanism"].partition(", ")
-        key = setting({"mechanism": MECHANISMS[mechanism], "setting": fields, "data": _named(row["data"])})
-        yield Row(key, "additive", f"{float(row['additive advantage']):.5f}")
-        yield Row(key, "multiplicative", _three(row["multiplicative advantage"]))
-
-
 def label_inference(folder: Path) -> Iterator[Row]:
     rows = made(folder, "label-inference", "figure-2")
     for data in dict.fromkeys(row["data"] for row in rows):
@@ -361,9 +353,6 @@ FILES = {
     "paper-images.csv": Source(f"{LABELS} table-1; table-4 --data FASHION_MNIST", pictures("fashion")),
     "paper-label-inference.csv": Source(
         "dpaudit reproduce label-inference figure-2; figure-3 --data FOLDER", label_inference
-    ),
-    "paper-label-inference-figure-1.csv": Source(
-        "dpaudit reproduce label-inference figure-1 --data FOLDER", label_inference_figure_1
     ),
     "paper-language-model.csv": Source(
         f"{PRIVATE} figure-3; figure-4; figures-7-to-31 --data FOLDER --only PromptPATE", language_model
