@@ -50,6 +50,8 @@ RARELY = 0.02
 """Share of places, or of things that a release says, that are taken to be unlike the others beforehand."""
 CLEARLY_BETTER = 0.005
 """Share of its loss by which boosting must better the regression to be taken."""
+LEAST_SPREAD = 0.1
+"""In nats: a column that hardly moves while one learns may move by much later, and must not weigh hundreds of times."""
 
 
 @register("attack", "learned-channel", source="Ours; Neyman-Pearson on a law that is learned")
@@ -264,7 +266,7 @@ def _regression(columns: Floats, bits: NDArray[np.bool_]) -> LogOdds:
     from sklearn.linear_model import LogisticRegression  # slow to import
 
     told = columns[:, :-RAW_COLUMNS]
-    scale = np.maximum(told.std(axis=0), 1e-6)
+    scale = np.maximum(told.std(axis=0), LEAST_SPREAD)
     # Without an intercept: a pair the other way round has the opposite score.
     model: Any = LogisticRegression(fit_intercept=False, solver="newton-cholesky").fit(told / scale, bits)
     return lambda columns: model.decision_function(columns[:, :-RAW_COLUMNS] / scale)

@@ -112,8 +112,8 @@ class DpSgdSteps:
                 scales={"trainings": 1.0},
                 least=1,
                 variant="many trainings",
-                game={"steps": 6_000},
-                again={"trainings": 1.5, "steps": 1.5},
+                game={"steps": 6_400},
+                again={"trainings": 2, "steps": 2},
             ),
         ),
     )
