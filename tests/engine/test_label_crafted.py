@@ -313,9 +313,10 @@ def test_what_a_hundred_small_releases_teach_holds_for_fresh_ones(seed: int) -> 
     mechanism, design = RandomizedResponse(3.0), Design(8, labels="two")
     target = Examples(np.zeros((40, 2), np.float32), np.arange(40) % 10, 10, "blank")
     tried = try_design(mechanism, 100, design, target, Compute(), seed=Seed(seed))
+    assert tried.releases is not None
     taken = Taken(0, tried.releases)
     fresh = release_crafted(
         mechanism, taken, (design,), target, Compute(), most=250, canaries=1_000, part=0, parts=1, seed=Seed(9)
     )
-    score, truth = guessed(LearnedChannel(), taken.releases, fresh.value)
+    score, truth = guessed(LearnedChannel(), tried.releases, fresh.value)
     assert ((score > 0) == truth).mean() > 0.74

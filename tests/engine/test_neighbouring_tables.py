@@ -267,3 +267,14 @@ def test_the_source_reads_well() -> None:
     assert found["a row with NaN alone"] == (
         "from math import nan\n\nd = [{'x': 0.0, 'y': 0.0}]\nd_prime = [{'x': nan, 'y': nan}]\n"
     )
+
+
+@pytest.mark.parametrize("relation", [Relation.ADD_REMOVE, Relation.REPLACE])
+def test_a_high_row_comes_to_few_low_ones_whose_number_it_moves_as_well(relation: Relation) -> None:
+    """A noisy sum over a noisy count hides the count's noise where there are many rows, and the sum's where none is."""
+    schema = Schema.of({"x": (0.0, 1.0)})
+    made = {pair.name: pair for pair in pairs(schema, schema.draw(50, RNG(0)), relation, RNG(0), beyond=False)}
+    for few in (2, 4):
+        pair = made[f"{few} low rows, a row high"]
+        assert pair.d["x"].to_pylist() == [0.0] * (few + (relation is Relation.REPLACE))
+        assert pair.d_prime["x"].to_pylist() == [0.0] * few + [1.0]

@@ -31,6 +31,7 @@ LARGE = 10
 MOST_ROWS = 10_000
 JUST_TOO_FEW = (2, 4, 9, 19, 29, 99)
 """One more reaches what code is likely to ask for: 3, 5, 10, 20, 30 or 100 rows, or as many of a group."""
+FEW = (2, 4)
 LONG_WORD = 1_000
 """Letters of the long word."""
 
@@ -231,6 +232,8 @@ class _Tables:
         yield self._extreme(f"one low row, {self.what} high", self.low, self.high, 1)
         yield self._extreme(f"one high row, {self.what} low", self.high, self.low, 1)
         yield self._extreme(f"one low row, {self.what} low", self.low, self.low, 1)
+        for few in FEW:  # few enough that a row moves a noisy count as much as a noisy sum: their ratio shows both
+            yield self._extreme(f"{few} low rows, {self.what} high", self.low, self.high, few)
         size = max(self.kept, min(LARGE * self.kept, MOST_ROWS))
         many = self.ordinary.take(self.rng.integers(max(self.kept, 1), size=size))
         yield _Change(f"many ordinary rows, {self.what} high", many, *self._moved(self.low, self.high))
