@@ -293,6 +293,9 @@ class RayPool:
             self._require_progress()
 
     def _give_homeless(self) -> None:
+        if not self._homeless:
+            self._taken.clear()
+            return
         sizes = {kind: self._most(kind) for kind in {unit.resources for unit, *_ in self._homeless}}
         waiting, self._homeless = self._homeless, deque()
         self._taken.clear()
@@ -525,7 +528,10 @@ class RayPool:
         for slot in [slot for slot in self._slots if slot.ready and slot.queue]:
             flight = self._flights[slot.queue[0]]
             unit, running_s = flight.unit, now - slot.since
-            limit_s = self._deadlines.limit_s(unit) if len(flight.jobs) == 1 else self._late_s(flight)
+            if len(flight.jobs) == 1:
+                limit_s = self._deadlines.limit_s(unit)
+            else:
+                limit_s = self._late_s(flight) if running_s > flight.within_s else None
             if limit_s is not None and running_s > limit_s:
                 back += self._replace(slot, self._deadlines.refusal(limit_s), worker_died=False)
             elif self._deadlines.stated_s is None and self._silent_s(slot, now) > SILENCE_S:

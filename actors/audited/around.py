@@ -91,6 +91,7 @@ class _Row:
         return self.catching
 
 
+_C = ctypes.CDLL(None)
 _row: _Row | None = None
 KEPT_BYTES = 64_000  # of what one attempt prints: half from its beginning, half from its end
 MAX_ON_DISK = 64_000_000  # bytes: the file without a name that holds it until the unit ends is cut when it is longer
@@ -176,7 +177,7 @@ def _flush() -> None:
         with contextlib.suppress(Exception):
             stream.flush()
     with contextlib.suppress(Exception):
-        ctypes.CDLL(None).fflush(None)  # what C has not written yet
+        _C.fflush(None)  # what C has not written yet
 
 
 def _bounded(file: int, cut: list[int]) -> None:
