@@ -115,7 +115,7 @@ class Worker:
             return attempt
         try:
             self._store.write(unit.key, attempt.content)
-        except OSError:  # the driver will meet it, and say so
+        except (OSError, RunError):  # the driver will meet it, and say so
             return attempt
         return replace(attempt, content=b"")
 

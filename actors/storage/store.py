@@ -103,13 +103,15 @@ class UnitStore:
 
     def marked(self) -> tuple[str, str]:
         """The folder, and what `.workers` in it says from now on: who reads the same there can write in it."""
+        self.unmark()
         folder, mark = os.path.abspath(self._folder), uuid.uuid4().hex
         write_whole(Path(folder, WORKERS), lambda file: file.write(mark.encode()))
         return folder, mark
 
     def unmark(self) -> None:
-        """Takes that away."""
-        Path(self._folder, WORKERS).unlink(missing_ok=True)
+        """Takes that away, and what workers that were ended had not written whole."""
+        for left in (WORKERS, *Path(self._folder).glob(".*.parquet.*.partial")):
+            Path(self._folder, left).unlink(missing_ok=True)
 
     @classmethod
     def reached(cls, folder: str, mark: str) -> UnitStore | None:

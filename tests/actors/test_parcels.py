@@ -151,7 +151,9 @@ def test_a_folder_is_reached_by_its_mark_alone(tmp_path: Path) -> None:
     reached.write("k", b"content")
     assert store.has("k")
     assert UnitStore.reached(folder, "0" * 32) is None
+    (tmp_path / "units" / ".k.parquet.77.partial").touch()  # of a worker that was killed
     store.unmark()
+    assert [path.name for path in (tmp_path / "units").iterdir()] == ["k.parquet"]
     assert UnitStore.reached(folder, mark) is None
     assert UnitStore.reached(str(tmp_path / "elsewhere"), mark) is None
     assert not (tmp_path / "elsewhere").exists()
