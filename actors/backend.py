@@ -54,6 +54,7 @@ class Attempt:
     table_bytes: int = 0  # of the result in memory
     remarks: tuple[str, ...] = ()  # what it did to its process, and what of it was ended, in words
     printed: bytes = field(default=b"", repr=False)  # what it printed, the middle left out where that is much
+    ago_s: float = 0.0  # how long before it was told of it ended: others ran on the same worker meanwhile
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ class Completion:
 class Backend(Protocol):
     """Runs units somewhere and hands back what ended, in completion order."""
 
-    def capacity(self, kind: Resources) -> int:
-        """How many more units that occupy so much it takes now."""
+    def capacity(self, kind: Resources, ready: int = 0) -> int:
+        """How many more units that occupy so much it takes now, at least; `ready` wait for it, where that is said."""
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
         """Takes a unit and the results it needs, and whether other units need its own."""
@@ -110,8 +111,12 @@ class Deadlines:
         """Seconds this unit may run; None while there is nothing to tell by."""
         if self.stated_s is not None:
             return self.stated_s
-        slowest = self._slowest_s.get(unit.does)
-        return None if slowest is None else max(SHORTEST_S, MULTIPLE * slowest)
+        slowest = self.slowest_s(unit)
+        return max(SHORTEST_S, MULTIPLE * slowest) if unit.does in self._slowest_s else None
+
+    def slowest_s(self, unit: Unit) -> float:
+        """Seconds of the slowest unit of its kind so far."""
+        return self._slowest_s.get(unit.does, 0.0)
 
     def refusal(self, limit_s: float) -> str:
         """What is recorded of a unit that was ended."""
@@ -134,7 +139,7 @@ def attempt_unit(
     with signals_interrupt((signal.SIGINT,)):
         try:
             with around.kept(), _checkpoints(scratch, unit.key) as own:
-                table = unit.task.run(inputs, unit.resources.compute(own))
+                table = _anew(unit).task.run(inputs, unit.resources.compute(own))
             seconds = time.perf_counter() - began
             content = sealed(unit.key, table, version=version, own=unit.own_version)
         except BaseException as err:  # somebody's sys.exit(0) is no result, and ends their unit alone
@@ -242,7 +247,7 @@ class InProcess:
         self._deadlines = deadlines or Deadlines()
         self._queue: deque[tuple[Unit, tuple[Handle, ...], bool]] = deque()
 
-    def capacity(self, kind: Resources) -> int:
+    def capacity(self, kind: Resources, ready: int = 0) -> int:
         return 1 - len(self._queue)
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
@@ -250,13 +255,12 @@ class InProcess:
 
     def wait(self) -> list[Completion]:
         unit, tables, needed = self._queue.popleft()
-        running = _anew(unit)
         shared = {name: self._shared[name] for name in unit.shared}
         inputs = Inputs(shared, dict(zip(unit.needs, tables, strict=True)))
         limit_s = self._deadlines.limit_s(unit)
         try:
             with self._shown(unit), time_limit(limit_s):
-                attempt, table = attempt_unit(running, inputs, self._scratch, code_version())
+                attempt, table = attempt_unit(unit, inputs, self._scratch, code_version())
         except OutOfTime:
             assert limit_s is not None
             return [Completion(unit, Attempt(limit_s, self._deadlines.refusal(limit_s), retryable=True))]

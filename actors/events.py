@@ -85,18 +85,35 @@ class EventStream:
             for listener in self._listeners:
                 listener(event)
 
+    def settle(self) -> None:
+        """Has listeners show what they have kept for now of the many events that are each of a unit alone."""
+        with self._one_at_a_time:
+            for listener in self._listeners:
+                getattr(listener, "settle", int)()
+
+
+MANY = {EventKind.UNIT_STARTED, EventKind.UNIT_DONE}  # what a listener may keep until it is told to settle
+
 
 class EventLog:
-    """Appends events to a JSON-lines file, one write each, so that a killed driver leaves whole lines."""
+    """Appends events to a JSON-lines file, one write for all that come together: a killed driver leaves whole lines."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.fdopen(opened_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a", encoding="utf-8")
+        self._lines: list[str] = []
 
     def __call__(self, event: Event) -> None:
-        self._file.write(json.dumps(vars(event)) + "\n")
+        self._lines.append(json.dumps(vars(event)) + "\n")
+        if event.kind not in MANY or len(self._lines) > 1000:
+            self.settle()
+
+    def settle(self) -> None:
+        lines, self._lines = self._lines, []
+        self._file.write("".join(lines))
         self._file.flush()
 
     def close(self) -> None:
+        self.settle()
         self._file.close()
 
 

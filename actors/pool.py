@@ -1,4 +1,8 @@
-"""A pool of Ray actors that run units: bounded in-flight work, completion order, lost workers replaced.
+"""A pool of Ray actors that run units in parcels: bounded in-flight work, completion order, lost workers replaced.
+
+A parcel is as many small units as fill `PARCEL_S` by what others like them took: what the driver spends is for each
+parcel. One that is lost, or takes far too long, costs what it had not finished; that is run again, each unit alone, so
+that none is blamed for another one.
 
 Beside it stand how many workers the nodes hold, and what the object stores write to disk for want of memory.
 """
@@ -6,30 +10,39 @@ Beside it stand how many workers the nodes hold, and what the object stores writ
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import sys
 import threading
 import time
 import uuid
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import ray
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError, TaskUnschedulableError
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
+from dpaudit.actors.audited.around import Around
 from dpaudit.actors.audited.leftovers import adopt_orphans
 from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Handle, attempt_unit
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.storage.places import Scratch
+from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError
 
-QUEUED_PER_WORKER = 2  # one runs, one waits beside it: the worker never idles for a round trip to the driver
+QUEUED_PER_WORKER = 2  # one parcel runs, one waits beside it: the worker never idles for a round trip to the driver
+PARCEL_S = 2.0  # a parcel is to take so long; what a worker has not begun after twice that it hands back
+PARCELS_A_SECOND = 128  # where more would come back they are longer: one takes the driver about 1 ms
+PARCEL_BYTES = 16_000_000  # of results that travel: with more a worker begins no other unit of its parcel
+TIMED = 31  # units of a kind that were timed last: their median is what one takes
+PATIENCE_S = 30.0  # a parcel of several units that is late by so much, and by twice the slowest of its kind, is ended
 START_TIMEOUT_S = 300.0
 YIELD_S = 20.0  # when nothing has run for so long, idle workers make room for a kind that has not come up
 START_TRIES = 3  # workers that may die in a row while they start, before it is held that none can start
@@ -52,8 +65,10 @@ _BEATS = b"dpaudit-beats"
 class Worker:
     """Runs units in a process of its own and keeps what is dear to build: imported libraries, open devices."""
 
-    def __init__(self, threads: int, scratch: Scratch | None, pulse: str, beat_s: float) -> None:
-        self._scratch = scratch
+    def __init__(
+        self, threads: int, scratch: Scratch | None, reached: Sequence[str] | None, pulse: str, beat_s: float
+    ) -> None:
+        self._scratch, self._store = scratch, UnitStore.reached(*reached) if reached else None
         adopt_orphans()
         # Libraries read it when they are loaded, and torch takes seconds to load: not where no unit needs it.
         os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -64,20 +79,45 @@ class Worker:
     def ready(self) -> bool:
         return True
 
-    def run(self, unit: Unit, version: str, *objects: Any) -> Attempt:
-        """One attempt, with the unit's file, for the driver; `objects` are the shared inputs and the tables."""
-        return self._attempt(unit, version, objects)[0]
+    def run(
+        self, parcel: Sequence[tuple[Unit, Sequence[int], bool]], version: str, within_s: float, *objects: Any
+    ) -> Any:
+        """An attempt at each unit, in order, begun within so long, and seconds; the tables of those that others need.
 
-    @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
-    def run_and_keep(self, unit: Unit, version: str, *objects: Any) -> tuple[Attempt, pa.Table | None]:
-        """The same, and the table, which stays in the object store for the units that need it."""
-        return self._attempt(unit, version, objects)
+        Each unit has the places of its shared inputs and tables among the `objects`, and whether others need its own.
+        Its table stays in the object store.
+        """
+        attempts: list[Attempt] = []
+        ends: list[float] = []
+        tables: list[pa.Table | None] = []
+        travelling, began = 0, time.monotonic()
+        with Around.in_a_row():
+            for unit, places, needed in parcel:
+                table = None
+                if not attempts or (time.monotonic() - began < within_s and travelling < PARCEL_BYTES):
+                    given = [objects[place] for place in places]
+                    shared = dict(zip(unit.shared, given, strict=False))  # the tables follow
+                    inputs = Inputs(shared, dict(zip(unit.needs, given[len(unit.shared) :], strict=True)))
+                    attempt, table = attempt_unit(unit, inputs, self._scratch, version)
+                    attempts.append(self._written(unit, attempt))
+                    ends.append(time.monotonic())
+                    travelling += len(attempts[-1].content) + needed * attempt.table_bytes
+                if needed:
+                    tables.append(table)
+        now = time.monotonic()
+        told = [replace(attempt, ago_s=now - end) for attempt, end in zip(attempts, ends, strict=True)]
+        back = told, now - began
+        return (back, *tables) if tables else back
 
-    def _attempt(self, unit: Unit, version: str, objects: Sequence[Any]) -> tuple[Attempt, pa.Table | None]:
-        count = len(unit.shared)
-        shared = dict(zip(unit.shared, objects[:count], strict=True))
-        inputs = Inputs(shared, dict(zip(unit.needs, objects[count:], strict=True)))
-        return attempt_unit(unit, inputs, self._scratch, version)
+    def _written(self, unit: Unit, attempt: Attempt) -> Attempt:
+        """Writes the unit's file where that is the driver's folder: of an attempt of which there is no more to tell."""
+        if attempt.error or attempt.remarks or attempt.printed or self._store is None or self._store.has(unit.key):
+            return attempt
+        try:
+            self._store.write(unit.key, attempt.content)
+        except (OSError, RunError):  # the driver will meet it, and say so
+            return attempt
+        return replace(attempt, content=b"")
 
 
 def _beat(pulse: str, every_s: float) -> None:
@@ -102,38 +142,42 @@ class _Slot:
     reminded: float = 0.0  # when it was last said that the first of the queue still runs
 
 
+_Job: TypeAlias = tuple[Unit, tuple[Any, ...], bool]  # with what it is given, and whether others need its table
+
+
 @dataclass(frozen=True)
 class _Flight:
-    unit: Unit
-    arguments: tuple[Any, ...]
-    needed: bool
+    jobs: Sequence[_Job]
+    within_s: float  # seconds in which each was to be begun
     slot: _Slot
-    table: Any
+    tables: Mapping[str, Any]  # of those that others need, by key
 
-    def failed(self, why: str, *, worker_died: bool, retryable: bool = True) -> Completion:
-        """That it came back without a result, after so long as its worker has been at it."""
-        attempt = Attempt(time.monotonic() - self.slot.since, why, retryable)
-        return Completion(self.unit, attempt, worker_died=worker_died)
+    @property
+    def unit(self) -> Unit:
+        return self.jobs[0][0]
 
 
 class _Places:
-    """Workers of one kind that are up, by how many units they have: the one with fewest is found at once."""
+    """Workers of one kind that are up, by how many parcels they have: the one with fewest is found at once."""
 
     def __init__(self) -> None:
         self._having: list[dict[_Slot, None]] = [{} for _ in range(QUEUED_PER_WORKER + 1)]
         self._where: dict[_Slot, int] = {}
 
+    def __len__(self) -> int:
+        return len(self._where)
+
     @property
     def free(self) -> int:
-        """Units that they take before each has its share."""
+        """Parcels that they take before each has its share."""
         return sum((QUEUED_PER_WORKER - count) * len(slots) for count, slots in enumerate(self._having))
 
     def shortest(self) -> _Slot | None:
-        """A worker with fewest units; None where each has its share."""
+        """A worker with fewest parcels; None where each has its share."""
         return next((next(iter(slots)) for slots in self._having[:QUEUED_PER_WORKER] if slots), None)
 
     def put(self, slot: _Slot) -> None:
-        """Takes note of a worker that is up, or of how many units it has now."""
+        """Takes note of a worker that is up, or of how many parcels it has now."""
         self.drop(slot)
         self._where[slot] = len(slot.queue)
         self._having[len(slot.queue)][slot] = None
@@ -158,6 +202,7 @@ class RayPool:
         events: EventStream,
         scratch: Scratch | None = None,
         deadlines: Deadlines | None = None,
+        store: UnitStore | None = None,
     ) -> None:
         self._wait_s = float(os.environ.get(WAIT_FOR_NODES, "0"))
         if not self._wait_s:
@@ -165,10 +210,16 @@ class RayPool:
         self._shared = {name: ray.put(value) for name, value in shared.items()}
         self._remaining = Counter(demand)
         self._workers, self._scratch, self._events = workers, scratch, events
-        self._deadlines = deadlines or Deadlines()
+        self._deadlines, self._store = deadlines or Deadlines(), store
+        self._reached = store.marked() if store else None
         self._flights: dict[Any, _Flight] = {}
         self._heads: dict[Any, None] = {}  # of the flights, those that run: the others come back after them
-        self._homeless: deque[tuple[Unit, tuple[Any, ...], bool]] = deque()  # their worker died before their turn came
+        self._homeless: deque[_Job] = deque()  # not given yet, or their worker died before their turn came
+        self._took: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=TIMED))  # seconds, by what units do
+        self._takes: dict[str, float] = {}  # the median of these
+        self._alone: set[str] = set()  # units of parcels that were lost
+        self._ready: dict[Resources, int] = {}  # units that wait to be taken, as was said last
+        self._taken: dict[Resources, float] = defaultdict(float)  # parcels that the homeless ones are
         self._starting: dict[Any, _Slot] = {}
         self._slots: dict[_Slot, None] = {}
         self._places: dict[Resources, _Places] = {}
@@ -178,10 +229,23 @@ class RayPool:
         self._spills = SpillWatch(events)
         self._resize()
 
-    def capacity(self, kind: Resources) -> int:
-        """Free places for units of this kind on workers that are up."""
-        free = sum(places.free for places in self._hosts(kind))
-        return free - sum(unit.resources == kind for unit, *_ in self._homeless)
+    def capacity(self, kind: Resources, ready: int = 0) -> int:
+        """Free places for parcels of this kind on workers that are up."""
+        self._ready[kind] = ready or self._ready.get(kind, 0)
+        return math.ceil(sum(places.free for places in self._hosts(kind)) - self._taken[kind] - 1e-9)
+
+    def _most(self, kind: Resources) -> int:
+        """How many units a parcel may hold, so that what waits is shared out to the end: half a worker's share."""
+        workers = sum(map(len, self._hosts(kind)))
+        return (len(self._homeless) + self._ready.get(kind, 0)) // max(1, QUEUED_PER_WORKER * workers)
+
+    def _size(self, unit: Unit, most: int) -> int:
+        """How many such units a parcel holds."""
+        takes_s = self._takes.get(unit.does, math.inf)  # one alone where none was timed
+        return 1 if unit.key in self._alone else max(1, min(most, int(self._parcel_s() / takes_s)))
+
+    def _parcel_s(self) -> float:
+        return max(PARCEL_S, len(self._slots) / PARCELS_A_SECOND)
 
     def _hosts(self, kind: Resources) -> list[_Places]:
         """Workers that are up for units of this kind: its own, or those with more of a GPU where it has none."""
@@ -190,17 +254,20 @@ class RayPool:
         return [places for other, places in self._places.items() if other.may_run(kind)]
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
-        """Gives the unit to the worker with the shortest queue."""
+        """Takes the unit; it goes with others to the worker with the shortest queue."""
+        self._taken[unit.resources] += 1 / self._size(unit, self._most(unit.resources))
         self._homeless.append((unit, (*(self._shared[name] for name in unit.shared), *tables), needed))
-        self._give_homeless()
 
-    def _give(self, slot: _Slot, unit: Unit, arguments: tuple[Any, ...], needed: bool) -> None:
-        if needed:
-            attempt, table = slot.actor.run_and_keep.remote(unit, code_version(), *arguments)
-        else:
-            attempt, table = slot.actor.run.remote(unit, code_version(), *arguments), None
-        self._flights[attempt] = _Flight(unit, arguments, needed, slot, table)
-        slot.queue.append(attempt)
+    def _give(self, slot: _Slot, jobs: Sequence[_Job]) -> None:
+        objects: dict[Any, int] = {}  # each once, with its place
+        parcel = [(unit, [objects.setdefault(one, len(objects)) for one in given], kept) for unit, given, kept in jobs]
+        needed = [unit.key for unit, _, kept in jobs if kept]
+        call = slot.actor.run.options(num_returns=1 + len(needed)) if needed else slot.actor.run
+        within_s = 2 * self._parcel_s()
+        found = call.remote(parcel, code_version(), within_s, *objects)
+        back, *tables = found if needed else [found]
+        self._flights[back] = _Flight(jobs, within_s, slot, dict(zip(needed, tables, strict=True)))
+        slot.queue.append(back)
         self._places[slot.kind].put(slot)
         if len(slot.queue) == 1:
             self._begin(slot)
@@ -221,17 +288,30 @@ class RayPool:
             back += self._look()
             if started or back:
                 self._moved = time.monotonic()
+                self._give_homeless()
                 return back
             self._require_progress()
 
     def _give_homeless(self) -> None:
-        for _ in range(len(self._homeless)):
-            unit, arguments, needed = self._homeless.popleft()
-            free = (slot for places in self._hosts(unit.resources) if (slot := places.shortest()) is not None)
+        if not self._homeless:
+            self._taken.clear()
+            return
+        sizes = {kind: self._most(kind) for kind in {unit.resources for unit, *_ in self._homeless}}
+        waiting, self._homeless = self._homeless, deque()
+        self._taken.clear()
+        while waiting:
+            kind, filled, parcel = waiting[0][0].resources, 0.0, list[_Job]()
+            while waiting and waiting[0][0].resources == kind and filled < 1 - 1e-9:
+                parcel.append(waiting.popleft())
+                filled += 1 / self._size(parcel[-1][0], sizes[kind])
+            if filled > 1 + 1e-9 and len(parcel) > 1:  # the last one does not fit
+                waiting.appendleft(parcel.pop())
+            free = (slot for places in self._hosts(kind) if (slot := places.shortest()) is not None)
             if (slot := min(free, key=lambda slot: len(slot.queue), default=None)) is not None:
-                self._give(slot, unit, arguments, needed)
+                self._give(slot, parcel)
             else:
-                self._homeless.append((unit, arguments, needed))
+                self._homeless.extend(parcel)
+                self._taken[kind] += 1
 
     def _done(self) -> list[Any]:
         references = [*self._heads, *self._starting]
@@ -290,6 +370,8 @@ class RayPool:
             self._end(slot)
         self._slots.clear()
         self._places.clear()
+        if self._store:
+            self._store.unmark()
 
     def _end(self, slot: _Slot) -> None:
         ray.kill(slot.actor)  # Ray ends a process that does not answer after a few seconds
@@ -339,7 +421,7 @@ class RayPool:
     def _start(self, kind: Resources) -> None:
         pulse = uuid.uuid4().hex
         worker = Worker.options(num_cpus=kind.cpus, num_gpus=kind.gpus, max_restarts=0)  # type: ignore[attr-defined]
-        actor = worker.remote(kind.cpus, self._scratch, pulse, BEAT_S)
+        actor = worker.remote(kind.cpus, self._scratch, self._reached, pulse, BEAT_S)
         slot = _Slot(kind, actor, pulse, time.monotonic())
         self._slots[slot] = None
         self._places.setdefault(kind, _Places())
@@ -365,23 +447,32 @@ class RayPool:
         self._events.emit(Event(EventKind.WORKER_STARTED, count=sum(slot.ready for slot in self._slots)))
 
     def _complete(self, reference: Any) -> list[Completion]:
-        """What came back with this reference: one unit, or what a lost worker leaves behind."""
+        """What came back with this reference: a parcel, or what a lost worker leaves behind."""
         flight = self._flights[reference]
         try:
-            attempt: Attempt = ray.get(reference, timeout=START_TIMEOUT_S)
+            attempts, spent_s = ray.get(reference, timeout=START_TIMEOUT_S)
         except (RayActorError, OutOfMemoryError) as err:
             return self._replace(flight.slot, loss(err))
-        except RayError as err:  # the arguments or the table are gone with their node, the task was cancelled, ...
-            unread = cannot_load(err)
-            ended = flight.failed(unread or loss(err), worker_died=not unread, retryable=not unread)
+        except RayError as err:  # the arguments or a table are gone with their node, the task was cancelled, ...
+            running_s = time.monotonic() - flight.slot.since
             self._landed(reference)
-            return [ended]
+            if len(flight.jobs) > 1:
+                return self._unfinished(flight.jobs)
+            unread = cannot_load(err)
+            attempt = Attempt(running_s, unread or loss(err), retryable=not unread)
+            return [Completion(flight.unit, attempt, worker_died=not unread)]
         self._landed(reference)
-        if attempt.error:
-            return [Completion(flight.unit, attempt)]
-        self._remaining[flight.unit.resources] -= 1
-        self._deadlines.learn(flight.unit, attempt.seconds)
-        return [Completion(flight.unit, attempt, flight.table)]
+        self._homeless.extendleft(reversed(flight.jobs[len(attempts) :]))  # not begun
+        ended = [(unit, attempt) for (unit, *_), attempt in zip(flight.jobs, attempts, strict=False)]
+        beside_s = (spent_s - sum(attempt.seconds for attempt in attempts)) / len(attempts)
+        for unit, attempt in ended:
+            if not attempt.error:
+                self._remaining[unit.resources] -= 1
+                self._deadlines.learn(unit, attempt.seconds)
+                self._took[unit.does].append(attempt.seconds + beside_s)
+        for kind in {unit.does for unit, attempt in ended if not attempt.error}:
+            self._takes[kind] = median(self._took[kind])
+        return [Completion(unit, attempt, flight.tables.get(unit.key)) for unit, attempt in ended]
 
     def _landed(self, reference: Any) -> None:
         slot = self._flights.pop(reference).slot
@@ -392,15 +483,34 @@ class RayPool:
         if slot.queue:
             self._begin(slot)
 
+    def _unfinished(self, jobs: Sequence[_Job], lost: Attempt | None = None) -> list[Completion]:
+        """Has what a parcel leaves run again, each unit alone; what is in the store already is finished.
+
+        Where its worker was `lost`, that comes back of what ran: it stands behind all that is finished.
+        """
+        keys = [unit.key for unit, *_ in jobs]
+        there = self._store.finished(keys) if self._store else set()
+        self._alone |= set(keys) - there
+        ran = max((place for place, key in enumerate(keys) if key in there), default=-1) + 1
+        blamed = keys[ran : ran + 1] if lost else []
+        self._homeless.extendleft(job for job in reversed(jobs) if job[0].key not in {*there, *blamed})
+        finished = [unit for unit, *_ in jobs if unit.key in there]
+        self._remaining.subtract(unit.resources for unit in finished)
+        back = [Completion(unit, Attempt(0.0)) for unit in finished]
+        return [*back, *(Completion(jobs[ran][0], lost, worker_died=True) for _ in blamed if lost)]
+
     def _replace(self, slot: _Slot, why: str, *, worker_died: bool = True) -> list[Completion]:
         """Ends a worker and starts another one; what it ran comes back, what waited behind it goes elsewhere."""
         self._forget(slot)
         self._end(slot)  # it may only be unreachable: the same unit on two workers gives the same table
         self._start(slot.kind)
         del self._heads[slot.queue[0]]
-        flights = [self._flights.pop(reference) for reference in slot.queue]
-        self._homeless.extend((flight.unit, flight.arguments, flight.needed) for flight in flights[1:])
-        return [flight.failed(why, worker_died=worker_died) for flight in flights[:1]]
+        first, *others = [self._flights.pop(reference) for reference in slot.queue]
+        self._homeless.extend(job for flight in others for job in flight.jobs)
+        attempt = Attempt(time.monotonic() - slot.since, why, retryable=True)
+        if len(first.jobs) == 1:
+            return [Completion(first.unit, attempt, worker_died=worker_died)]
+        return self._unfinished(first.jobs, attempt if worker_died else None)
 
     def _look(self) -> list[Completion]:
         """Ends what runs too long, replaces workers that do not answer, and says what still runs."""
@@ -416,8 +526,12 @@ class RayPool:
                 slot.since, slot.heard, slot.reminded = slot.since + idle, now, now
         back: list[Completion] = []
         for slot in [slot for slot in self._slots if slot.ready and slot.queue]:
-            unit = self._flights[slot.queue[0]].unit
-            limit_s, running_s = self._deadlines.limit_s(unit), now - slot.since
+            flight = self._flights[slot.queue[0]]
+            unit, running_s = flight.unit, now - slot.since
+            if len(flight.jobs) == 1:
+                limit_s = self._deadlines.limit_s(unit)
+            else:
+                limit_s = self._late_s(flight) if running_s > flight.within_s else None
             if limit_s is not None and running_s > limit_s:
                 back += self._replace(slot, self._deadlines.refusal(limit_s), worker_died=False)
             elif self._deadlines.stated_s is None and self._silent_s(slot, now) > SILENCE_S:
@@ -426,6 +540,11 @@ class RayPool:
                 slot.reminded = now
                 self._events.emit(Event(EventKind.UNIT_RUNNING, unit.key, unit.label, seconds=running_s))
         return back
+
+    def _late_s(self, flight: _Flight) -> float:
+        """Seconds after which a parcel of several is taken back."""
+        patience_s = max(PATIENCE_S, *(2 * self._deadlines.slowest_s(unit) for unit, *_ in flight.jobs))
+        return flight.within_s + min(patience_s, self._deadlines.stated_s or math.inf)
 
     def _silent_s(self, slot: _Slot, now: float) -> float:
         """For how long a worker's count has stood still."""

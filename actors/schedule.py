@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -102,6 +103,7 @@ class _Schedule:
         repeated, self.hold = self._repeatable(), None
         self.repeating |= {unit.key for unit in repeated}
         self._drain(repeated)
+        self.events.settle()
         spared = unique.keys() - self.finished - self.failed.keys()
         if spared:
             self.events.emit(Event(EventKind.UNITS_SPARED, count=len(spared)))
@@ -120,12 +122,13 @@ class _Schedule:
         held = self._held()
         while self.in_flight or any(_first(queue, held) is not None for queue in queues.values()):
             for kind, queue in queues.items():
-                while self.backend.capacity(kind) > 0 and (place := _first(queue, held)) is not None:
+                while self.backend.capacity(kind, len(queue)) > 0 and (place := _first(queue, held)) is not None:
                     unit = queue[place]
                     del queue[place]
                     self._start(unit)
-            if any(self.backend.capacity(kind) > self.in_flight > 0 for kind in queues):
+            if any(self.backend.capacity(kind, len(queues[kind])) > self.in_flight > 0 for kind in queues):
                 self._repeat_beside()
+            self.events.settle()
             for completion in self.backend.wait():
                 self.in_flight -= 1
                 for unit in reversed(self._settle(completion)):
@@ -191,6 +194,7 @@ class _Schedule:
         self.tries[unit.key] += 1
         self.in_flight += 1
         self._emit(EventKind.UNIT_STARTED, unit, attempt=self.tries[unit.key])
+        self.store.set_aside(unit.key)
         needed = bool(self.users[unit.key]) and unit.key not in self.repeating
         self.backend.submit(unit, tuple(self._handle(need) for need in unit.needs), needed=needed)
 
@@ -219,14 +223,16 @@ class _Schedule:
             return self._lost(unit, attempt.error)
         how: dict[str, Any] = {"attempt": self.tries[unit.key], "seconds": attempt.seconds, "worker": attempt.worker}
         if not attempt.error:
-            self.store.write(unit.key, attempt.content)
+            if attempt.content:  # else it was written where it was made
+                self.store.write(unit.key, attempt.content)
             self.ran += 1
             self.seconds[unit.key] = attempt.seconds
             self.finished.add(unit.key)
-            if self.users[unit.key] and self.held_bytes + attempt.table_bytes <= HELD_BYTES:
+            if self.users[unit.key] and done.table is not None and self.held_bytes + attempt.table_bytes <= HELD_BYTES:
                 self._keep(unit.key, done.table, attempt.table_bytes)
             self._release(unit)
-            self._emit(EventKind.UNIT_DONE, unit, memory_mb=attempt.memory_mb, **how)
+            ended = time.time() - attempt.ago_s
+            self._emit(EventKind.UNIT_DONE, unit, memory_mb=attempt.memory_mb, time=ended, **how)
             return self._freed(unit.key)
         if attempt.retryable and self.tries[unit.key] - self.losses[unit.key] < ATTEMPTS:
             self._emit(EventKind.UNIT_RETRIED, unit, detail=attempt.error, **how)

@@ -1,8 +1,12 @@
-"""How busy the driver keeps its workers, what it spends on a unit, and how soon a run on Ray starts or goes on."""
+"""How busy the driver keeps its workers, what it spends on a unit, and how soon a run on Ray starts or goes on.
+
+python -m benchmarks.bench_driver [COUNT]    # so many units in place of 100,000
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -23,7 +27,7 @@ from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.mechanisms.compute import Compute
 
-UNITS, SECONDS, WORKERS = 1000, 0.05, 2
+UNITS, SECONDS, SMALL_S, WORKERS = 1000, 0.05, 0.005, 2
 MANY = 100_000
 SPEC = {"name": "many", "data": "iris", "mechanism": {"name": "randomized-response", "epsilon": 1}}
 
@@ -44,30 +48,38 @@ class Nap:
 def run() -> list[tuple[str, float, str]]:
     """What, seconds, note."""
     with tempfile.TemporaryDirectory() as folder:
-        return [*busy(Path(folder) / "naps"), *many(Path(folder) / "many")]
+        short = [busy(Path(folder) / f"naps-{count}", count, s) for count, s in ((UNITS, SECONDS), (MANY, SMALL_S))]
+        return [*short[0], short[1][1], *many(Path(folder) / "many")]
 
 
-def busy(folder: Path) -> list[tuple[str, float, str]]:
-    """Short units on two workers."""
+def busy(folder: Path, units: int, seconds: float) -> list[tuple[str, float, str]]:
+    """Short units on two workers, beside the same in a bare loop."""
+    began, bare = time.perf_counter(), min(units, int(10 / seconds))
+    for number in range(bare):
+        Nap(number, seconds).run(Inputs({}), Compute())
+    bare_s = (time.perf_counter() - began) / bare
     seen: list[Event] = []
     began = time.time()
     with ray_session(cpus=WORKERS):
         from dpaudit.actors.pool import RayPool
 
-        events = EventStream(seen.append)
-        pool = RayPool({}, demand={Resources(): UNITS}, workers=WORKERS, events=events)
-        run_units([Unit(Nap(number), f"nap {number}") for number in range(UNITS)], pool, UnitStore(folder), events)
+        with one_reading():
+            naps = [Unit(Nap(number, seconds), f"nap {number}") for number in range(units)]
+        events, store, begun = EventStream(seen.append), UnitStore(folder), time.time()
+        pool = RayPool({}, demand={Resources(): units}, workers=WORKERS, events=events, store=store)
+        while sum(event.kind is EventKind.WORKER_STARTED for event in seen) < WORKERS:
+            pool.wait()
+        up, cpu = time.time(), time.process_time()
+        run_units(naps, pool, store, events)
+        wall, cpu = time.time() - up, time.process_time() - cpu
         pool.close()
-    up = max(event.time for event in seen if event.kind is EventKind.WORKER_STARTED)
-    done = [event for event in seen if event.kind is EventKind.UNIT_DONE and event.time > up]
-    wall = done[-1].time - up
-    share = sum(event.seconds for event in done) / (WORKERS * wall)
     return [
-        (f"start of Ray and of {WORKERS} workers", up - began, ""),
+        (f"start of {WORKERS} workers on Ray", up - begun, ""),
         (
-            f"{UNITS} units of {SECONDS * 1000:.0f} ms on {WORKERS} workers",
+            f"{units:,} units of {seconds * 1000:.0f} ms on {WORKERS} workers",
             wall,
-            f"workers busy {share:.1%} (goal 90 %)",
+            f"{units * bare_s / WORKERS / wall:.1%} of a bare loop's speed, {1000 * bare_s:.2f} ms a unit there (goal "
+            f"90 %); driver {1e6 * cpu / units:.0f} µs of processor time a unit; load {os.getloadavg()[0]:.1f}",
         ),
     ]
 
@@ -86,7 +98,7 @@ def many(folder: Path) -> list[tuple[str, float, str]]:
             f"{MANY:,} units that do nothing, through the driver",
             first.wall,
             f"{1000 * first.cpu / MANY:.2f} ms of the driver's processor time a unit, plan, start, run, report (goal "
-            f"2 ms), {later:.2f} ms between the first and the last; resident {memory}: {grown:.0f} MB more (goal 500)",
+            f"2 ms), {later:.2f} ms between the first and the last; resident {memory}: {grown:.0f} MB more (goal 40)",
         ),
         (
             f"going on with a folder of {MANY:,} finished units",
@@ -116,7 +128,7 @@ class _Took:
 def _run_many(folder: Path) -> _Took:
     with one_reading():
         units = tuple(Unit(Nap(number, 0.0), f"nap {number}") for number in range(MANY))
-    spec = replace(load_spec(SPEC), run=RunOptions(workers=WORKERS, figures=False, repeats=0))
+    spec = replace(load_spec(SPEC), run=RunOptions(runner="ray", workers=WORKERS, figures=False, repeats=0))
     marks: list[_Mark] = []
     shown = {1, MANY // 10, MANY // 2, MANY}
     done = 0
@@ -139,5 +151,6 @@ def _resident_mb() -> float:
 
 
 if __name__ == "__main__":
+    MANY = int(sys.argv[1]) if len(sys.argv) > 1 else MANY
     for name, figure, note in run():
         print(f"{figure:8.3f} s  {name}: {note}", flush=True)

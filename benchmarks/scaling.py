@@ -1,35 +1,44 @@
 """How well a run scales: a discrete-event model of the driver and its workers, fed with measured costs.
 
-    python -m benchmarks.scaling docs/developers/scaling.png          # measures, compares with real workers, draws
-    python -m benchmarks.scaling docs/developers/scaling.png 0.0014   # the same, with the cost of a unit
+    python -m benchmarks.scaling                           # measures, compares with 1 to 32 real workers, prints
+    python -m benchmarks.scaling --draw docs/developers/scaling.png --rows    # draws and writes docs/data as well
 
-The model: one driver, which gives each worker two units and books what comes back, one thing at a time. Each round of
-it asks Ray which units are done (`asking`), which grows with the workers, then books and replaces each (`booking`).
-Workers run units one after the other. An attempt fails with a stated probability and is run again. A worker dies now
-and then: what it ran is begun again, its place is empty until a new one is up. Not in the model: the network's width,
+The model: one driver, which gives each worker two parcels of units and books what comes back, one thing at a time. Each
+round of it asks Ray which parcels are done, which grows with the workers, then books and replaces each. Workers run
+units one after the other. An attempt fails with a stated probability and is run again. A worker dies now and then: the
+unit that it ran is begun again, its place is empty until a new one is up. Not in the model: the network's width,
 storage that slows down, Ray's own servers at many nodes.
+
+Steady state lasts from when the last worker has begun a unit until the first one has ended its last; what comes before
+and after it is told apart.
 """
 
 from __future__ import annotations
 
+import argparse
 import heapq
 import itertools
-import json
 import math
-import sys
+import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from benchmarks.bench_driver import Nap
+from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
+from dpaudit.actors.pool import PARCEL_S, PARCELS_A_SECOND, QUEUED_PER_WORKER
+from dpaudit.actors.unit import Inputs
+from dpaudit.mechanisms.compute import Compute
 
-ACTORS = tuple(2**power for power in range(11))
+ACTORS = tuple(2**power for power in range(13))
+REAL = (1, 2, 4, 8, 16, 32)
 UNIT_S = (0.5, 2.0, 10.0)
 SPREAD = 0.3
 """Standard deviation of the logarithm of a unit's duration; stacks of one size differ by less."""
@@ -39,40 +48,42 @@ DETECTED_S, STARTED_S = 15.0, 10.0
 """Until a node is known to be dead (Ray, measured: 14.4 s), and until a new worker is up."""
 TRAVEL_S = 0.003
 """From the driver to a worker and back, measured on one machine."""
-WORKER_S = 0.002
-"""Of a worker, beside each unit: arguments and result. 1,000 units of 50 ms kept two workers busy 96.1 %."""
 UNITS_AN_ACTOR = 200
-QUEUED = 2
+REAL_UNITS, REAL_S = 40, 0.5
+"""Of each real worker: units, and how long one sleeps."""
+GOAL_DRIVER, GOAL_EFFICIENCY, GOAL_MODEL = 0.3, 0.9, 0.03
 
 
 @dataclass(frozen=True)
 class Overheads:
-    """Seconds of the driver, each a + b x workers.
+    """Processor seconds of the driver; those that grow with the workers are (a, b) of a + b x workers.
 
     Attributes:
-        asking: Of a round: which units are done.
-        booking: Of a unit: fetched, checked, written, told, and another one given.
+        asking: Of a round: which parcels are done.
+        parcel: Of a parcel: given, fetched.
+        unit: Of a unit: taken, told, booked.
+        worker: Of a worker, beside each unit: arguments, what surrounds an attempt, its file.
     """
 
     asking: tuple[float, float]
-    booking: tuple[float, float]
-
-    def of(self, workers: int) -> tuple[float, float]:
-        """Asking and booking with so many workers."""
-        return self.asking[0] + self.asking[1] * workers, self.booking[0] + self.booking[1] * workers
+    parcel: tuple[float, float]
+    unit: float
+    worker: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class Simulated:
     """What a simulated run came to.
 
     Attributes:
         efficiency: Seconds of units that came to something, over workers times the length of the run.
         driver: Share of the time that the driver was at work.
+        steady: Share of the steady state that workers spent in units.
     """
 
     efficiency: float
     driver: float
+    steady: float
 
 
 def simulate(
@@ -84,7 +95,7 @@ def simulate(
     seed: int = 0,
     failing: float = FAILING,
     dying: float = DYING,
-    worker_s: float = WORKER_S,
+    parcel_s: float | None = None,
 ) -> Simulated:
     """One run of the model.
 
@@ -92,81 +103,92 @@ def simulate(
         workers: How many.
         units: How many, all ready from the beginning.
         seconds: Draws the duration of a unit.
-        overheads: Of the driver.
+        overheads: Of the driver and of a worker.
         seed: Of the durations and faults.
         failing: Probability that an attempt fails.
         dying: How often a worker dies, each second; half-way through a unit.
-        worker_s: What a worker spends beside each unit.
+        parcel_s: How long a parcel is to take; left out, what the pool takes. 0 gives units one by one.
     """
     rng = np.random.default_rng(seed)
-    asking, booking = overheads.of(workers)
+    asking = overheads.asking[0] + overheads.asking[1] * workers
+    a_parcel = overheads.parcel[0] + overheads.parcel[1] * workers
     waiting = deque(seconds(rng) for _ in range(units))
-    queues: list[deque[float]] = [deque() for _ in range(workers)]
+    takes = float(np.median(waiting)) + overheads.worker
+    fill_s = max(PARCEL_S, workers / PARCELS_A_SECOND) if parcel_s is None else parcel_s
+    queues: list[deque[list[float]]] = [deque() for _ in range(workers)]
+    busy: list[list[tuple[float, float]]] = [[] for _ in range(workers)]  # when units began and ended
     free_at = [0.0] * workers  # when a worker ends what it runs
-    running: list[float | None] = [None] * workers
+    running: list[tuple[list[float], list[float]] | None] = [None] * workers  # what of it is done, what is not
     events: list[tuple[float, int, int, str]] = []  # when the driver can see it, number, worker, what
     number = itertools.count()
     now = useful = at_work = 0.0
-    left = units
+    left, timed = units, False
 
     def begin(worker: int, at: float) -> None:
-        if running[worker] is None and queues[worker]:
-            duration = queues[worker].popleft()
-            running[worker] = duration
+        if running[worker] is not None or not queues[worker]:
+            return
+        parcel, at = queues[worker].popleft(), max(at, free_at[worker])
+        done, undone = list[float](), list[float]()
+        for place, duration in enumerate(parcel):
             fate = rng.random()
             if fate < dying * duration:
+                running[worker] = done, [*undone, *parcel[place:]]
                 heapq.heappush(events, (at + duration / 2 + DETECTED_S, next(number), worker, "dead"))
                 return
-            what = "failed" if fate < dying * duration + failing else "done"
-            free_at[worker] = at + duration + worker_s
-            heapq.heappush(events, (free_at[worker] + TRAVEL_S / 2, next(number), worker, what))
+            (undone if fate < dying * duration + failing else done).append(duration)
+            busy[worker].append((at, at + duration))
+            at += duration + overheads.worker
+        running[worker], free_at[worker] = (done, undone), at
+        heapq.heappush(events, (at + TRAVEL_S / 2, next(number), worker, "back"))
 
-    def give(worker: int) -> None:
+    def give(worker: int, places: int = QUEUED_PER_WORKER) -> None:
         nonlocal now, at_work
-        while waiting and len(queues[worker]) + (running[worker] is not None) < QUEUED:
-            now += booking / 2
-            at_work += booking / 2
-            queues[worker].append(waiting.popleft())
-            begin(worker, max(now + TRAVEL_S / 2, free_at[worker]))
+        while waiting and len(queues[worker]) + (running[worker] is not None) < places:
+            fill = min(int(fill_s / max(takes, 1e-9)), len(waiting) // (QUEUED_PER_WORKER * workers)) if timed else 1
+            parcel = [waiting.popleft() for _ in range(min(max(1, fill), len(waiting)))]
+            spent = a_parcel / 2 + overheads.unit / 2 * len(parcel)
+            now, at_work = now + spent, at_work + spent
+            queues[worker].append(parcel)
+            begin(worker, now + TRAVEL_S / 2)
 
-    for _ in range(QUEUED):
+    for places in range(1, QUEUED_PER_WORKER + 1):
         for worker in range(workers):
-            if waiting and len(queues[worker]) + (running[worker] is not None) < QUEUED:
-                now += booking / 2
-                at_work += booking / 2
-                queues[worker].append(waiting.popleft())
-                begin(worker, now + TRAVEL_S / 2)
+            give(worker, places)
     while left:
-        now = max(now, events[0][0])
-        now += asking
+        now = max(now, events[0][0]) + asking
         at_work += asking
         seen = []
         while events and events[0][0] <= now:
             seen.append(heapq.heappop(events))
         for at, _, worker, what in seen:
-            duration = running[worker]
+            done, undone = running[worker] or ([], [])
+            running[worker] = None
             if what == "up":
-                running[worker] = None
                 give(worker)
                 continue
-            assert duration is not None
-            now += booking / 2
-            at_work += booking / 2
-            running[worker] = None
-            if what == "done":
-                useful += duration
-                left -= 1
-            else:
-                waiting.appendleft(duration)
+            spent = a_parcel / 2 + overheads.unit / 2 * (len(done) + len(undone))
+            now, at_work, timed = now + spent, at_work + spent, timed or bool(done)
+            useful += sum(done)
+            left -= len(done)
+            waiting.extendleft(undone)
             if what == "dead":
-                waiting.extendleft(queues[worker])
+                for parcel in queues[worker]:
+                    waiting.extendleft(parcel)
                 queues[worker].clear()
-                running[worker] = 0.0  # nothing runs until another one is up
+                running[worker] = [], []  # nothing runs until another one is up
                 heapq.heappush(events, (now + STARTED_S, next(number), worker, "up"))
                 continue
-            begin(worker, max(free_at[worker], at - TRAVEL_S / 2))  # what waits beside it began at once
+            begin(worker, at - TRAVEL_S / 2)  # what waits beside it began at once
             give(worker)
-    return Simulated(useful / (workers * now), at_work / now)
+    return Simulated(useful / (workers * now), at_work / now, steady_state(busy)[0])
+
+
+def steady_state(busy: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float, float]:
+    """The share of the steady state that workers spent in units, when it began, and when it ended."""
+    ran = [each for each in busy if each]
+    first, last = max(each[0][0] for each in ran), min(each[-1][1] for each in ran)
+    inside = sum(max(0.0, min(end, last) - max(began, first)) for each in ran for began, end in each)
+    return (inside / (len(busy) * (last - first)) if last > first else math.nan), first, last
 
 
 def durations(mean: float) -> Callable[[np.random.Generator], float]:
@@ -174,45 +196,109 @@ def durations(mean: float) -> Callable[[np.random.Generator], float]:
     return lambda rng: float(rng.lognormal(math.log(mean) - SPREAD**2 / 2, SPREAD))
 
 
-def measured(naps: int = 400) -> tuple[Overheads, list[dict[str, float]]]:
-    """The driver's overheads, and runs of real workers that sleep: workers, seconds of a unit, efficiency."""
-    from dpaudit.actors.events import Event, EventKind, EventStream
+@dataclass(frozen=True)
+class Clocked:
+    """Sleeps, and says in which process and when."""
+
+    number: int
+    seconds: float
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        """One row."""
+        began = time.time()
+        time.sleep(self.seconds)
+        return pa.table({"process": [os.getpid()], "began": [began], "ended": [time.time()]})
+
+
+@dataclass(frozen=True)
+class Real:
+    """A run of real workers that sleep.
+
+    Attributes:
+        workers: How many.
+        started_s: Until all of them are up.
+        first_s: From then until each has begun a unit.
+        tail_s: From when the first has ended its last until all is booked.
+        steady: Share of the steady state that they spent in units.
+        beside_s: Seconds of a worker between two units of its, the median.
+        unit_s: Seconds of a unit, the mean.
+        cpu_s: Of the driver, from when all are up.
+        units: How many.
+        load: Of the machine, at the end.
+    """
+
+    workers: int
+    started_s: float
+    first_s: float
+    tail_s: float
+    steady: float
+    beside_s: float
+    unit_s: float
+    cpu_s: float
+    units: int
+    load: float
+
+
+def real_run(workers: int, units: int, seconds: float, parcel_s: float = PARCEL_S) -> Real:
+    """One run on the present Ray session."""
+    from dpaudit.actors import pool as pools
+    from dpaudit.actors.events import EventStream
+    from dpaudit.actors.fingerprint import one_reading
     from dpaudit.actors.schedule import run_units
     from dpaudit.actors.storage.store import UnitStore
     from dpaudit.actors.unit import Resources, Unit
-    from dpaudit.cluster.session import ray_session
 
-    real: list[dict[str, float]] = []
-    per_unit: list[float] = []
-    with ray_session(cpus=8), tempfile.TemporaryDirectory() as folder:
-        from dpaudit.actors.pool import RayPool
-
-        for workers in (1, 2, 4, 8):
-            seen: list[Event] = []
-            count, nap = naps // 10 * workers, 0.25
-            events = EventStream(seen.append)
-            pool = RayPool({}, demand={Resources(): count}, workers=workers, events=events)
+    with one_reading():
+        work = [Unit(Clocked(number, seconds), f"unit {number}") for number in range(units)]
+    asked, usual = time.time(), (pools.PARCEL_S, pools.PARCELS_A_SECOND)
+    with tempfile.TemporaryDirectory() as folder:
+        store, events = UnitStore(folder), EventStream()
+        pool = pools.RayPool({}, demand={Resources(): units}, workers=workers, events=events, store=store)
+        pools.PARCEL_S, pools.PARCELS_A_SECOND = parcel_s, max(usual[1], 0 if parcel_s else 10**9)
+        try:
             while sum(slot.ready for slot in pool._slots) < workers:
                 pool.wait()
-            units = [Unit(Nap(number, nap), f"nap {number}") for number in range(count)]
-            began, cpu = time.time(), time.process_time()
-            run_units(units, pool, UnitStore(Path(folder) / str(workers)), events)
-            wall, cpu = time.time() - began, time.process_time() - cpu
+            up, cpu = time.time(), time.process_time()
+            run_units(work, pool, store, events)
+            over, cpu = time.time(), time.process_time() - cpu
+        finally:
+            pools.PARCEL_S, pools.PARCELS_A_SECOND = usual
             pool.close()
-            slept = sum(event.seconds for event in seen if event.kind is EventKind.UNIT_DONE)
-            real.append({"workers": workers, "unit_s": slept / count, "efficiency": slept / workers / wall})
-            per_unit.append(cpu / count)
-        costs = [_costs_of_lists(workers) for workers in (64, 1024)]
-    asking, going_through = (
-        ((high - low) / (1024 - 64), max(0.0, low - 64 * (high - low) / (1024 - 64)))
-        for low, high in zip(*costs, strict=True)
+        rows = pa.concat_tables([store.read(unit.key) for unit in work]).to_pylist()
+    busy: dict[int, list[tuple[float, float]]] = {}
+    for row in sorted(rows, key=lambda row: row["began"]):
+        busy.setdefault(row["process"], []).append((row["began"], row["ended"]))
+    steady, first, last = steady_state(list(busy.values()))
+    gaps = [later - end for each in busy.values() for (_, end), (later, _) in itertools.pairwise(each)]
+    slept = float(np.mean([row["ended"] - row["began"] for row in rows]))
+    return Real(
+        workers,
+        up - asked,
+        first - up,
+        over - last,
+        steady,
+        float(np.median(gaps)),
+        slept,
+        cpu,
+        units,
+        os.getloadavg()[0],
     )
-    booking = max(0.0, float(np.mean(per_unit)) - asking[1])
-    return Overheads((asking[1], asking[0]), (booking, going_through[0])), real
+
+
+def costs() -> Overheads:
+    """What the driver spends, on two workers: units that do nothing, one by one and in parcels."""
+    real_run(2, 300, 0.0)  # loads and compiles
+    single, many = (real_run(2, count, 0.0, seconds) for count, seconds in ((600, 0.0), (6000, PARCEL_S)))
+    unit = many.cpu_s / many.units
+    low, high = (_costs_of_lists(workers) for workers in (64, 1024))
+    per_worker = [max(0.0, (more - less) / (1024 - 64)) for less, more in zip(low, high, strict=True)]
+    asking = max(0.0, low[0] - 64 * per_worker[0]), per_worker[0]
+    parcel = max(0.0, single.cpu_s / single.units - unit - asking[0])
+    return Overheads(asking, (parcel, per_worker[1]), unit, many.beside_s)
 
 
 def _costs_of_lists(workers: int) -> tuple[float, float]:
-    """Seconds that asking about the running units takes, and finding the worker to give one to."""
+    """Processor seconds of asking about the running parcels, and of finding the worker to give one to."""
     import ray
 
     from dpaudit.actors.pool import RayPool, _Places, _Slot
@@ -227,7 +313,7 @@ def _costs_of_lists(workers: int) -> tuple[float, float]:
     first, *references = [actor.sleep.remote(0.0 if not number else 1e6) for number in range(workers)]
     ray.get(first)
     pool = RayPool.__new__(RayPool)
-    pool._places, pool._homeless = {Resources(): (places := _Places())}, deque()
+    places = _Places()
     for _ in range(workers):
         places.put(_Slot(Resources(), None, "", 0.0, ready=True, queue=deque([None])))
     pool._heads, pool._starting = dict.fromkeys([first, *references]), {}
@@ -236,7 +322,6 @@ def _costs_of_lists(workers: int) -> tuple[float, float]:
     def give() -> None:
         slot = places.shortest()
         assert slot is not None
-        assert pool.capacity(Resources()) > 0
         places.put(slot)
 
     giving = _cpu(give)
@@ -251,31 +336,54 @@ def _cpu(work: Callable[[], Any], times: int = 20) -> float:
     return (time.process_time() - began) / times
 
 
+@contextmanager
+def session(workers: int) -> Iterator[None]:
+    """Ray with so many places: sleepers need no processor."""
+    from dpaudit.cluster.session import ray_session
+
+    with ray_session(cpus=workers):
+        yield
+
+
 def main() -> None:
     """Measures, simulates, prints, draws."""
-    overheads, real = measured()
-    if len(sys.argv) > 2:
-        overheads = Overheads(overheads.asking, (float(sys.argv[2]), overheads.booking[1]))
-    print(f"overheads of the driver: {overheads}", flush=True)
-    for run in real:
-        model = simulate(
-            int(run["workers"]),
-            int(run["workers"]) * 40,
-            lambda _, nap=run["unit_s"]: nap,
-            overheads,
-            failing=0.0,
-            dying=0.0,
-        )
-        run["model"] = model.efficiency
-        print(
-            f"{run['workers']:.0f} real workers: efficiency {run['efficiency']:.3f}, the model {model.efficiency:.3f}"
-        )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draw", type=Path)
+    parser.add_argument("--rows", action="store_true", help="writes docs/data/scaling*.csv")
+    parser.add_argument("--real", type=int, nargs="*", default=REAL, help="how many real workers, each time")
+    given = parser.parse_args()
+    with session(max(2, *given.real, 2)):
+        overheads = costs()
+        print(f"overheads: {overheads}", flush=True)
+        pairs = [(run, predicted(run, overheads)) for run in map(_told, given.real)]
+    compared = compared_rows(pairs)
     curves = curves_of(overheads)
-    for unit_s, curve in curves.items():
-        shown = ", ".join(f"{workers} {one.efficiency:.1%} ({one.driver:.0%})" for workers, one in curve)
-        print(f"units of {unit_s:g} s: {shown}", flush=True)
-    draw(curves, real, Path(sys.argv[1] if len(sys.argv) > 1 else "docs/developers/scaling.png"))
-    print(json.dumps({"overheads": vars(overheads), "real": real}))
+    model = model_rows(curves)
+    for row in (*compared, *model, *goal_rows(curves, pairs)):
+        print(f"{row.setting}: {row.what}: {row.value}", flush=True)
+    if given.rows:
+        files = {
+            "scaling.csv": model,
+            "scaling-confirmed.csv": compared,
+            "scaling-inputs.csv": input_rows(overheads),
+            "scaling-goals.csv": goal_rows(curves, pairs),
+        }
+        for name, rows in files.items():
+            write(DATA / name, rows)
+            note_origin(measured_here(name, "python -m benchmarks.scaling --rows"))
+    if given.draw:
+        draw(curves, [run for run, _ in pairs], given.draw)
+
+
+def _told(workers: int) -> Real:
+    run = real_run(workers, REAL_UNITS * workers, REAL_S)
+    print(run, flush=True)
+    return run
+
+
+def predicted(run: Real, overheads: Overheads) -> Simulated:
+    """The model of a run without faults, of units as long as those were."""
+    return simulate(run.workers, run.units, lambda _: run.unit_s, overheads, failing=0.0, dying=0.0)
 
 
 def curves_of(overheads: Overheads) -> dict[float, list[tuple[int, Simulated]]]:
@@ -288,8 +396,81 @@ def curves_of(overheads: Overheads) -> dict[float, list[tuple[int, Simulated]]]:
     }
 
 
-def draw(curves: dict[float, list[tuple[int, Simulated]]], real: Sequence[dict[str, float]], path: Path) -> None:
-    """Efficiency against actors, the model as lines and real workers as dots."""
+def compared_rows(pairs: Sequence[tuple[Real, Simulated]]) -> list[Row]:
+    """Real runs beside the model."""
+    rows = []
+    for run, model in pairs:
+        here = setting({"actors": f"{run.workers}"})
+        shown = {
+            "until all are up": f"{run.started_s:.1f} s",
+            "until each has begun": f"{run.first_s:.2f} s",
+            "steady state": f"{run.steady:.1%}".replace("%", " %"),
+            "the model": f"{model.steady:.1%}".replace("%", " %"),
+            "model less measured (goal: within 3)": f"{100 * (model.steady - run.steady):+.1f} points",
+            "of a worker, beside a unit": f"{1000 * run.beside_s:.1f} ms",
+            "load at the end": f"{run.load:.1f}",
+        }
+        rows += [Row(here, what, value) for what, value in shown.items()]
+    return rows
+
+
+def model_rows(curves: dict[float, list[tuple[int, Simulated]]]) -> list[Row]:
+    """The model's efficiency."""
+    return [
+        Row(
+            setting({"actors": f"{workers:,}", "seconds of a unit": f"units of {unit_s:g} s"}),
+            "efficiency (driver at work)",
+            f"{100 * one.efficiency:.1f} % ({100 * one.driver:.0f} %)",
+        )
+        for unit_s, curve in curves.items()
+        for workers, one in curve
+    ]
+
+
+def goal_rows(curves: dict[float, list[tuple[int, Simulated]]], pairs: Sequence[tuple[Real, Simulated]]) -> list[Row]:
+    """What was wanted, and what there is."""
+    of = dict(curves[0.5])
+    apart = max((abs(model.steady - run.steady) for run, model in pairs), default=math.nan)
+    found = {
+        "driver, processor seconds a second, 1,024 workers, units of 0.5 s": (
+            f"{of[1024].driver:.2f}",
+            f"under {GOAL_DRIVER}",
+        ),
+        "efficiency, 4,096 workers, units of 0.5 s": (
+            f"{100 * of[4096].efficiency:.1f} %",
+            f"{100 * GOAL_EFFICIENCY:.0f} % at least",
+        ),
+        "model against real workers, steady state": (
+            f"{100 * apart:.1f} points apart at most",
+            f"{100 * GOAL_MODEL:.0f}",
+        ),
+    }
+    return [
+        Row(setting({"what": what}), name, value)
+        for what, both in found.items()
+        for name, value in zip(("measured", "goal"), both, strict=True)
+    ]
+
+
+def input_rows(overheads: Overheads) -> list[Row]:
+    """What the model is fed with."""
+    found = {
+        "driver, a unit": (overheads.unit * 1e6, "µs", "6,000 units that do nothing, in parcels, on two workers"),
+        "driver, a parcel": (overheads.parcel[0] * 1e6, "µs", "600 such units one by one, less that"),
+        "driver, a round": (overheads.asking[0] * 1e6, "µs", "`ray.wait`; 64 and 1,024 references"),
+        "driver, a round, for each worker": (overheads.asking[1] * 1e6, "µs", "the same"),
+        "worker, beside a unit": (overheads.worker * 1e3, "ms", "from the end of a unit to the begin of the next"),
+        "there and back": (TRAVEL_S * 1e3, "ms", "a call of an actor on one machine"),
+    }
+    return [
+        Row(setting({"measured": what}), name, shown)
+        for what, (value, unit, how) in found.items()
+        for name, shown in (("value", f"{value:.3g} {unit}"), ("from", how))
+    ]
+
+
+def draw(curves: dict[float, list[tuple[int, Simulated]]], real: Sequence[Real], path: Path) -> None:
+    """Efficiency against actors: the model as lines, real workers in steady state as dots."""
     from dpaudit.engine.drawing import canvas
     from dpaudit.estimators.chart import CLAIM, INK, MEMBER, OTHER
 
@@ -297,9 +478,8 @@ def draw(curves: dict[float, list[tuple[int, Simulated]]], real: Sequence[dict[s
     for (unit_s, curve), colour in zip(curves.items(), (MEMBER, OTHER, CLAIM), strict=True):
         workers, found = zip(*curve, strict=True)
         axes.plot(workers, [one.efficiency for one in found], color=colour, label=f"model, units of {unit_s:g} s")
-    if real:
-        dots = [run["workers"] for run in real], [run["efficiency"] for run in real]
-        axes.plot(*dots, "o", color=INK, label="real workers, units of 0.25 s")
+    dots = [run.workers for run in real], [run.steady for run in real]
+    axes.plot(*dots, "o", color=INK, label=f"real workers in steady state, units of {REAL_S:g} s")
     axes.axhline(0.9, color=INK, linewidth=0.8, linestyle=(0, (2, 2)))
     axes.set_xscale("log", base=2)
     axes.set_ylim(0, 1.02)

@@ -24,7 +24,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -42,6 +42,19 @@ class Around:
     printed: bytes = b""  # what it printed, the middle left out where that was much
     printed_bytes: int = 0  # of all that it printed
 
+    @staticmethod
+    @contextlib.contextmanager
+    def in_a_row() -> Iterator[None]:
+        """Attempts inside the block follow each other and nothing else runs between: as one leaves all, so the next
+        finds it."""
+        global _row
+        with contextlib.ExitStack() as stack:
+            _row = _Row(stack)
+            try:
+                yield
+            finally:
+                _row = None
+
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
         """Keeps the process as it is for the length of a block, which is the attempt."""
@@ -56,6 +69,30 @@ class Around:
             self.remarks = tuple(found)
 
 
+@dataclass
+class _Row:
+    """What attempts that follow each other share."""
+
+    stack: contextlib.ExitStack
+    before: dict[str, Any] = field(default_factory=dict)  # what is dear to read and was found unchanged, by its name
+    catching: tuple[int, list[int]] | None = None
+    stands_for: tuple[int, int] | None = None  # the file that catches
+
+    def caught(self) -> tuple[int, list[int]]:
+        """The file that catches what is printed, emptied; another one where code has closed it."""
+        if self.catching is None or _stands_for(self.catching[0]) != self.stands_for:
+            self.stack.close()
+            self.catching = self.stack.enter_context(_catching())
+            self.stands_for = _stands_for(self.catching[0])
+        file, cut = self.catching
+        if cut or os.fstat(file).st_size:
+            os.ftruncate(file, 0)
+            cut.clear()
+        return self.catching
+
+
+_C = ctypes.CDLL(None)
+_row: _Row | None = None
 KEPT_BYTES = 64_000  # of what one attempt prints: half from its beginning, half from its end
 MAX_ON_DISK = 64_000_000  # bytes: the file without a name that holds it until the unit ends is cut when it is longer
 LOOK_S = 0.2  # how often it is looked at
@@ -67,16 +104,25 @@ def _caught(around: Around) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    with contextlib.nullcontext(_row.caught()) if _row else _catching() as (file, cut):
+        try:
+            with _standing_in(file):
+                yield
+        finally:
+            with contextlib.suppress(OSError):
+                around.printed, around.printed_bytes = _ends(file, cut)
+
+
+@contextlib.contextmanager
+def _catching() -> Iterator[tuple[int, list[int]]]:
+    """A file that is kept short while others write in it, and what was cut."""
     file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - code that closes all there is has closed it too
     cut: list[int] = []
     with meanwhile(partial(_bounded, file.fileno(), cut), LOOK_S, "printed"):
         fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
         try:
-            with _standing_in(file.fileno()):
-                yield
+            yield file.fileno(), cut
         finally:
-            with contextlib.suppress(OSError):
-                around.printed, around.printed_bytes = _ends(file.fileno(), cut)
             with contextlib.suppress(OSError):
                 file.close()
 
@@ -131,7 +177,7 @@ def _flush() -> None:
         with contextlib.suppress(Exception):
             stream.flush()
     with contextlib.suppress(Exception):
-        ctypes.CDLL(None).fflush(None)  # what C has not written yet
+        _C.fflush(None)  # what C has not written yet
 
 
 def _bounded(file: int, cut: list[int]) -> None:
@@ -172,24 +218,30 @@ class _Aspect:
     # From what it was: what of it is other now, in words; () for nothing. None compares.
     changed: Callable[[Any], tuple[str, ...]] | None = None
     by_imports: bool = False  # whether libraries change it too while they are loaded
+    dear: bool = False  # whether it takes long to read
 
 
 @contextlib.contextmanager
 def _watched() -> Iterator[list[str]]:
     """What the block did to the process; the list is filled when it ends, and is empty for most code."""
     # a patch of what reads and puts back must be undone before anything else is looked at: the libraries come first.
-    before = [(aspect, _safely(aspect.read)) for aspect in _ASPECTS]
+    known = _row.before if _row else {}
+    before = [(one, known[one.name] if one.name in known else _safely(one.read)) for one in _ASPECTS]
     loaded, found = len(sys.modules), list[str]()
     try:
         yield found
     finally:
+        imported = len(sys.modules) > loaded
         for aspect, was in before:
+            known.pop(aspect.name, None)
             if was is not None:
                 with contextlib.suppress(Exception):
-                    _compare(aspect, was, found, imported=len(sys.modules) > loaded)
+                    if _compare(aspect, was, found, imported=imported) and aspect.dear and not imported:
+                        known[aspect.name] = was
 
 
-def _compare(aspect: _Aspect, was: Any, found: list[str], *, imported: bool) -> None:
+def _compare(aspect: _Aspect, was: Any, found: list[str], *, imported: bool) -> bool:
+    """Whether it is the same; else it is put back, and noted."""
     if aspect.changed is not None:
         what = aspect.changed(was)
     else:
@@ -199,6 +251,7 @@ def _compare(aspect: _Aspect, was: Any, found: list[str], *, imported: bool) -> 
     if what and not (aspect.by_imports and imported):
         named = ", ".join(filter(None, what[:5])) + (f" and {len(what) - 5} more" if len(what) > 5 else "")
         found.append(f"{aspect.name} ({named})" if named else aspect.name)
+    return not what
 
 
 def _safely(read: Callable[[], Any]) -> Any:
@@ -358,14 +411,14 @@ def _put_back_filters(before: list[Any]) -> None:
 
 
 _ASPECTS = (
-    _Aspect("functions of libraries", _libraries, _unpatch, _patched),
+    _Aspect("functions of libraries", _libraries, _unpatch, _patched, dear=True),
     _Aspect("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     _Aspect("the import path", lambda: list(sys.path), _put_back_path),
     _Aspect("the working folder", os.getcwd, os.chdir),
     _Aspect("the umask", _umask, os.umask),
     _Aspect("signal handlers", _handlers, _put_back_handlers, _changed_handlers),
-    _Aspect("environment variables", lambda: dict(os.environ), _put_back_environment, _names_that_differ, True),
-    _Aspect("limits of the process", _limits, _put_back_limits),
+    _Aspect("environment variables", lambda: {**os.environ}, _put_back_environment, _names_that_differ, True, True),
+    _Aspect("limits of the process", _limits, _put_back_limits, dear=True),
     _Aspect("open files it closed", _open_files, None, _closed),
     _Aspect("the standard streams", lambda: (sys.stdin, sys.stdout, sys.stderr), _put_back_streams),
     _Aspect("warnings filters", lambda: list(warnings.filters), _put_back_filters, _changed_filters, True),

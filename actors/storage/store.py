@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import re
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from dpaudit.plain_files import all_of, opened_in_place, reading, write_whole
 MAX_FAILURE_BYTES = 16 << 20  # of the record of a failure, as much is read
 _SEAL = re.compile(rb"dpaudit-seal:([0-9a-f]{64})")
 PRINTED = "printed.log"  # what units printed
+WORKERS = ".workers"  # while workers run: what tells them whether they see this folder
 MAX_PRINTED = 10_000_000  # bytes of it
 _OPEN = b"dpaudit-seal:" + b"0" * 64  # stands in the file while the hash over the whole of it is taken
 
@@ -99,6 +101,31 @@ class UnitStore:
         first, last = (datetime.fromtimestamp(time_ns / 1e9, UTC) for time_ns in (min(times), max(times)))
         return Made(len(facts), first, last, tuple(sorted({*versions})), tuple(sorted({*own} - {""})))
 
+    def marked(self) -> tuple[str, str]:
+        """The folder, and what `.workers` in it says from now on: who reads the same there can write in it."""
+        self.unmark()
+        folder, mark = os.path.abspath(self._folder), uuid.uuid4().hex
+        write_whole(Path(folder, WORKERS), lambda file: file.write(mark.encode()))
+        return folder, mark
+
+    def unmark(self) -> None:
+        """Takes that away, and what workers that were ended had not written whole."""
+        for left in (WORKERS, *Path(self._folder).glob(".*.parquet.*.partial")):
+            Path(self._folder, left).unlink(missing_ok=True)
+
+    @classmethod
+    def reached(cls, folder: str, mark: str) -> UnitStore | None:
+        """The same folder, seen from a worker; None where there is none or another one."""
+        try:
+            with reading(Path(folder, WORKERS)) as file:
+                return cls(folder) if file.read(len(mark) + 1) == mark.encode() else None
+        except (OSError, RunError):
+            return None
+
+    def has(self, key: str) -> bool:
+        """Whether there is a file of this unit, whole or not."""
+        return os.path.lexists(self.path(key))
+
     def path(self, key: str) -> str:
         """Where a unit's table is or will be."""
         return f"{self._folder}/{key}.parquet"
@@ -146,11 +173,15 @@ class UnitStore:
 
     def write(self, key: str, content: bytes) -> None:
         """Stores a finished unit's file; a second write of the same key leaves the same content."""
-        if self.damaged.pop(key, None) is not None:  # kept, for whoever wants to know what happened to it
-            os.replace(self.path(key), f"{self._folder}/{key}.damaged")
+        self.set_aside(key)
         write_whole(Path(self.path(key)), lambda file: file.write(content))
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self._folder}/{key}.failed")
+
+    def set_aside(self, key: str) -> None:
+        """Keeps a file that failed its check under another name, for whoever wants to know what happened to it."""
+        if self.damaged.pop(key, None) is not None:
+            os.replace(self.path(key), f"{self._folder}/{key}.damaged")
 
     def fail(self, key: str, log: str) -> None:
         """Records that no attempt succeeded, with the last error's text."""

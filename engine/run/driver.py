@@ -305,7 +305,7 @@ def run_missing(
     policy = Policy(plan, store, lambda: time.monotonic() - began, budget_s)
     spared = policy.spared(finished, frozenset())
     missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in spared]
-    with backend_for(plan, missing, events, scratch) as backend:
+    with backend_for(plan, missing, events, scratch, store) as backend:
         repeats = plan.spec.run.repeats
         outcome = run_units(plan.units, backend, store, events, spare=policy.spared, repeats=repeats, hold=policy.held)
         if looks := policy.after_violations(outcome.finished, outcome.failed.keys()):
@@ -315,7 +315,9 @@ def run_missing(
 
 
 @contextlib.contextmanager
-def backend_for(plan: Plan, missing: Sequence[Unit], events: EventStream, scratch: Scratch) -> Iterator[Backend]:
+def backend_for(
+    plan: Plan, missing: Sequence[Unit], events: EventStream, scratch: Scratch, store: UnitStore
+) -> Iterator[Backend]:
     """Where the units of a plan run, for the length of a `with` block."""
     deadlines = Deadlines(plan.spec.run.time_limit_s)
     # Of folders that somebody else made, nothing runs in this process.
@@ -327,7 +329,7 @@ def backend_for(plan: Plan, missing: Sequence[Unit], events: EventStream, scratc
             return
         from dpaudit.engine.run.moving import backend_elsewhere
 
-        with backend_elsewhere(plan, missing, events, scratch, deadlines) as elsewhere:
+        with backend_elsewhere(plan, missing, events, scratch, deadlines, store) as elsewhere:
             yield elsewhere
 
 

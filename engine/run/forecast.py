@@ -5,6 +5,7 @@ Those were timed by an earlier run, whose folder tells, or are timed here, two u
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import statistics
@@ -175,9 +176,10 @@ def times_of_some(plan: Plan) -> dict[Kind, Timed]:
     events = EventStream(seen.append)
     with (
         tempfile.TemporaryDirectory() as folder,
-        backend_for(plan, units, events, Path(folder) / "checkpoints") as backend,
+        contextlib.nullcontext(UnitStore(Path(folder) / "units")) as store,
+        backend_for(plan, units, events, Path(folder) / "checkpoints", store) as backend,
     ):
-        outcome = run_units(units, backend, UnitStore(Path(folder) / "units"), events)
+        outcome = run_units(units, backend, store, events)
     if not outcome.finished:
         raise RunError(f"no unit could be timed; one failed with: {last_line(next(iter(outcome.failed.values())))}")
     return _timed(seen, {unit.key: (Kind.of(unit), pieces_of(unit)) for unit in units})

@@ -15,6 +15,7 @@ from dpaudit.actors.backend import Backend, Completion, Deadlines, Handle, InPro
 from dpaudit.actors.children import InChildren
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.storage.places import Scratch
+from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.engine.planning.plan import Plan, trainings_of
 
@@ -28,7 +29,12 @@ Place = Literal["here", "processes", "ray"]
 
 @contextlib.contextmanager
 def backend_elsewhere(
-    plan: Plan, missing: Sequence[Unit], events: EventStream, scratch: Scratch, deadlines: Deadlines
+    plan: Plan,
+    missing: Sequence[Unit],
+    events: EventStream,
+    scratch: Scratch,
+    deadlines: Deadlines,
+    store: UnitStore,
 ) -> Iterator[Backend]:
     """Where the units of a plan run that do not all run in this process, for the length of a `with` block."""
     with contextlib.ExitStack() as stack:
@@ -41,7 +47,7 @@ def backend_elsewhere(
             return stack.enter_context(contextlib.closing(children))
 
         def on_ray() -> Backend:
-            return stack.enter_context(_ray_pool(plan, missing, events, scratch, deadlines))
+            return stack.enter_context(_ray_pool(plan, missing, events, scratch, deadlines, store))
 
         run = plan.spec.run
         match run.settled_runner():
@@ -58,7 +64,12 @@ def backend_elsewhere(
 
 @contextlib.contextmanager
 def _ray_pool(
-    plan: Plan, missing: Sequence[Unit], events: EventStream, scratch: Scratch, deadlines: Deadlines
+    plan: Plan,
+    missing: Sequence[Unit],
+    events: EventStream,
+    scratch: Scratch,
+    deadlines: Deadlines,
+    store: UnitStore,
 ) -> Iterator[Backend]:
     """A pool of Ray workers for the units of a plan, with the metrics that tell of them, for a `with` block."""
     from dpaudit.cluster.session import ray_session
@@ -74,6 +85,7 @@ def _ray_pool(
             events=events,
             scratch=scratch,
             deadlines=deadlines,
+            store=store,
         )
         try:
             gpus = {unit.key: unit.resources.gpus for unit in plan.units}
@@ -139,9 +151,9 @@ class Moving:
         self._put: dict[str, Handle] = {}  # on Ray, results by key that were in this process before
         self._backend = here() if here else beside(1)
 
-    def capacity(self, kind: Resources) -> int:
+    def capacity(self, kind: Resources, ready: int = 0) -> int:
         if self._next is None:
-            return self._backend.capacity(kind)
+            return self._backend.capacity(kind, ready)
         return 0 if self._in_flight else 1
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:

@@ -2,10 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import re
+import sys
 import warnings
 
-from dpaudit.actors.audited.around import _watched
+import pytest
+
+from dpaudit.actors.audited.around import Around, _watched
+
+
+def test_of_attempts_in_a_row_each_is_seen_by_itself(capfd: pytest.CaptureFixture[str]) -> None:
+    """What one prints or changes is its own, is put back, and the next one finds what the first one found."""
+    dumps, around = json.dumps, [Around() for _ in range(6)]
+    with Around.in_a_row():
+        for number, one in enumerate(around):
+            with one.kept():
+                assert json.dumps is dumps
+                assert "LEFT" not in os.environ
+                if number == 1:
+                    json.dumps = repr  # type: ignore[assignment]
+                if number == 2:
+                    os.environ["LEFT"] = "1"
+                print(number)
+                sys.stdout.flush()
+                if number == 3:  # closes what catches, whatever its number
+                    catching = os.fstat(1)
+                    for name in os.listdir("/proc/self/fd"):
+                        with contextlib.suppress(OSError):
+                            if os.path.samestat(os.fstat(int(name)), catching):
+                                os.close(int(name))
+    assert [one.remarks for one in around[:3]] == [
+        (),
+        ("functions of libraries (json.dumps)",),
+        ("environment variables (LEFT)",),
+    ]
+    assert [one.printed for number, one in enumerate(around) if number != 3] == [b"0\n", b"1\n", b"2\n", b"4\n", b"5\n"]
+    assert not around[5].remarks
+    print("afterwards")
+    assert capfd.readouterr().out == "afterwards\n"
 
 
 def test_filters_that_a_library_set_as_they_were_are_no_change_and_a_new_one_is() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from dpaudit.actors.backend import InProcess
 from dpaudit.actors.events import EventStream
+from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources
 from dpaudit.engine.planning.plan import Plan
 
@@ -49,7 +50,7 @@ def test_an_example_prints_what_stands_under_it(
 
 @contextlib.contextmanager
 def in_this_process(
-    plan: Plan, missing: Mapping[Resources, int], events: EventStream, scratch: Path
+    plan: Plan, missing: Mapping[Resources, int], events: EventStream, scratch: Path, store: UnitStore
 ) -> Iterator[InProcess]:
     yield InProcess(dict(plan.shared), scratch, events)
 

@@ -1,0 +1,159 @@
+"""Units that a worker is given several at a time: the same bytes, and a fault costs the unit it strikes alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dpaudit.actors.backend import Backend, Deadlines, InProcess
+from dpaudit.actors.children import InChildren
+from dpaudit.actors.events import Event, EventKind, EventStream
+from dpaudit.actors.schedule import RunOutcome, run_units
+from dpaudit.actors.storage.store import UnitStore
+from dpaudit.actors.unit import Resources, Unit
+from tests.actors.tasks import Add, Draws, FailsFirst, HangsFirst
+
+WORKERS = 2
+COUNT = 60
+
+
+@pytest.fixture
+def sized(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many units each parcel held."""
+    from dpaudit.actors import pool as pools
+
+    sizes: list[int] = []
+    give = pools.RayPool._give
+
+    def counting(pool: pools.RayPool, slot: object, jobs: list[object]) -> None:
+        sizes.append(len(jobs))
+        give(pool, slot, jobs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pools.RayPool, "_give", counting)
+    return sizes
+
+
+def units_of(*odd: Unit) -> list[Unit]:
+    """Small ones, the odd ones in the middle, and two that need results of others."""
+    small = [Unit(Add(number), f"small {number}") for number in range(COUNT)]
+    drawn = [Unit(Draws(number), f"drawn {number}") for number in range(COUNT)]
+    last = [Unit(Add(7), f"last {many}", needs=tuple(unit.key for unit in small[: 10 * many])) for many in (1, 2)]
+    return [*small[:40], *odd, *small[40:], *drawn, *last]
+
+
+def on_ray(
+    folder: Path, units: list[Unit], deadlines: Deadlines | None = None, *, shared_folder: bool = True
+) -> tuple[RunOutcome, list[Event]]:
+    from dpaudit.actors.pool import RayPool
+
+    seen: list[Event] = []
+    events, store = EventStream(seen.append), UnitStore(folder)
+    reached = store if shared_folder else None
+    pool = RayPool(
+        {}, demand={Resources(): len(units)}, workers=WORKERS, events=events, deadlines=deadlines, store=reached
+    )
+    try:
+        return run_units(units, pool, store, events), seen
+    finally:
+        pool.close()
+
+
+def beside(folder: Path, units: list[Unit], backend: Backend) -> None:
+    try:
+        run_units(units, backend, UnitStore(folder), EventStream())
+    finally:
+        backend.close()
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.ray
+def test_the_same_bytes_with_parcels_of_any_size(
+    ray_cluster: None, tmp_path: Path, sized: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written by the workers and by the driver; and nothing else is left in the folder."""
+    units = units_of()
+    beside(tmp_path / "here", units, InProcess({}))
+    beside(tmp_path / "children", units, InChildren({}, None, EventStream(), Deadlines(), WORKERS))
+    expected = files(tmp_path / "here")
+    assert len(expected) == len(units)
+    assert files(tmp_path / "children") == expected
+    for name, seconds, shared_folder in (("single", 0.0, True), ("large", 2.0, True), ("driver", 2.0, False)):
+        sized.clear()
+        monkeypatch.setattr("dpaudit.actors.pool.PARCEL_S", seconds)
+        monkeypatch.setattr("dpaudit.actors.pool.PARCELS_A_SECOND", 1e9)
+        outcome, seen = on_ray(tmp_path / name, units, shared_folder=shared_folder)
+        assert files(tmp_path / name) == expected
+        assert outcome.ran == len(units)
+        assert len(units) <= sum(sized) < 2 * len(units)  # what a slow worker hands back is given again
+        assert (max(sized) == 1) if name == "single" else (max(sized) >= 5), sized
+        ends = [event for event in seen if event.kind is EventKind.UNIT_DONE]
+        assert {event.unit for event in ends} == {unit.key for unit in units}
+        assert len(ends) == len(units)
+        assert not [event for event in seen if event.kind is EventKind.UNIT_REMARKED]
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("shared_folder", [True, False])
+def test_a_fault_in_the_middle_of_a_parcel_costs_its_own_unit_alone(
+    ray_cluster: None, tmp_path: Path, sized: list[int], shared_folder: bool
+) -> None:
+    """One kills its worker once, one always does, one fails for good and one for once; timed ones stand around them."""
+    done, folder = tmp_path / "units", str(tmp_path)
+    first = [Unit(FailsFirst(folder, f"fine {number}", 0, ""), f"fine {number}") for number in range(40)]
+    dies = Unit(FailsFirst(folder, "dies", 1, "die"), "dies once")
+    deadly = Unit(FailsFirst(folder, "deadly", 99, "die"), "deadly")
+    fails = Unit(FailsFirst(folder, "fails", 99, "bug"), "fails")
+    flaky = Unit(FailsFirst(folder, "flaky", 1, "training"), "flaky")
+    units = units_of(*first[:20], dies, *first[20:30], deadly, fails, *first[30:], flaky)
+    outcome, seen = on_ray(done, units, shared_folder=shared_folder)
+    assert max(sized) >= 5, sized
+    assert outcome.failed.keys() == {deadly.key, fails.key}
+    assert "workers died while they ran this unit" in outcome.failed[deadly.key]
+    assert outcome.finished == {unit.key for unit in units} - outcome.failed.keys()
+    retried = {event.label for event in seen if event.kind is EventKind.UNIT_RETRIED}
+    assert retried == {"flaky"}
+    lost = [event.label for event in seen if event.kind is EventKind.WORKER_LOST]
+    if shared_folder:  # what was finished is known, so who ran is known
+        assert set(lost) == {"dies once", "deadly"}
+    assert len(lost) <= 1 + 4 + 2
+
+
+@pytest.mark.ray
+def test_a_unit_that_hangs_in_a_parcel_is_ended_and_the_rest_goes_on(
+    ray_cluster: None, tmp_path: Path, sized: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpaudit.actors.pool.PATIENCE_S", 1.0)
+    monkeypatch.setattr("dpaudit.actors.pool.PARCEL_S", 1.0)
+    (tmp_path / "fine").mkdir()
+    first = [Unit(HangsFirst(str(tmp_path / "fine"), f"{number}", 0.0), f"fine {number}") for number in range(30)]
+    hangs = Unit(HangsFirst(str(tmp_path), "sleep", 600.0), "hangs")
+    units = [*first[:20], hangs, *first[20:]]
+    began = time.monotonic()
+    outcome, seen = on_ray(tmp_path / "units", units, Deadlines(8.0))
+    assert max(sized) >= 2, sized
+    assert outcome.finished == {unit.key for unit in units}
+    assert not [event for event in seen if event.kind is EventKind.WORKER_LOST]
+    assert {event.label for event in seen if event.kind is EventKind.UNIT_RETRIED} <= {"hangs"}
+    assert time.monotonic() - began < 120
+
+
+def test_a_folder_is_reached_by_its_mark_alone(tmp_path: Path) -> None:
+    store = UnitStore(tmp_path / "units")
+    folder, mark = store.marked()
+    reached = UnitStore.reached(folder, mark)
+    assert reached is not None
+    reached.write("k", b"content")
+    assert store.has("k")
+    assert UnitStore.reached(folder, "0" * 32) is None
+    (tmp_path / "units" / ".k.parquet.77.partial").touch()  # of a worker that was killed
+    store.unmark()
+    assert [path.name for path in (tmp_path / "units").iterdir()] == ["k.parquet"]
+    assert UnitStore.reached(folder, mark) is None
+    assert UnitStore.reached(str(tmp_path / "elsewhere"), mark) is None
+    assert not (tmp_path / "elsewhere").exists()
