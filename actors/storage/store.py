@@ -110,7 +110,7 @@ class UnitStore:
 
     def unmark(self) -> None:
         """Takes that away, and what workers that were ended had not written whole."""
-        for left in (WORKERS, *Path(self._folder).glob(".*.parquet.*.partial")):
+        for left in (Path(WORKERS), *Path(self._folder).glob(".*.parquet.*.partial")):
             Path(self._folder, left).unlink(missing_ok=True)
 
     @classmethod
