@@ -110,8 +110,9 @@ class UnitStore:
 
     def unmark(self) -> None:
         """Takes that away, and what workers that were ended had not written whole."""
-        for left in (Path(WORKERS), *Path(self._folder).glob(".*.parquet.*.partial")):
-            Path(self._folder, left).unlink(missing_ok=True)
+        folder = Path(self._folder)
+        for left in (folder / WORKERS, *folder.glob(".*.parquet.*.partial")):
+            left.unlink(missing_ok=True)
 
     @classmethod
     def reached(cls, folder: str, mark: str) -> UnitStore | None:
