@@ -138,7 +138,8 @@ def _local(cpus: int | None) -> Iterator[None]:
         else:
             raise RunError(
                 f"a local Ray session must come up, and did not in two tries: {_first_line(why)}; run again when the "
-                "machine is less busy and has memory left, or with `run: {runner: in-process}`"
+                "machine is less busy and has memory left, or without Ray: `--runner in-process`, or "
+                "`run: {runner: in-process}` in a spec"
             ) from why
         yield
 

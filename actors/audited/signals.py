@@ -6,6 +6,7 @@ failed, and the run goes on.
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ from types import FrameType
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__)
 USUAL = (signal.SIG_DFL, signal.default_int_handler)
+SWALLOWED_S = 10.0  # a library that was interrupted so long ago may raise a `KeyboardInterrupt` of its own instead
 SAME_WISH_S = 2.0  # a second signal so soon says nothing new: a terminal and a parent both send one, a hand shakes
 
 
@@ -23,11 +25,11 @@ class _Interrupts:
     """Handles signals by raising `Terminated`, once for several of one wish."""
 
     def __init__(self) -> None:
-        self._heard = -SAME_WISH_S
+        self.heard = -math.inf
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        before, self._heard = self._heard, time.monotonic()
-        if self._heard - before >= SAME_WISH_S:
+        before, self.heard = self.heard, time.monotonic()
+        if self.heard - before >= SAME_WISH_S:
             raise Terminated(signal.Signals(number).name)
 
 
@@ -60,9 +62,12 @@ def from_outside(err: BaseException) -> bool:
     """Whether something else than the code that ran raised this: a signal, or the limit of its time.
 
     `KeyboardInterrupt` is the code's own where a signal would not have raised it: outside the main thread, inside
-    `signals_interrupt`, and where the signal is ignored.
+    `signals_interrupt`, and where the signal is ignored. Not so just after a signal: CatBoost raises its own then.
     """
     if isinstance(err, Terminated | OutOfTime):
+        return True
+    handlers = [handler for number in SIGNALS if isinstance(handler := signal.getsignal(number), _Interrupts)]
+    if isinstance(err, KeyboardInterrupt) and any(time.monotonic() - one.heard < SWALLOWED_S for one in handlers):
         return True
     told_apart = (
         threading.current_thread() is not threading.main_thread()

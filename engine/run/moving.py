@@ -18,6 +18,7 @@ from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.engine.planning.plan import Plan, trainings_of
+from dpaudit.errors import RunError
 
 PROCESSES_S = 3.0  # until processes have loaded their libraries and work
 RAY_S = 12.0  # until workers of a local Ray session do
@@ -148,6 +149,7 @@ class Moving:
         self._place: Place = "here"
         self._next: Place | None = None  # where to go once nothing is in flight and another unit is begun
         self._in_flight = 0
+        self._ray_fails = False
         self._put: dict[str, Handle] = {}  # on Ray, results by key that were in this process before
         self._backend = here() if here else beside(1)
 
@@ -183,6 +185,7 @@ class Moving:
                 self._took[one.unit.does].append(one.attempt.seconds)
         if done and self._place != "ray":
             place = place_for(self.left_s, self._workers)
+            place = "processes" if place == "ray" and self._ray_fails else place
             if place == "ray" or (place == "processes" and self._place == "here"):
                 self._next = place
         return done
@@ -203,8 +206,15 @@ class Moving:
         said = f"moving to {whither}: about {self.left_s:.0f} s of work are left"
         self._events.emit(Event(EventKind.STAGE, detail=said))
         self._backend.close()
-        self._backend = self._on_ray() if place == "ray" else self._beside(self._workers)
-        self._place, self._next = place, None
+        self._next = None
+        if place == "ray":
+            try:
+                self._backend, self._place = self._on_ray(), place
+                return
+            except RunError as err:  # nobody has asked for Ray
+                self._ray_fails = True
+                self._events.emit(Event(EventKind.STAGE, detail=f"going on in {self._workers} processes: {err}"))
+        self._backend, self._place = self._beside(self._workers), "processes"
 
 
 def _shortest_s(took: Sequence[float]) -> float:

@@ -20,7 +20,7 @@ from dpaudit.engine.run.driver import audit
 from dpaudit.engine.run.moving import Moving, place_for
 from dpaudit.engine.spec.audit_spec import Runner, RunOptions
 from dpaudit.engine.spec.loading import load_spec
-from dpaudit.errors import InputError
+from dpaudit.errors import InputError, RunError
 from tests.actors.tasks import Add, FailsFirst
 
 SPEC = "examples/violations/half-scale.yaml"
@@ -79,6 +79,23 @@ def moved(seconds: float, folder: Path, count: int = 20) -> tuple[Places, list[s
     assert len(outcome.finished) == count + 1
     assert store.read(last.key)["total"][0].as_py() == sum(range(count))
     return places, said
+
+
+def test_where_ray_does_not_come_up_work_goes_on_in_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried once; whatever was begun is finished."""
+    opens = Places.opens
+
+    def fails(self: Places, name: str, at_a_time: int = 1) -> Callable[..., InProcess]:
+        def refused(*_: int) -> InProcess:
+            self.opened.append(name)
+            raise RunError("a local Ray session must come up")
+
+        return refused if name == "ray" else opens(self, name, at_a_time)
+
+    monkeypatch.setattr(Places, "opens", fails)
+    places, said = moved(100.0, tmp_path)
+    assert (places.opened, places.closed) == (["here", "ray", "processes"], ["here"])
+    assert said[-1] == "going on in 2 processes: a local Ray session must come up"
 
 
 @pytest.mark.parametrize(

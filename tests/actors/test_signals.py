@@ -1,0 +1,26 @@
+"""What comes from outside and what code raised itself, where both are a `KeyboardInterrupt`."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from dpaudit.actors.audited.signals import from_outside, signals_interrupt
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_library_that_raises_its_own_interrupt_after_a_signal_was_interrupted(number: signal.Signals) -> None:
+    with signals_interrupt(), signals_interrupt((signal.SIGINT,)):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            try:
+                os.kill(os.getpid(), number)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt from None  # as CatBoost does
+        assert from_outside(caught.value)
+
+
+def test_an_interrupt_that_code_raises_by_itself_is_its_own() -> None:
+    with signals_interrupt(), signals_interrupt((signal.SIGINT,)):
+        assert not from_outside(KeyboardInterrupt())
