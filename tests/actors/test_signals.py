@@ -10,14 +10,18 @@ import pytest
 from dpaudit.actors.audited.signals import from_outside, signals_interrupt
 
 
+def as_catboost(number: signal.Signals) -> None:
+    try:
+        os.kill(os.getpid(), number)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt from None
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_library_that_raises_its_own_interrupt_after_a_signal_was_interrupted(number: signal.Signals) -> None:
     with signals_interrupt(), signals_interrupt((signal.SIGINT,)):
         with pytest.raises(KeyboardInterrupt) as caught:
-            try:
-                os.kill(os.getpid(), number)
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt from None  # as CatBoost does
+            as_catboost(number)
         assert from_outside(caught.value)
 
 
