@@ -111,7 +111,7 @@ class TerminalProgress:
         """Shows how far the run is."""
         finished = self._done + self._cached + self._failed
         self._bar.update(self._task, total=self._total or None, completed=finished, state=self._state())
-        if not self._console.is_terminal and time.monotonic() - self._last_line > 15:
+        if self._total and not self._console.is_terminal and time.monotonic() - self._last_line > 15:
             self._last_line = time.monotonic()
             self._print(f"{finished} of {self._total} units, {self._state()}")
 
