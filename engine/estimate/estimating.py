@@ -214,8 +214,9 @@ class Estimate(Bound):
             return ""
         most = f"in perfect order as many rows show epsilon >= {format_lower(self.ceiling)}"
         if self.detectable is None:
-            return f"{most}; which noise that is too small they would have shown is not known"
-        return f"detectable with 90 % power: noise {self.detectable:.2f} times too small; {most}"
+            return f"{most}; how weak the noise must be for these scores to tell is not known"
+        weaker = f"noise {self.detectable:.2f} times too small, if noise alone limits these guesses"
+        return f"detectable with 90 % power: {weaker}; {most}"
 
     def _elsewhere(self, curve: PrivacyCurve) -> list[str]:
         """Where the curve broke, if not at the bound's delta."""

@@ -319,7 +319,7 @@ class AuditResult:
         if self.verdict is not Verdict.NO_VIOLATION:
             return most
         if self.ceiling is not None and self.ceiling.noiseless:
-            return f"{most}; which noise that is too small it would have detected is not known"
+            return f"{most}; how weak the noise must be for this attack to tell is not known"
         sampled = self.finding is not None and self.finding.confidence is not None
         unknown = "how much of it this attack could reach is not known" if most else "what could be seen is not known"
         return "; ".join(filter(None, [most, unknown if sampled else ""]))
