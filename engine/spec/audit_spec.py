@@ -317,6 +317,9 @@ def held_to_accountant(audits: tuple[Audit, ...], seed: int, at: str) -> tuple[A
             mechanism = mechanism.with_steps_of(target, seed=drawn)
     except InputError as err:
         raise SpecError(f"{at}.claim: {err}") from err
+    except Exception as err:  # of the caller's code
+        must = f"{at}.mechanism must train on {len(target):,} rows of the data, for its accountant to be asked"
+        raise SpecError(f"{must}: {type(err).__name__}: {err}") from err
     return tuple(replace(audit, mechanism=mechanism, claim=None if asked else audit.claim) for audit in audits)
 
 

@@ -611,5 +611,12 @@ def test_each_way_of_own_code_is_planned(way: str, relation: Relation) -> None:
         with pytest.raises(SpecError, match="no game fits"):
             check_spec(CheckRequest(OWN_CODE[way](Claim(1.0, relation=relation))))
     else:
-        spec = check_spec(CheckRequest(OWN_CODE[way](Claim(1.0, relation=relation))))
+        data = {"name": "gaussian-mixture", "dimensions": 4, "classes": 3, "rows": 300} if way == "opacus" else None
+        spec = check_spec(CheckRequest(OWN_CODE[way](Claim(1.0, relation=relation)), data))
         assert make_plan(spec).units
+
+
+def test_a_loop_that_cannot_train_on_the_data_is_named_when_its_accountant_is_asked() -> None:
+    pytest.importorskip("opacus")
+    with pytest.raises(SpecError, match=r"check\.mechanism must train on 700 rows of the data.*RuntimeError: mat1"):
+        check_spec(CheckRequest(OWN_CODE["opacus"](Claim(1.0))))  # made for four features
