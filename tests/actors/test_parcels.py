@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,15 +131,13 @@ def test_a_unit_that_hangs_in_a_parcel_is_ended_and_the_rest_goes_on(
     monkeypatch.setattr("dpaudit.actors.pool.PARCEL_S", 1.0)
     (tmp_path / "fine").mkdir()
     first = [Unit(HangsFirst(str(tmp_path / "fine"), f"{number}", 0.0), f"fine {number}") for number in range(30)]
-    hangs = Unit(HangsFirst(str(tmp_path), "sleep", 600.0), "hangs")
+    hangs = Unit(HangsFirst(str(tmp_path), "sleep", 1e6), "hangs")
     units = [*first[:20], hangs, *first[20:]]
-    began = time.monotonic()
     outcome, seen = on_ray(tmp_path / "units", units, Deadlines(8.0))
     assert max(sized) >= 2, sized
     assert outcome.finished == {unit.key for unit in units}
     assert not [event for event in seen if event.kind is EventKind.WORKER_LOST]
     assert {event.label for event in seen if event.kind is EventKind.UNIT_RETRIED} <= {"hangs"}
-    assert time.monotonic() - began < 120
 
 
 def test_a_folder_is_reached_by_its_mark_alone(tmp_path: Path) -> None:
