@@ -89,7 +89,8 @@ class EventStream:
         """Has listeners show what they have kept for now of the many events that are each of a unit alone."""
         with self._one_at_a_time:
             for listener in self._listeners:
-                getattr(listener, "settle", int)()
+                if settle := getattr(listener, "settle", None):
+                    settle()
 
 
 MANY = {EventKind.UNIT_STARTED, EventKind.UNIT_DONE}  # what a listener may keep until it is told to settle

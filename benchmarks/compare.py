@@ -14,7 +14,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -144,7 +144,6 @@ def _trainings() -> tuple[Callable[[], Answer], Callable[[], Answer]]:
     return partial(trained, ours), partial(trained, OpacusDpSgd(8.0, accountant="rdp", model=model))
 
 
-@cache
 def _jax_auditing() -> Any:
     """The one module that is asked, without the package around it, which needs JAX."""
     package = importlib.util.find_spec("jax_privacy")

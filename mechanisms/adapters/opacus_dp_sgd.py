@@ -177,10 +177,12 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
                     clipped = min(1.0, canary.clip / float(np.linalg.norm(row)))
                     for weights, part in zip(self.params, parts, strict=True):
                         let_in(weights, part.view(weights.shape), clipped)
-            moved /= self.expected_batch_size * self.accumulated_iterations if self.loss_reduction == "mean" else 1
+            mean = self.loss_reduction == "mean"
+            divided = self.expected_batch_size * self.accumulated_iterations if mean else 1
             moves = own(self, closure)
             if moves:
-                canary.observe(step, torch.cat([weights.grad.flatten() for weights in self.params]) / moved)
+                released = torch.cat([weights.grad.flatten() for weights in self.params])
+                canary.observe(step, released * (divided / moved))
             return moves
 
         return pre_step

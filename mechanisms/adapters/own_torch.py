@@ -203,21 +203,15 @@ class OwnOpacus:
         return Claim(self.epsilon, self.delta, Relation.ADD_REMOVE)
 
     def held_to_accountant(self, train: Examples, *, seed: SeedSequence) -> OwnOpacus:
-        """The same with what the accountant says of one training on these rows, made here and now, as its claim."""
+        """The same with what the accountant says of one training on these rows, made here and now: claim and steps."""
         _, engine = self._trained(train, seed, Compute())
-        return replace(self, epsilon=_as_claim(_spent_epsilon(engine, self.delta), self.delta), rows=len(train))
+        epsilon = _as_claim(engine.get_epsilon(self.delta), self.delta)
+        return replace(self, epsilon=epsilon, rows=len(train), steps=_steps_of(engine, len(train)))
 
     def with_steps_of(self, train: Examples, *, seed: SeedSequence) -> OwnOpacus:
         """The same with the steps that the accountant saw of one training on these rows, made here and now."""
         _, engine = self._trained(train, seed, Compute())
-        history = engine.accountant.history
-        steps = {
-            "rows": len(train),
-            "noise_multiplier": min(noise for noise, _, _ in history),
-            "sample_rate": max(rate for _, rate, _ in history),
-            "steps": sum(count for _, _, count in history),
-        }
-        return replace(self, steps=steps)
+        return replace(self, steps=_steps_of(engine, len(train)))
 
     def claimed_steps(self, rows: int) -> ClaimedSteps | None:
         """What its accountant saw of a training on so many rows: a step in clips, whatever they are."""
@@ -230,7 +224,7 @@ class OwnOpacus:
         """Calls the function with the canary among its gradients; refuses less noise than stated, by its accountant."""
         with steps_of_opacus(canary):
             _, engine = self._trained(train, seed, compute)
-        least = min(noise for noise, _, _ in engine.accountant.history)
+        least = _steps_of(engine, len(train))["noise_multiplier"]
         require(
             least >= self.steps["noise_multiplier"] * (1 - 1e-9),
             f"each training must have a noise multiplier of at least {self.steps['noise_multiplier']:g}",
@@ -243,7 +237,7 @@ class OwnOpacus:
     ) -> Model:
         """Calls the function, whose own exceptions pass; refuses what spent more than is claimed."""
         module, engine = self._trained(train, seed, compute)
-        spent, claimed = _spent_epsilon(engine, self.delta), self.claim().epsilon
+        spent, claimed = engine.get_epsilon(self.delta), self.claim().epsilon
         require(
             spent <= claimed or len(train) < self.rows,
             f"a training must spend at most the claimed epsilon {claimed:g} at delta={self.delta:g}",
@@ -271,16 +265,17 @@ class OwnOpacus:
 
 
 def _require_trained(engine: Any) -> None:
+    """Refuses what is no privacy engine, or has seen no training."""
     from opacus import PrivacyEngine
 
     require(isinstance(engine, PrivacyEngine), "engine must be an opacus.PrivacyEngine", engine=type(engine).__name__)
     require(len(engine.accountant) > 0, "the privacy engine must have seen a training: its accountant has no steps")
 
 
-def _spent_epsilon(engine: Any, delta: float) -> float:
-    """What a privacy engine's accountant says of the training it has seen, in nats."""
-    _require_trained(engine)
-    return float(engine.get_epsilon(delta))
+def _steps_of(engine: Any, rows: int) -> dict[str, float]:
+    """What a privacy engine's accountant saw of a training on so many rows; of all its steps the least noise."""
+    noises, rates, counts = zip(*engine.accountant.history, strict=True)
+    return {"rows": rows, "noise_multiplier": min(noises), "sample_rate": max(rates), "steps": sum(counts)}
 
 
 def _as_claim(spent: float, delta: float) -> float:
@@ -309,5 +304,6 @@ def from_opacus(
         do='write from_opacus(train, engine, delta=1e-5), or from_opacus(train, delta=1e-5) and claim="accountant"',
     )
     if engine is not None:
-        epsilon = _as_claim(_spent_epsilon(engine, delta), delta)
+        _require_trained(engine)
+        epsilon = _as_claim(engine.get_epsilon(delta), delta)
     return OwnOpacus(train, epsilon, delta)
