@@ -9,7 +9,7 @@ Jagielski et al. (2020), arXiv:2006.07709.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -23,6 +23,7 @@ from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.labels.label_releases import (
     HIDDEN,
+    NOT_LABELS,
     ChannelView,
     LabelOutcome,
     LabelReleases,
@@ -121,6 +122,13 @@ class Design:
         elif self.labels != "alike":
             labels[drawn:] = np.arange(self.size - drawn) % 2 == 0
         return labels
+
+    def swapped(self, classes: int) -> NDArray[np.int64]:
+        """What each symbol is to the mechanism: of "rare" labels, those at stake are the first class and the last."""
+        symbols = np.arange(classes + NOT_LABELS)
+        if self.labels == "rare":
+            symbols[[1, classes - 1]] = symbols[[classes - 1, 1]]
+        return symbols
 
     def __str__(self) -> str:
         stake = "one label" if self.stake == 1 else f"{self.stake} labels"
@@ -339,22 +347,36 @@ class LabelCrafted:
         return Played((guesses,), trainings=fresh, ceiling=(told,), choices=(choice,))
 
 
-def released_symbols(mechanism: Any, train: Examples, design: Design, seed: Seed, compute: Compute) -> LabelOutcome:
+def releasing(
+    mechanism: Any, target: Examples, design: Design, compute: Compute
+) -> Callable[[Ints, Seed], LabelOutcome]:
     """What a copy of the mechanism that has released nothing before says of its training labels, those at stake first.
 
     A label mechanism says a class. A learner's model says the likeliest class of each row; where labels at stake are of
     two classes, which of the two is likelier, and how much.
     """
+    k = target.classes
     if isinstance(mechanism, LabelMechanism):
-        moved = released_anew(mechanism, train.with_(labels=np.roll(train.labels, design.place)), seed)
-        return replace(moved, symbols=np.roll(moved.symbols, -design.place))
-    try:
-        return LabelOutcome(_said(mechanism, train, design, seed, compute), 0)
-    except BaseException as err:  # whatever the mechanism raises may tell of its labels
-        if from_outside(err):
-            raise
-        symbols = symbols_of(mechanism, design, train.classes)
-        return LabelOutcome.failed(len(train), symbols, type(err).__name__, f"{type(err).__name__}: {shortened(err)}")
+        swapped, rows = design.swapped(k), np.arange(design.size)
+        there, back = np.roll(rows, design.place), np.roll(rows, -design.place)
+
+        def of_labels(labels: Ints, seed: Seed) -> LabelOutcome:
+            moved = released_anew(mechanism, swapped[labels[there]], k, seed)
+            return replace(moved, symbols=swapped[moved.symbols[back]])
+
+        return of_labels
+    train = target.with_(features=crafted_features(target.features, design), labels=np.zeros(design.size, np.int64))
+
+    def of_model(labels: Ints, seed: Seed) -> LabelOutcome:
+        try:
+            return LabelOutcome(_said(mechanism, train.with_(labels=labels), design, seed, compute), 0)
+        except BaseException as err:  # whatever the mechanism raises may tell of its labels
+            if from_outside(err):
+                raise
+            name = type(err).__name__
+            return LabelOutcome.failed(design.size, symbols_of(mechanism, design, k), name, f"{name}: {shortened(err)}")
+
+    return of_model
 
 
 def _said(mechanism: Any, train: Examples, design: Design, seed: Seed, compute: Compute) -> Ints:
@@ -389,13 +411,11 @@ class Tried:
 def try_design(mechanism: Any, count: int, design: Design, target: Examples, compute: Compute, *, seed: Seed) -> Tried:
     """Releases one data set `count` times; each release's seeds are children of `seed`."""
     planted, released = [], list[LabelOutcome]()
-    features = crafted_features(target.features, design)
+    made_of = releasing(mechanism, target, design, compute)
     for release in range(count):
         own = seed.child(release)
-        labels = design.planted(target.classes, own.child("labels").rng())
-        train = target.with_(features=features, labels=labels)
-        released.append(released_symbols(mechanism, train, design, own.child("noise"), compute))
-        planted.append(labels)
+        planted.append(design.planted(target.classes, own.child("labels").rng()))
+        released.append(made_of(planted[-1], own.child("noise")))
         if len(released) == min(count, GIVEN_UP) and all(one.failure for one in released):
             return Tried(str(design), None, released[0].failure)
     symbols, used = symbols_of(mechanism, design, target.classes), design.used(target.classes)
@@ -478,15 +498,14 @@ def release_crafted(
         return Outcome(_no_releases(0))
     design = designs[taken.number]
     count = min(most, -(-canaries // design.stake), max(1, MOST_ROWS // design.size))
-    features = crafted_features(target.features, design)
+    made_of = releasing(mechanism, target, design, compute)
     released, asked, failures = list[LabelOutcome](), [], []
     for release in range(part, count, parts):
         own = seed.child(release)
         rng = own.child("labels").rng()
         planted = design.planted(target.classes, rng)
         asked.append(_paired(planted, design.at_stake or design.rows, design.used(target.classes), rng))
-        train = target.with_(features=features, labels=planted)
-        made = released_symbols(mechanism, train, design, own.child("noise"), compute)
+        made = made_of(planted, own.child("noise"))
         released.append(made)
         if made.failure:
             failures.append(f"release {release} (seed {own}): {made.failure}")
