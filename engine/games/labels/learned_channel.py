@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, gammaln
+from scipy.special import gammaln, softmax
 
 from dpaudit.engine.games.labels.label_releases import (
     HIDDEN,
@@ -50,6 +50,8 @@ LEVELS = 8
 """Levels at most that a count over a whole release is read in."""
 RARELY = 0.02
 """Share of places, or of things that a release says, that are taken to be unlike the others beforehand."""
+AROUND = (1.0, 16.0, 256.0)
+"""Rows that a law weighs as much as, around which those that are unlike it lie."""
 CLEARLY_BETTER = 0.005
 """Share of its loss by which boosting must better the regression to be taken."""
 LEAST_SPREAD = 0.1
@@ -110,8 +112,8 @@ class ChannelTables:
             _shares(_counts((np.broadcast_to(part, (count, n)), noise), (part.max() + 1, s)), float(k), self._noise)
             for part in self._parts
         ]
-        self._by_place = _believed(_counts((place, noise), (n, s)), 2.0, self._noise)
-        self._by_residue = [_believed(_counts((place % lag, noise), (lag, s)), 2.0, self._noise) for lag in lags]
+        self._by_place = _believed(_counts((place, noise), (n, s)), self._noise)
+        self._by_residue = [_believed(_counts((place % lag, noise), (lag, s)), self._noise) for lag in lags]
         at_stake = n if search.at_stake is None else search.at_stake
         self._whole = WholeRelease(search, at_stake) if at_stake <= MAX_STAKE else None
         self._lags = lags
@@ -248,7 +250,7 @@ class WholeRelease:
         most = int(levels.max()) + 2  # one that was never seen
         counts = _counts((planted, levels), (self._classes, most))
         alike = _shares(counts.sum(axis=0), 1.0, np.full(most, 1 / most))
-        return np.asarray(np.log(_believed(counts, 1.0, alike, together=True)))
+        return np.asarray(np.log(_believed(counts, alike, together=True)))
 
 
 def related_lags(noise: Ints, classes: int) -> list[int]:
@@ -367,18 +369,21 @@ def _shares_at(counts: Floats, at: Ints, weight: float, prior: Floats) -> Floats
     return np.asarray((own + weight * prior) / (counts.sum(axis=-1) + weight))
 
 
-def _believed(counts: Floats, weight: float, prior: Floats, *, together: bool = False) -> Floats:
+def _believed(counts: Floats, prior: Floats, *, together: bool = False) -> Floats:
     """Shares along the last axis, so far as they are unlike a prior: few are, and chance makes all a little unlike.
 
-    Each is the mixture of its own shares and the prior, by the odds of what was counted under a Dirichlet law around
-    the prior and under the prior itself. With `together` all are unlike it or none is.
+    Each is a mixture of the prior and of shares drawn towards it, by the odds of what was counted under the prior
+    itself and under Dirichlet laws around it, from wide to narrow. With `together` all are unlike it or none is.
     """
-    drawn = weight * np.broadcast_to(prior, counts.shape)
-    total = counts.sum(axis=-1, keepdims=True)
-    own = (gammaln(drawn + counts) - gammaln(drawn) - counts * np.log(prior)).sum(axis=-1, keepdims=True)
-    evidence = own + gammaln(weight) - gammaln(weight + total)
-    belief = expit((evidence.sum() if together else evidence) + np.log(RARELY))
-    return np.asarray(belief * _shares(counts, weight, prior) + (1 - belief) * prior)
+    prior, total = np.broadcast_to(prior, counts.shape), counts.sum(axis=-1, keepdims=True)
+    odds, shares = [np.zeros_like(total)], [prior]
+    for weight in AROUND:
+        drawn = weight * prior
+        own = (gammaln(drawn + counts) - gammaln(drawn) - counts * np.log(prior)).sum(axis=-1, keepdims=True)
+        evidence = own + gammaln(weight) - gammaln(weight + total)
+        odds.append((evidence.sum() if together else evidence) + np.log(RARELY / len(AROUND)) + np.zeros_like(total))
+        shares.append(_shares(counts, weight, prior))
+    return np.asarray((softmax(np.stack(odds), axis=0) * np.stack(shares)).sum(axis=0))
 
 
 def noise_of(released: Ints, planted: Ints, classes: int) -> Ints:
