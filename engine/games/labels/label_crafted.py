@@ -56,7 +56,7 @@ Asked = tuple[Ints, Ints, Ints, NDArray[np.bool_]]
 
 MIN_TRIED = 4
 """Releases of each data set that is tried: half to learn from, half to judge by."""
-ENOUGH_TRIED = 400
+ENOUGH_TRIED = {LABEL_MECHANISMS: 10_000, LEARNERS: 400}
 """Labels at stake after which a data set has been tried enough, if it was released a dozen times."""
 PARTS = 8
 """Units that train a learner for the fresh releases; those of label mechanisms take milliseconds, so one makes all."""
@@ -250,7 +250,7 @@ class LabelCrafted:
                 (Relation.LABEL, Relation.REPLACE),
                 "what shows in data made for it: ties, rows that share noise, a label that stands alone or decides a "
                 "failure, what only thousands of rows bring about",
-                game={"search": 2_000, "releases": 4_000, "canaries": 4_000},
+                game={"search": 16_000, "releases": 4_000, "canaries": 16_000},
             ),
             CheckTest(
                 LEARNERS,
@@ -282,11 +282,16 @@ class LabelCrafted:
                 f"search must be at least {MIN_TRIED * len(designs)} to try {len(designs)} data sets, got {self.search}"
             )
         seed, target = setting.seed, setting.required("target")
+        face = self.fits.face_of(setting.mechanism)
         tried = tuple(
             work.add(
                 try_design,
                 setting.mechanism,
-                min(each, max(12, -(-ENOUGH_TRIED // design.stake)), max(MIN_TRIED, MOST_ROWS_TRIED // design.size)),
+                min(
+                    each,
+                    max(12, -(-ENOUGH_TRIED[face] // design.stake)),
+                    max(MIN_TRIED, MOST_ROWS_TRIED // design.size),
+                ),
                 design,
                 target,
                 seed=seed.child("search", number),
@@ -302,7 +307,7 @@ class LabelCrafted:
             label=f"best of {len(designs)} data sets",
             resources=setting.resources.on_cpus,
         )
-        parts = 1 if self.fits.face_of(setting.mechanism) is LABEL_MECHANISMS else PARTS
+        parts = 1 if face is LABEL_MECHANISMS else PARTS
         fresh, bare = (
             tuple(
                 work.add(

@@ -166,6 +166,7 @@ class ChannelTables:
         columns += [table[part[rows], d] for part, table in zip(self._parts, self._by_part, strict=True)]
         columns.append(_shares_at(context.by_label[of, label], z, 2.0, self._law[label, z]))
         columns.append(_shares_at(context.by_noise[of], d, float(k), self._noise[d]))
+        columns.append(_believed(context.by_noise, self._noise)[of, d])
         for number, lag in enumerate(self._lags):
             columns.append(self._by_residue[number][rows % lag, d])
             residues = context.by_residue[number][of, rows % lag]
