@@ -56,8 +56,10 @@ Asked = tuple[Ints, Ints, Ints, NDArray[np.bool_]]
 
 MIN_TRIED = 4
 """Releases of each data set that is tried: half to learn from, half to judge by."""
-ENOUGH_TRIED = {LABEL_MECHANISMS: 10_000, LEARNERS: 400}
+ENOUGH_TRIED = 10_000
 """Labels at stake after which a data set has been tried enough, if it was released a dozen times."""
+ENOUGH_TRAINED = 400
+"""The same, where each release takes a training."""
 PARTS = 8
 """Units that train a learner for the fresh releases; those of label mechanisms take milliseconds, so one makes all."""
 MOST_ROWS_TRIED = 100_000
@@ -282,14 +284,14 @@ class LabelCrafted:
                 f"search must be at least {MIN_TRIED * len(designs)} to try {len(designs)} data sets, got {self.search}"
             )
         seed, target = setting.seed, setting.required("target")
-        face = self.fits.face_of(setting.mechanism)
+        quick = self.fits.face_of(setting.mechanism) is LABEL_MECHANISMS
         tried = tuple(
             work.add(
                 try_design,
                 setting.mechanism,
                 min(
                     each,
-                    max(12, -(-ENOUGH_TRIED[face] // design.stake)),
+                    max(12, -(-(ENOUGH_TRIED if quick else ENOUGH_TRAINED) // design.stake)),
                     max(MIN_TRIED, MOST_ROWS_TRIED // design.size),
                 ),
                 design,
@@ -307,7 +309,7 @@ class LabelCrafted:
             label=f"best of {len(designs)} data sets",
             resources=setting.resources.on_cpus,
         )
-        parts = 1 if face is LABEL_MECHANISMS else PARTS
+        parts = 1 if quick else PARTS
         fresh, bare = (
             tuple(
                 work.add(
