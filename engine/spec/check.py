@@ -218,7 +218,7 @@ def _cut(affordable: list[Affordable], usual: Mapping[str, int], unit: str) -> s
     """A sentence on those that are played with less than usual; "" where none is."""
     fewer = [(one.choice.name, one.trainings, usual[one.choice.name]) for one in affordable]
     said = [f"{name} {given:,} of {most:,}" for name, given, most in fewer if given < most]
-    return f"fewer {unit}s than usual, as the time allows no more: {'; '.join(said)}" if said else ""
+    return f"the budget allows fewer {unit}s than usual: {'; '.join(said)}" if said else ""
 
 
 ALL, MOST = Partition(target=1.0, reference=0.0, test=0.0), Partition(target=0.7, reference=0.2, test=0.1)
