@@ -150,7 +150,7 @@ def test_a_model_says_which_of_two_classes_and_how_surely() -> None:
 
 
 def test_randomised_response_of_few_rows_shows_what_it_spends_and_no_more() -> None:
-    """In 6 games for each size the 80 % bound is above the truth in at most 4; more, by chance, one time in 200."""
+    """In 6 games for each size the 95 % bound is above the truth in at most 2; more, by chance, one time in 150."""
     rng = np.random.default_rng(5)
     for rows in (1, 2, 3):
         bounds = []
@@ -159,7 +159,7 @@ def test_randomised_response_of_few_rows_shows_what_it_spends_and_no_more() -> N
             released = np.stack([RandomizedResponse(2.0).release(one, classes=2, rng=rng) for one in planted])
             known = LabelReleases(released, planted, 2, np.zeros(600, np.int64), rows, 2)
             bounds.append(what_it_shows(LearnedChannel(), known)[0])
-        assert sum(bound > 2.0 for bound in bounds) <= 4
+        assert sum(bound > 2.0 for bound in bounds) <= 2
         assert np.median(bounds) > 1.2
 
 
@@ -345,13 +345,13 @@ def test_rare_labels_at_stake_are_the_ends_of_the_range_for_the_mechanism() -> N
     ],
 )
 def test_weak_traces_are_learned_from_a_thousand_small_releases(kind: str, design: Design) -> None:
-    """Of many borders, of one other row, of few releases; honest ones show at most 1.1 here, and these 1.9 and more."""
+    """Of many borders, of one other row, of few releases; the honest one shows at most 1 here, and these 1.2 and more."""
     shown = {}
     for each in ("", kind):
         tried = try_design(LabelsOfOneKind(1.0, each), 1_500, design, TARGET, Compute(), seed=Seed(1))
         assert tried.releases is not None
         shown[each], _ = what_it_shows(LearnedChannel(), tried.releases)
-    assert shown[""] < 1.4 < shown[kind]
+    assert shown[""] < 1.1 < shown[kind]
 
 
 @pytest.mark.parametrize("seed", [0, 1])

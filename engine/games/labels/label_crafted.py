@@ -74,7 +74,7 @@ SMALLEST = 1e-12
 """Probability below which none is told apart."""
 NOTHING = -1
 """Stands for the design when none could be released."""
-JUDGED_AT = 0.8
+JUDGED_AT = 0.95
 """Confidence of the bounds that data sets are chosen by; no bound that is reported."""
 MAX_POINTS = 64
 """Points far apart that a data set has at most."""
