@@ -345,7 +345,7 @@ def test_rare_labels_at_stake_are_the_ends_of_the_range_for_the_mechanism() -> N
     ],
 )
 def test_weak_traces_are_learned_from_a_thousand_small_releases(kind: str, design: Design) -> None:
-    """Of many borders, of one other row, of few releases; the honest one shows at most 1 here, and these 1.2 and more."""
+    """Of many borders, of one other row, of few releases; honest ones show at most 1 here, these 1.2 and more."""
     shown = {}
     for each in ("", kind):
         tried = try_design(LabelsOfOneKind(1.0, each), 1_500, design, TARGET, Compute(), seed=Seed(1))
