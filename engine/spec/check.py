@@ -66,6 +66,8 @@ SIDE_BY_SIDE = 16
 """Trainings that are timed together where one is quick."""
 LOADED_S = 60.0
 """How long a call may take that is timed, or loads a library first."""
+HOPELESS = 4
+"""Tables on which a function fails in one way after which it is taken not to run at all."""
 TIMED_S = 2.0
 """After which calls have been timed well enough."""
 SHOWN_DELTA = 1e-5
@@ -398,20 +400,30 @@ def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
 
 
 def seconds_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) -> float:
-    """By the clock, once everything is loaded, on the slowest of the tables: what leaks is often what takes long."""
+    """By the clock, once everything is loaded, on the slowest of the tables: what leaks is often what takes long.
+
+    Raises: SpecError for a function that fails on all tables in one way.
+    """
     settings, limits = mechanism.alternatives()[0], CallLimits(LOADED_S, 1, time_limit, from_outside)
     tried = pairs(rows.schema, rows.cells, relation, np.random.default_rng(0), beyond=False)
     tables = [rows.cells, *(table for pair in tried for table in (pair.d, pair.d_prime))]
 
+    faults: list[str] = []
+
     def timed(table: pa.Table, calls: int) -> float:
         begun = time.monotonic()
-        mechanism.outcomes(table, range(calls), settings, limits)
+        faults.append(mechanism.outcomes(table, range(calls), settings, limits)[0].fault)
         return (time.monotonic() - begun) / calls
 
     mechanism.outcomes(rows.cells, [0], settings, limits)
     each: list[tuple[float, int]] = []
     while len(each) < len(tables) and sum(seconds for seconds, _ in each) < TIMED_S:
         each.append((timed(tables[len(each)], 1), len(each)))
+    if len(faults) >= HOPELESS and faults[0] and len(set(faults)) == 1:
+        raise SpecError(
+            f"a function must run on rows of its schema ({', '.join(rows.cells.column_names)}); on each of "
+            f"{len(faults)} tables it failed alike: {faults[0]}"
+        )
     seconds, slowest = max(each)
     return timed(tables[slowest], max(1, min(100, int(TIMED_S / 2 / max(seconds, 1e-4)))))
 

@@ -384,6 +384,22 @@ def test_the_keywords_of_a_partial_are_settings() -> None:
         OwnFunction(functools.partial(total, None))
 
 
+def test_a_function_that_fails_alike_on_all_tables_is_refused_before_anything_runs() -> None:
+    def typo(rows: Any, rng: np.random.Generator) -> float:
+        return float(rows["agee"].sum() + rng.laplace())
+
+    def few(rows: Any, rng: np.random.Generator) -> float:
+        return float(rows["age"].iloc[:2].sum() + rng.laplace()) if len(rows) < 3 else 1 / 0
+
+    for function, runs in ((typo, False), (few, True)):
+        mechanism, rows = function_on_rows(function, SCHEMA, claim=1.0)
+        if runs:
+            assert seconds_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE) > 0
+            continue
+        with pytest.raises(SpecError, match=r"rows of its schema \(age.* tables it failed alike: KeyError: 'agee'"):
+            seconds_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE)
+
+
 def test_calls_are_timed_on_whole_tables() -> None:
     sizes: list[int] = []
 
