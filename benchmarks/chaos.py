@@ -360,6 +360,8 @@ def outcome(number: int, seed: int) -> Outcome:
         left = list(run.left().values())
         said = (place / "errors.txt").read_text()
         fault.mended(run)
+        if not run.gcs():  # a cluster whose head is dead cannot be joined again
+            environment.pop("RAY_ADDRESS", None)
         again = started(place, environment, "resume", "disk/run").command.wait(ENDED_S) if code else 0
         same = again == 0 and content(run.folder) == expected
         wrong = [

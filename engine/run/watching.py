@@ -86,7 +86,7 @@ class RunStatus:
     lost: int  # workers that died
     workers: int  # up at the last
     spilled_mb: int  # what the object stores have written to disk for want of memory
-    running: tuple[tuple[str, float], ...]  # labels of units that run now, and seconds since each was begun
+    running: tuple[tuple[str, float], ...]  # labels of units that workers have, and seconds since each was given
     heard: datetime | None  # when the driver last said something, UTC; None where it never did
     per_second: float  # units finished a second by this driver so far
     left_s: float | None  # seconds to go at that rate; None where it is not known
@@ -98,7 +98,7 @@ class RunStatus:
         lines = [
             f"{self.place}: {shortened(self.stage)}",
             f"{self.finished} of {self.units} units finished ({self.cached} by an earlier driver), {len(self.running)} "
-            f"running, {self.failed} failed, {self.retried} tried again, {self.lost} workers lost, {self.workers} up",
+            f"given to workers, {self.failed} failed, {self.retried} tried again, {self.lost} workers lost, {self.workers} up",
         ]
         if self.heard is not None:
             rate = f"at {self.per_second:.2g} units a second"

@@ -97,7 +97,7 @@ def test_status_of_a_local_run_and_of_no_run(tmp_path: Path) -> None:
     audit(spec(), output=tmp_path / "run", quiet=True)
     shown = str(run_status(tmp_path / "run"))
     assert f"{tmp_path / 'run'}: finished" in shown
-    assert "0 running, 0 failed" in shown
+    assert "0 given to workers, 0 failed" in shown
     assert json.loads((tmp_path / "run" / "bounds.json").read_text())["results"][0]["verdict"] in shown
     with pytest.raises(SpecError, match=r"must be a run folder \(with plan.parquet in it\)"):
         run_status(tmp_path)
