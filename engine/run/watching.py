@@ -97,8 +97,9 @@ class RunStatus:
     def __str__(self) -> str:
         lines = [
             f"{self.place}: {shortened(self.stage)}",
-            f"{self.finished} of {self.units} units finished ({self.cached} by an earlier driver), {len(self.running)} "
-            f"given to workers, {self.failed} failed, {self.retried} tried again, {self.lost} workers lost, {self.workers} up",
+            f"{self.finished} of {self.units} units finished ({self.cached} by an earlier driver), "
+            f"{len(self.running)} given to workers, {self.failed} failed, {self.retried} tried again, "
+            f"{self.lost} workers lost, {self.workers} up",
         ]
         if self.heard is not None:
             rate = f"at {self.per_second:.2g} units a second"
