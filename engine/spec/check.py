@@ -193,7 +193,8 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     elif budget.seconds is not None and request.budget != BUDGET and any(one.test.trainings > 1 for one in chosen):
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
         chosen, budget = in_seconds(chosen, budget, mechanism, (request.split or MOST).divide(rows, _rng()).target)
-    affordable, dear = affordable_looks(chosen, budget.trainings)
+    forecast = budget.trainings != Budget.parse(request.budget).trainings
+    affordable, dear = affordable_looks(chosen, budget.trainings, forecast=forecast)
     if not affordable:
         raise SpecError(
             f"no game fits {type(mechanism).__name__} with a claim about {claim.relation} neighbours: "
@@ -282,11 +283,17 @@ class Affordable:
     again: dict[str, float]  # by how much fields of its game grow when it is repeated
 
 
-def affordable_looks(chosen: list[Choice], trainings: int | None) -> tuple[list[Affordable], list[str]]:
-    """As many looks as a number of trainings is enough for, half of it kept for playing one again; and which not."""
+def affordable_looks(
+    chosen: list[Choice], trainings: int | None, *, forecast: bool = False
+) -> tuple[list[Affordable], list[str]]:
+    """As many looks as a number of trainings is enough for, half of it kept for playing one again; and which not.
+
+    Where the number is a forecast, of what a time is enough for, the others come last with as few as they can have:
+    they are begun if there is time left.
+    """
     left = None if trainings is None else trainings - trainings // 2
     kept = None if trainings is None else trainings // 2
-    affordable, dear = [], []
+    affordable, dear, last = [], list[str](), []
     for choice in chosen:
         test, wanted = choice.test, choice.test.trainings
         price = test.price if left is None else min(test.price, left)
@@ -294,6 +301,9 @@ def affordable_looks(chosen: list[Choice], trainings: int | None) -> tuple[list[
         held = None if kept is None else int(kept / test.cost)
         least = test.least if test.scales else wanted
         if held is not None and min(given, held) < min(least, wanted):
+            if forecast and test.scales:
+                last.append(Affordable(choice, least, dict(test.again)))
+                continue
             dear.append(
                 f"{choice.name}: asks for {min(least, wanted):,} trainings at least and as many to play it again, the "
                 f"budget leaves {given:,} and {held:,}"
@@ -301,7 +311,7 @@ def affordable_looks(chosen: list[Choice], trainings: int | None) -> tuple[list[
             continue
         affordable.append(Affordable(choice, given, _again(test, given, held)))
         left = None if left is None else left - price
-    return affordable, dear
+    return affordable + last, dear
 
 
 def _again(test: CheckTest, given: int, kept: int | None) -> dict[str, float]:
