@@ -206,3 +206,12 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_asked(path: Path, content: bytes, more: str = "") -> None:
+    """A file that the user asked for, whole; RunError where it cannot be written, with what more there is to say."""
+    try:
+        write_whole(path, lambda file: file.write(content))
+    except OSError as err:
+        must = f"{shortened(path)} must be a file that can be written, it is not: {err.strerror}"
+        raise RunError(must + more) from err

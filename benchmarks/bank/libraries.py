@@ -1,9 +1,9 @@
 """Functions of other people's libraries as they are: real defects, each in a version that has it, and honest ones.
 
 Each is named by the Python that `make libraries` makes for it (`.venv-NAME/bin/python`), a function of
-`mechanisms/adapters/other_python/libraries/`, and what an audit has to be told. The pages and scripts in
-`docs/case-studies/` show the same defects without dpaudit. Where a twin is given `clean` or `digits`, what it releases
-is mended and rounded: most of these libraries add noise in floating point, whose low bits are a defect of their own.
+`examples/libraries/`, and what an audit has to be told. The pages and scripts in `docs/case-studies/` show the same
+defects without dpaudit. Where a twin is given `clean` or `digits`, what it releases is mended and rounded: most of
+these libraries add noise in floating point, whose low bits are a defect of their own.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
 from dpaudit import RunOptions, check
 
 ROOT = Path(__file__).parent.parent.parent
-FOLDER = ROOT / "mechanisms" / "adapters" / "other_python" / "libraries"
+FOLDER = ROOT / "examples" / "libraries"
 
 
 def python_of(case: LibraryCase) -> Path:

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from dpaudit.engine.reading.run_report import Report
     from dpaudit.engine.sweep.result import SweepResult
 
+T = TypeVar("T")
 RUNNERS = ("auto", "in-process", "processes", "ray")  # those of `RunOptions`, which takes long to load
 FORMS = ("frame", "arrow", "array", "records", "list")
 FAIL_ON_VIOLATION = click.option(
@@ -352,10 +353,7 @@ def _finish(
     **fail_on: bool,
 ) -> None:
     """Carries a run out, prints its report, writes what CI services read of it, and ends with the stated code."""
-    try:
-        report = carry_out()
-    except KeyboardInterrupt as err:
-        interrupted(err, f"dpaudit resume {shlex.quote(str(folder))}")
+    report = carried_out(carry_out, "resume", folder)
     show_lines(report.text(verbose=verbose))
     if junit or sarif or summary:
         from dpaudit.engine.report.ci_files import write_for_ci
@@ -474,12 +472,13 @@ def card(run: str | Path, output: Path | None, html: Path | None) -> None:
     nothing runs. It is no proof of privacy, and says so.
     """
     from dpaudit.engine.run import model_card
+    from dpaudit.plain_files import write_asked
 
     made = model_card.ModelCard.of(run)
     if html is not None:
-        _write(html, made.page())
+        write_asked(html, made.page().encode())
     if output is not None:
-        _write(output, made.markdown())
+        write_asked(output, made.markdown().encode())
     else:
         show_lines(made.markdown().rstrip())
 
@@ -499,22 +498,14 @@ def records(run: str | Path, top: int, rate: float, audit: str | None, csv: Path
     (Benjamini-Yekutieli: under any dependence). It is read from the run folder, a path or a URI; nothing runs.
     """
     from dpaudit.engine.run.recorded import records_in
+    from dpaudit.plain_files import write_asked
 
     found = records_in(run, top=top, rate=rate, audit=audit)
     if csv is not None:
-        _write(csv, found.to_frame().to_csv(index=False))
+        write_asked(csv, found.to_frame().to_csv(index=False).encode())
     if html is not None:
-        _write(html, found.page())
+        write_asked(html, found.page().encode())
     show_lines(str(found))
-
-
-def _write(path: Path, text: str) -> None:
-    from dpaudit.plain_files import write_whole
-
-    try:
-        write_whole(path, lambda file: file.write(text.encode()))
-    except OSError as err:
-        raise RunError(f"{shortened(path)} must be a file that can be written, it is not: {err.strerror}") from err
 
 
 @main.command()
@@ -591,22 +582,16 @@ def sweep(
         return
     assert spec is not None
     folder = output or running.read_request(spec).folder
-    try:
-        found = running.sweep(spec, output=folder, seed=seed, quiet=quiet)
-    except KeyboardInterrupt as err:
-        interrupted(err, f"dpaudit sweep --restore {shlex.quote(str(folder))}")
-    _end_of_sweep(found, fail_on_violation=fail_on_violation)
+    asked = partial(running.sweep, spec, output=folder, seed=seed, quiet=quiet)
+    _end_of_sweep(carried_out(asked, "sweep --restore", folder), fail_on_violation=fail_on_violation)
 
 
 def go_on(folder: str | Path, allowed: Mapping[str, Any], *, quiet: bool, fail_on_violation: bool) -> None:
     """Goes on with the sweep in a folder, with what is consented to, and ends with the stated exit code."""
     from dpaudit.engine.sweep.running import restore_sweep
 
-    try:
-        found = restore_sweep(folder, **allowed, quiet=quiet)
-    except KeyboardInterrupt as err:
-        interrupted(err, f"dpaudit sweep --restore {shlex.quote(str(folder))}")
-    _end_of_sweep(found, fail_on_violation=fail_on_violation)
+    asked = partial(restore_sweep, folder, **allowed, quiet=quiet)
+    _end_of_sweep(carried_out(asked, "sweep --restore", folder), fail_on_violation=fail_on_violation)
 
 
 def _end_of_sweep(found: SweepResult, *, fail_on_violation: bool) -> None:
@@ -617,10 +602,14 @@ def _end_of_sweep(found: SweepResult, *, fail_on_violation: bool) -> None:
         end(VIOLATION)
 
 
-def interrupted(err: KeyboardInterrupt, again: str) -> NoReturn:
-    """Ends the command that was interrupted, and says which one goes on."""
-    by = f" by {err}" if str(err) else ""
-    stop(f"interrupted{by}; what was finished is kept, `{again}` goes on", RUN_FAILED)
+def carried_out(work: Callable[[], T], again: str, folder: str | Path) -> T:
+    """What work gives; where it is interrupted, the command ends and says which one goes on in the folder."""
+    try:
+        return work()
+    except KeyboardInterrupt as err:
+        by = f" by {err}" if str(err) else ""
+        goes_on = f"`dpaudit {again} {shlex.quote(str(folder))}` goes on"
+        stop(f"interrupted{by}; what was finished is kept, {goes_on}", RUN_FAILED)
 
 
 def schema_in_words(text: str) -> Mapping[str, Any]:

@@ -340,24 +340,6 @@ class Played:
     controlled_on: str = ""  # what the control is played on, in words
 
 
-@runtime_checkable
-class Foreseen(Protocol):
-    """A game that knows before there are data how many units it makes at least."""
-
-    def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
-        """Units at least, for a target set of so many rows and units of at most so many score rows; those scored."""
-        ...
-
-
-@runtime_checkable
-class ForClaim(Protocol):
-    """A game that is played as a claim says, where a spec leaves that open."""
-
-    def for_claim(self, claim: Claim) -> Game:
-        """The game against this claim."""
-        ...
-
-
 class Game(Protocol):
     """An experiment (registered as "game")."""
 

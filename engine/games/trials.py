@@ -53,6 +53,7 @@ class TrialGame:
         return Reference(FairCoins(), self.trials, "trials")
 
     def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
+        """Units at least, for a target set of so many rows and units of at most so many score rows; those scored."""
         return -(-self.trials // self.stack) + 1, 1
 
 

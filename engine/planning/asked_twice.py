@@ -205,7 +205,7 @@ def _call(mechanism: Any, compute: Compute) -> Callable[[Any, Seed], Any]:
 def _labels(mechanism: LabelMechanism, data: Examples, seed: Seed) -> NDArray[np.int64]:
     from dpaudit.engine.games.labels.label_releases import released_anew
 
-    made = released_anew(mechanism, data, seed)
+    made = released_anew(mechanism, data.labels, data.classes, seed)
     if made.failure:
         raise RunError(made.failure)
     return np.append(made.symbols, made.form)

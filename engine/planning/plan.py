@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import GenericAlias
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.seed import Seed
@@ -23,13 +22,12 @@ from dpaudit.actors.work import Call, Work, inlined, unit, value_of
 from dpaudit.claims import Claim
 from dpaudit.consent import contacts
 from dpaudit.engine.data.partition import Parts, loaded_rows
-from dpaudit.engine.games.protocol import Foreseen, Played, Reading, Setting, require_units
+from dpaudit.engine.games.protocol import Played, Reading, Setting, require_units
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.build import in_words
 from dpaudit.errors import SpecError
 from dpaudit.estimators.best_candidate import EachReplay, EachThreshold
 from dpaudit.estimators.estimator import Estimator
-from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.one_run.right_guesses import GuessRule
 from dpaudit.estimators.one_run.signed_scores import OneRun, Shiftable
 from dpaudit.mechanisms.examples import Rows
@@ -201,7 +199,7 @@ def _fewest_units(spec: AuditSpec) -> int:
     """How many units a spec leads to at least, found before data are made or any unit is."""
     fewest: dict[str, int] = {}
     for audit in spec.audits:
-        if isinstance(audit.game, Foreseen):
+        if hasattr(audit.game, "fewest_units"):  # it knows before there are data
             # Audits of one mechanism on the same data may share units; a file may hold fewer rows than are asked for.
             own = f"{audit.mechanism!r} {audit.data!r} {audit.split}"
             target = max(1, int(audit.split.target * (_generated_rows(audit.data) or 1)))
@@ -337,45 +335,21 @@ def count(estimator: Estimator[Any, Any], evidence: Iterable[Any]) -> Iterator[A
     return (estimator.tally(piece) for piece in evidence)
 
 
-@runtime_checkable
-class _Divided(Protocol):
-    """An estimator whose bounds can be found in parts."""
-
-    def seconds(self, replays: int, rows: int) -> float:
-        """About how long the bounds of so many replays of so many rows take on one core."""
-        ...
-
-    def find(self, tallies: Sequence[Any], *, lost: int = 0, parts: Sequence[Any] = ()) -> Finding:
-        """One finding; what is in none of the parts is found now."""
-        ...
-
-
-@runtime_checkable
-class _DividedByReplay(_Divided, Protocol):
-    def bounds_of_replays(self, tallies: Sequence[Any], replays: int) -> EachReplay:
-        """Of some of so many replays, in the order of their numbers."""
-        ...
-
-
-@runtime_checkable
-class _DividedByThreshold(_Divided, Protocol):
-    def bounds_at(self, tally: Any, places: NDArray[np.int64]) -> EachThreshold:
-        """At some of the thresholds of the only replay."""
-        ...
-
-
 @unit
-def bound_replays(estimator: _DividedByReplay, tallies: tuple[list[Any], ...], *, replays: int) -> EachReplay:
+def bound_replays(estimator: Any, tallies: tuple[list[Any], ...], *, replays: int) -> EachReplay:
     """The bounds of some of `replays` replays, in the order of their numbers."""
-    return estimator.bounds_of_replays([tally for group in tallies for tally in group], replays)
+    found: EachReplay = estimator.bounds_of_replays([tally for group in tallies for tally in group], replays)
+    return found
 
 
 @unit
-def bound_thresholds(estimator: _DividedByThreshold, tallies: list[Any], *, part: int, parts: int) -> EachThreshold:
+def bound_thresholds(estimator: Any, tallies: list[Any], *, part: int, parts: int) -> EachThreshold:
     """The bounds at one of several equal parts of the thresholds of the only replay."""
     (tally,) = tallies
     thresholds = tally.threshold.size
-    return estimator.bounds_at(tally, np.arange(thresholds * part // parts, thresholds * (part + 1) // parts))
+    places = np.arange(thresholds * part // parts, thresholds * (part + 1) // parts)
+    found: EachThreshold = estimator.bounds_at(tally, places)
+    return found
 
 
 def bound_units(
@@ -390,7 +364,7 @@ def bound_units(
     parts, work = min(MAX_PARTS, _parts(estimator, game.replays, game.reference.rows)), Work()
     if parts < 1:
         return ()
-    by_threshold = isinstance(estimator, _DividedByThreshold)
+    by_threshold = hasattr(estimator, "bounds_at")
     if by_threshold and (len(tallies) != 1 or game.replays != 1):
         return ()
     parts = parts if by_threshold else min(parts, len(tallies))
@@ -405,9 +379,12 @@ def bound_units(
 
 
 def bound_seconds(estimator: Any, replays: int, rows: int) -> float:
-    """About how long the bounds of so many replays of so many rows take on one core; 0 where nobody waits."""
-    divided = isinstance(estimator, _DividedByReplay | _DividedByThreshold)
-    return estimator.seconds(replays, rows) if divided else 0.0
+    """About how long so many replays of so many rows take on one core; 0 of an estimator that finds none in parts."""
+    return (
+        float(estimator.seconds(replays, rows))
+        if hasattr(estimator, "seconds") and hasattr(estimator, "bounds_of_replays")
+        else 0.0
+    )
 
 
 def _parts(estimator: Any, replays: int, rows: int) -> int:

@@ -27,7 +27,7 @@ from dpaudit.engine.games.reference import GuessLevels
 from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit, bound_seconds, control_estimator
 from dpaudit.engine.planning.power import ceiling_bound
 from dpaudit.engine.reading.result import MOST, POWER, AuditResult, Ceiling, Failure
-from dpaudit.engine.reading.shift import ShiftControl, rows_needed, shift_control
+from dpaudit.engine.reading.shift import ShiftControl, rows_to_decide, shift_control
 from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.spec.audit_spec import Audit
@@ -35,6 +35,7 @@ from dpaudit.engine.spec.build import in_words
 from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
+from dpaudit.estimators.one_run.signed_scores import Shiftable
 from dpaudit.estimators.scores import Scores
 
 MAX_ROWS = 1 << 21  # of all replays: more take longer than a reader waits
@@ -163,10 +164,11 @@ class _Finished:
 
     def _rows_needed(self, finding: Finding | None, claim: Claim) -> int | None:
         """Rows of the control that would decide about a finding that exceeds the claim."""
-        if finding is None or finding.violation_point(claim.curve) is None:
+        estimator = self._audit.estimator
+        if finding is None or finding.violation_point(claim.curve) is None or not isinstance(estimator, Shiftable):
             return None
         claimed = finding.comparison(claim.curve).claimed
-        return rows_needed(self._audit.estimator, self._tallies, self._held_out, claimed=claimed, lost=self._lost)
+        return rows_to_decide(estimator.unshifted(), self._tallies, self._held_out, epsilon=claimed, lost=self._lost)
 
     @cached_property
     def _held_out(self) -> list[list[Any]]:

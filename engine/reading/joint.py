@@ -29,6 +29,7 @@ class JointVerdict:
     screening: float  # confidence of all bounds of the first pass together
     chosen: tuple[str, ...] = ()  # why each game is among them
     left_out: tuple[str, ...] = ()  # which games are not, and why
+    cut: str = ""  # which have fewer trainings or calls than usual, by the budget
     # Names of tests that were chosen and not played: nothing was left to find, or of the budget
     not_played: tuple[str, ...] = ()
 
@@ -128,7 +129,7 @@ class JointVerdict:
                 for test, again in self._pairs
             ),
             *(f"chosen: {reason}" for reason in self.chosen),
-            *([self.not_run] if self.not_played else []),
+            *filter(None, [self.cut, self.not_run]),
             *(f"left out: {reason}" for reason in self.left_out),
         )
 
@@ -172,7 +173,7 @@ class JointVerdict:
             self.how_sure,
             next((test.odd_noise for test in self.tests if test.odd_noise), ""),
             *self.detectable,
-            "" if verbose or self.verdict is Verdict.VIOLATION else self.not_run,
+            *(() if verbose or self.verdict is Verdict.VIOLATION else (self.cut, self.not_run)),
             self.beside_a_violation,
             "" if self.deciding is None else self.deciding.located,
         ]
@@ -180,7 +181,7 @@ class JointVerdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Values for JSON."""
-        said = ("verdict", "headline", "how_sure", "confidence", "screening", "chosen", "left_out", "not_played")
+        said = ("verdict", "headline", "how_sure", "confidence", "screening", "chosen", "left_out", "cut", "not_played")
         confirmations = [
             {
                 "test": test.name,
@@ -214,7 +215,14 @@ def joint_verdict(
     played = {test.name for test in tests}
     not_played = tuple(name for name, confirmed in planned.items() if not confirmed and name not in played)
     return JointVerdict(
-        tests, confirmations, confidence, together.screening, together.chosen, together.left_out, not_played
+        tests,
+        confirmations,
+        confidence,
+        together.screening,
+        together.chosen,
+        together.left_out,
+        together.cut,
+        not_played,
     )
 
 

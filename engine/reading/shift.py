@@ -158,15 +158,6 @@ def shift_control(
     )
 
 
-def rows_needed(
-    estimator: Any, tallies: Sequence[Any], held_out: Sequence[Sequence[OneRunTally]], *, claimed: float, lost: int = 0
-) -> int | None:
-    """About how many rows of the control would show more than the claim beyond the shift; None where no number does."""
-    if not isinstance(estimator, Shiftable):
-        return None
-    return rows_to_decide(estimator.unshifted(), tallies, held_out, epsilon=claimed, lost=lost)
-
-
 def advantage_limits(tallies: Sequence[OneRunTally], *, confidence: float) -> tuple[float, float]:
     """Limits of a distinguisher's |2 Pr[right] - 1| when it guesses every row: exact, medians over replays.
 

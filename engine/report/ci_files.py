@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,8 +13,8 @@ from xml.etree import ElementTree as ET
 import dpaudit
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import NEXT, Verdict
-from dpaudit.errors import RunError, printable, shortened
-from dpaudit.plain_files import write_whole
+from dpaudit.errors import printable
+from dpaudit.plain_files import write_asked
 
 _IN_JUNIT = {
     Verdict.VIOLATION: "failure",
@@ -30,6 +29,7 @@ _IN_SARIF = {
     Verdict.FAILED: "warning",
     Verdict.INCONCLUSIVE: "note",
 }
+KEPT = "; what was found is in the run folder"
 _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -49,22 +49,12 @@ def write_for_ci(
     Raises: RunError when a file cannot be written.
     """
     if junit is not None:
-        _write(junit, lambda: _junit(report))
+        write_asked(junit, _junit(report), KEPT)
     if sarif is not None:
-        _write(sarif, lambda: _sarif(report, subject))
+        write_asked(sarif, _sarif(report, subject), KEPT)
     if summary is not None:
         before = summary.read_bytes() if summary.is_file() else b""
-        _write(summary, lambda: before + _markdown(report).encode())
-
-
-def _write(path: Path, content: Callable[[], bytes]) -> None:
-    try:
-        write_whole(path, lambda file: file.write(content()))
-    except OSError as err:
-        raise RunError(
-            f"{shortened(path)} must be a file that can be written, it is not: {err.strerror}; what was found is in "
-            "the run folder"
-        ) from err
+        write_asked(summary, before + _markdown(report).encode(), KEPT)
 
 
 def _junit(report: Report) -> bytes:

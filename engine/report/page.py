@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,11 +22,11 @@ from dpaudit.engine.reading.verdict import COLOURS, Verdict
 from dpaudit.engine.spec.audit_spec import slug
 from dpaudit.errors import printable_lines
 from dpaudit.estimators.bound import format_lower, format_upper
-from dpaudit.estimators.finding import Series
 from dpaudit.plain_files import write_whole
 
 if TYPE_CHECKING:
     from dpaudit.engine.reading.comparison import Study
+    from dpaudit.estimators.arguments import Interval
     from dpaudit.estimators.chart import Chart
 
 MAX_SCORES_DRAWN = 400_000
@@ -35,23 +34,6 @@ METHODS = ("clopper-pearson", "jeffreys", "bayesian")
 """Of the intervals that are compared."""
 MIN_AUDITS = 3
 """Audits that a line of detected epsilons is made of."""
-
-
-@dataclass(frozen=True)
-class PageFigure:
-    """A figure in the page."""
-
-    title: str  # its caption
-    svg: Markup  # the drawing itself
-
-
-@dataclass(frozen=True)
-class CountsInterval:
-    """One way to read the counts at the reported threshold."""
-
-    method: str  # the interval's name
-    lower: float  # lower end, nats
-    upper: float  # upper end for this attack, nats; may be inf
 
 
 def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
@@ -91,36 +73,34 @@ def _of_the_run(report: Report, folder: Path, *, draw: bool) -> list[Chart]:
     return [chart for chart in made if chart is not None]
 
 
-def intervals(result: AuditResult) -> list[CountsInterval]:
-    """The two-sided intervals at the reported threshold; empty for findings without a confusion table.
+def intervals(result: AuditResult) -> dict[str, Interval]:
+    """The two-sided intervals at the reported threshold, by method; none for findings without a confusion table.
 
     Source: Zanella-Beguelin et al. (2022), Table 2.
     """
     series = result.series.get("posterior")
-    return [] if series is None else [_interval(series, method) for method in METHODS]
-
-
-def _interval(series: Series, method: str) -> CountsInterval:
+    if series is None:
+        return {}
     from dpaudit.estimators.two_world.confusion import epsilon_interval
 
-    ends = epsilon_interval(**series, method=method)
-    return CountsInterval(method, float(ends.lower), float(ends.upper))
+    return {method: epsilon_interval(**series, method=method) for method in METHODS}
 
 
-def _figures(result: AuditResult, folder: Path, target: Path) -> list[PageFigure]:
+def _figures(result: AuditResult, folder: Path, target: Path) -> list[tuple[str, Markup]]:
+    """Titles and drawings."""
     from dpaudit.engine.report import charts
 
     name = slug(result.name)
     scores = _sampled_scores(folder / "scores" / name)
     drawn = [*([] if scores is None else [charts.scores(*scores)]), *result.charts()]
-    return [PageFigure(chart.title, _saved(chart, target, f"{name}-{chart.stem}")) for chart in drawn]
+    return [(chart.title, _saved(chart, target, f"{name}-{chart.stem}")) for chart in drawn]
 
 
-def _compared(compared: Sequence[Study], target: Path) -> list[PageFigure]:
+def _compared(compared: Sequence[Study], target: Path) -> list[tuple[str, Markup]]:
     from dpaudit.engine.report.advantages_compared import comparisons
 
     drawn = comparisons(compared)
-    return [PageFigure(chart.title, _saved(chart, target, f"compared-{chart.stem}")) for chart in drawn]
+    return [(chart.title, _saved(chart, target, f"compared-{chart.stem}")) for chart in drawn]
 
 
 def _saved(chart: Chart, target: Path, name: str) -> Markup:

@@ -73,14 +73,6 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Running:
-    """A unit that was begun and has not ended."""
-
-    label: str
-    seconds: float  # since it was begun
-
-
-@dataclass(frozen=True)
 class RunStatus:
     """How a run stands."""
 
@@ -94,7 +86,7 @@ class RunStatus:
     lost: int  # workers that died
     workers: int  # up at the last
     spilled_mb: int  # what the object stores have written to disk for want of memory
-    running: tuple[Running, ...]  # units that run now
+    running: tuple[tuple[str, float], ...]  # labels of units that run now, and seconds since each was begun
     heard: datetime | None  # when the driver last said something, UTC; None where it never did
     per_second: float  # units finished a second by this driver so far
     left_s: float | None  # seconds to go at that rate; None where it is not known
@@ -114,7 +106,7 @@ class RunStatus:
             lines.append(f"last heard of {self.heard:%Y-%m-%d %H:%M:%S} UTC{left}")
         if self.spilled_mb:
             lines.append(f"object stores wrote {self.spilled_mb:,} MB to disk for want of memory")
-        lines += [f"  {unit.seconds:.0f} s  {shortened(unit.label)}" for unit in self.running[:SHOWN]]
+        lines += [f"  {seconds:.0f} s  {shortened(label)}" for label, seconds in self.running[:SHOWN]]
         if len(self.running) > SHOWN:
             lines.append(f"  and {len(self.running) - SHOWN} more")
         lines += [f"{verdict:<19}{shortened(name)}" for name, verdict in self.verdicts]
@@ -190,7 +182,7 @@ def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | Non
         lost=counts[EventKind.WORKER_LOST],
         workers=next((event.count for event in reversed(events) if event.kind is EventKind.WORKER_STARTED), 0),
         spilled_mb=max((event.count for event in events if event.kind is EventKind.SPILLED), default=0),
-        running=tuple(Running(event.label, max(0.0, now - event.time)) for event in open_.values() if not over),
+        running=tuple((event.label, max(0.0, now - event.time)) for event in open_.values() if not over),
         heard=datetime.fromtimestamp(last.time, UTC) if last else None,
         per_second=done / took_s if took_s else 0.0,
         left_s=took_s / done * to_go if done and to_go > 0 and not over else None,

@@ -8,17 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Claim
 from dpaudit.consent import CLUSTER
 from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.games.one_run.rules import OneRunRules
-from dpaudit.engine.games.protocol import Fits, ForClaim, Game, StopRule, View
+from dpaudit.engine.games.protocol import Fits, Game, StopRule
 from dpaudit.engine.spec.build import anchored, build, describe
 from dpaudit.engine.spec.error_budget import ErrorBudget, JointTest
 from dpaudit.engine.spec.plain_yaml import in_yaml
@@ -250,7 +249,7 @@ class AuditSpec:
         audit = replace(audit, **parts)
         audit = held_to_accountant((audit,), self.seed, at)[0]
         stated = _stated_claim(audit, at)
-        if isinstance(game, ForClaim):
+        if hasattr(game, "for_claim"):  # it is played as the claim says
             game = game.for_claim(stated)
             audit = replace(audit, game=game)
         claim = game.fits.compared(stated, audit=at).claim
@@ -410,7 +409,7 @@ def _require_fitting(audit: Audit, at: str) -> None:
             + _those("game", lambda other: other.fits.face_of(audit.mechanism) is not None)
         )
     shown = fits.views[face]
-    if not isinstance(audit.attack, Attacking):
+    if not (hasattr(audit.attack, "view") and hasattr(audit.attack, "score")):
         raise SpecError(
             f"{at}.attack must say what it sees: give it a field `view`, which is or is a base of "
             f"{shown.__module__}.{shown.__name__}, and a method `score(view)`"
@@ -474,17 +473,6 @@ def _those(kind: str, fit: Callable[[Any], bool]) -> str:
     """The registered names of a kind that would fit, as advice."""
     names = [name for name in catalogue(kind) if fit(load(kind, name))]
     return f"{kind}s that fit: {', '.join(names) or 'none'}"
-
-
-@runtime_checkable
-class Attacking(Protocol):
-    """An attack that says what it sees."""
-
-    view: type[View]
-
-    def score(self, view: Any, /) -> NDArray[np.float64]:
-        """One score for each thing at stake."""
-        ...
 
 
 def slug(name: str) -> str:

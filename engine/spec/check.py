@@ -179,6 +179,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     if not isinstance(claim, Claim):
         raise SpecError(f"check.mechanism.claim() must give a dpaudit.Claim, got {claim!r}")
     chosen, left_out = choices(mechanism, claim)
+    usual = {one.name: one.test.trainings for one in chosen}
     data = made_data(mechanism, claim) if request.data is None else given_data(request.data)
     budget = Budget.parse(request.budget)
     if isinstance(mechanism, RowFunction) and chosen:
@@ -199,20 +200,25 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     audits = tuple(_audit(one, mechanism, data, request) for one in affordable)
     audits = held_to_accountant(audits, options.seed, "check")
     trains = any(one.trainings for one in affordable)
-    called = isinstance(mechanism, RowFunction)
-    words = [
-        f"{one.choice.name}: finds {one.choice.test.finds}{_cost(one.trainings, 'call' if called else 'training')}"
-        for one in affordable
-    ]
+    unit = "call" if isinstance(mechanism, RowFunction) else "training"
+    words = [f"{one.choice.name}: finds {one.choice.test.finds}{_cost(one.trainings, unit)}" for one in affordable]
     again = {one.choice.name: one.again for one in affordable if one.again}
+    cut = _cut(affordable, usual, unit)
     return AuditSpec(
         audits,
         name=options.name or f"check {_called(mechanism)}",
         seed=options.seed,
         confidence=1 - (1 - options.confidence) / 2 if options.until_decided else options.confidence,
         run=options.run or RunOptions(runner="auto" if trains else "in-process"),
-        together=JointTest(budget.seconds, tuple(words), (*left_out, *dear), again=again),
+        together=JointTest(budget.seconds, tuple(words), (*left_out, *dear), cut, again=again),
     )
+
+
+def _cut(affordable: list[Affordable], usual: Mapping[str, int], unit: str) -> str:
+    """A sentence on those that are played with less than usual; "" where none is."""
+    fewer = [(one.choice.name, one.trainings, usual[one.choice.name]) for one in affordable]
+    said = [f"{name} {given:,} of {most:,}" for name, given, most in fewer if given < most]
+    return f"the budget allows fewer {unit}s than usual: {'; '.join(said)}" if said else ""
 
 
 ALL, MOST = Partition(target=1.0, reference=0.0, test=0.0), Partition(target=0.7, reference=0.2, test=0.1)

@@ -75,6 +75,7 @@ class JointTest:
             has no limit.
         chosen: Why each audit is among them, in sentences, for the report.
         left_out: Which games are not, and why.
+        cut: Which have fewer trainings or calls than usual, since the budget is enough for no more; "" for none.
         screening: Confidence of the bounds of the first pass, all together, in (0, 1).
         again: By the name of an audit, by how much fields of its game grow when it is repeated, > 0.
     """
@@ -82,6 +83,7 @@ class JointTest:
     budget_s: float | None = None
     chosen: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    cut: str = ""
     screening: float = SCREENING
     again: dict[str, dict[str, float]] = field(default_factory=dict)
 

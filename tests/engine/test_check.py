@@ -394,6 +394,7 @@ def test_a_learner_that_looks_at_nothing_is_not_refuted(tmp_path: Path) -> None:
     report = check(Ignores(), SMALL, budget="10m, 64 trainings", run=HERE, output=tmp_path, quiet=True)
     assert report.joint is not None
     assert report.joint.verdict is Verdict.NO_VIOLATION
+    assert "the budget allows fewer trainings than usual" in report.text()
     assert report.violations == ()
 
 
@@ -431,6 +432,9 @@ def test_a_budget_in_seconds_is_as_many_trainings_as_it_is_enough_for(
     games = [audit.game for audit in spec.audits]
     assert [game.trials for game in games] == [given]
     assert [game.stack for game in games] == [64 if seconds < 0.01 else 15]
+    assert spec.together is not None
+    cut = "the budget allows fewer trainings than usual: ind-mia, far point 91 of 512" if given < 512 else ""
+    assert spec.together.cut == cut
 
 
 def test_a_training_is_timed_by_the_face_that_is_played() -> None:

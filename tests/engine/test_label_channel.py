@@ -270,7 +270,7 @@ def test_what_failed_is_a_symbol_and_a_form() -> None:
             return self.said
 
     def outcome(said: Any) -> LabelOutcome:
-        return released_anew(Says(said), train, Seed(0))
+        return released_anew(Says(said), train.labels, train.classes, Seed(0))
 
     assert outcome(np.array([0, 2, 1])).symbols.tolist() == [0, 2, 1]
     assert outcome(np.array([-1, np.nan, 7.0])).symbols.tolist() == [4, 6, 5]

@@ -24,7 +24,7 @@ from dpaudit.engine.games.labels.label_crafted import (
     points_of,
     public_sizes,
     release_crafted,
-    released_symbols,
+    releasing,
     symbols_of,
     try_design,
     what_it_shows,
@@ -54,6 +54,9 @@ from dpaudit.mechanisms.protocols import Model
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 TWO = {"name": "gaussian-mixture", "classes": 2, "rows": 200}
 TEN = {"name": "gaussian-mixture", "classes": 10, "rows": 200}
+
+
+TARGET = Examples(np.zeros((40, 2), np.float32), np.arange(40) % 10, 10, "blank")
 
 
 def played(
@@ -134,18 +137,20 @@ def test_a_model_says_which_of_two_classes_and_how_surely() -> None:
     @dataclass(frozen=True)
     class Says:
         def fit(self, train: Examples, **_: Any) -> Model:
-            return recalling(features, np.array([[0.5, 0.5, 0], [1, 0, 0], [0.3, 0.7, 0], [0, 1, 0]]))
+            return recalling(
+                crafted_features(features, design), np.array([[0.5, 0.5, 0], [1, 0, 0], [0.3, 0.7, 0], [0, 1, 0]])
+            )
 
     train = Examples(features, np.zeros(4, np.int64), 3)
-    said = released_symbols(Says(), train, design, Seed(0), Compute())
+    said = releasing(Says(), train, design, Compute())(train.labels, Seed(0))
     assert said.symbols.tolist() == [0, 8, 3, 9]
     assert symbols_of(Says(), design, 3) == 10
     assert symbols_of(RandomizedResponse(1.0), design, 3) == 3
-    assert released_symbols(Says(), train, Design(4), Seed(0), Compute()).symbols.tolist() == [0, 0, 1, 1]
+    assert releasing(Says(), train, Design(4), Compute())(train.labels, Seed(0)).symbols.tolist() == [0, 0, 1, 1]
 
 
 def test_randomised_response_of_few_rows_shows_what_it_spends_and_no_more() -> None:
-    """In 6 games for each size the 80 % bound is above the truth in at most 4; more, by chance, one time in 200."""
+    """In 6 games for each size the 95 % bound is above the truth in at most 2; more, by chance, one time in 150."""
     rng = np.random.default_rng(5)
     for rows in (1, 2, 3):
         bounds = []
@@ -154,7 +159,7 @@ def test_randomised_response_of_few_rows_shows_what_it_spends_and_no_more() -> N
             released = np.stack([RandomizedResponse(2.0).release(one, classes=2, rng=rng) for one in planted])
             known = LabelReleases(released, planted, 2, np.zeros(600, np.int64), rows, 2)
             bounds.append(what_it_shows(LearnedChannel(), known)[0])
-        assert sum(bound > 2.0 for bound in bounds) <= 4
+        assert sum(bound > 2.0 for bound in bounds) <= 2
         assert np.median(bounds) > 1.2
 
 
@@ -281,6 +286,12 @@ class LabelsOfOneKind(RandomizedResponse):
             return np.where(shares[labels] < 0.01, labels, made)
         if self.kind == "checksum":
             made[-1] = labels.sum() % classes
+        if self.kind == "sorted":
+            return super().release(np.sort(labels), classes=classes, rng=rng)
+        if self.kind == "first row again":
+            made[-1] = super().release(labels[:1], classes=classes, rng=rng)[0]
+        if self.kind == "one in a hundred bare" and rng.random() < 0.01:
+            return labels
         return made
 
 
@@ -305,20 +316,53 @@ def test_a_canary_is_released_at_its_place_and_read_first() -> None:
     design = Design(8, at_stake=1, labels="lone", place=5)
     labels = design.planted(10, np.random.default_rng(0))
     assert labels[1:].tolist() == [2, 3, 4, 5, 6, 7, 8]
-    train = Examples(np.zeros((8, 1), np.float32), labels, 10)
-    assert released_symbols(Places(), train, design, Seed(0), Compute()).symbols.tolist() == [9, *labels[1:]]
+    made = releasing(Places(), TARGET, design, Compute())(labels, Seed(0))
+    assert made.symbols.tolist() == [9, *labels[1:]]
+
+
+def test_rare_labels_at_stake_are_the_ends_of_the_range_for_the_mechanism() -> None:
+    given = []
+
+    class Given:
+        def claim(self) -> Claim:
+            return Claim(1.0)
+
+        def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+            given.append(labels.tolist())
+            return labels
+
+    made = releasing(Given(), TARGET, Design(4, at_stake=1, labels="rare"), Compute())(np.array([1, 1, 2, 9]), Seed(0))
+    assert given == [[9, 9, 2, 1]]
+    assert made.symbols.tolist() == [1, 1, 2, 9]
+
+
+@pytest.mark.parametrize(
+    ("kind", "design"),
+    [
+        ("sorted", Design(20, at_stake=1, labels="rare", place=12)),
+        ("first row again", Design(20, at_stake=1, labels="alike")),
+        ("one in a hundred bare", Design(20)),
+    ],
+)
+def test_weak_traces_are_learned_from_a_thousand_small_releases(kind: str, design: Design) -> None:
+    """Of many borders, of one other row, of few releases; honest ones show at most 1 here, these 1.2 and more."""
+    shown = {}
+    for each in ("", kind):
+        tried = try_design(LabelsOfOneKind(1.0, each), 1_500, design, TARGET, Compute(), seed=Seed(1))
+        assert tried.releases is not None
+        shown[each], _ = what_it_shows(LearnedChannel(), tried.releases)
+    assert shown[""] < 1.1 < shown[kind]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_what_a_hundred_small_releases_teach_holds_for_fresh_ones(seed: int) -> None:
     """Right in 0.84 of 1,000 at best; columns that hardly moved among the hundred must not decide afterwards."""
     mechanism, design = RandomizedResponse(3.0), Design(8, labels="two")
-    target = Examples(np.zeros((40, 2), np.float32), np.arange(40) % 10, 10, "blank")
-    tried = try_design(mechanism, 100, design, target, Compute(), seed=Seed(seed))
+    tried = try_design(mechanism, 100, design, TARGET, Compute(), seed=Seed(seed))
     assert tried.releases is not None
     taken = Taken(0, tried.releases)
     fresh = release_crafted(
-        mechanism, taken, (design,), target, Compute(), most=250, canaries=1_000, part=0, parts=1, seed=Seed(9)
+        mechanism, taken, (design,), TARGET, Compute(), most=250, canaries=1_000, part=0, parts=1, seed=Seed(9)
     )
     score, truth = guessed(LearnedChannel(), tried.releases, fresh.value)
     assert ((score > 0) == truth).mean() > 0.74

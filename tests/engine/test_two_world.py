@@ -449,8 +449,8 @@ def test_the_page_shows_trade_off_posterior_and_three_intervals(finished: Path) 
     assert drawn == {"overview", "scores", "delta", "trade-off", "posterior", "timeline"}
     counts = result.series["posterior"]
     assert sum(counts[name] for name in ("tp", "fp", "tn", "fn")) == 24
-    assert [way.method for way in intervals(result)] == ["clopper-pearson", "jeffreys", "bayesian"]
-    assert all(way.lower <= way.upper for way in intervals(result))
+    assert list(intervals(result)) == ["clopper-pearson", "jeffreys", "bayesian"]
+    assert all(way.lower <= way.upper for way in intervals(result).values())
 
 
 RR = {"name": "randomized-response", "epsilon": 1.0}

@@ -38,6 +38,8 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="Only specs whose name contains this.")
     asked = parser.parse_args()
     found = dict(recorded(asked.only))
+    if not found:
+        sys.exit(f"--only must be part of the name of a spec in {HERE / 'specs.yaml'}, got {asked.only!r}")
     known = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     if asked.what == "write":
         RECORD.write_text(json.dumps(known | found, indent=1, sort_keys=True) + "\n")

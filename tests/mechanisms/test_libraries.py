@@ -12,7 +12,7 @@ from scipy.stats import beta
 from benchmarks.bank.libraries import LIBRARIES
 
 ROOT = Path(__file__).parent.parent.parent
-FOLDER = ROOT / "mechanisms" / "adapters" / "other_python" / "libraries"
+FOLDER = ROOT / "examples" / "libraries"
 ONCE = """
 import ast, importlib, sys
 import numpy as np

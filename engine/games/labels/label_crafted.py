@@ -9,7 +9,7 @@ Jagielski et al. (2020), arXiv:2006.07709.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -23,6 +23,7 @@ from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.labels.label_releases import (
     HIDDEN,
+    NOT_LABELS,
     ChannelView,
     LabelOutcome,
     LabelReleases,
@@ -55,8 +56,10 @@ Asked = tuple[Ints, Ints, Ints, NDArray[np.bool_]]
 
 MIN_TRIED = 4
 """Releases of each data set that is tried: half to learn from, half to judge by."""
-ENOUGH_TRIED = 400
+ENOUGH_TRIED = 10_000
 """Labels at stake after which a data set has been tried enough, if it was released a dozen times."""
+ENOUGH_TRAINED = 400
+"""The same, where each release takes a training."""
 PARTS = 8
 """Units that train a learner for the fresh releases; those of label mechanisms take milliseconds, so one makes all."""
 MOST_ROWS_TRIED = 100_000
@@ -71,7 +74,7 @@ SMALLEST = 1e-12
 """Probability below which none is told apart."""
 NOTHING = -1
 """Stands for the design when none could be released."""
-JUDGED_AT = 0.8
+JUDGED_AT = 0.95
 """Confidence of the bounds that data sets are chosen by; no bound that is reported."""
 MAX_POINTS = 64
 """Points far apart that a data set has at most."""
@@ -121,6 +124,13 @@ class Design:
         elif self.labels != "alike":
             labels[drawn:] = np.arange(self.size - drawn) % 2 == 0
         return labels
+
+    def swapped(self, classes: int) -> NDArray[np.int64]:
+        """What each symbol is to the mechanism: of "rare" labels, those at stake are the first class and the last."""
+        symbols = np.arange(classes + NOT_LABELS)
+        if self.labels == "rare":
+            symbols[[1, classes - 1]] = symbols[[classes - 1, 1]]
+        return symbols
 
     def __str__(self) -> str:
         stake = "one label" if self.stake == 1 else f"{self.stake} labels"
@@ -242,7 +252,7 @@ class LabelCrafted:
                 (Relation.LABEL, Relation.REPLACE),
                 "what shows in data made for it: ties, rows that share noise, a label that stands alone or decides a "
                 "failure, what only thousands of rows bring about",
-                game={"search": 2_000, "releases": 4_000, "canaries": 4_000},
+                game={"search": 16_000, "releases": 4_000, "canaries": 16_000},
             ),
             CheckTest(
                 LEARNERS,
@@ -274,11 +284,16 @@ class LabelCrafted:
                 f"search must be at least {MIN_TRIED * len(designs)} to try {len(designs)} data sets, got {self.search}"
             )
         seed, target = setting.seed, setting.required("target")
+        quick = self.fits.face_of(setting.mechanism) is LABEL_MECHANISMS
         tried = tuple(
             work.add(
                 try_design,
                 setting.mechanism,
-                min(each, max(12, -(-ENOUGH_TRIED // design.stake)), max(MIN_TRIED, MOST_ROWS_TRIED // design.size)),
+                min(
+                    each,
+                    max(12, -(-(ENOUGH_TRIED if quick else ENOUGH_TRAINED) // design.stake)),
+                    max(MIN_TRIED, MOST_ROWS_TRIED // design.size),
+                ),
                 design,
                 target,
                 seed=seed.child("search", number),
@@ -294,7 +309,7 @@ class LabelCrafted:
             label=f"best of {len(designs)} data sets",
             resources=setting.resources.on_cpus,
         )
-        parts = 1 if self.fits.face_of(setting.mechanism) is LABEL_MECHANISMS else PARTS
+        parts = 1 if quick else PARTS
         fresh, bare = (
             tuple(
                 work.add(
@@ -339,22 +354,36 @@ class LabelCrafted:
         return Played((guesses,), trainings=fresh, ceiling=(told,), choices=(choice,))
 
 
-def released_symbols(mechanism: Any, train: Examples, design: Design, seed: Seed, compute: Compute) -> LabelOutcome:
+def releasing(
+    mechanism: Any, target: Examples, design: Design, compute: Compute
+) -> Callable[[Ints, Seed], LabelOutcome]:
     """What a copy of the mechanism that has released nothing before says of its training labels, those at stake first.
 
     A label mechanism says a class. A learner's model says the likeliest class of each row; where labels at stake are of
     two classes, which of the two is likelier, and how much.
     """
+    k = target.classes
     if isinstance(mechanism, LabelMechanism):
-        moved = released_anew(mechanism, train.with_(labels=np.roll(train.labels, design.place)), seed)
-        return replace(moved, symbols=np.roll(moved.symbols, -design.place))
-    try:
-        return LabelOutcome(_said(mechanism, train, design, seed, compute), 0)
-    except BaseException as err:  # whatever the mechanism raises may tell of its labels
-        if from_outside(err):
-            raise
-        symbols = symbols_of(mechanism, design, train.classes)
-        return LabelOutcome.failed(len(train), symbols, type(err).__name__, f"{type(err).__name__}: {shortened(err)}")
+        swapped, rows = design.swapped(k), np.arange(design.size)
+        there, back = np.roll(rows, design.place), np.roll(rows, -design.place)
+
+        def of_labels(labels: Ints, seed: Seed) -> LabelOutcome:
+            moved = released_anew(mechanism, swapped[labels[there]], k, seed)
+            return replace(moved, symbols=swapped[moved.symbols[back]])
+
+        return of_labels
+    train = target.with_(features=crafted_features(target.features, design), labels=np.zeros(design.size, np.int64))
+
+    def of_model(labels: Ints, seed: Seed) -> LabelOutcome:
+        try:
+            return LabelOutcome(_said(mechanism, train.with_(labels=labels), design, seed, compute), 0)
+        except BaseException as err:  # whatever the mechanism raises may tell of its labels
+            if from_outside(err):
+                raise
+            name = type(err).__name__
+            return LabelOutcome.failed(design.size, symbols_of(mechanism, design, k), name, f"{name}: {shortened(err)}")
+
+    return of_model
 
 
 def _said(mechanism: Any, train: Examples, design: Design, seed: Seed, compute: Compute) -> Ints:
@@ -389,13 +418,11 @@ class Tried:
 def try_design(mechanism: Any, count: int, design: Design, target: Examples, compute: Compute, *, seed: Seed) -> Tried:
     """Releases one data set `count` times; each release's seeds are children of `seed`."""
     planted, released = [], list[LabelOutcome]()
-    features = crafted_features(target.features, design)
+    made_of = releasing(mechanism, target, design, compute)
     for release in range(count):
         own = seed.child(release)
-        labels = design.planted(target.classes, own.child("labels").rng())
-        train = target.with_(features=features, labels=labels)
-        released.append(released_symbols(mechanism, train, design, own.child("noise"), compute))
-        planted.append(labels)
+        planted.append(design.planted(target.classes, own.child("labels").rng()))
+        released.append(made_of(planted[-1], own.child("noise")))
         if len(released) == min(count, GIVEN_UP) and all(one.failure for one in released):
             return Tried(str(design), None, released[0].failure)
     symbols, used = symbols_of(mechanism, design, target.classes), design.used(target.classes)
@@ -478,15 +505,14 @@ def release_crafted(
         return Outcome(_no_releases(0))
     design = designs[taken.number]
     count = min(most, -(-canaries // design.stake), max(1, MOST_ROWS // design.size))
-    features = crafted_features(target.features, design)
+    made_of = releasing(mechanism, target, design, compute)
     released, asked, failures = list[LabelOutcome](), [], []
     for release in range(part, count, parts):
         own = seed.child(release)
         rng = own.child("labels").rng()
         planted = design.planted(target.classes, rng)
         asked.append(_paired(planted, design.at_stake or design.rows, design.used(target.classes), rng))
-        train = target.with_(features=features, labels=planted)
-        made = released_symbols(mechanism, train, design, own.child("noise"), compute)
+        made = made_of(planted, own.child("noise"))
         released.append(made)
         if made.failure:
             failures.append(f"release {release} (seed {own}): {made.failure}")

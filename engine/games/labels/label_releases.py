@@ -42,12 +42,11 @@ def code(form: str) -> int:
     return crc32(form.encode())
 
 
-def released_anew(mechanism: Any, train: Examples, noise: Seed) -> LabelOutcome:
+def released_anew(mechanism: Any, labels: Ints, classes: int, noise: Seed) -> LabelOutcome:
     """What a copy of a label mechanism that has released nothing before makes of some labels."""
-    rng = np.random.default_rng(noise.sequence())
-    rows, classes = len(train), train.classes
+    rng, rows = noise.rng(), len(labels)
     try:
-        released = copy.deepcopy(mechanism).release(train.labels.copy(), classes=classes, rng=rng)
+        released = copy.deepcopy(mechanism).release(labels.copy(), classes=classes, rng=rng)
         array = np.asarray(released)
         values = array.astype(np.float64)
     except BaseException as err:  # whatever the mechanism raises may tell of its labels
@@ -57,9 +56,8 @@ def released_anew(mechanism: Any, train: Examples, noise: Seed) -> LabelOutcome:
     form = f"{type(released).__name__} {array.dtype}"
     if values.shape != (rows,):
         return LabelOutcome.failed(rows, classes, f"{form} {values.shape}", f"{values.shape} where ({rows},) is due")
-    whole = np.floor(values) == values
-    odd = [~whole, values < 0, values >= classes]
-    symbols = np.select(odd, [classes + 3, classes + 1, classes + 2], values)
+    symbols = np.where(values < 0, classes + 1, np.where(values >= classes, classes + 2, values))
+    symbols = np.where(np.floor(values) == values, symbols, classes + 3)
     return LabelOutcome(symbols.astype(np.int64), code(form))
 
 
@@ -68,7 +66,10 @@ def release_all(mechanism: Any, trains: Sequence[Examples], seed: Seed) -> tuple
 
     Raises: RunError when each of them failed: then there is nothing to learn from.
     """
-    made = [released_anew(mechanism, train, seed.child(number, "noise")) for number, train in enumerate(trains)]
+    made = [
+        released_anew(mechanism, train.labels, train.classes, seed.child(number, "noise"))
+        for number, train in enumerate(trains)
+    ]
     failures = tuple(
         f"release {number} (seed {seed.child(number)}): {one.failure}" for number, one in enumerate(made) if one.failure
     )

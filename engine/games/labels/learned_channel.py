@@ -9,12 +9,12 @@ odds of each canary's bit stay within e^+-epsilon.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, gammaln
+from scipy.special import gammaln, softmax
 
 from dpaudit.engine.games.labels.label_releases import (
     HIDDEN,
@@ -40,6 +40,8 @@ MAX_LEARNED = 40_000
 """Pairs of labels that are learned from at most."""
 MAX_CORRELATED = 200_000
 """Rows whose noise is compared at all distances at most."""
+MAX_COUNTED = 4_000_000
+"""Counts, or rows, of the releases that are looked at together."""
 MAX_STAKE = 32
 """Rows at stake up to which one label may show in the whole of a release."""
 MAX_PLACES = 32
@@ -48,6 +50,8 @@ LEVELS = 8
 """Levels at most that a count over a whole release is read in."""
 RARELY = 0.02
 """Share of places, or of things that a release says, that are taken to be unlike the others beforehand."""
+AROUND = (1.0, 16.0, 256.0)
+"""Rows that a law weighs as much as, around which those that are unlike it lie."""
 CLEARLY_BETTER = 0.005
 """Share of its loss by which boosting must better the regression to be taken."""
 LEAST_SPREAD = 0.1
@@ -68,18 +72,26 @@ class LearnedChannel:
             noise_of(view.search.released, view.search.planted, view.search.classes), view.search.classes
         )
         log_odds, tables = learned_odds(view.search, lags), ChannelTables(view.search, lags)
-        scores, done, whole = [], 0, tables.whole(view.fresh)
-        seen = np.unique(view.search.released)
-        for release in range(len(view.fresh.released)):
-            fresh = view.fresh.at(slice(release, release + 1))
-            rows = np.flatnonzero(fresh.canaries[0])
-            pair = slice(done, done + rows.size)
-            first, second = view.first[pair], view.second[pair]
-            columns = tables.compared(fresh.released[0], fresh.planted[0], rows, first, second, whole[release])
-            # Trees would take what was never seen for what is nearest.
-            scores.append(np.where(np.isin(fresh.released[0, rows], seen), log_odds(columns), 0.0))
-            done += rows.size
-        return np.concatenate(scores)
+        of, rows = np.nonzero(view.fresh.canaries)
+        whole = tables.whole(view.fresh)
+        columns = tables.compared(view.fresh, Hypotheses(of, rows, view.first, view.second), whole)
+        # Trees would take what was never seen for what is nearest.
+        seen = np.isin(view.fresh.released[of, rows], np.unique(view.search.released))
+        return np.where(seen, log_odds(columns), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Hypotheses:
+    """Two labels that one row may have had; all (m,), in the order of the releases."""
+
+    release: Ints  # number of the release
+    row: Ints
+    first: Ints
+    second: Ints
+
+    def at(self, among: slice, start: int) -> Hypotheses:
+        """Some of them, of releases that are counted from another one."""
+        return Hypotheses(self.release[among] - start, self.row[among], self.first[among], self.second[among])
 
 
 class ChannelTables:
@@ -88,7 +100,7 @@ class ChannelTables:
     def __init__(self, search: LabelReleases, lags: list[int]) -> None:
         """Counts all rows of all releases; `lags` are the distances at which noise is compared."""
         self._classes = k = search.classes
-        s = k + NOT_LABELS
+        self._symbols = s = k + NOT_LABELS
         released, planted = search.released, search.planted
         count, n = released.shape
         noise = noise_of(released, planted, k)
@@ -100,8 +112,8 @@ class ChannelTables:
             _shares(_counts((np.broadcast_to(part, (count, n)), noise), (part.max() + 1, s)), float(k), self._noise)
             for part in self._parts
         ]
-        self._by_place = _believed(_counts((place, noise), (n, s)), 2.0, self._noise)
-        self._by_residue = [_believed(_counts((place % lag, noise), (lag, s)), 2.0, self._noise) for lag in lags]
+        self._by_place = _believed(_counts((place, noise), (n, s)), self._noise)
+        self._by_residue = [_believed(_counts((place % lag, noise), (lag, s)), self._noise) for lag in lags]
         at_stake = n if search.at_stake is None else search.at_stake
         self._whole = WholeRelease(search, at_stake) if at_stake <= MAX_STAKE else None
         self._lags = lags
@@ -125,63 +137,72 @@ class ChannelTables:
             return np.zeros((len(releases.released), 0, self._classes))
         return self._whole.log_likelihoods(releases)
 
-    def compared(self, released: Ints, known: Ints, rows: Ints, first: Ints, second: Ints, whole: Floats) -> Floats:
-        """How much likelier one release finds the first label of some rows than the second.
+    def compared(self, known: LabelReleases, asked: Hypotheses, whole: Floats) -> Floats:
+        """How much likelier releases find the first labels of some rows than the second, given what is known there.
 
         Returns: Differences of log-likelihoods, then the place (in 0 .. 1), the released label and both hypotheses;
             shape (m, columns).
         """
-        context = _Context(released, known, self._classes)
-        told = self._columns(context, rows, first) - self._columns(context, rows, second)
-        by_whole = (whole[:, first] - whole[:, second]).T
-        raw = np.column_stack([rows / released.size, released[rows], first, second])
-        return np.column_stack([told, by_whole, raw])
+        count, n = known.released.shape
+        together = max(1, MAX_COUNTED // max(n, self._symbols * max(self._classes, *self._lags, 1)))
+        told = []
+        for start in range(0, count, together):
+            among = slice(*np.searchsorted(asked.release, (start, start + together)))
+            context = _Context(known.at(slice(start, start + together)), self._lags)
+            pair = asked.at(among, start)
+            told.append(self._columns(context, pair, pair.first) - self._columns(context, pair, pair.second))
+        of = asked.release
+        by_whole = whole[of, :, asked.first] - whole[of, :, asked.second]
+        released = known.released[of, asked.row]
+        raw = np.column_stack([asked.row / n, released, asked.first, asked.second])
+        return np.column_stack([np.concatenate(told), by_whole, raw])
 
-    def _columns(self, context: _Context, rows: Ints, label: Ints) -> Floats:
-        k, n = self._classes, context.released.size
-        z = context.released[rows]
+    def _columns(self, context: _Context, asked: Hypotheses, label: Ints) -> Floats:
+        k, n = self._classes, context.released.shape[1]
+        of, rows = asked.release, asked.row
+        z = context.released[of, rows]
         d = noise_of(z, label, k)
         columns = [self._law[label, z], self._noise[d], self._by_place[rows, d]]
         columns += [table[part[rows], d] for part, table in zip(self._parts, self._by_part, strict=True)]
-        columns.append(_shares(context.by_label, 2.0, self._law)[label, z])
-        columns.append(_shares(context.by_noise, float(k), self._noise)[d])
-        for lag, of_residue, at, after in zip(self._lags, self._by_residue, self._at_lag, self._after_lag, strict=True):
-            columns.append(of_residue[rows % lag, d])
-            residues = _shares(context.by_residue(lag), 2.0, self._noise)
-            columns.append(residues[rows % lag, d])
-            columns.append(self._given(context, rows - lag, at, d))
-            columns.append(self._given(context, rows + lag, after, d))
+        columns.append(_shares_at(context.by_label[of, label], z, 2.0, self._law[label, z]))
+        columns.append(_shares_at(context.by_noise[of], d, float(k), self._noise[d]))
+        columns.append(_believed(context.by_noise, self._noise)[of, d])
+        for number, lag in enumerate(self._lags):
+            columns.append(self._by_residue[number][rows % lag, d])
+            residues = context.by_residue[number][of, rows % lag]
+            columns.append(_shares_at(residues, d, 2.0, self._noise[d]))
+            columns.append(self._given(context, of, rows - lag, self._at_lag[number], d))
+            columns.append(self._given(context, of, rows + lag, self._after_lag[number], d))
         if self._neighbours:
             before, after = np.maximum(rows - 1, 0), np.minimum(rows + 1, n - 1)
-            follows = self._after_released[label, context.released[before], z]
-            precedes = self._before_released[label, context.released[after], z]
+            follows = self._after_released[label, context.released[of, before], z]
+            precedes = self._before_released[label, context.released[of, after], z]
             columns.append(np.where(rows > 0, follows, self._law[label, z]))
             columns.append(np.where(rows < n - 1, precedes, self._law[label, z]))
         return np.asarray(np.log(np.column_stack(columns)))
 
-    def _given(self, context: _Context, neighbours: Ints, table: Floats, d: Ints) -> Floats:
+    def _given(self, context: _Context, of: Ints, neighbours: Ints, table: Floats, d: Ints) -> Floats:
         """Probability of noise given that of a neighbour, where that one is known."""
-        inside = (neighbours >= 0) & (neighbours < context.noise.size)
-        noise = context.noise[np.where(inside, neighbours, 0)]
+        inside = (neighbours >= 0) & (neighbours < context.noise.shape[1])
+        noise = context.noise[of, np.where(inside, neighbours, 0)]
         told = inside & (noise != HIDDEN)
         return np.where(told, table[np.where(told, noise, 0), d], self._noise[d])
 
 
 class _Context:
-    """What one release says by its known rows."""
+    """What each of some releases says by its known rows."""
 
-    def __init__(self, released: Ints, known: Ints, classes: int) -> None:
-        rows = known != HIDDEN
-        self.released = released
-        self.noise = np.where(rows, noise_of(released, known, classes), HIDDEN)
-        self._rows = np.flatnonzero(rows)
-        self._symbols = classes + NOT_LABELS
-        self.by_label = _counts((known[rows], released[rows]), (classes, self._symbols))
-        self.by_noise = _counts((self.noise[rows],), (self._symbols,))
-
-    def by_residue(self, lag: int) -> Floats:
-        """Counts of noise by place modulo a lag, shape (lag, symbols)."""
-        return _counts((self._rows % lag, self.noise[self._rows]), (lag, self._symbols))
+    def __init__(self, releases: LabelReleases, lags: list[int]) -> None:
+        """Counts of released labels by planted one (R, K, symbols), of noise (R, symbols), and of noise by place modulo
+        each lag (R, lag, symbols).
+        """
+        self.released, known, k = releases.released, releases.planted, releases.classes
+        self.noise = np.where(known != HIDDEN, noise_of(self.released, known, k), HIDDEN)
+        of, row = np.nonzero(known != HIDDEN)
+        noise, count, symbols = self.noise[of, row], len(known), k + NOT_LABELS
+        self.by_label = _counts((of, known[of, row], self.released[of, row]), (count, k, symbols))
+        self.by_noise = _counts((of, noise), (count, symbols))
+        self.by_residue = [_counts((of, row % lag, noise), (count, lag, symbols)) for lag in lags]
 
 
 class WholeRelease:
@@ -230,7 +251,7 @@ class WholeRelease:
         most = int(levels.max()) + 2  # one that was never seen
         counts = _counts((planted, levels), (self._classes, most))
         alike = _shares(counts.sum(axis=0), 1.0, np.full(most, 1 / most))
-        return np.asarray(np.log(_believed(counts, 1.0, alike, together=True)))
+        return np.asarray(np.log(_believed(counts, alike, together=True)))
 
 
 def related_lags(noise: Ints, classes: int) -> list[int]:
@@ -310,10 +331,10 @@ def _drawn_pairs(
     tables = ChannelTables(search.at(counted if counted.size else slice(None)), lags)
     asked = np.flatnonzero(halves == half)
     each = max(1, MAX_LEARNED // len(halves))
-    columns, bits, whole = [], [], tables.whole(search)
+    hidden, pairs, bits = search.planted.copy(), list[Hypotheses](), []
     for release in asked:
         planted = search.planted[release]
-        known, canaries = hidden_half(planted, rng, at_stake=search.at_stake)
+        hidden[release], canaries = hidden_half(planted, rng, at_stake=search.at_stake)
         rows = np.sort(rng.permutation(canaries)[:each])
         used = search.used or search.classes
         other = (planted[rows] + rng.integers(1, used, rows.size)) % used
@@ -323,9 +344,10 @@ def _drawn_pairs(
             rows, other = rows[fair], other[fair]
         bit = rng.random(rows.size) < 0.5
         first, second = np.where(bit, planted[rows], other), np.where(bit, other, planted[rows])
-        columns.append(tables.compared(search.released[release], known, rows, first, second, whole[release]))
+        pairs.append(Hypotheses(np.full(rows.size, release), rows, first, second))
         bits.append(bit)
-    return np.concatenate(columns), np.concatenate(bits)
+    together = Hypotheses(*(np.concatenate([getattr(one, each.name) for one in pairs]) for each in fields(Hypotheses)))
+    return tables.compared(replace(search, planted=hidden), together, tables.whole(search)), np.concatenate(bits)
 
 
 def _loss(odds: Floats, bits: NDArray[np.bool_]) -> float:
@@ -342,18 +364,27 @@ def _shares(counts: Floats, weight: float, prior: Floats) -> Floats:
     return np.asarray((counts + weight * prior) / (counts.sum(axis=-1, keepdims=True) + weight))
 
 
-def _believed(counts: Floats, weight: float, prior: Floats, *, together: bool = False) -> Floats:
+def _shares_at(counts: Floats, at: Ints, weight: float, prior: Floats) -> Floats:
+    """The shares of one symbol in each row of counts, shape (m, symbols) to (m,)."""
+    own = np.take_along_axis(counts, at[:, None], axis=1)[:, 0]
+    return np.asarray((own + weight * prior) / (counts.sum(axis=-1) + weight))
+
+
+def _believed(counts: Floats, prior: Floats, *, together: bool = False) -> Floats:
     """Shares along the last axis, so far as they are unlike a prior: few are, and chance makes all a little unlike.
 
-    Each is the mixture of its own shares and the prior, by the odds of what was counted under a Dirichlet law around
-    the prior and under the prior itself. With `together` all are unlike it or none is.
+    Each is a mixture of the prior and of shares drawn towards it, by the odds of what was counted under the prior
+    itself and under Dirichlet laws around it, from wide to narrow. With `together` all are unlike it or none is.
     """
-    drawn = weight * np.broadcast_to(prior, counts.shape)
-    total = counts.sum(axis=-1, keepdims=True)
-    own = (gammaln(drawn + counts) - gammaln(drawn) - counts * np.log(prior)).sum(axis=-1, keepdims=True)
-    evidence = own + gammaln(weight) - gammaln(weight + total)
-    belief = expit((evidence.sum() if together else evidence) + np.log(RARELY))
-    return np.asarray(belief * _shares(counts, weight, prior) + (1 - belief) * prior)
+    prior, total = np.broadcast_to(prior, counts.shape), counts.sum(axis=-1, keepdims=True)
+    odds, shares = [np.zeros_like(total)], [prior]
+    for weight in AROUND:
+        drawn = weight * prior
+        own = (gammaln(drawn + counts) - gammaln(drawn) - counts * np.log(prior)).sum(axis=-1, keepdims=True)
+        evidence = own + gammaln(weight) - gammaln(weight + total)
+        odds.append((evidence.sum() if together else evidence) + np.log(RARELY / len(AROUND)) + np.zeros_like(total))
+        shares.append(_shares(counts, weight, prior))
+    return np.asarray((softmax(np.stack(odds), axis=0) * np.stack(shares)).sum(axis=0))
 
 
 def noise_of(released: Ints, planted: Ints, classes: int) -> Ints:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,15 +148,6 @@ class CanaryConfidence:
         return np.asarray(np.where(silent, 0.0, target[rows, view.labels] - others.max(axis=1)))
 
 
-@runtime_checkable
-class KnownChannel(Protocol):
-    """A label mechanism that states its law."""
-
-    def transition(self, classes: int) -> NDArray[np.float64]:
-        """Probability of each released label (columns) given each true one (rows), shape (K, K)."""
-        ...
-
-
 @register("attack", "likelihood-ratio", source="Neyman-Pearson, for Algorithm 2 of arXiv:2511.14084; ours")
 @dataclass(frozen=True)
 class LikelihoodRatio:
@@ -179,7 +170,7 @@ class LikelihoodRatio:
 
         Raises: SpecError when the mechanism does not state its law.
         """
-        if not isinstance(mechanism, KnownChannel):
+        if not hasattr(mechanism, "transition"):
             raise SpecError(
                 "attack likelihood-ratio needs a label mechanism that states its law, with a method "
                 f"`transition(classes)`; {type(mechanism).__name__} has none: use attack label-inference"

@@ -43,6 +43,7 @@ class OneRunGame(OneRunRules[R]):
         )
 
     def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
+        """Units at least, for a target set of so many rows and units of at most so many score rows; those scored."""
         plays = self.trainings * -(-self.replays // self._replays_per_unit(self.canaries or rows, rows_per_unit))
         return self.trainings + plays, plays
 

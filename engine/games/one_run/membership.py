@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,15 +17,6 @@ from dpaudit.engine.games.protocol import LEARNERS, Fits, Setting, every_row
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
-
-
-@runtime_checkable
-class FreshSource(Protocol):
-    """Where fresh points come from: a generative model of the data."""
-
-    def sample(self, count: int, rng: np.random.Generator) -> Examples:
-        """That many points, independent of each other."""
-        ...
 
 
 def half_of_the_canaries(game: Any, rows: int) -> tuple[int, int]:
@@ -103,9 +94,10 @@ class ObservationalMembership(ProxyGame):
         """The generator's, when there is one."""
         if self.fresh is None:
             return None
-        if not isinstance(self.fresh, FreshSource):
+        if not hasattr(self.fresh, "sample"):
             raise SpecError("the `fresh` of a membership game needs a method `sample(count, rng) -> Examples`")
-        return self.fresh.sample(count, rng)
+        drawn: Examples = self.fresh.sample(count, rng)
+        return drawn
 
     def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> TrialRandomness:
         """A fair bit for each canary; True shows the training point."""
