@@ -7,7 +7,7 @@ A page asks for a table by a line such as
     <!-- table false-violations.csv | rows: game, claim | columns: proxy | where: what = VIOLATION | cell: share -->
 
 and what stands between that line and `<!-- end -->` is written here, with the data's origin below it (`index.csv` also
-has the machine).
+has the machine), its commands once a page.
 
 - `rows`, `columns`: names of conditions, or `what`. Left out, the columns are `what`.
 - `where`: conditions joined by `;`, each with its values joined by `/`. Values also order rows and columns.
@@ -28,6 +28,7 @@ from benchmarks.versions import version_of
 
 DOCS = DATA.parent
 NAMED = re.compile(r"[\w-]+\.csv")
+COMMAND = re.compile(r"; (?=(?:dpaudit|python|make) )")
 BLOCK = re.compile(r"(<!-- table (\S+?) *((?:\|[^\n]*?)?) *-->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -132,10 +133,11 @@ def _number(text: str) -> float:
     return float(found[0].replace(",", ""))
 
 
-def origin_line(origin: Origin, page: Path) -> str:
-    """Where the numbers of a table come from, below it."""
+def origin_line(origin: Origin, page: Path, *, commands: bool = True) -> str:
+    """Where the numbers of a table come from, below it: each command as it can be pasted."""
     path = os.path.relpath(DATA / origin.file, page.parent).replace(os.sep, "/")
-    facts = (f"`{origin.program}`", origin.made, said_of_code(origin))
+    programs = [f"`{program}`" for program in COMMAND.split(origin.program)] if commands else []
+    facts = (*programs, origin.made, said_of_code(origin))
     return f"[{origin.file}]({path}): " + ", ".join(fact for fact in facts if fact)
 
 
@@ -158,13 +160,16 @@ def said_of_code(origin: Origin) -> str:
 
 def written(text: str, page: Path, known: Mapping[str, Origin]) -> str:
     """The text of a page with its tables made anew."""
+    seen: set[str] = set()
 
     def block(found: re.Match[str]) -> str:
         head, file, query, end = found.groups()
+        origin = origin_line(known[file], page, commands=file not in seen)
+        seen.add(file)
         if not query:
-            return f"{head}{origin_line(known[file], page)}\n{end}"
+            return f"{head}{origin}\n{end}"
         cells = NAMED.sub(lambda named: linked(named[0], page, known), table(read(DATA / file), Query.of(query)))
-        return f"{head}\n{cells}\n\n{origin_line(known[file], page)}\n\n{end}"
+        return f"{head}\n{cells}\n\n{origin}\n\n{end}"
 
     return BLOCK.sub(block, text)
 

@@ -1,8 +1,8 @@
 """The version of the code that makes a data file's numbers.
 
 A program is some modules: those of `python -m MODULE`, or those that register the items of `dpaudit reproduce PAPER
-ITEM; ITEM`. Its version is a hash of the code of these and of every module they import, words apart: comments and
-docstrings do not count, nor do the modules that ask for, run and draw what others compute.
+ITEM; dpaudit reproduce PAPER ITEM`. Its version is a hash of the code of these and of every module they import, words
+apart: comments and docstrings do not count, nor do the modules that ask for, run and draw what others compute.
 
 Of a reproduction, which names all that it plays, only what is used of those modules counts: the classes, functions and
 constants that are named, or registered under a word that stands there, and so on. Rather too much than too little: a

@@ -1,11 +1,10 @@
 """The files of `docs/data` with the papers' tables and figures, written from what `dpaudit reproduce` left in a folder.
 
     python -m papers.data_files                      # the files, and the commands whose results they hold
-    python -m papers.data_files FOLDER FILE.csv      # writes one of them, and its line in index.csv
+    python -m papers.data_files RESULTS FILE.csv     # writes one of them, and its line in index.csv
 
-FOLDER is what `--output` of those commands named. Results of the same figure that must not mix lie in folders inside
-it: `paper` (made at `--scale paper`), `own` (made without `--data`), `fashion` (`--data` is a folder that holds
-fashion_mnist alone), `model` (one that holds sst2 and a language model).
+RESULTS is what `--output` of those commands named, `reproduced` where nothing did. Results of the same figure that must
+not mix lie in folders inside it, which the commands name.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Source:
     """Where a data file comes from.
 
     Attributes:
-        program: The commands, without `--output`.
+        program: The commands, joined by "; ".
         rows: The measurements, of the folder that holds the results.
     """
 
@@ -189,6 +188,14 @@ TABLES = {"gaussian-mixture": "mixture", "criteo-synthetic": "generated clicks",
 KINDS = {"multiplicative": ("median difference, nats", 2), "additive": ("median difference", 3)}
 
 
+def label_inference_figure_1(folder: Path) -> Iterator[Row]:
+    for row in made(folder, "label-inference", "figure-1"):
+        mechanism, _, fields = row["mechanism"].partition(", ")
+        key = setting({"mechanism": MECHANISMS[mechanism], "setting": fields, "data": _named(row["data"])})
+        yield Row(key, "additive", f"{float(row['additive advantage']):.5f}")
+        yield Row(key, "multiplicative", _three(row["multiplicative advantage"]))
+
+
 def label_inference(folder: Path) -> Iterator[Row]:
     rows = made(folder, "label-inference", "figure-2")
     for data in dict.fromkeys(row["data"] for row in rows):
@@ -341,39 +348,64 @@ def private_prediction_orders(folder: Path) -> Iterator[Row]:
                 yield Row(key, what, f"{float(row[what]):.6f}")
 
 
-LABELS, AUDIT, PRIVATE = (
-    f"dpaudit reproduce {name}" for name in ("observational-label", "ml-audit", "private-prediction")
-)
-FIGURES = "figure-2; figure-3; figure-4; figure-5; figure-6"
+def runs(paper: str, *items: str, with_: str = "", into: str = "") -> str:
+    """The commands that make items of a paper, each as it can be pasted."""
+    output = f" --output reproduced/{into}" if into else ""
+    return "; ".join(f"dpaudit reproduce {paper} {item}{with_}{output}" for item in items)
+
+
+LABELS, AUDIT, PRIVATE, INFERENCE = "observational-label", "ml-audit", "private-prediction", "label-inference"
+REAL, PAPER, MODEL = " --data $DATA", " --scale paper", " --data $WITH_MODEL"
+VOTED = ("figure-3", "figure-4")
+SEEDED = [f"{data}, {learner}" for data in ("iris", "wine") for learner in ("naive Bayes", "output perturbation")]
 FILES = {
-    "paper-attacks-compared.csv": Source(f"{LABELS} figure-1", attacks_compared),
-    "paper-bayesian.csv": Source("dpaudit reproduce bayesian table-2 --data FOLDER", bayesian),
-    "paper-click-logs.csv": Source(f"{LABELS} table-2; table-5", clicks),
-    "paper-images-cifar-10.csv": Source(f"{LABELS} table-1; table-4 --data CIFAR_10", pictures("")),
-    "paper-images.csv": Source(f"{LABELS} table-1; table-4 --data FASHION_MNIST", pictures("fashion")),
-    "paper-label-inference.csv": Source(
-        "dpaudit reproduce label-inference figure-2; figure-3 --data FOLDER", label_inference
+    "paper-attacks-compared.csv": Source(runs(LABELS, "figure-1"), attacks_compared),
+    "paper-bayesian.csv": Source(
+        f"{runs('bayesian', 'table-2', with_=MODEL)}; "
+        f"{runs('bayesian', 'table-2', with_=f'{REAL}/fashion_mnist', into='fashion')}",
+        bayesian,
     ),
+    "paper-click-logs.csv": Source(runs(LABELS, "table-2", "table-5"), clicks),
+    "paper-images-cifar-10.csv": Source(runs(LABELS, "table-1", "table-4", with_=f"{REAL}/cifar10"), pictures("")),
+    "paper-images.csv": Source(
+        runs(LABELS, "table-1", "table-4", with_=f"{REAL}/fashion_mnist", into="fashion"), pictures("fashion")
+    ),
+    "paper-label-inference.csv": Source(runs(INFERENCE, "figure-2", "figure-3", with_=REAL), label_inference),
+    "paper-label-inference-figure-1.csv": Source(runs(INFERENCE, "figure-1", with_=REAL), label_inference_figure_1),
     "paper-language-model.csv": Source(
-        f"{PRIVATE} figure-3; figure-4; figures-7-to-31 --data FOLDER --only PromptPATE", language_model
+        runs(PRIVATE, *VOTED, "figures-7-to-31", with_=f"{MODEL} --only PromptPATE", into="model"), language_model
     ),
-    "paper-ml-audit.csv": Source(f"{AUDIT} figure-2 --scale paper --data FOLDER --runner in-process", ml_audit),
-    "paper-ml-audit-copies.csv": Source(f"{AUDIT} copies", ml_audit_copies),
-    "paper-ml-audit-coverage.csv": Source(f"{AUDIT} coverage", ml_audit_coverage),
-    "paper-ml-audit-dp-sgd.csv": Source(f'{AUDIT} figure-8 --data FOLDER --only "claim 4" --only "claim 16"', dp_sgd),
-    "paper-ml-audit-figure-3.csv": Source(f"{AUDIT} figure-3 --scale paper --data FOLDER", ml_audit_figure_3),
-    "paper-ml-audit-figure-4.csv": Source(f"{AUDIT} figure-4; figure-4b --scale paper", ml_audit_figure_4),
-    "paper-ml-audit-seconds.csv": Source(
-        f"{AUDIT} figure-2 --scale paper --data FOLDER --runner in-process", ml_audit_seconds
+    "paper-ml-audit.csv": Source(runs(AUDIT, "figure-2", with_=f"{PAPER}{REAL}"), ml_audit),
+    "paper-ml-audit-copies.csv": Source(runs(AUDIT, "copies"), ml_audit_copies),
+    "paper-ml-audit-coverage.csv": Source(runs(AUDIT, "coverage"), ml_audit_coverage),
+    "paper-ml-audit-dp-sgd.csv": Source(
+        runs(AUDIT, "figure-8", with_=f'{REAL} --only "claim 4" --only "claim 16"'), dp_sgd
     ),
-    "paper-ml-audit-seeds.csv": Source(f"{AUDIT} figure-2-seeds --scale paper --data FOLDER", ml_audit_seeds),
-    "paper-observational-factors.csv": Source(f"{LABELS} factors --data FOLDER", factors),
-    "paper-private-prediction.csv": Source(f"{PRIVATE} {FIGURES} --data FOLDER", private_prediction),
+    "paper-ml-audit-figure-3.csv": Source(runs(AUDIT, "figure-3", with_=f"{PAPER}{REAL}"), ml_audit_figure_3),
+    "paper-ml-audit-figure-4.csv": Source(runs(AUDIT, "figure-4", "figure-4b", with_=PAPER), ml_audit_figure_4),
+    "paper-ml-audit-seconds.csv": Source(runs(AUDIT, "figure-2", with_=f"{PAPER}{REAL}"), ml_audit_seconds),
+    "paper-ml-audit-seeds.csv": Source(
+        runs(AUDIT, "figure-2-seeds", with_="".join((PAPER, *(f' --only "{cell}"' for cell in SEEDED)))),
+        ml_audit_seeds,
+    ),
+    "paper-observational-factors.csv": Source(runs(LABELS, "factors", with_=REAL), factors),
+    "paper-private-prediction.csv": Source(
+        "; ".join(
+            (
+                runs(PRIVATE, "figure-2", "figure-6"),
+                runs(PRIVATE, *VOTED, "figure-5", with_=REAL),
+                runs(PRIVATE, "figure-5", into="own"),
+                runs(PRIVATE, *VOTED, with_=f"{PAPER}{REAL} --only PromptPATE", into="paper"),
+                runs(PRIVATE, "figure-5", with_=f'{PAPER}{REAL} --only SST-2 --only "AG News"', into="paper"),
+            )
+        ),
+        private_prediction,
+    ),
     "paper-private-prediction-orders.csv": Source(
-        f"{PRIVATE} figures-7-to-31 --data FOLDER", private_prediction_orders
+        runs(PRIVATE, "figures-7-to-31", with_=REAL), private_prediction_orders
     ),
-    "paper-randomized-response.csv": Source(f"{LABELS} figure-2; figure-3", randomized_response),
-    "private-prediction-cuts.csv": Source(f"{PRIVATE} cuts", cuts),
+    "paper-randomized-response.csv": Source(runs(LABELS, "figure-2", "figure-3"), randomized_response),
+    "private-prediction-cuts.csv": Source(runs(PRIVATE, "cuts"), cuts),
 }
 
 
@@ -384,7 +416,7 @@ def program(file: str) -> str:
 
 def written_by(file: str) -> str:
     """The command that writes a data file from the folder of results."""
-    return f"python -m papers.data_files FOLDER {file}"
+    return f"python -m papers.data_files reproduced {file}"
 
 
 def main(*given: str) -> None:
@@ -393,7 +425,7 @@ def main(*given: str) -> None:
         print("\n".join(f"{file}: {source.program}" for file, source in FILES.items()))
         return
     if len(given) != 2 or given[1] not in FILES:
-        sys.exit(f"give FOLDER and one of {', '.join(FILES)}, got {' '.join(given)}")
+        sys.exit(f"give RESULTS and one of {', '.join(FILES)}, got {' '.join(given)}")
     folder, file = Path(given[0]), given[1]
     write(DATA / file, list(FILES[file].rows(folder)))
     note_origin(measured_here(file, program(file)))

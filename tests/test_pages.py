@@ -206,13 +206,22 @@ def test_an_origin_replaces_the_one_before(tmp_path: Path) -> None:
 
 
 def test_a_page_marks_numbers_whose_code_has_changed() -> None:
-    page, program = ROOT / "docs" / "page.md", "dpaudit reproduce observational-label table-2; table-5"
+    page, commands = ROOT / "docs" / "page.md", [f"dpaudit reproduce observational-label table-{n}" for n in (2, 5)]
+    program = "; ".join(commands)
     assert modules_of(program) == {"papers.criteo_tables"}
     now = Origin("a.csv", program, "", "", version_of(program))
-    assert origin_line(now, page) == f"[a.csv](data/a.csv): `{program}`"
+    assert origin_line(now, page) == f"[a.csv](data/a.csv): `{commands[0]}`, `{commands[1]}`"
     assert origin_line(replace(now, code="0" * 12), page).endswith(", its code has changed since")
     assert origin_line(replace(now, code=""), page).endswith(", its code was not recorded")
     assert origin_line(Origin("a.csv", "written by hand", "", ""), page).endswith("hand`")
+
+
+def test_commands_stand_once_a_page() -> None:
+    asked = "<!-- table paper-ml-audit-copies.csv | rows: claim | columns: copies -->\n<!-- end -->\n"
+    first, _, again = written(asked + asked, ROOT / "docs" / "page.md", origins()).partition("<!-- end -->")
+    assert "`dpaudit reproduce ml-audit copies`, `python -m papers" in first
+    assert "paper-ml-audit-copies.csv" in again
+    assert "dpaudit reproduce" not in again
 
 
 def test_a_cell_that_names_a_data_file_says_when_it_was_made() -> None:
@@ -292,7 +301,8 @@ def test_another_program_has_another_version_where_a_module_that_it_imports_has(
 
 def test_every_item_of_a_program_counts() -> None:
     both = {"papers.noisy_argmax_figures", "papers.private_prediction"}
-    assert modules_of("dpaudit reproduce private-prediction figure-2; figure-3 --data FOLDER") == both
+    items = [f"dpaudit reproduce private-prediction {item}" for item in ("figure-2", "figure-3 --data $DATA")]
+    assert modules_of("; ".join(items)) == both
     two = {"benchmarks.defects", "benchmarks.check_defects"}
     assert modules_of("python -m benchmarks.defects A.jsonl; python -m benchmarks.check_defects B.jsonl") == two
     assert not modules_of("make evidence")

@@ -43,7 +43,7 @@ def test_results_that_are_not_there_are_named(tmp_path: Path) -> None:
     for source in data_files.FILES.values():
         with pytest.raises(SystemExit, match="must be there; run the commands"):
             list(source.rows(tmp_path))
-    with pytest.raises(SystemExit, match=r"give FOLDER and one of .*, got paper-nothing.csv"):
+    with pytest.raises(SystemExit, match=r"give RESULTS and one of .*, got paper-nothing.csv"):
         data_files.main("paper-nothing.csv")
 
 
@@ -96,4 +96,18 @@ def test_what_response_tells_at_the_same_auc_is_counted(tmp_path: Path) -> None:
         Row("figure=3; data=Higgs", "median difference, nats", "+0.70"),
         Row("figure=3; data=Higgs", "response tells less, additive", "1"),
         Row("figure=3; data=Higgs", "median difference", "-0.005"),
+    ]
+
+
+def test_figure_1_of_label_inference_has_both_advantages_of_each_setting(tmp_path: Path) -> None:
+    folder = tmp_path / "label-inference" / "figure-1"
+    folder.mkdir(parents=True)
+    text = (
+        'data,mechanism,multiplicative advantage,additive advantage\nadult,"llp-laplace, bags of 8, ε = 0.5",0.499,0.01'
+    )
+    (folder / "figure-1.csv").write_text(text, encoding="utf-8")
+    key = "mechanism=Laplace; setting=bags of 8, ε = 0.5; data=adult"
+    assert list(data_files.label_inference_figure_1(tmp_path)) == [
+        Row(key, "additive", "0.01000"),
+        Row(key, "multiplicative", "0.499"),
     ]
