@@ -193,7 +193,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     elif budget.seconds is not None and request.budget != BUDGET and any(one.test.trainings > 1 for one in chosen):
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
         chosen, budget = in_seconds(chosen, budget, mechanism, (request.split or MOST).divide(rows, _rng()).target)
-    forecast = budget.trainings != Budget.parse(request.budget).trainings
+    forecast = Budget.parse(request.budget).trainings is None
     affordable, dear = affordable_looks(chosen, budget.trainings, forecast=forecast)
     if not affordable:
         raise SpecError(

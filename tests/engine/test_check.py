@@ -437,6 +437,21 @@ def test_a_budget_in_seconds_is_as_many_trainings_as_it_is_enough_for(
     assert spec.together.cut == cut
 
 
+def test_what_a_forecast_leaves_no_room_for_comes_last_and_what_was_asked_for_is_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(in_seconds.__module__ + ".seconds_a_training", lambda mechanism, target: 5.0)
+    learner = LP1ST(1.0, model=Recall())
+    forecast, limited = (check_spec(CheckRequest(learner, budget=asked)) for asked in ("30s", "30s, 50 trainings"))
+    assert forecast.together is not None
+    assert limited.together is not None
+    assert [audit.name for audit in forecast.audits] == ["label-canaries", "label-inference", "label-crafted"]
+    assert (forecast.audits[-1].game.search, forecast.audits[-1].game.releases) == (36, 64)
+    assert forecast.together.cut.endswith("label-crafted 100 of 500")
+    assert [audit.name for audit in limited.audits] == ["label-canaries", "label-inference"]
+    assert any(why.startswith("label-crafted: asks for 100 trainings") for why in limited.together.left_out)
+
+
 def test_a_training_is_timed_by_the_face_that_is_played() -> None:
     rows = GaussianMixture(classes=2, rows=60).load(seed=0)
     quick = seconds_a_training(RecordsAnswered(), rows)
