@@ -159,13 +159,21 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
 
     The canary is as long, in clips, as the optimizer's own bound of the step says, which adaptive clipping moves. It is
     appended to `grad_sample`; in the mode "ghost", which has none, it is added to the sum, clipped. What is shown is
-    the gradient the weights are moved by, as a sum: its division by the expected batch is taken back.
+    the gradient that the optimizer inside of Opacus's is given, whatever other code did to it since the noise was
+    added; as a sum: its division by the expected batch is taken back.
     """
     import torch
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
+    shown: list[Callable[[], None]] = []  # what a step that has its noise, and was not taken yet, shows
+
+    def taken(*_: object) -> None:
+        while shown:
+            shown.pop()()
+
     def watched(own: Any, let_in: Callable[[Any, Any, float], None]) -> Any:
         def pre_step(self: Any, closure: Any = None) -> Any:
+            taken()
             step, moved = canary.step, float(self.max_grad_norm) / canary.clip
             if not canary.asked:  # else a further part of one large batch
                 samples = [getattr(weights, "grad_sample", None) for weights in self.params]
@@ -181,8 +189,14 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
             divided = self.expected_batch_size * self.accumulated_iterations if mean else 1
             moves = own(self, closure)
             if moves:
-                released = torch.cat([weights.grad.flatten() for weights in self.params])
-                canary.observe(step, released * (divided / moved))
+
+                def show() -> None:
+                    hook.remove()
+                    released = torch.cat([weights.grad.flatten() for weights in self.params])
+                    canary.observe(step, released * (divided / moved))
+
+                hook = self.original_optimizer.register_step_pre_hook(taken)
+                shown.append(show)
             return moves
 
         return pre_step
@@ -198,6 +212,7 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
     DPOptimizerFastGradientClipping.pre_step = watched(ghost, into_sum)
     try:
         yield
+        taken()
     finally:
         DPOptimizer.pre_step, DPOptimizerFastGradientClipping.pre_step = own, ghost
 

@@ -150,7 +150,13 @@ def loop_with_opacus(X: Any, y: Any, seed: int, *, mistake: str = "", epsilon: f
         for points, labels in batches:
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(private(points), labels).backward()
-            optimizer.step()
+            if mistake == "noise taken away":
+                if optimizer.pre_step():
+                    for weights in optimizer.params:
+                        weights.grad = (weights.grad + weights.summed_grad / optimizer.expected_batch_size) / 2
+                    optimizer.original_optimizer.step()
+            else:
+                optimizer.step()
     return private, engine
 
 
@@ -160,6 +166,11 @@ def half_the_noise(X: Any, y: Any, seed: int) -> Any:
 
 def the_same_noise(X: Any, y: Any, seed: int) -> Any:
     return loop_with_opacus(X, y, seed, mistake="the same noise")
+
+
+def noise_taken_away(X: Any, y: Any, seed: int) -> Any:
+    """Half of it, after Opacus has added it."""
+    return loop_with_opacus(X, y, seed, mistake="noise taken away")
 
 
 def by_its_epsilon(X: Any, y: Any, seed: int) -> Any:
@@ -172,6 +183,7 @@ def by_its_epsilon(X: Any, y: Any, seed: int) -> Any:
         (loop_with_opacus, Verdict.NO_VIOLATION),
         (half_the_noise, Verdict.VIOLATION),
         (the_same_noise, Verdict.VIOLATION),
+        (noise_taken_away, Verdict.VIOLATION),
     ],
 )
 def test_the_steps_of_a_loop_with_opacus_are_watched_as_it_is(loop: Any, verdict: Verdict, tmp_path: Path) -> None:
