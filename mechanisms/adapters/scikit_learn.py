@@ -265,7 +265,8 @@ def _check(estimator: Any) -> None:
     require(
         hasattr(estimator, "predict_proba"),
         f"{name} must have predict_proba as it is set up",
-        do="choose a loss or option with probabilities, or wrap it in sklearn.calibration.CalibratedClassifierCV",
+        do="of a classifier choose a loss or option with probabilities, or wrap it in "
+        "sklearn.calibration.CalibratedClassifierCV; audit a regressor by its coefficients, with `from_summary`",
     )
     try:
         clone(estimator)
