@@ -184,7 +184,7 @@ class ChangesItsParameter(KnowsNothing):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: from_sklearn(SVC()), "SVC must have predict_proba as it is set up; choose a loss"),
+        (lambda: from_sklearn(SVC()), "SVC must have predict_proba as it is set up; of a classifier choose a loss"),
         (lambda: from_sklearn(SGDClassifier()), "SGDClassifier must have predict_proba"),
         (lambda: from_sklearn(ChangesItsParameter([1])), "ChangesItsParameter must be cloneable"),
         (lambda: from_sklearn(lambda X: X), "takes an estimator with get_params and predict_proba"),
