@@ -24,6 +24,7 @@ from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
+from dpaudit.engine.games.neighbours.summaries import HOPELESS
 from dpaudit.engine.games.protocol import CheckTest, Fits
 from dpaudit.engine.spec.audit_spec import (
     ACCOUNTANT,
@@ -66,8 +67,6 @@ SIDE_BY_SIDE = 16
 """Trainings that are timed together where one is quick."""
 LOADED_S = 60.0
 """How long a call may take that is timed, or loads a library first."""
-HOPELESS = 4
-"""Tables on which a function fails in one way after which it is taken not to run at all."""
 TIMED_S = 2.0
 """After which calls have been timed well enough."""
 SHOWN_DELTA = 1e-5
@@ -184,6 +183,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     usual = {one.name: one.test.trainings for one in chosen}
     data = made_data(mechanism, claim) if request.data is None else given_data(request.data)
     budget = Budget.parse(request.budget)
+    forecast = budget.trainings is None  # else a limit that was asked for
     if isinstance(mechanism, RowFunction) and chosen:
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
         offered = [one.test for one in chosen]
@@ -193,7 +193,6 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     elif budget.seconds is not None and request.budget != BUDGET and any(one.test.trainings > 1 for one in chosen):
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
         chosen, budget = in_seconds(chosen, budget, mechanism, (request.split or MOST).divide(rows, _rng()).target)
-    forecast = Budget.parse(request.budget).trainings is None
     affordable, dear = affordable_looks(chosen, budget.trainings, forecast=forecast)
     if not affordable:
         raise SpecError(
@@ -418,21 +417,22 @@ def seconds_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) 
     tried = pairs(rows.schema, rows.cells, relation, np.random.default_rng(0), beyond=False)
     tables = [rows.cells, *(table for pair in tried for table in (pair.d, pair.d_prime))]
 
-    faults: list[str] = []
+    gave: list[tuple[str, str, bytes]] = []
 
     def timed(table: pa.Table, calls: int) -> float:
         begun = time.monotonic()
-        faults.append(mechanism.outcomes(table, range(calls), settings, limits)[0].fault)
+        first = mechanism.outcomes(table, range(calls), settings, limits)[0]
+        gave.append((first.fault, first.ending, first.numbers.tobytes()))
         return (time.monotonic() - begun) / calls
 
     mechanism.outcomes(rows.cells, [0], settings, limits)
     each: list[tuple[float, int]] = []
     while len(each) < len(tables) and sum(seconds for seconds, _ in each) < TIMED_S:
         each.append((timed(tables[len(each)], 1), len(each)))
-    if len(faults) >= HOPELESS and faults[0] and len(set(faults)) == 1:
+    if len(gave) >= HOPELESS and gave[0][0] and len(set(gave)) == 1:
         raise SpecError(
             f"a function must run on rows of its schema ({', '.join(rows.cells.column_names)}); on each of "
-            f"{len(faults)} tables it failed alike: {faults[0]}"
+            f"{len(gave)} tables it failed alike: {gave[0][0]}"
         )
     seconds, slowest = max(each)
     return timed(tables[slowest], max(1, min(100, int(TIMED_S / 2 / max(seconds, 1e-4)))))

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -160,20 +161,22 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
     The canary is as long, in clips, as the optimizer's own bound of the step says, which adaptive clipping moves. It is
     appended to `grad_sample`; in the mode "ghost", which has none, it is added to the sum, clipped. What is shown is
     the gradient that the optimizer inside of Opacus's is given, whatever other code did to it since the noise was
-    added; as a sum: its division by the expected batch is taken back.
+    added, or, where that optimizer is not asked, the one that has its noise; as a sum: its division by the expected
+    batch is taken back.
     """
     import torch
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
-    shown: list[Callable[[], None]] = []  # what a step that has its noise, and was not taken yet, shows
+    waiting: list[Callable[[bool], None]] = []  # shows the step that has its noise, as it is now or as it was
+    hooks: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # by optimizer inside of Opacus's
 
-    def taken(*_: object) -> None:
-        while shown:
-            shown.pop()()
+    def show(*, now: bool) -> None:
+        while waiting:
+            waiting.pop()(now)
 
     def watched(own: Any, let_in: Callable[[Any, Any, float], None]) -> Any:
         def pre_step(self: Any, closure: Any = None) -> Any:
-            taken()
+            show(now=False)
             step, moved = canary.step, float(self.max_grad_norm) / canary.clip
             if not canary.asked:  # else a further part of one large batch
                 samples = [getattr(weights, "grad_sample", None) for weights in self.params]
@@ -190,13 +193,14 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
             moves = own(self, closure)
             if moves:
 
-                def show() -> None:
-                    hook.remove()
-                    released = torch.cat([weights.grad.flatten() for weights in self.params])
-                    canary.observe(step, released * (divided / moved))
+                def gradient() -> Any:
+                    return torch.cat([weights.grad.flatten() for weights in self.params])
 
-                hook = self.original_optimizer.register_step_pre_hook(taken)
-                shown.append(show)
+                had = gradient()
+                waiting.append(lambda now: canary.observe(step, (gradient() if now else had) * (divided / moved)))
+                if self.original_optimizer not in hooks:
+                    hook = self.original_optimizer.register_step_pre_hook(lambda *_: show(now=True))
+                    hooks[self.original_optimizer] = hook
             return moves
 
         return pre_step
@@ -212,8 +216,10 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
     DPOptimizerFastGradientClipping.pre_step = watched(ghost, into_sum)
     try:
         yield
-        taken()
+        show(now=False)
     finally:
+        for hook in hooks.values():
+            hook.remove()
         DPOptimizer.pre_step, DPOptimizerFastGradientClipping.pre_step = own, ghost
 
 

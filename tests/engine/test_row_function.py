@@ -391,7 +391,10 @@ def test_a_function_that_fails_alike_on_all_tables_is_refused_before_anything_ru
     def few(rows: Any, rng: np.random.Generator) -> float:
         return float(rows["age"].iloc[:2].sum() + rng.laplace()) if len(rows) < 3 else 1 / 0
 
-    for function, runs in ((typo, False), (few, True)):
+    def with_a_limit(rows: Any, rng: np.random.Generator) -> list[float]:
+        return [float(len(rows) + rng.laplace()), np.inf]  # a fault in each call, and noisy numbers beside it
+
+    for function, runs in ((typo, False), (few, True), (with_a_limit, True)):
         mechanism, rows = function_on_rows(function, SCHEMA, claim=1.0)
         if runs:
             assert seconds_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE) > 0

@@ -137,7 +137,7 @@ def loop_with_opacus(X: Any, y: Any, seed: int, *, mistake: str = "", epsilon: f
     add_noise = optimizer.add_noise
 
     def wrong() -> None:
-        if mistake == "half the noise":
+        if mistake.startswith("half the noise"):
             optimizer.noise_multiplier /= 2
         if mistake == "the same noise":
             torch.manual_seed(seed)
@@ -155,6 +155,11 @@ def loop_with_opacus(X: Any, y: Any, seed: int, *, mistake: str = "", epsilon: f
                     for weights in optimizer.params:
                         weights.grad = (weights.grad + weights.summed_grad / optimizer.expected_batch_size) / 2
                     optimizer.original_optimizer.step()
+            elif mistake.endswith("by hand"):
+                if optimizer.pre_step():
+                    with torch.no_grad():
+                        for weights in optimizer.params:
+                            weights -= 0.1 * weights.grad
             else:
                 optimizer.step()
     return private, engine
@@ -173,6 +178,11 @@ def noise_taken_away(X: Any, y: Any, seed: int) -> Any:
     return loop_with_opacus(X, y, seed, mistake="noise taken away")
 
 
+def half_the_noise_by_hand(X: Any, y: Any, seed: int) -> Any:
+    """The gradient that has its noise moves the weights, and no inner optimizer is asked."""
+    return loop_with_opacus(X, y, seed, mistake="half the noise, by hand")
+
+
 def by_its_epsilon(X: Any, y: Any, seed: int) -> Any:
     return loop_with_opacus(X, y, seed, epsilon=8.0)
 
@@ -184,6 +194,7 @@ def by_its_epsilon(X: Any, y: Any, seed: int) -> Any:
         (half_the_noise, Verdict.VIOLATION),
         (the_same_noise, Verdict.VIOLATION),
         (noise_taken_away, Verdict.VIOLATION),
+        (half_the_noise_by_hand, Verdict.VIOLATION),
     ],
 )
 def test_the_steps_of_a_loop_with_opacus_are_watched_as_it_is(loop: Any, verdict: Verdict, tmp_path: Path) -> None:

@@ -357,10 +357,10 @@ class LabelCrafted:
 def releasing(
     mechanism: Any, target: Examples, design: Design, compute: Compute
 ) -> Callable[[Ints, Seed], LabelOutcome]:
-    """What a copy of the mechanism that has released nothing before says of its training labels, those at stake first.
+    """A call that gives what a copy of the mechanism that has released nothing before says of labels.
 
-    A label mechanism says a class. A learner's model says the likeliest class of each row; where labels at stake are of
-    two classes, which of the two is likelier, and how much.
+    Those at stake come first. A label mechanism says a class. A learner's model says the likeliest class of each row;
+    where labels at stake are of two classes, which of the two is likelier, and how much.
     """
     k = target.classes
     if isinstance(mechanism, LabelMechanism):

@@ -148,7 +148,7 @@ class ChannelTables:
         told = []
         for start in range(0, count, together):
             among = slice(*np.searchsorted(asked.release, (start, start + together)))
-            context = _Context(known.at(slice(start, start + together)), self._lags)
+            context = _Context(known.at(slice(start, start + together)), self._lags, self._noise)
             pair = asked.at(among, start)
             told.append(self._columns(context, pair, pair.first) - self._columns(context, pair, pair.second))
         of = asked.release
@@ -166,7 +166,7 @@ class ChannelTables:
         columns += [table[part[rows], d] for part, table in zip(self._parts, self._by_part, strict=True)]
         columns.append(_shares_at(context.by_label[of, label], z, 2.0, self._law[label, z]))
         columns.append(_shares_at(context.by_noise[of], d, float(k), self._noise[d]))
-        columns.append(_believed(context.by_noise, self._noise)[of, d])
+        columns.append(context.own_noise[of, d])
         for number, lag in enumerate(self._lags):
             columns.append(self._by_residue[number][rows % lag, d])
             residues = context.by_residue[number][of, rows % lag]
@@ -192,9 +192,9 @@ class ChannelTables:
 class _Context:
     """What each of some releases says by its known rows."""
 
-    def __init__(self, releases: LabelReleases, lags: list[int]) -> None:
+    def __init__(self, releases: LabelReleases, lags: list[int], usual: Floats) -> None:
         """Counts of released labels by planted one (R, K, symbols), of noise (R, symbols), and of noise by place modulo
-        each lag (R, lag, symbols).
+        each lag (R, lag, symbols); shares of noise (R, symbols), so far as they are unlike the usual ones.
         """
         self.released, known, k = releases.released, releases.planted, releases.classes
         self.noise = np.where(known != HIDDEN, noise_of(self.released, known, k), HIDDEN)
@@ -202,6 +202,7 @@ class _Context:
         noise, count, symbols = self.noise[of, row], len(known), k + NOT_LABELS
         self.by_label = _counts((of, known[of, row], self.released[of, row]), (count, k, symbols))
         self.by_noise = _counts((of, noise), (count, symbols))
+        self.own_noise = _believed(self.by_noise, usual)
         self.by_residue = [_counts((of, row % lag, noise), (count, lag, symbols)) for lag in lags]
 
 
