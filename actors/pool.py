@@ -330,7 +330,9 @@ class RayPool:
         stalled_s = time.monotonic() - self._moved
         missing = [kind for kind in self._lacking() if kind in self._nowhere]
         others = any(slot.kind not in missing for slot in self._starting.values())  # come up, and then have work
-        patience_s = (missing and not others and self._wait_s) or max(START_TIMEOUT_S, self._wait_s)
+        patience_s = max(START_TIMEOUT_S, self._wait_s)
+        if missing and not others and self._wait_s:
+            patience_s = self._wait_s
         if stalled_s > patience_s:
             raise RunError(self._refusal(missing, patience_s))
         if not missing and stalled_s > YIELD_S and time.monotonic() - self._yielded > YIELD_S:

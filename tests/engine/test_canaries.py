@@ -147,6 +147,17 @@ def test_clip_bkd_lies_along_the_direction_of_least_variance() -> None:
     )
 
 
+def test_of_many_directions_without_variance_one_is_taken_whatever_the_basis() -> None:
+    """Fewer rows than features: the order of sums changes the basis that a library gives, and not the direction."""
+    flat = np.random.default_rng(0).random((30, 200))
+    direction = last_direction(flat)
+    np.testing.assert_allclose((flat - flat.mean(0)) @ direction, 0, atol=1e-9)
+    turned = np.random.default_rng(1).permutation(30)
+    np.testing.assert_allclose(last_direction(flat[turned]), direction, atol=1e-9)
+    basis = [np.linalg.eigh(rows.T @ rows)[1][:, 0] for rows in (flat - flat.mean(0), (flat - flat.mean(0))[turned])]
+    assert abs(basis[0] @ basis[1]) < 0.99, "the first of the basis is another one"
+
+
 def test_clip_bkd_takes_the_least_likely_label() -> None:
     """Class = sign along the axis of least variance, to which the point belongs: its label is the other class."""
     rng = np.random.default_rng(3)

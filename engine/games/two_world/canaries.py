@@ -17,6 +17,9 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
+STILL = 1e-9
+"""Share of the largest variance below which a direction has none but rounding."""
+
 
 @runtime_checkable
 class Canary(Protocol):
@@ -148,9 +151,9 @@ class Blank(PointCanary):
 class ClipBackdoor(PointCanary):
     """ClipBKD: the last principal direction, scaled, with the label that a logistic regression finds least likely.
 
-    The direction's sign is arbitrary: here its largest coordinate is positive, so that every library gives the same
-    point. Where features never vary, or there are fewer rows than features, many directions have no variance at all and
-    the point is one of them. The paper swaps the labels of k copies; here the point itself comes or goes.
+    The direction's sign is arbitrary: here its largest coordinate is positive. Where features never vary, or there are
+    fewer rows than features, many directions have no variance at all: `last_direction` says which is taken, so that
+    every processor gives the same point. The paper swaps the labels of k copies; here the point itself comes or goes.
 
     Attributes:
         count: 1: there is one last direction.
@@ -179,10 +182,18 @@ class ClipBackdoor(PointCanary):
 
 
 def last_direction(flat: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The unit vector of least variance of rows (n, d), its largest coordinate positive; shape (d,)."""
+    """The unit vector of least variance of rows (n, d), its largest coordinate positive; shape (d,).
+
+    Of several with no variance at all, which a library's basis for would depend on the processor, the one that is
+    nearest to a vector that was drawn once and for all.
+    """
     centred = flat - flat.mean(0)
-    _, vectors = np.linalg.eigh(centred.T @ centred)
+    variances, vectors = np.linalg.eigh(centred.T @ centred)
+    still = vectors[:, variances <= STILL * variances[-1]]
     direction = vectors[:, 0]
+    if still.shape[1] > 1:
+        direction = still @ (still.T @ np.random.default_rng(0).standard_normal(len(direction)))
+        direction /= np.linalg.norm(direction)
     return np.asarray(direction * np.sign(direction[np.abs(direction).argmax()]))
 
 

@@ -54,6 +54,10 @@ MAX_WARNINGS = 50  # that differ
 NAMED = 8  # places of numbers that are not finite, by name
 LOOKED_INTO = 64  # floats whose bits are looked at
 TABLES = 64  # that are kept; the oldest goes first
+FEW_ROWS = 16  # of a table that is looked at as it stands; how many a longer one has may be random
+CODES = 16  # whole numbers from 0 on that are counted each by itself
+BUCKETS = 64  # that rows are counted in, by a value of theirs or several
+PAIRED = 5  # columns whose values are counted two by two
 
 
 class Refused(Exception):
@@ -530,6 +534,12 @@ class _Summary:
         return words
 
     def _frame(self, value: Any, name: str) -> str:
+        if len(value) > FEW_ROWS:
+            rows = value if _is(value.index, "pandas", "RangeIndex") else value.reset_index()
+            held = [rows.iloc[:, place] for place in range(min(MAX_NUMBERS, rows.shape[1]))]
+            if (many := self._many([column.tolist() for column in held], len(rows))) is not None:
+                kinds = ", ".join(f"{_text_of(column.name)}: {self._dtype(column)}" for column in held)
+                return f"{name} {{{kinds}}} {many}"
         columns = ", ".join(
             f"{_text_of(column)}: {self._series(value.iloc[:, place])}"
             for place, column in enumerate(value.columns[:MAX_NUMBERS])
@@ -537,9 +547,11 @@ class _Summary:
         return f"{name} {self._index(value.index)}{{{columns}}}"
 
     def _series(self, value: Any) -> str:
+        return f"{self._dtype(value)} {self._array(value.to_numpy(), '')}"
+
+    def _dtype(self, value: Any) -> str:
         known = getattr(value.dtype, "categories", None)  # some may be in no row
-        kind = value.dtype if known is None else f"categories {self.of(list(known))}"
-        return f"{kind} {self._array(value.to_numpy(), '')}"
+        return str(value.dtype) if known is None else f"categories {self.of(list(known))}"
 
     def _index(self, index: Any) -> str:
         return "" if _is(index, "pandas", "RangeIndex") else f"by {self._array(index.to_numpy(), '')} "
@@ -567,12 +579,45 @@ class _Summary:
         if len(values) > 1 and str in kinds and kinds <= {str, type(None)}:
             return f"of {length} words {self._words(['None' if each is None else each for each in values])}"
         if len(values) > 1 and kinds == {dict} and all(row.keys() == values[0].keys() for row in values):
-            return f"of {length} rows {self._mapping({key: [row[key] for row in values] for key in values[0]})}"
+            keys = sorted(values[0], key=_key)
+            turned = [[row[key] for row in values] for key in keys]
+            many = self._many(turned, length)
+            return f"{keys} {many}" if many else f"of {length} rows {self._mapping(dict(zip(keys, turned)))}"  # noqa: B905
         if len(values) > 1 and kinds == {tuple} and len({*map(len, values)}) == 1:
-            return f"of {length} rows {self._sequence(list(map(list, zip(*values))))}"  # noqa: B905
+            turned = list(map(list, zip(*values)))  # noqa: B905
+            return self._many(turned, length) or f"of {length} rows {self._sequence(turned)}"
         runs = itertools.groupby(map(self.of, values))
         parts = ((words, sum(1 for _ in run)) for words, run in runs)
         return f"of {length} ({', '.join(words if count == 1 else f'{count} {words}' for words, count in parts)})"
+
+    def _many(self, columns: list[list[Any]], length: int) -> str | None:
+        """Rows whose number and order may be random: tables of about one length leave equally many numbers.
+
+        How many rows there are; of each column its sum and quartiles; how often its values occur, by themselves, with
+        those of another column, and in whole rows; then the rows, up to the next power of two. None for few rows, and
+        for rows that hold other things than numbers, words and dates.
+        """
+        if length <= FEW_ROWS or not columns:
+            return None
+        columns = [[each.item() if hasattr(each, "item") else each for each in column] for column in columns]
+        for kind in {kind for column in columns for kind in map(type, column)}:
+            if not issubclass(kind, (int, float, str, type(None))) and not hasattr(kind, "isoformat"):
+                return None
+        codes = [[_code(each) for each in column] for column in columns]
+        numbers = [
+            [_as_float(each) if isinstance(each, (int, float)) and each == each else float(code) for each, code in both]
+            for both in (list(zip(*one)) for one in zip(columns, codes))  # noqa: B905
+        ]
+        self._add([float(length)], False)
+        for column in numbers:
+            ordered = sorted(column)
+            self._add([sum(column), *(ordered[(len(column) - 1) * part // 4] for part in range(5))], False)
+        for some in [*((one,) for one in codes), *itertools.combinations(codes[:PAIRED], 2), codes]:
+            self._add(_in_buckets(some), False)
+        upto = 1 << (length - 1).bit_length()
+        for column in numbers:
+            self._add(column + [0.0] * (upto - len(column)), any(isinstance(each, float) for each in column))
+        return f"of up to {upto} rows"
 
     def _words(self, values: list[str]) -> list[str]:
         """Which there are; their places among these, and how many of each, are numbers."""
@@ -601,6 +646,23 @@ class _Summary:
             if _plainly_readable(held):
                 parts.append(f"{attribute}: {self.of(held)}")
         return f"object {name}{{{', '.join(parts)}}}"
+
+
+def _code(value: Any) -> int:
+    """Whole numbers from 0 on as they are, up to `CODES`, all other numbers alike; words and dates by a hash."""
+    if isinstance(value, (int, float)):
+        whole = value == value and value == value // 1 and value >= 0
+        return min(int(min(value, CODES)), CODES) if whole else CODES
+    return CODES + 1 + zlib.crc32(_text_of(value).encode("utf-8", "backslashreplace")) % (1 << 20)
+
+
+def _in_buckets(columns: Sequence[list[int]]) -> list[float]:
+    """How many rows are in each of `BUCKETS`, by their codes in these columns."""
+    found = [0.0] * BUCKETS
+    for row, count in Counter(zip(*columns)).items():  # noqa: B905
+        alone = len(row) == 1 and row[0] <= CODES
+        found[row[0] if alone else zlib.crc32(repr(row).encode()) % BUCKETS] += count
+    return found
 
 
 def _attributes(value: Any, kind: type) -> list[str]:
