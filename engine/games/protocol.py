@@ -165,6 +165,9 @@ class CheckTest:
     # by how much fields of the game that are numbers grow when the test has refuted the claim and is played again, with
     # other seeds and at a stricter confidence: more where that is cheap
     again: Mapping[str, float] = field(default_factory=dict)
+    # which of `scales` counts what the game chooses by and learns from with its `search_seed`: a repeat has that of the
+    # first pass, and all trainings that are kept for it are fresh ones; "" where a repeat learns anew
+    learns: str = ""
 
     @property
     def price(self) -> int:

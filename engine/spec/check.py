@@ -317,8 +317,8 @@ def _again(test: CheckTest, given: int, kept: int | None) -> dict[str, float]:
     """By how much what is repeated grows, with no more trainings than are kept for it."""
     if kept is None or not test.scales:
         return dict(test.again)
-    most = kept / given
-    grown = {name: min(test.again.get(name, 1.0), most) for name in (*test.scales, *test.again)}
+    most = kept / given / (1 - test.scales.get(test.learns, 0.0))
+    grown = {name: min(test.again.get(name, 1.0), most) for name in (*test.scales, *test.again) if name != test.learns}
     return {name: factor for name, factor in grown.items() if factor != 1.0}
 
 

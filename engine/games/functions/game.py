@@ -140,6 +140,7 @@ def _check_test(relation: Relation, beyond: bool) -> CheckTest:
         least=360,
         variant="rows beyond the schema" if beyond else "",
         again={"trials": 2.5},
+        learns="search",
         game={"beyond": beyond},
     )
 

@@ -263,6 +263,7 @@ class LabelCrafted:
                 cost=1 / 4,
                 least=100,
                 again={"releases": 1.5, "canaries": 4},
+                learns="search",
             ),
         ),
     )
@@ -283,7 +284,7 @@ class LabelCrafted:
             raise SpecError(
                 f"search must be at least {MIN_TRIED * len(designs)} to try {len(designs)} data sets, got {self.search}"
             )
-        seed, target = setting.seed, setting.required("target")
+        target = setting.required("target")
         quick = self.fits.face_of(setting.mechanism) is LABEL_MECHANISMS
         tried = tuple(
             work.add(
@@ -296,7 +297,7 @@ class LabelCrafted:
                 ),
                 design,
                 target,
-                seed=seed.child("search", number),
+                seed=setting.search_seed.child("search", number),
                 label=f"tried: {design}",
                 **setting.running,
             )
