@@ -46,6 +46,15 @@ def _only_tests_marked_so_use_ray(request: pytest.FixtureRequest, monkeypatch: p
         monkeypatch.setattr("dpaudit.cluster.session.ray_session", refuse)
 
 
+@pytest.fixture
+def code_read_once() -> Iterator[None]:
+    """For tests that make many units by hand: a plan reads the code behind its units once, a lone unit each time."""
+    from dpaudit.actors.fingerprint import one_reading
+
+    with one_reading():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _figures_where_they_are_looked_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes most of a small audit's time: tests that look at figures are marked `figures`."""

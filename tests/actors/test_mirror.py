@@ -14,6 +14,8 @@ from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.errors import RunError
 from tests.actors.checkpointing import CountsOn
 
+pytestmark = pytest.mark.usefixtures("code_read_once")
+
 
 @pytest.fixture(params=["folder", "s3"])
 def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:

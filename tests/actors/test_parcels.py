@@ -15,6 +15,8 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, Unit
 from tests.actors.tasks import Add, Draws, FailsFirst, HangsFirst
 
+pytestmark = pytest.mark.usefixtures("code_read_once")
+
 WORKERS = 2
 COUNT = 60
 

@@ -24,6 +24,8 @@ from dpaudit.actors.unit import Resources, Unit
 from dpaudit.errors import RunError
 from tests.actors.tasks import Add, Draws, FailsFirst, GoesOn, HangsFirst, Leaves, Says, WritesToItsInput
 
+pytestmark = pytest.mark.usefixtures("code_read_once")
+
 MakeBackend = Callable[[dict[str, Any], EventStream], Any]
 
 

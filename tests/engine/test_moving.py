@@ -23,6 +23,8 @@ from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import InputError, RunError
 from tests.actors.tasks import Add, FailsFirst
 
+pytestmark = pytest.mark.usefixtures("code_read_once")
+
 SPEC = "examples/violations/half-scale.yaml"
 
 

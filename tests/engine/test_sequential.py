@@ -30,6 +30,8 @@ from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import TrainingError
 from tests.actors.tasks import Add
 
+pytestmark = pytest.mark.usefixtures("code_read_once")
+
 STACK = 4
 REFUTED = StopRule()
 

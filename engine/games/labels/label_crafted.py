@@ -9,7 +9,7 @@ Jagielski et al. (2020), arXiv:2006.07709.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -263,7 +263,6 @@ class LabelCrafted:
                 cost=1 / 4,
                 least=100,
                 again={"releases": 1.5, "canaries": 4},
-                learns="search",
             ),
         ),
     )
@@ -297,11 +296,12 @@ class LabelCrafted:
                 ),
                 design,
                 target,
-                seed=setting.search_seed.child("search", number),
+                seed=seed.child("search", number),
                 label=f"tried: {design}",
                 **setting.running,
             )
             for number, design in enumerate(designs)
+            for seed in dict.fromkeys((setting.search_seed, setting.seed))  # a repeat knows what the first pass saw
         )
         choice = work.add(
             take_best_design,
@@ -443,7 +443,10 @@ class Taken:
 
 @unit
 def take_best_design(attack: Any, tried: tuple[Tried, ...]) -> Outcome[Taken]:
-    """The data set that shows most; the first of equals is taken."""
+    """The data set that shows most, of all that it was tried; the first of equals is taken."""
+    tried = tuple(
+        _joined([one for one in tried if one.design == design]) for design in {one.design: None for one in tried}
+    )
     shown: dict[int, tuple[float, float]] = {}
     words = []
     for number, one in enumerate(tried):
@@ -461,6 +464,16 @@ def take_best_design(attack: Any, tried: tuple[Tried, ...]) -> Outcome[Taken]:
         f"{'; '.join(words)}"
     )
     return Outcome(Taken(best, tried[best].releases), notes=(note,))
+
+
+def _joined(tried: Sequence[Tried]) -> Tried:
+    """One data set, tried several times."""
+    found = [one.releases for one in tried if one.releases is not None]
+    if len(found) < 2:
+        return next((one for one in tried if one.releases is not None), tried[0])
+    released, planted = (np.concatenate([getattr(one, name) for one in found]) for name in ("released", "planted"))
+    form = np.concatenate([one.form for one in found])
+    return replace(tried[0], releases=replace(found[0], released=released, planted=planted, form=form))
 
 
 def what_it_shows(attack: Any, releases: LabelReleases) -> tuple[float, float]:
