@@ -74,6 +74,8 @@ OWN_TRUTH = "truth"
 """The member column of the score tables that a run keeps; the scores in them are centred at 0."""
 DEFAULT_GUESS = "both-tails"
 """As many guesses of members as of non-members: worthless scores gain nothing by unequal shares of the two."""
+SELDOM = 0.99
+"""Confidence from which on nothing is said of honest claims that chance refutes."""
 UNDECIDED = (
     "undecided: more than the claim was seen if each row is an independent trial; where that is so, name the method: {}"
 )
@@ -210,6 +212,9 @@ class Estimate(Bound):
             return self.blind
         if self.verdict is Verdict.UNDECIDED:
             return UNDECIDED.format(self.assumed_method)
+        if self.verdict is Verdict.VIOLATION and self.confidence < SELDOM:
+            one_in = f"one honest claim in {1 / (1 - self.confidence):.0f} looks like this by chance"
+            return f"{one_in}: repeat with fresh randomness before you act on it, or ask for `confidence` 0.999"
         if self.verdict is not Verdict.NO_VIOLATION or self.ceiling == math.inf:
             return ""
         most = f"in perfect order as many rows show epsilon >= {format_lower(self.ceiling)}"

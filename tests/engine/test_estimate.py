@@ -81,6 +81,8 @@ def test_independence_that_nobody_stated_leaves_a_claim_undecided() -> None:
     stated = dpaudit.estimate(**two, claim=0.5, method="two-samples")
     assert (stated.verdict, stated.lower) == (Verdict.VIOLATION, guessed.lower)
     assert dpaudit.estimate(SCORES, MEMBERS, claim=0.5).verdict is Verdict.VIOLATION  # holds for one training as well
+    assert "one honest claim in 20 looks like this by chance: repeat" in str(stated)
+    assert "by chance" not in str(dpaudit.estimate(SCORES, MEMBERS, claim=0.5, confidence=0.999))
 
 
 def test_a_run_s_own_scores_give_the_audit_s_own_bound(tmp_path: Path) -> None:

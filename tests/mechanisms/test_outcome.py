@@ -234,6 +234,53 @@ def test_the_ending_decides_how_many_numbers_there_are() -> None:
     assert 1 < len(widths) < 300
 
 
+def long_table(rows: int, seed: int, form: str = "frame") -> Any:
+    rng = np.random.default_rng(seed)
+    columns = {"sex": rng.choice(["f", "m"], rows), "age": rng.integers(0, 90, rows), "paid": rng.random(rows)}
+    frame = pd.DataFrame(columns)
+    records = frame.to_dict("records")
+    return {
+        "frame": frame,
+        "by name": frame.set_index(np.char.add("p", rng.integers(0, 999, rows).astype(str))),
+        "records": records,
+        "tuples": [tuple(record.values()) for record in records],
+        "arrow": pa.table(columns).to_pylist(),
+        "of numpy": list(zip(*columns.values(), strict=True)),
+    }[form]
+
+
+@pytest.mark.parametrize("form", ["frame", "by name", "records", "tuples", "arrow", "of numpy"])
+def test_tables_of_about_one_length_end_alike(form: str) -> None:
+    """How many rows there are may be random: it is a number, as all else of the rows is."""
+    found = [outcome_of(long_table(rows, rows, form))[:2] for rows in (70, 99, 128)]
+    assert len({ending for ending, _ in found}) == 1
+    assert len({len(numbers) for _, numbers in found}) == 1
+    assert [numbers[0] for _, numbers in found] == [70, 99, 128]
+    assert outcome_of(long_table(129, 0, form))[0] != found[0][0]
+
+
+def test_a_long_table_is_told_by_counts_whatever_the_order_of_its_rows() -> None:
+    """How often values stand together is the same in any order; one cell more or less is seen."""
+    table = pd.DataFrame({"color": ["red"] * 20 + ["blue"] * 20, "sex": list("fm") * 20})
+    before = 1 + 2 * 6 + 4 * 64  # rows, sums and quartiles, and counts by a value, by two, by all: then the rows
+    told = [outcome_of(one)[1] for one in (table, table.sample(frac=1, random_state=0).reset_index(drop=True))]
+    assert told[0][:before] == told[1][:before]
+    assert told[0][before:] != told[1][before:]
+    other = table.copy()
+    other.loc[[0, 21], "sex"] = ["m", "f"]  # both columns have as many of each as before
+    columns = slice(1 + 2 * 6, 1 + 2 * 6 + 2 * 64)
+    assert outcome_of(other)[1][columns] == told[0][columns]
+    assert outcome_of(other)[1][columns.stop : before] != told[0][columns.stop : before]
+
+
+def test_few_rows_and_rows_of_other_things_are_told_as_they_stand() -> None:
+    assert outcome_of(long_table(16, 0, "tuples"))[0].startswith("list of 16 rows of 3 (list of 16 words")
+    assert outcome_of([(number, np.zeros(2)) for number in range(20)])[0].startswith("list of 20 rows of 2")
+    missing = outcome_of(pd.DataFrame({"x": [1.5, math.nan] * 20, "y": [None, "a"] * 20}))
+    assert missing[2] == ""
+    assert all(map(math.isfinite, missing[1]))
+
+
 def test_the_bits_of_naive_noise_are_seen() -> None:
     """The lowest bit of each float, and how many there are; 64 floats are looked at."""
     naive = [outcome_of(0.5 + 2.0**-40 * k)[1][1] for k in (1, 2, 4)]

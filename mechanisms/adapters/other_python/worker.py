@@ -599,7 +599,8 @@ class _Summary:
         """
         if length <= FEW_ROWS or not columns:
             return None
-        columns = [[each.item() if hasattr(each, "item") else each for each in column] for column in columns]
+        scalar = getattr(sys.modules.get("numpy"), "generic", ())
+        columns = [[each.item() if isinstance(each, scalar) else each for each in column] for column in columns]
         for kind in {kind for column in columns for kind in map(type, column)}:
             if not issubclass(kind, (int, float, str, type(None))) and not hasattr(kind, "isoformat"):
                 return None
@@ -612,8 +613,9 @@ class _Summary:
         for column in numbers:
             ordered = sorted(column)
             self._add([sum(column), *(ordered[(len(column) - 1) * part // 4] for part in range(5))], False)
-        for some in [*((one,) for one in codes), *itertools.combinations(codes[:PAIRED], 2), codes]:
-            self._add(_in_buckets(some), False)
+        together = [*((one,) for one in codes), *itertools.combinations(codes[:PAIRED], 2), codes]
+        for salt, some in enumerate(together):
+            self._add(_in_buckets(some, salt), False)
         upto = 1 << (length - 1).bit_length()
         for column in numbers:
             self._add(column + [0.0] * (upto - len(column)), any(isinstance(each, float) for each in column))
@@ -656,12 +658,14 @@ def _code(value: Any) -> int:
     return CODES + 1 + zlib.crc32(_text_of(value).encode("utf-8", "backslashreplace")) % (1 << 20)
 
 
-def _in_buckets(columns: Sequence[list[int]]) -> list[float]:
-    """How many rows are in each of `BUCKETS`, by their codes in these columns."""
+def _in_buckets(columns: Sequence[list[int]], salt: int) -> list[float]:
+    """How many rows are in each of `BUCKETS`, by their codes in these columns; other salts put others together."""
     found = [0.0] * BUCKETS
     for row, count in Counter(zip(*columns)).items():  # noqa: B905
-        alone = len(row) == 1 and row[0] <= CODES
-        found[row[0] if alone else zlib.crc32(repr(row).encode()) % BUCKETS] += count
+        place = row[0]
+        if len(row) > 1 or place > CODES:
+            place = int.from_bytes(hashlib.blake2b(repr((salt, row)).encode(), digest_size=4).digest(), "big") % BUCKETS
+        found[place] += count
     return found
 
 
