@@ -43,7 +43,8 @@ def test_what_a_worker_spends_beside_units_is_not_useful() -> None:
 
 
 def test_steady_state_leaves_out_start_and_end() -> None:
-    share, first, last = steady_state([[(0.0, 4.0), (5.0, 9.0)], [(1.0, 3.0), (3.0, 8.0)]])
+    """Both have begun their second unit at 1; what lies between units is not in them."""
+    share, first, last = steady_state([[(-9.0, -8.0), (0.0, 4.0), (5.0, 9.0)], [(-8.0, -7.0), (1.0, 3.0), (3.0, 8.0)]])
     assert (first, last) == (1.0, 8.0)
     assert share == pytest.approx((3 + 3 + 2 + 5) / 14)
 
