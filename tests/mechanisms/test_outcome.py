@@ -104,8 +104,13 @@ VALUES = [
     (np.ma.masked_array([1, 2], [0, 1]), "MaskedArray int64 (2,) of 2 (int, None)", [1]),
     (
         pd.DataFrame({"b": [1, 2], "a": [True, False]}),
-        "DataFrame {b: int64 int64 (2,), a: bool bool (2,)}",
-        [1, 2, 1, 0],
+        "DataFrame {b: int64, a: bool} of up to 16 rows, floats in 0",
+        None,
+    ),
+    (
+        pd.DataFrame({"b": [1, 2], "a": [True, False]}, index=["u", "v"]),
+        "DataFrame by object (2,) of 2 words ['u', 'v'] {b: int64 int64 (2,), a: bool bool (2,)}",
+        [1, 2, 1, 0, 0, 1, 1, 1],
     ),
     (pd.Series([7], ["u"], name="n"), "Series n by object (1,) of 1 (str 'u') int64 int64 (1,)", [7]),
     (pd.Series(["u"], dtype=pd.CategoricalDtype(["v", "u"])), None, [1, 0, 1, 1]),
@@ -232,6 +237,17 @@ def test_the_ending_decides_how_many_numbers_there_are() -> None:
         ending, numbers, _ = outcome_of({"v": values, "words": words, "n": 1 if rng.random() < 0.5 else 0.5})
         assert widths.setdefault(ending, len(numbers)) == len(numbers)
     assert 1 < len(widths) < 300
+
+
+def test_so_it_does_of_tables() -> None:
+    """Of any length, empty ones too, with what is missing, and words among numbers."""
+    rng, widths = np.random.default_rng(0), dict[str, int]()
+    for _ in range(300):
+        rows = int(rng.integers(0, 40))
+        mixed = [[None, math.nan, 0.5, 7, "w", -1][place] for place in rng.integers(0, rng.choice([1, 2, 4, 6]), rows)]
+        ending, numbers, _ = outcome_of(pd.DataFrame({"x": rng.random(rows), "m": pd.Series(mixed, dtype=object)}))
+        assert widths.setdefault(ending, len(numbers)) == len(numbers)
+    assert 1 < len(widths) < 15
 
 
 def long_table(rows: int, seed: int, form: str = "frame") -> Any:

@@ -54,7 +54,7 @@ MAX_WARNINGS = 50  # that differ
 NAMED = 8  # places of numbers that are not finite, by name
 LOOKED_INTO = 64  # floats whose bits are looked at
 TABLES = 64  # that are kept; the oldest goes first
-FEW_ROWS = 16  # of a table that is looked at as it stands; how many a longer one has may be random
+FEW_ROWS = 16  # of a list that is looked at as it stands; how many rows a longer one, or a table, has may be random
 CODES = 16  # whole numbers from 0 on that are counted each by itself
 BUCKETS = 64  # that rows are counted in, by a value of theirs or several
 PAIRED = 5  # columns whose values are counted two by two
@@ -534,10 +534,11 @@ class _Summary:
         return words
 
     def _frame(self, value: Any, name: str) -> str:
-        if len(value) > FEW_ROWS:
-            rows = value if _is(value.index, "pandas", "RangeIndex") else value.reset_index()
+        unnamed = bool(_is(value.index, "pandas", "RangeIndex"))
+        if unnamed or len(value) > FEW_ROWS:
+            rows = value if unnamed else value.reset_index()
             held = [rows.iloc[:, place] for place in range(min(MAX_NUMBERS, rows.shape[1]))]
-            if (many := self._many([column.tolist() for column in held], len(rows))) is not None:
+            if (many := self._rows([column.tolist() for column in held], len(rows))) is not None:
                 kinds = ", ".join(f"{_text_of(column.name)}: {self._dtype(column)}" for column in held)
                 return f"{name} {{{kinds}}} {many}"
         columns = ", ".join(
@@ -581,23 +582,24 @@ class _Summary:
         if len(values) > 1 and kinds == {dict} and all(row.keys() == values[0].keys() for row in values):
             keys = sorted(values[0], key=_key)
             turned = [[row[key] for row in values] for key in keys]
-            many = self._many(turned, length)
+            many = self._rows(turned, length) if length > FEW_ROWS else None
             return f"{keys} {many}" if many else f"of {length} rows {self._mapping(dict(zip(keys, turned)))}"  # noqa: B905
         if len(values) > 1 and kinds == {tuple} and len({*map(len, values)}) == 1:
             turned = list(map(list, zip(*values)))  # noqa: B905
-            return self._many(turned, length) or f"of {length} rows {self._sequence(turned)}"
+            many = self._rows(turned, length) if length > FEW_ROWS else None
+            return many or f"of {length} rows {self._sequence(turned)}"
         runs = itertools.groupby(map(self.of, values))
         parts = ((words, sum(1 for _ in run)) for words, run in runs)
         return f"of {length} ({', '.join(words if count == 1 else f'{count} {words}' for words, count in parts)})"
 
-    def _many(self, columns: list[list[Any]], length: int) -> str | None:
+    def _rows(self, columns: list[list[Any]], length: int) -> str | None:
         """Rows whose number and order may be random: tables of about one length leave equally many numbers.
 
         How many rows there are; of each column its sum and quartiles; how often its values occur, by themselves, with
-        those of another column, and in whole rows; then the rows, up to the next power of two. None for few rows, and
-        for rows that hold other things than numbers, words and dates.
+        those of another column, and in whole rows; then the rows, up to the next power of two. None where they hold
+        other things than numbers, words and dates.
         """
-        if length <= FEW_ROWS or not columns:
+        if not columns:
             return None
         scalar = getattr(sys.modules.get("numpy"), "generic", ())
         columns = [[each.item() if isinstance(each, scalar) else each for each in column] for column in columns]
@@ -611,15 +613,16 @@ class _Summary:
         ]
         self._add([float(length)], False)
         for column in numbers:
-            ordered = sorted(column)
-            self._add([sum(column), *(ordered[(len(column) - 1) * part // 4] for part in range(5))], False)
+            ordered = sorted(column) or [0.0]
+            self._add([sum(column), *(ordered[(len(ordered) - 1) * part // 4] for part in range(5))], False)
         together = [*((one,) for one in codes), *itertools.combinations(codes[:PAIRED], 2), codes]
         for salt, some in enumerate(together):
             self._add(_in_buckets(some, salt), False)
-        upto = 1 << (length - 1).bit_length()
-        for column in numbers:
-            self._add(column + [0.0] * (upto - len(column)), any(isinstance(each, float) for each in column))
-        return f"of up to {upto} rows"
+        upto = max(FEW_ROWS, 1 << (length - 1).bit_length())
+        broken = [any(isinstance(each, float) for each in column) for column in columns]
+        for column, floats in zip(numbers, broken):  # noqa: B905
+            self._add(column + [0.0] * (upto - len(column)), floats)
+        return f"of up to {upto} rows, floats in {sum(broken)}"
 
     def _words(self, values: list[str]) -> list[str]:
         """Which there are; their places among these, and how many of each, are numbers."""
