@@ -45,7 +45,7 @@ def cases() -> dict[str, Case]:
 
 MISSED = {
     "sigma-for-b, labels": "nothing to refute: one label released alone spends 0.80",
-    "votes-without-noise-20-teachers": "seen and not confirmed: a repeat has half of the trainings; found in 50 s",
+    "votes-without-noise-20-teachers": "found with one seed in three; with others seen and not confirmed, or not seen",
     "dp-sgd-clip-doubled": "found with some seeds alone, with 5 minutes too",
 }
 """Why planted defects are not found within 30 seconds."""

@@ -682,7 +682,12 @@ BANK: dict[str, Case] = {
         NanBecomesZero,
         missed="no canary has a single weight beyond 50 clips",
     ),
-    "torch, sum clipped": _case(torch_images_clipped_whole, torch_images, own=_Torch),
+    "torch, sum clipped": _case(
+        torch_images_clipped_whole,
+        torch_images,
+        own=_Torch,
+        missed="in 30 seconds the test of many trainings is not begun",
+    ),
     "uniform noise": _case(UniformNoise),
     "noise over the root of the batch": _case(NoiseOverRoot),
     "clipped by the first layer": _case(
