@@ -310,8 +310,8 @@ def outcome_of(value: Any) -> tuple[str, list[float], str]:
     """What came back of a call: how it ended, its numbers, and what is wrong with it for people.
 
     The ending holds everything discrete, and so decides how many numbers there are. Numbers are flattened in a fixed
-    order: a dict by its sorted keys, a DataFrame column by column, an object by its `summary` (called if it can be), or
-    else its public attributes. Words in a sequence are numbered in the order of the alphabet, and counted. Behind the
+    order: a dict by its sorted keys, a table as `_rows` says, an object by its `summary` (called if it can be), or else
+    its public attributes. Words in a sequence are numbered in the order of the alphabet, and counted. Behind the
     numbers stand, for each of the first 64 finite floats, the exponent of its lowest bit that is set, and how many bits
     lie between that and the highest.
 
