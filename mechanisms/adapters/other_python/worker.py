@@ -602,15 +602,22 @@ class _Summary:
         if not columns:
             return None
         scalar = getattr(sys.modules.get("numpy"), "generic", ())
-        columns = [[each.item() if isinstance(each, scalar) else each for each in column] for column in columns]
-        for kind in {kind for column in columns for kind in map(type, column)}:
-            if not issubclass(kind, (int, float, str, type(None))) and not hasattr(kind, "isoformat"):
+        numbers: list[list[float]] = []
+        codes: list[list[int]] = []
+        broken: list[bool] = []
+        for column in columns:
+            column = [each.item() if isinstance(each, scalar) else each for each in column]
+            kinds = set(map(type, column))
+            if not all(issubclass(kind, (int, float, str, type(None))) or hasattr(kind, "isoformat") for kind in kinds):
                 return None
-        codes = [[_code(each) for each in column] for column in columns]
-        numbers = [
-            [_as_float(each) if isinstance(each, (int, float)) and each == each else float(code) for each, code in both]
-            for both in (list(zip(*one)) for one in zip(columns, codes))  # noqa: B905
-        ]
+            code = {each: _code(each) for each in set(column)}
+            codes.append([code[each] for each in column])
+            number = {
+                each: _as_float(each) if isinstance(each, (int, float)) and each == each else float(code[each])
+                for each in code
+            }
+            numbers.append([number[each] for each in column])
+            broken.append(any(issubclass(kind, float) for kind in kinds))
         self._add([float(length)], False)
         for column in numbers:
             ordered = sorted(column) or [0.0]
@@ -619,7 +626,6 @@ class _Summary:
         for salt, some in enumerate(together):
             self._add(_in_buckets(some, salt), False)
         upto = max(FEW_ROWS, 1 << (length - 1).bit_length())
-        broken = [any(isinstance(each, float) for each in column) for column in columns]
         for column, floats in zip(numbers, broken):  # noqa: B905
             self._add(column + [0.0] * (upto - len(column)), floats)
         return f"of up to {upto} rows, floats in {sum(broken)}"
@@ -665,9 +671,8 @@ def _in_buckets(columns: Sequence[list[int]], salt: int) -> list[float]:
     """How many rows are in each of `BUCKETS`, by their codes in these columns; other salts put others together."""
     found = [0.0] * BUCKETS
     for row, count in Counter(zip(*columns)).items():  # noqa: B905
-        place = row[0]
-        if len(row) > 1 or place > CODES:
-            place = int.from_bytes(hashlib.blake2b(repr((salt, row)).encode(), digest_size=4).digest(), "big") % BUCKETS
+        alone = len(row) == 1 and row[0] <= CODES
+        place = row[0] if alone else hash((salt, *row)) % BUCKETS  # whole numbers hash alike in each process
         found[place] += count
     return found
 
