@@ -88,7 +88,7 @@ def _sarif(report: Report, subject: str) -> bytes:
             "ruleId": _rule(line.verdict),
             "level": _IN_SARIF[line.verdict],
             "message": {"text": f"{printable(line.name)}: {line.said}"},
-            "locations": [_location(subject)],
+            "locations": [_location(subject, line.name)],
             "partialFingerprints": {"audit/v1": printable(line.name)},
         }
         for line in told
@@ -98,15 +98,16 @@ def _sarif(report: Report, subject: str) -> bytes:
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2).encode() + b"\n"
 
 
-def _location(subject: str) -> dict[str, Any]:
-    """The file that is there for a subject, as seen from here, and the line of its function or class; else its name."""
+def _location(subject: str, audit: str) -> dict[str, Any]:
+    """The file that is there for a subject, as seen from here, and the line of its code or of the audit; or a name."""
     module, _, name = subject.partition(":")
-    for path in (subject, f"{module.replace('.', '/')}.py"):
+    of_code = re.compile(rf"\s*(async\s+)?(def|class)\s+{re.escape(name) or '$.'}\b")
+    of_spec = re.compile(rf".*\bname:\s*[\"']?{re.escape(audit)}[\"']?\s*([,}}#].*)?$")
+    for path, begins in ((subject, of_spec), (f"{module.replace('.', '/')}.py", of_code)):
         with contextlib.suppress(OSError, ValueError):  # words that can be no path, bytes that are no text
             if Path(path).is_file():
-                begins = re.compile(rf"\s*(async\s+)?(def|class)\s+{re.escape(name)}\b")
-                text = Path(path).read_text(encoding="utf-8").splitlines() if path != subject else []
-                line = next((number for number, each in enumerate(text, 1) if name and begins.match(each)), 1)
+                text = Path(path).read_text(encoding="utf-8").splitlines()
+                line = next((number for number, each in enumerate(text, 1) if begins.match(each)), 1)
                 uri = quote(Path(path).as_posix())
                 return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": line}}}
     return {"logicalLocations": [{"fullyQualifiedName": printable(subject)}]}

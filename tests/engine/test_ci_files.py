@@ -55,7 +55,9 @@ def test_a_violation_is_an_error_in_sarif_and_a_pass_is_not_there(report: Report
     (result,) = run["results"]
     assert (result["ruleId"], result["level"]) == ("violation", "error")
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["violation"]
-    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == str(SPEC)
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == str(SPEC)
+    assert "half the scale" in SPEC.read_text().splitlines()[place["region"]["startLine"] - 1]
     assert "half the scale" in result["message"]["text"]
 
 
