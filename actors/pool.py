@@ -329,7 +329,8 @@ class RayPool:
             return
         stalled_s = time.monotonic() - self._moved
         missing = [kind for kind in self._lacking() if kind in self._nowhere]
-        others = any(slot.kind not in missing for slot in self._starting.values())  # come up, and then have work
+        # Others come up, and then have work.
+        others = any(slot.kind not in missing and self._remaining[slot.kind] > 0 for slot in self._starting.values())
         patience_s = max(START_TIMEOUT_S, self._wait_s)
         if missing and not others and self._wait_s:
             patience_s = self._wait_s

@@ -298,6 +298,8 @@ def affordable_looks(
         price = test.price if left is None else min(test.price, left)
         given = wanted if price == test.price else int(price / test.cost)
         held = None if kept is None else int(kept / test.cost)
+        if held is not None and test.scales:  # so that a repeat has as much to learn from, and shares it
+            given = min(given, held)
         least = test.least if test.scales else wanted
         if held is not None and min(given, held) < min(least, wanted):
             if forecast and test.scales:

@@ -156,6 +156,8 @@ def test_of_many_directions_without_variance_one_is_taken_whatever_the_basis() -
     np.testing.assert_allclose(last_direction(flat[turned]), direction, atol=1e-9)
     basis = [np.linalg.eigh(rows.T @ rows)[1][:, 0] for rows in (flat - flat.mean(0), (flat - flat.mean(0))[turned])]
     assert abs(basis[0] @ basis[1]) < 0.99, "the first of the basis is another one"
+    uneven = np.random.default_rng(0).standard_normal((200, 4)) * [1e5, 1, 0.01, 2]
+    assert abs(last_direction(uneven)[2]) > 0.99, "small is not none"
 
 
 def test_clip_bkd_takes_the_least_likely_label() -> None:

@@ -33,6 +33,10 @@ class Estimate:
     text: str = "a"
 
 
+class Unhashable(str):
+    __hash__ = None  # type: ignore[assignment]
+
+
 class Fitted:
     def __init__(self) -> None:
         self.coef_ = np.array([0.5, 0.25])
@@ -104,7 +108,7 @@ VALUES = [
     (np.ma.masked_array([1, 2], [0, 1]), "MaskedArray int64 (2,) of 2 (int, None)", [1]),
     (
         pd.DataFrame({"b": [1, 2], "a": [True, False]}),
-        "DataFrame {b: int64, a: bool} of up to 16 rows, floats in 0",
+        "DataFrame {b: int64, a: bool} of up to 16 rows of 2, floats in []",
         None,
     ),
     (
@@ -295,6 +299,35 @@ def test_few_rows_and_rows_of_other_things_are_told_as_they_stand() -> None:
     missing = outcome_of(pd.DataFrame({"x": [1.5, math.nan] * 20, "y": [None, "a"] * 20}))
     assert missing[2] == ""
     assert all(map(math.isfinite, missing[1]))
+
+
+def odd(rows: int) -> pd.DataFrame:
+    """Rows in the order of their times, from 1 on."""
+    dates = pd.date_range("2026-01-01", periods=rows)
+    return pd.DataFrame(
+        {"when": dates, "n": [10**400, 1, None, math.inf] * (rows // 4)}, index=list("ab" * (rows // 2))
+    )
+
+
+def test_odd_tables_are_outcomes_too() -> None:
+    """Names that occur twice, other numbers of columns, dates in their order, what is no number, and odd keys."""
+    wide, slim = (outcome_of([(1,) * width] * 20) for width in (3, 2))
+    assert wide[0] != slim[0]
+    assert outcome_of([{"a: int64, b": 1}] * 20)[0] != outcome_of([{"a": 1, "b": 1}] * 20)[0]
+    frame = pd.DataFrame({"age": [1] * 20}, index=pd.Index(["p"] * 20, name="age"))
+    assert outcome_of(frame)[0] == "DataFrame {age: str, age: int64} of up to 32 rows of 2, floats in []"
+    counts = (
+        pd.DataFrame({"g": list("ab") * 20, "h": range(40), "x": range(40)}).groupby(["g", "h"])[["h", "x"]].count()
+    )
+    assert outcome_of(counts)[2] == ""
+    numbers = outcome_of(odd(32))[1]
+    assert all(map(math.isfinite, numbers))
+    assert len({number for number in numbers if 1.7e9 < number < 1.8e9}) == 32
+    sixteen, missing = (outcome_of(pd.DataFrame({"x": [value] * 20}))[1] for value in (16.0, math.nan))
+    assert sixteen != missing
+    drawn = [outcome_of([{key: 1.0}] * 20)[0] for key in (0.25, 0.5)]
+    assert drawn[0] == drawn[1], "a key may have been drawn"
+    assert outcome_of([(Unhashable("a"), 1)] * 20)[0].startswith("list of 20 rows of 2")
 
 
 def test_the_bits_of_naive_noise_are_seen() -> None:

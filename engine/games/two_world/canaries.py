@@ -17,9 +17,6 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
-STILL = 1e-9
-"""Share of the largest variance below which a direction has none but rounding."""
-
 
 @runtime_checkable
 class Canary(Protocol):
@@ -189,7 +186,7 @@ def last_direction(flat: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     centred = flat - flat.mean(0)
     variances, vectors = np.linalg.eigh(centred.T @ centred)
-    still = vectors[:, variances <= STILL * variances[-1]]
+    still = vectors[:, variances <= flat.shape[1] * np.finfo(np.float64).eps * variances[-1]]  # but for rounding
     direction = vectors[:, 0]
     if still.shape[1] > 1:
         direction = still @ (still.T @ np.random.default_rng(0).standard_normal(len(direction)))

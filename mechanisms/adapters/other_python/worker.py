@@ -341,7 +341,7 @@ def without_digits(text: str) -> tuple[str, list[float]]:
     def replaced(found: re.Match[str]) -> str:
         if found.group().startswith("0x"):
             return "0x"
-        numbers.append(max(-_LARGEST, min(float(found.group()), _LARGEST)))
+        numbers.append(_bounded_float(float(found.group())))
         return "#"
 
     return _NUMBER.sub(replaced, text[:MAX_TEXT]), numbers
@@ -536,9 +536,10 @@ class _Summary:
     def _frame(self, value: Any, name: str) -> str:
         unnamed = bool(_is(value.index, "pandas", "RangeIndex"))
         if unnamed or len(value) > FEW_ROWS:
-            rows = value if unnamed else value.reset_index()
-            held = [rows.iloc[:, place] for place in range(min(MAX_NUMBERS, rows.shape[1]))]
-            if (many := self._rows([column.tolist() for column in held], len(rows))) is not None:
+            kept = value.iloc[:MAX_NUMBERS, :MAX_NUMBERS]
+            levels = [] if unnamed else [kept.index.get_level_values(level) for level in range(kept.index.nlevels)]
+            held = [*levels, *(kept.iloc[:, place] for place in range(kept.shape[1]))]
+            if (many := self._rows([column.tolist() for column in held], len(value))) is not None:
                 kinds = ", ".join(f"{_text_of(column.name)}: {self._dtype(column)}" for column in held)
                 return f"{name} {{{kinds}}} {many}"
         columns = ", ".join(
@@ -583,7 +584,9 @@ class _Summary:
             keys = sorted(values[0], key=_key)
             turned = [[row[key] for row in values] for key in keys]
             many = self._rows(turned, length) if length > FEW_ROWS else None
-            return f"{keys} {many}" if many else f"of {length} rows {self._mapping(dict(zip(keys, turned)))}"  # noqa: B905
+            if many is not None:
+                return f"{[key if isinstance(key, str) else self.of(key) for key in keys]} {many}"
+            return f"of {length} rows {self._mapping(dict(zip(keys, turned)))}"  # noqa: B905
         if len(values) > 1 and kinds == {tuple} and len({*map(len, values)}) == 1:
             turned = list(map(list, zip(*values)))  # noqa: B905
             many = self._rows(turned, length) if length > FEW_ROWS else None
@@ -604,31 +607,35 @@ class _Summary:
         scalar = getattr(sys.modules.get("numpy"), "generic", ())
         numbers: list[list[float]] = []
         codes: list[list[int]] = []
-        broken: list[bool] = []
-        for column in columns:
+        broken: list[int] = []
+        for place, column in enumerate(columns):
             column = [each.item() if isinstance(each, scalar) else each for each in column]
             kinds = set(map(type, column))
             if not all(issubclass(kind, (int, float, str, type(None))) or hasattr(kind, "isoformat") for kind in kinds):
                 return None
-            code = {each: _code(each) for each in set(column)}
+            if any(issubclass(kind, float) for kind in kinds):
+                broken.append(place)  # and all that is no number is one thing: it is equal to nothing
+                column = [math.nan if isinstance(each, float) and each != each else each for each in column]
+            try:
+                code = {each: _code(each) for each in set(column)}
+            except TypeError:  # of somebody's own class
+                return None
+            number = {each: _number(each, code[each]) for each in code}
             codes.append([code[each] for each in column])
-            number = {
-                each: _as_float(each) if isinstance(each, (int, float)) and each == each else float(code[each])
-                for each in code
-            }
             numbers.append([number[each] for each in column])
-            broken.append(any(issubclass(kind, float) for kind in kinds))
         self._add([float(length)], False)
         for column in numbers:
             ordered = sorted(column) or [0.0]
-            self._add([sum(column), *(ordered[(len(ordered) - 1) * part // 4] for part in range(5))], False)
+            self._add(
+                [_bounded_float(sum(column)), *(ordered[(len(ordered) - 1) * part // 4] for part in range(5))], False
+            )
         together = [*((one,) for one in codes), *itertools.combinations(codes[:PAIRED], 2), codes]
         for salt, some in enumerate(together):
             self._add(_in_buckets(some, salt), False)
         upto = max(FEW_ROWS, 1 << (length - 1).bit_length())
-        for column, floats in zip(numbers, broken):  # noqa: B905
-            self._add(column + [0.0] * (upto - len(column)), floats)
-        return f"of up to {upto} rows, floats in {sum(broken)}"
+        for place, column in enumerate(numbers):
+            self._add(column + [0.0] * (min(upto, MAX_NUMBERS) - len(column)), place in broken)
+        return f"of up to {upto} rows of {len(columns)}, floats in {broken}"
 
     def _words(self, values: list[str]) -> list[str]:
         """Which there are; their places among these, and how many of each, are numbers."""
@@ -660,18 +667,38 @@ class _Summary:
 
 
 def _code(value: Any) -> int:
-    """Whole numbers from 0 on as they are, up to `CODES`, all other numbers alike; words and dates by a hash."""
+    """Whole numbers from 0 on as they are, all others alike, up to `CODES`; what is no number; words by a hash."""
     if isinstance(value, (int, float)):
-        whole = value == value and value == value // 1 and value >= 0
-        return min(int(min(value, CODES)), CODES) if whole else CODES
-    return CODES + 1 + zlib.crc32(_text_of(value).encode("utf-8", "backslashreplace")) % (1 << 20)
+        if value != value:
+            return CODES + 1
+        whole = value == value // 1 and value >= 0
+        return int(min(value, CODES)) if whole else CODES
+    return CODES + 2 + zlib.crc32(_text_of(value).encode("utf-8", "backslashreplace")) % (1 << 20)
+
+
+def _number(value: Any, code: int) -> float:
+    """A number as it is, a date as one; words by their code."""
+    if isinstance(value, (int, float)):
+        return _bounded_float(_as_float(value)) if value == value else float(code)
+    for name in ("timestamp", "total_seconds", "toordinal"):
+        try:
+            found = float(getattr(value, name)())
+        except Exception:  # it is none, or not a time
+            continue
+        if found == found:
+            return _bounded_float(found)
+    return float(code)
+
+
+def _bounded_float(number: float) -> float:
+    return max(-_LARGEST, min(number, _LARGEST))
 
 
 def _in_buckets(columns: Sequence[list[int]], salt: int) -> list[float]:
     """How many rows are in each of `BUCKETS`, by their codes in these columns; other salts put others together."""
     found = [0.0] * BUCKETS
     for row, count in Counter(zip(*columns)).items():  # noqa: B905
-        alone = len(row) == 1 and row[0] <= CODES
+        alone = len(row) == 1 and row[0] <= CODES + 1
         place = row[0] if alone else hash((salt, *row)) % BUCKETS  # whole numbers hash alike in each process
         found[place] += count
     return found
