@@ -331,9 +331,8 @@ class RayPool:
         missing = [kind for kind in self._lacking() if kind in self._nowhere]
         # Others come up, and then have work.
         others = any(slot.kind not in missing and self._remaining[slot.kind] > 0 for slot in self._starting.values())
-        patience_s = max(START_TIMEOUT_S, self._wait_s)
-        if missing and not others and self._wait_s:
-            patience_s = self._wait_s
+        only_missing = missing and not others and self._wait_s
+        patience_s = self._wait_s if only_missing else max(START_TIMEOUT_S, self._wait_s)
         if stalled_s > patience_s:
             raise RunError(self._refusal(missing, patience_s))
         if not missing and stalled_s > YIELD_S and time.monotonic() - self._yielded > YIELD_S:

@@ -469,8 +469,8 @@ def take_best_design(attack: Any, tried: tuple[Tried, ...]) -> Outcome[Taken]:
 def _joined(tried: Sequence[Tried]) -> Tried:
     """One data set, tried several times."""
     found = [one.releases for one in tried if one.releases is not None]
-    if len(found) < 2:
-        return next((one for one in tried if one.releases is not None), tried[0])
+    if not found:
+        return tried[0]
     released, planted = (np.concatenate([getattr(one, name) for one in found]) for name in ("released", "planted"))
     form = np.concatenate([one.form for one in found])
     return replace(tried[0], releases=replace(found[0], released=released, planted=planted, form=form))

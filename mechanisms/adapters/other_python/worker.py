@@ -534,7 +534,7 @@ class _Summary:
         return words
 
     def _frame(self, value: Any, name: str) -> str:
-        unnamed = bool(_is(value.index, "pandas", "RangeIndex"))
+        unnamed = _is(value.index, "pandas", "RangeIndex")
         if unnamed or len(value) > FEW_ROWS:
             kept = value.iloc[:MAX_NUMBERS, :MAX_NUMBERS]
             levels = [] if unnamed else [kept.index.get_level_values(level) for level in range(kept.index.nlevels)]
