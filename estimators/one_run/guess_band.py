@@ -27,8 +27,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Any, ClassVar, Protocol, get_args
+from functools import lru_cache
+from typing import Any, ClassVar, Protocol, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,7 @@ from dpaudit.estimators.one_run.right_guesses import (
     OneRunTally,
     guesses_at_fractions,
     right_guesses,
+    right_in_fullest,
     telling_looks,
 )
 from dpaudit.estimators.one_run.signed_scores import OneRun
@@ -63,6 +64,8 @@ SMALLEST = 1e-16
 FEW_LOOKS = 1_000
 """Of all replays: at so many, walks are followed in less time than compiled code takes to load."""
 LEAST_S, ROW_S = 5e-3, 3e-7  # seconds that the bound of a replay takes, and what each canary adds
+FULLEST = 8
+"""Trainings of which it is known how many right guesses they have: those with most."""
 MAX_DELTA = 0.1
 """Canaries times delta up to which the guess band is the tighter one: measured, docs/statistics/calibration.md."""
 
@@ -75,6 +78,9 @@ class Guesses(Protocol):
 
     @property
     def right(self) -> Ints: ...
+
+
+_T = TypeVar("_T", bound=Guesses)
 
 
 def check_fields(delta: float, confidence: float, guess: str) -> None:
@@ -102,8 +108,11 @@ def look_weights(looks: Ints) -> Floats:
 class BadGuesses(Hashable, Protocol):
     """How many right guesses delta may add to the walk's, and with which probability it adds more."""
 
-    def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
-        """A count B, and a limit of the probability that more are added at this epsilon; both fall as it grows."""
+    def allowance(self, epsilon: float, significance: float) -> tuple[int | Ints, float]:
+        """A count B, the same or one for each look, and a limit of the probability that more are added at this epsilon.
+
+        Both fall as it grows.
+        """
 
 
 @dataclass(frozen=True)
@@ -157,36 +166,42 @@ class OneTraining:
 class SeveralTrainings:
     """Canaries come in independent trainings, a few in each, and each is guessed from its own training alone.
 
-    What `OneTraining` says holds of each training, and what is added in one does not depend on the others: numbers in
-    0 .. m with mean m delta / (1 + e^eps) at most, m the canaries of a training. In the increasing convex order their
-    sum is largest where each is 0 or the most, m Bin(trainings, delta / (1 + e^eps)), so its tail is at most
-    E(m N - m k)_+ / (x - m k) at any x > m k; k = 0 is Markov's inequality.
+    What `OneTraining` says holds of each training, and what is added in one does not depend on the others. Two limits
+    hold, each with half of what delta may cost, and the smaller one counts:
+
+    * Numbers in 0 .. m are added with mean m delta / (1 + e^eps) at most, m the canaries of a training. In the
+      increasing convex order their sum is largest where each is 0 or the most, m Bin(trainings, delta / (1 + e^eps)),
+      so its tail is at most E(m N - m k)_+ / (x - m k) at any x > m k; k = 0 is Markov's inequality.
+    * Trainings in which any is added are on average canaries delta / (1 + e^eps) at most. Each has one canary or more,
+      so that more than b are no likelier than Bin(canaries, delta / (1 + e^eps)) > b (Hoeffding 1956, b >= the mean).
+      Among the first k guesses b trainings add no more than are right in the b that have most of these.
     """
 
     canaries: int  # all of them, guessed or not
     sharing: int  # how many share one training at most
     delta: float = 0.0
+    fullest: tuple[tuple[int, ...], ...] = ()  # by b - 1 and look: right guesses in the b trainings that have most
 
-    def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
-        """The smallest B that any k gives at a fifth of the error, and what it costs at most."""
+    def allowance(self, epsilon: float, significance: float) -> tuple[int | Ints, float]:
+        """At a fifth of the error, and what it costs at most."""
         chance, share = self.delta * float(expit(-epsilon)), SHARE_FOR_DELTA * significance
         expected = self.canaries * chance
         if expected <= share:
             return 0, expected
         from scipy.stats import binom
 
+        each = share / 2 if self.fullest else share
         most = min(self.sharing, self.canaries)
         trainings = -(-self.canaries // most)
         tails = binom.sf(np.arange(trainings + 1), trainings, chance)  # of more than 0, 1, ... bad trainings
         beyond = most * np.cumsum(tails[::-1])[::-1]
         beyond[0] = expected
-        allowed = most * np.arange(trainings + 1) + np.maximum(np.ceil(beyond / share), 1) - 1
-        return int(min(allowed.min(), self.canaries)), share
-
-
-def bad_guesses(canaries: int, sharing: int | None, delta: float) -> BadGuesses:
-    """What delta may add where so many canaries share one training at most; None where all do."""
-    return OneTraining(canaries, delta) if sharing is None else SeveralTrainings(canaries, sharing, delta)
+        counts = most * np.arange(trainings + 1) + np.maximum(np.ceil(beyond / each), 1) - 1
+        allowed = int(min(counts.min(), self.canaries))
+        bad = max(int(binom.isf(each, self.canaries, chance)), math.ceil(expected))
+        if bad > len(self.fullest):
+            return allowed, share
+        return np.minimum(allowed, self.fullest[bad - 1]), share
 
 
 def guess_band_p_value(epsilon: float, right: Ints, looks: Ints) -> float:
@@ -240,9 +255,9 @@ def remembered_epsilon(
 
 
 def bounds_of_guesses(
-    tallies: Sequence[Guesses], bad: Callable[[int], BadGuesses], significance: float, *, replays: int | None = None
+    tallies: Sequence[_T], bad: Callable[[_T], BadGuesses], significance: float, *, replays: int | None = None
 ) -> Floats:
-    """Each replay's `guess_band_epsilon`; `bad` says what delta may add to so many guesses.
+    """Each replay's `guess_band_epsilon`; `bad` says what delta may add to its guesses.
 
     There are as many `replays` in all, where these are a part of them.
     """
@@ -250,8 +265,7 @@ def bounds_of_guesses(
     found = []
     for tally in tallies:
         few = (replays or len(tallies)) * tally.looks.size <= FEW_LOOKS
-        added = bad(int(tally.looks[-1]))
-        found.append(guess_band_epsilon(tally.right, tally.looks, significance=significance, bad=added, few=few))
+        found.append(guess_band_epsilon(tally.right, tally.looks, significance=significance, bad=bad(tally), few=few))
     return np.array(found)
 
 
@@ -414,6 +428,7 @@ class GuessTally(OneRunTally):
 
     looks: Ints  # numbers of guesses looked at, ascending, the last one all canaries, shape (all looks,)
     right: Ints  # right ones among them, shape (all looks,)
+    fullest: Ints  # of these, in the 1, 2, ... trainings that have most, shape (trainings, all looks); (0, 0): not told
 
 
 @register("estimator", "simultaneous-guess-count", source="Ours, after Steinke et al. (2023) and Berk and Jones (1979)")
@@ -421,15 +436,17 @@ class GuessTally(OneRunTally):
 class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
     """Signed scores of one training: all numbers of guesses at once, exact at delta = 0; holds for trials as well.
 
-    Where more than `MAX_DELTA` canaries are expected to be given away by delta, what is charged for it costs more than
-    looking everywhere finds: then `one-run` reads the counts. That is decided by the numbers alone.
+    Where all share one training and more than `MAX_DELTA` canaries are expected to be given away by delta, what is
+    charged for it costs more than looking everywhere finds: then `one-run` reads the counts. That is decided by the
+    numbers alone.
 
     Attributes:
         delta: The delta the bound is stated at, in [0, 1). Above 0 it costs a fifth of the error.
         confidence: Stated confidence of the bound, in (0, 1).
         guess: Which canaries are guessed first, and what is guessed.
         sharing: How many canaries share one training at most, where there are several that share no randomness and each
-            canary is scored by its own training alone; None where all share one. Above delta 0 less is charged then.
+            canary is scored by its own training alone; None where all share one. Above delta 0 less is charged then. Of
+            one training are canaries whose numbers are equal when divided by `sharing` and rounded down.
     """
 
     tally_type: ClassVar[type[Any]] = GuessTally
@@ -455,7 +472,11 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         counted = np.unique(np.concatenate(places))  # one pass over the scores for all of them
         found = right_guesses(scores.score, scores.truth, scores.tie_ranks(), self.guess, counted)
         right, correct, swept = (found[np.searchsorted(counted, place)] for place in places)
-        return GuessTally(scores.replay, count, places[1], correct, places[2], swept, count, places[0], right)
+        fullest = np.zeros((0, 0), np.int64)
+        if self.sharing is not None and self.delta > 0 and self.guess == "signed":
+            trainings = scores.canary // self.sharing
+            fullest = right_in_fullest(scores.score, scores.truth, scores.tie_ranks(), trainings, looks, FULLEST)
+        return GuessTally(scores.replay, count, places[1], correct, places[2], swept, count, looks, right, fullest)
 
     def find(self, tallies: Sequence[GuessTally], *, lost: int = 0, parts: Sequence[Any] = ()) -> Bound:
         """The bound with all there is to draw; the parts are what `bounds_of_replays` gave for some of the tallies."""
@@ -493,7 +514,7 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         return {"fractions": self.unshifted().sweep(ordered), "replays": replays}
 
     def seconds(self, replays: int, rows: int) -> float:
-        if rows * self.delta > MAX_DELTA:
+        if self.sharing is None and rows * self.delta > MAX_DELTA:
             return self.unshifted().seconds(replays, rows)
         return 2 * replays * (LEAST_S + rows * ROW_S)  # in the median, and alone
 
@@ -509,8 +530,14 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
 
     def _leaves_it(self, tallies: Sequence[GuessTally]) -> bool:
         """Whether `one-run` reads the counts."""
-        return max((tally.canaries for tally in tallies), default=0) * self.delta > MAX_DELTA
+        most = max((tally.canaries for tally in tallies), default=0)
+        return self.sharing is None and most * self.delta > MAX_DELTA
 
     def _bounds(self, tallies: Sequence[GuessTally], confidence: float, replays: int) -> Floats:
-        added = partial(bad_guesses, sharing=self.sharing, delta=self.delta)
-        return bounds_of_guesses(tallies, added, 1 - confidence, replays=replays)
+        return bounds_of_guesses(tallies, self._added, 1 - confidence, replays=replays)
+
+    def _added(self, tally: GuessTally) -> BadGuesses:
+        if self.sharing is None:
+            return OneTraining(tally.canaries, self.delta)
+        fullest = tuple(map(tuple, tally.fullest.tolist()))
+        return SeveralTrainings(tally.canaries, self.sharing, self.delta, fullest)

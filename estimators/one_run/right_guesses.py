@@ -72,6 +72,28 @@ def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: G
     return highest + right_among_first(~keys, score.size - 1 - ranks, other, guesses // 2)
 
 
+def right_in_fullest(
+    score: Floats, truth: NDArray[np.bool_], ranks: Ints, trainings: Ints, guesses: Ints, most: int
+) -> Ints:
+    """Of the first g signed guesses, how many are right in the 1, 2, ..., `most` trainings that have most of these.
+
+    Shape (at most `most`, guesses); `trainings` says of which one each row is, `guesses` ascend.
+    """
+    keys = _descending(np.abs(score))
+    order = np.argsort(keys.astype(np.int64) * keys.size + ranks)
+    number = np.unique(trainings, return_inverse=True)[1][order]
+    right = ((score > 0) == truth)[order]
+    found = np.zeros(int(number.max()) + 1, np.int64)
+    most = min(most, found.size)
+    fullest = np.empty((most, guesses.size), np.int64)
+    first = 0
+    for look, end in enumerate(guesses.tolist()):
+        found += np.bincount(number[first:end][right[first:end]], minlength=found.size)
+        fullest[:, look] = np.cumsum(-np.sort(-np.partition(found, found.size - most)[-most:]))
+        first = end
+    return fullest
+
+
 def _tied_in_the_middle(score: Floats) -> tuple[NDArray[np.bool_], bool]:
     """Rows with the score at which both tails meet, and whether most of these are in the upper one."""
     half = (score.size + 1) // 2

@@ -96,7 +96,7 @@ class StepMartingale(Estimator[StepScores, StepTally]):
         """The bound of one game; more trainings are more steps of one game, not games of their own."""
         require(len(tallies) == 1 and lost == 0, "steps must make one game", games=len(tallies) + lost)
         (tally,) = tallies
-        odds = bounds_of_guesses(tallies, IndependentTrials, 1 - self.confidence)
+        odds = bounds_of_guesses(tallies, lambda one: IndependentTrials(int(one.looks[-1])), 1 - self.confidence)
         deciding = dict(deciding_counts(tallies, odds, 0, of="steps"))
         lower = float(odds[0])
         return Bound(

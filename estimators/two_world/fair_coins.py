@@ -148,7 +148,7 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
     def _guess_bounds(self, tallies: Sequence[FairCoinTally], lost: int) -> Floats:
         """Each replay's bound by the guess band; lost ones come last with 0."""
         error = self._error(self.guess_share, len(tallies) + lost)
-        bounds = bounds_of_guesses(tallies, lambda trials: IndependentTrials(trials, self.delta), error)
+        bounds = bounds_of_guesses(tallies, lambda one: IndependentTrials(int(one.looks[-1]), self.delta), error)
         return np.append(bounds, np.zeros(lost))
 
     def _error(self, share: float, replays: int) -> float:

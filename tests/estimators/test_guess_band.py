@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
@@ -18,10 +20,14 @@ from dpaudit.estimators.one_run.guess_band import (
     IndependentTrials,
     OneTraining,
     SeveralTrainings,
+    SimultaneousGuessCount,
+    bounds_of_guesses,
     guess_band_epsilon,
     guess_band_p_value,
     guess_looks,
 )
+from dpaudit.estimators.one_run.right_guesses import right_in_fullest
+from dpaudit.estimators.scores import Scores
 from tests.twins import guess_band_twin as twin
 
 
@@ -160,14 +166,72 @@ def test_trainings_are_paid_for_where_some_show_everything() -> None:
         OneTraining(10_000, 1e-5),
         IndependentTrials(1_000, 1e-3),
         SeveralTrainings(3_000, 32, 1e-4),
+        SeveralTrainings(3_000, 32, 1e-4, ((0, 3, 32), (0, 5, 64), (0, 7, 90))),
     ],
 )
 def test_what_delta_costs_never_grows_with_epsilon(bad: OneTraining | IndependentTrials | SeveralTrainings) -> None:
     """The search rejects a whole step of epsilons by the count and cost of its lowest, which must cover the rest."""
     found = [bad.allowance(epsilon, 0.05) for epsilon in np.linspace(0, 12, 500)]
-    for covered in (np.array([count for count, _ in found]), np.array([cost for _, cost in found])):
-        assert (np.diff(covered) <= 0).all()
+    for covered in (np.array([count + np.zeros(3) for count, _ in found]), np.array([cost for _, cost in found])):
+        assert (np.diff(covered, axis=0) <= 0).all()
     assert all(cost <= 0.2 * 0.05 for _, cost in found)
+
+
+def answers(
+    rng: np.random.Generator, trainings: int, sharing: int, delta: float, how: Literal["singly", "together"]
+) -> Scores:
+    """(1, delta)-DP: randomised response, but with probability delta a bit, or all of a training, is told outright."""
+    truth = rng.random((trainings, sharing)) < 0.5
+    told = rng.random((trainings, 1 if how == "together" else sharing)) < np.full((trainings, sharing), delta)
+    right = told | (rng.random(truth.shape) < 1 / (1 + math.exp(-1.0)))
+    score = np.where(right == truth, 1.0, -1.0) * (1 + told)
+    return Scores(score.ravel(), truth.ravel())
+
+
+@pytest.mark.parametrize("how", ["singly", "together"])
+@pytest.mark.parametrize(("trainings", "sharing", "delta"), [(200, 8, 5e-3), (40, 20, 1e-2), (2_000, 2, 1e-3)])
+def test_the_fullest_trainings_pay_for_those_that_tell(
+    trainings: int, sharing: int, delta: float, how: Literal["singly", "together"]
+) -> None:
+    """Covers at the truth (false failure < 1e-6); planted defect: with nothing allowed for, it does not."""
+    method, rng, games = SimultaneousGuessCount(delta, sharing=sharing), np.random.default_rng(11), 120
+    tallies = [method.tally(answers(rng, trainings, sharing, delta, how)) for _ in range(games)]
+    bounds = bounds_of_guesses(tallies, method._added, 0.1)
+    assert np.count_nonzero(bounds > 1.0) <= binom.ppf(1 - 1e-6, games, 0.1)
+    assert all(isinstance(method._added(tally).allowance(1.0, 0.1)[0], np.ndarray) for tally in tallies)
+    careless = bounds_of_guesses(tallies, lambda tally: IndependentTrials(int(tally.looks[-1])), 0.1)
+    if how == "together" and sharing > 2:  # a few bits more do not show
+        assert np.count_nonzero(careless > 1.0) > binom.ppf(1 - 1e-6, games, 0.1)
+
+
+def test_the_fullest_trainings_are_counted_as_by_hand() -> None:
+    """A slow twin: one guess after the other."""
+    rng = np.random.default_rng(12)
+    for _ in range(20):
+        truth, score = rng.random(60) < 0.5, np.round(rng.normal(size=60), 1)
+        canary = np.sort(rng.choice(300, 60, replace=False))
+        scores, looks = Scores(score, truth, 0, canary), guess_looks(60)
+        found = right_in_fullest(score, truth, scores.tie_ranks(), canary // 25, looks, 4)
+        order = sorted(range(60), key=lambda row: (-abs(score[row]), scores.tie_ranks()[row]))
+        for place, look in enumerate(looks):
+            right = Counter[int]()
+            for row in order[:look]:
+                right[int(canary[row]) // 25] += bool((score[row] > 0) == truth[row])
+            most = [count for _, count in right.most_common(4)]
+            assert found[:, place].tolist() == np.cumsum([*most, 0, 0, 0, 0][:4]).tolist()
+
+
+def test_ties_that_many_trainings_show_are_not_charged_as_one_training() -> None:
+    """Votes of few teachers: 188 sure guesses in 500 trainings of 32, at the confidence of a second game."""
+    rng = np.random.default_rng(13)
+    truth = rng.random(16_000) < 0.5
+    score = np.zeros(16_000)
+    sure = rng.choice(16_000, 188, replace=False)
+    score[sure] = np.where(truth[sure], 5.0, -5.0)
+    method = SimultaneousGuessCount(1e-5, 1 - 3.3e-4, sharing=32)
+    tally = method.tally(Scores(score, truth))
+    assert method.bound([tally]).lower > 2.0
+    assert method.bound([replace(tally, fullest=np.zeros((0, 0), np.int64))]).lower < 1.0
 
 
 def test_forgetting_delta_is_noticed() -> None:

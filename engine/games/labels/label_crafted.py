@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from dpaudit.actors.audited.signals import from_outside
 from dpaudit.actors.seed import Seed
@@ -43,7 +44,7 @@ from dpaudit.engine.games.protocol import (
 )
 from dpaudit.errors import SpecError, require, shortened
 from dpaudit.estimators.bound import format_lower
-from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
+from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount, guess_band_epsilon
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features, own_features
@@ -64,8 +65,10 @@ PARTS = 8
 """Units that train a learner for the fresh releases; those of label mechanisms take milliseconds, so one makes all."""
 MOST_ROWS_TRIED = 100_000
 """Rows of all releases after which a data set has been tried enough, if it was released as often as is due."""
-MOST_ROWS = 400_000
+MOST_ROWS = 1_000_000
 """Rows of all fresh releases at most."""
+MOST_RELEASES = 250_000
+"""Fresh releases at most: so that each label at stake has a number of its own in 32 bits."""
 GIVEN_UP = 24
 """Releases of a data set of which not one came out, after which it is left out."""
 SURE = (0.5, 1.0, 2.0, 4.0)
@@ -74,8 +77,8 @@ SMALLEST = 1e-12
 """Probability below which none is told apart."""
 NOTHING = -1
 """Stands for the design when none could be released."""
-JUDGED_AT = 0.95
-"""Confidence of the bounds that data sets are chosen by; no bound that is reported."""
+JUDGED_AT = 0.997
+"""Confidence of the bounds that data sets are chosen by, of a dozen and more; no bound that is reported."""
 MAX_POINTS = 64
 """Points far apart that a data set has at most."""
 FAR = 5.0
@@ -109,6 +112,10 @@ class Design:
     @property
     def stake(self) -> int:
         return ((self.at_stake or self.rows) + 1) // 2
+
+    def fresh(self, most: int, canaries: int) -> int:
+        """How many fresh releases are made of it: at most so many, and no more than have so many labels at stake."""
+        return min(most, -(-canaries // self.stake), max(1, MOST_ROWS // self.size))
 
     def used(self, classes: int) -> int:
         """How many of the first classes labels at stake are drawn from."""
@@ -227,7 +234,7 @@ class LabelCrafted:
     and whole numbers among the mechanism's own fields (teachers, queries); where these are larger, further rows lie at
     one point, half of one label and half of another. At stake is each second label, or one, first or elsewhere, the
     only one of its class or not. A release that fails is an outcome like any other; a data set of which no release
-    comes out is left out. The one that shows most on releases of its own is played.
+    comes out is left out. The one of which most is to be expected, by what it showed when it was tried, is played.
 
     Attributes:
         search: Releases to choose the data set by, and to learn from, >= 4 for each that is tried; divided among them.
@@ -252,7 +259,7 @@ class LabelCrafted:
                 (Relation.LABEL, Relation.REPLACE),
                 "what shows in data made for it: ties, rows that share noise, a label that stands alone or decides a "
                 "failure, what only thousands of rows bring about",
-                game={"search": 16_000, "releases": 4_000, "canaries": 16_000},
+                game={"search": 16_000, "releases": 4_000, "canaries": 400_000},
             ),
             CheckTest(
                 LEARNERS,
@@ -273,7 +280,9 @@ class LabelCrafted:
 
     def __post_init__(self) -> None:
         require(self.search >= MIN_TRIED, f"search must be >= {MIN_TRIED} releases", search=self.search)
-        require(self.releases >= 1, "releases must be >= 1", releases=self.releases)
+        require(
+            1 <= self.releases <= MOST_RELEASES, f"releases must be in [1, {MOST_RELEASES:,}]", releases=self.releases
+        )
         require(self.canaries >= 1, "canaries must be >= 1", canaries=self.canaries)
 
     def play(self, setting: Setting, work: Work) -> Played:
@@ -307,6 +316,7 @@ class LabelCrafted:
             take_best_design,
             setting.attack,
             tried,
+            tuple(design.fresh(self.releases, self.canaries) * design.stake for design in designs),
             label=f"best of {len(designs)} data sets",
             resources=setting.resources.on_cpus,
         )
@@ -335,12 +345,14 @@ class LabelCrafted:
                 (setting.noiseless, min(self.canaries, NOISELESS_TRIALS), "releases without noise"),
             )
         )
+        sharing = most_at_stake(setting.mechanism)
         guesses, *shown = (
             work.add(
                 guess_crafted,
                 setting.attack,
                 choice,
                 releases,
+                sharing=sharing,
                 label=f"guesses in {label}",
                 resources=setting.resources.on_cpus,
             )
@@ -350,7 +362,11 @@ class LabelCrafted:
         if shown:
             return Played((guesses,), trainings=fresh, ceiling=tuple(shown), noiseless=True, choices=(choice,))
         told = work.add(
-            tell_labels, fresh, label="what a mechanism without privacy would show", resources=setting.resources.on_cpus
+            tell_labels,
+            fresh,
+            sharing=sharing,
+            label="what a mechanism without privacy would show",
+            resources=setting.resources.on_cpus,
         )
         return Played((guesses,), trainings=fresh, ceiling=(told,), choices=(choice,))
 
@@ -442,8 +458,11 @@ class Taken:
 
 
 @unit
-def take_best_design(attack: Any, tried: tuple[Tried, ...]) -> Outcome[Taken]:
-    """The data set that shows most, of all that it was tried; the first of equals is taken."""
+def take_best_design(attack: Any, tried: tuple[Tried, ...], fresh: tuple[int, ...]) -> Outcome[Taken]:
+    """The data set of which most is to be expected, of all that were tried; the first of equals is taken.
+
+    `fresh` are the labels at stake in fresh releases of each: the more, the nearer what is shown comes to what leaks.
+    """
     tried = tuple(
         _joined([one for one in tried if one.design == design]) for design in {one.design: None for one in tried}
     )
@@ -453,7 +472,8 @@ def take_best_design(attack: Any, tried: tuple[Tried, ...]) -> Outcome[Taken]:
         if one.releases is None:
             words.append(f"{one.design}: refused ({one.refused})")
             continue
-        bound, right = shown[number] = what_it_shows(attack, one.releases)
+        bound, right, expected = what_it_shows(attack, one.releases, fresh[number])
+        shown[number] = expected, right
         words.append(f"{one.design}: {format_lower(bound)} ({right:.0%} right)")
     if not shown:
         why = f"no data set that was made could be released, so nothing was looked at: {'; '.join(words)}"
@@ -476,8 +496,11 @@ def _joined(tried: Sequence[Tried]) -> Tried:
     return replace(tried[0], releases=replace(found[0], released=released, planted=planted, form=form))
 
 
-def what_it_shows(attack: Any, releases: LabelReleases) -> tuple[float, float]:
-    """The bound of every second release, learned from the others, and the share of right guesses there."""
+def what_it_shows(attack: Any, releases: LabelReleases, fresh: int) -> tuple[float, float, float]:
+    """Of every second release, learned from the others: the bound, the share of right guesses, what is expected.
+
+    That is what so many `fresh` labels would show if they leaked no more than the bound.
+    """
     rng = np.random.default_rng(len(releases.released))  # of the adversary's own
     learned, judged = (releases.at(np.arange(start, len(releases.released), 2)) for start in (0, 1))
     used = releases.used or releases.classes
@@ -485,7 +508,10 @@ def what_it_shows(attack: Any, releases: LabelReleases) -> tuple[float, float]:
     score, truth = guessed(attack, learned, PairedReleases(judged.released, *_stacked(asked), judged.form))
     estimator = SimultaneousGuessCount(confidence=JUDGED_AT)
     bound = estimator.bound([estimator.tally(Scores(score, truth))])
-    return bound.lower, float(((score > 0) == truth).mean())
+    guesses = max(1, int(dict(bound.counts)["guesses"] * fresh / truth.size))
+    right = int(guesses * expit(bound.lower))
+    expected = guess_band_epsilon(np.array([right]), np.array([guesses]), significance=1 - JUDGED_AT)
+    return bound.lower, float(((score > 0) == truth).mean()), expected
 
 
 def _paired(planted: Ints, at_stake: int | None, used: int, rng: np.random.Generator) -> Asked:
@@ -518,7 +544,7 @@ def release_crafted(
     if taken.number == NOTHING:
         return Outcome(_no_releases(0))
     design = designs[taken.number]
-    count = min(most, -(-canaries // design.stake), max(1, MOST_ROWS // design.size))
+    count = design.fresh(most, canaries)
     made_of = releasing(mechanism, target, design, compute)
     released, asked, failures = list[LabelOutcome](), [], []
     for release in range(part, count, parts):
@@ -547,25 +573,35 @@ def _no_releases(size: int) -> PairedReleases:
 
 
 @unit
-def guess_crafted(attack: Any, taken: Taken, fresh: tuple[PairedReleases, ...]) -> Iterator[Scores]:
-    """The attack learns from the releases that the data set was chosen by, and scores fresh ones: one replay."""
+def guess_crafted(attack: Any, taken: Taken, fresh: tuple[PairedReleases, ...], *, sharing: int) -> Iterator[Scores]:
+    """The attack learns from the releases that the data set was chosen by, and scores fresh ones: one replay.
+
+    `sharing` labels of one release, at most, have numbers that follow each other.
+    """
     asked = PairedReleases.joined(fresh)
     if taken.releases is None or not asked.released.size:
         yield _nothing_said()
         return
     score, truth = guessed(attack, taken.releases, asked)
-    yield scored(0, truth, score)
+    yield scored(0, truth, score, _numbers(asked, sharing))
 
 
 @unit
-def tell_labels(fresh: tuple[PairedReleases, ...]) -> Iterator[Scores]:
+def tell_labels(fresh: tuple[PairedReleases, ...], *, sharing: int) -> Iterator[Scores]:
     """The same game against a mechanism without privacy: each label at stake is told."""
     asked = PairedReleases.joined(fresh)
     if not asked.released.size:
         yield _nothing_said()
         return
     truth = asked.truth[asked.known == HIDDEN]
-    yield scored(0, truth, np.where(truth, 1.0, -1.0))
+    yield scored(0, truth, np.where(truth, 1.0, -1.0), _numbers(asked, sharing))
+
+
+def _numbers(asked: PairedReleases, sharing: int) -> Ints:
+    """A number of each label at stake: divided by `sharing` and rounded down, that of its release."""
+    hidden = asked.known == HIDDEN
+    numbers: Ints = (np.arange(len(hidden))[:, None] * sharing + np.cumsum(hidden, axis=1) - 1)[hidden]
+    return numbers
 
 
 def _nothing_said() -> Scores:
