@@ -70,8 +70,11 @@ class Completion:
 class Backend(Protocol):
     """Runs units somewhere and hands back what ended, in completion order."""
 
-    def capacity(self, kind: Resources, ready: int = 0) -> int:
-        """How many more units that occupy so much it takes now, at least; `ready` wait for it, where that is said."""
+    def capacity(self, kind: Resources, ready: int = 0, does: str = "") -> int:
+        """How many more units that occupy so much, and do this, it takes now, at least.
+
+        So many `ready` ones wait for it, where that is said.
+        """
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
         """Takes a unit and the results it needs, and whether other units need its own."""
@@ -247,7 +250,7 @@ class InProcess:
         self._deadlines = deadlines or Deadlines()
         self._queue: deque[tuple[Unit, tuple[Handle, ...], bool]] = deque()
 
-    def capacity(self, kind: Resources, ready: int = 0) -> int:
+    def capacity(self, kind: Resources, ready: int = 0, does: str = "") -> int:
         return 1 - len(self._queue)
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:

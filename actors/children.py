@@ -99,7 +99,7 @@ class InChildren:
         self._queue: deque[_Job] = deque()
         self._children: list[_Child] = []
 
-    def capacity(self, kind: Resources, ready: int = 0) -> int:
+    def capacity(self, kind: Resources, ready: int = 0, does: str = "") -> int:
         return self._count - len(self._queue) - len(self._busy())
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:

@@ -39,7 +39,10 @@ from dpaudit.errors import RunError
 
 QUEUED_PER_WORKER = 2  # one parcel runs, one waits beside it: the worker never idles for a round trip to the driver
 PARCEL_S = 2.0  # a parcel is to take so long; what a worker has not begun after twice that it hands back
-PARCELS_A_SECOND = 128  # where more would come back they are longer: one takes the driver about 1 ms
+# Where more parcels would come back in a second they are longer: in steady state, in the end, and those of workers that
+# wait. One takes the driver about 2 ms.
+PARCELS_A_SECOND, LAST_PARCELS_A_SECOND, FIRST_PARCELS_A_SECOND = 32, 512, 1024
+UNTIMED = 64  # parcels of one unit that are given before one of its kind was timed, for as long as a parcel is to take
 PARCEL_BYTES = 16_000_000  # of results that travel: with more a worker begins no other unit of its parcel
 TIMED = 31  # units of a kind that were timed last: their median is what one takes
 PATIENCE_S = 30.0  # a parcel of several units that is late by so much, and by twice the slowest of its kind, is ended
@@ -53,7 +56,8 @@ STOPPED_S = 10.0  # a driver that has not looked for so long was stopped: that t
 # stated, that alone decides: code that keeps the interpreter to itself for long needs one.
 SILENCE_S = 180.0
 COUNT_S = 5.0  # how often the driver looks which nodes have joined or left
-MANY = 64
+MANY = 64  # workers, beyond which
+PAUSE_S = 0.1  # what is done is fetched together, so often: a worker has a second parcel beside it
 SPILLS_S = 30.0  # how often it is asked what the object stores have written to disk
 ANSWERED_S = 2.0  # how long the nodes may take to say it
 WAIT_FOR_NODES = "DPAUDIT_WAIT_FOR_NODES_S"  # how many seconds a cluster may take to bring a node; unset: none
@@ -220,6 +224,8 @@ class RayPool:
         self._alone: set[str] = set()  # units of parcels that were lost
         self._ready: dict[Resources, int] = {}  # units that wait to be taken, as was said last
         self._taken: dict[Resources, float] = defaultdict(float)  # parcels that the homeless ones are
+        self._quoted: dict[str, int] = {}  # units of a parcel, by what they do, as was said last
+        self._first: dict[str, float] = {}  # when the first unit was taken, by what units do that were not timed yet
         self._starting: dict[Any, _Slot] = {}
         self._slots: dict[_Slot, None] = {}
         self._places: dict[Resources, _Places] = {}
@@ -229,23 +235,28 @@ class RayPool:
         self._spills = SpillWatch(events)
         self._resize()
 
-    def capacity(self, kind: Resources, ready: int = 0) -> int:
-        """Free places for parcels of this kind on workers that are up."""
+    def capacity(self, kind: Resources, ready: int = 0, does: str = "") -> int:
+        """As many as fill the free places for parcels of this kind on workers that are up."""
         self._ready[kind] = ready or self._ready.get(kind, 0)
-        return math.ceil(sum(places.free for places in self._hosts(kind)) - self._taken[kind] - 1e-9)
+        free = sum(places.free for places in self._hosts(kind)) - self._taken[kind]
+        if does in self._first and time.monotonic() - self._first[does] < PARCEL_S:
+            free = min(free, UNTIMED - len(self._flights) - len(self._homeless))
+        self._quoted[does] = self._size(does, self._share(kind))
+        return math.ceil(free * self._quoted[does] - 1e-9)
 
-    def _most(self, kind: Resources) -> int:
-        """How many units a parcel may hold, so that what waits is shared out to the end: half a worker's share."""
+    def _share(self, kind: Resources) -> int:
+        """Half a worker's share of what waits: no parcel holds more, so that all work to the end."""
         workers = sum(map(len, self._hosts(kind)))
         return (len(self._homeless) + self._ready.get(kind, 0)) // max(1, QUEUED_PER_WORKER * workers)
 
-    def _size(self, unit: Unit, most: int) -> int:
-        """How many such units a parcel holds."""
-        takes_s = self._takes.get(unit.does, math.inf)  # one alone where none was timed
-        return 1 if unit.key in self._alone else max(1, min(most, int(self._parcel_s() / takes_s)))
+    def _size(self, does: str, share: int, *, first: bool = False) -> int:
+        """How many units that do this a parcel holds, a `first` one too: one alone where none was timed."""
+        takes_s, workers = self._takes.get(does, math.inf), len(self._slots)
+        most = int(self._parcel_s(FIRST_PARCELS_A_SECOND if first else PARCELS_A_SECOND) / takes_s)
+        return max(1, min(most, max(share, int(workers / LAST_PARCELS_A_SECOND / takes_s))))
 
-    def _parcel_s(self) -> float:
-        return max(PARCEL_S, len(self._slots) / PARCELS_A_SECOND)
+    def _parcel_s(self, a_second: int = PARCELS_A_SECOND) -> float:
+        return max(PARCEL_S, len(self._slots) / a_second)
 
     def _hosts(self, kind: Resources) -> list[_Places]:
         """Workers that are up for units of this kind: its own, or those with more of a GPU where it has none."""
@@ -255,7 +266,9 @@ class RayPool:
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
         """Takes the unit; it goes with others to the worker with the shortest queue."""
-        self._taken[unit.resources] += 1 / self._size(unit, self._most(unit.resources))
+        if unit.does not in self._takes:
+            self._first.setdefault(unit.does, time.monotonic())
+        self._taken[unit.resources] += 1 / self._quoted.get(unit.does, 1)
         self._homeless.append((unit, (*(self._shared[name] for name in unit.shared), *tables), needed))
 
     def _give(self, slot: _Slot, jobs: Sequence[_Job]) -> None:
@@ -296,18 +309,27 @@ class RayPool:
         if not self._homeless:
             self._taken.clear()
             return
-        sizes = {kind: self._most(kind) for kind in {unit.resources for unit, *_ in self._homeless}}
+        kinds = {(unit.resources, unit.does) for unit, *_ in self._homeless}
+        shares = {kind: self._share(kind) for kind, _ in kinds}
+        sizes = {
+            (kind, does, first): self._size(does, shares[kind], first=first)
+            for kind, does in kinds
+            for first in (True, False)
+        }
         waiting, self._homeless = self._homeless, deque()
         self._taken.clear()
         while waiting:
             kind, filled, parcel = waiting[0][0].resources, 0.0, list[_Job]()
+            free = (slot for places in self._hosts(kind) if (slot := places.shortest()) is not None)
+            slot = min(free, key=lambda slot: len(slot.queue), default=None)
+            first = slot is not None and not slot.queue
             while waiting and waiting[0][0].resources == kind and filled < 1 - 1e-9:
+                unit, *_ = waiting[0]
                 parcel.append(waiting.popleft())
-                filled += 1 / self._size(parcel[-1][0], sizes[kind])
+                filled += 1 if unit.key in self._alone else 1 / sizes[kind, unit.does, first]
             if filled > 1 + 1e-9 and len(parcel) > 1:  # the last one does not fit
                 waiting.appendleft(parcel.pop())
-            free = (slot for places in self._hosts(kind) if (slot := places.shortest()) is not None)
-            if (slot := min(free, key=lambda slot: len(slot.queue), default=None)) is not None:
+            if slot is not None:
                 self._give(slot, parcel)
             else:
                 self._homeless.extend(parcel)
@@ -320,6 +342,7 @@ class RayPool:
             return []
         done, rest = ray.wait(references, num_returns=1, timeout=LOOK_S)
         if done and len(rest) > MANY:  # asking about many costs as much for one as for all that are done
+            time.sleep(PAUSE_S)
             done += ray.wait(rest, num_returns=len(rest), timeout=0)[0]
         return list(done)
 
@@ -473,8 +496,9 @@ class RayPool:
                 self._remaining[unit.resources] -= 1
                 self._deadlines.learn(unit, attempt.seconds)
                 self._took[unit.does].append(attempt.seconds + beside_s)
-        for kind in {unit.does for unit, attempt in ended if not attempt.error}:
-            self._takes[kind] = median(self._took[kind])
+        for does in {unit.does for unit, attempt in ended if not attempt.error}:
+            self._takes[does] = median(self._took[does])
+            self._first.pop(does, None)
         return [Completion(unit, attempt, flight.tables.get(unit.key)) for unit, attempt in ended]
 
     def _landed(self, reference: Any) -> None:

@@ -122,10 +122,16 @@ class _Schedule:
         held = self._held()
         while self.in_flight or any(_first(queue, held) is not None for queue in queues.values()):
             for kind, queue in queues.items():
-                while self.backend.capacity(kind, len(queue)) > 0 and (place := _first(queue, held)) is not None:
-                    unit = queue[place]
-                    del queue[place]
-                    self._start(unit)
+                while (place := _first(queue, held)) is not None:
+                    does = queue[place].does
+                    room = self.backend.capacity(kind, len(queue), does)
+                    if room <= 0:
+                        break
+                    while room and place is not None and queue[place].does == does:
+                        unit = queue[place]
+                        del queue[place]
+                        self._start(unit)
+                        room, place = room - 1, _first(queue, held)
             if any(self.backend.capacity(kind, len(queues[kind])) > self.in_flight > 0 for kind in queues):
                 self._repeat_beside()
             self.events.settle()

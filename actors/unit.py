@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -79,7 +79,7 @@ class Unit:
     key: str = ""  # hash of everything that decides the result; names the file in the run folder
     own: tuple[UserCode, ...] = field(default=(), repr=False)  # the user's code that the key speaks of
 
-    @property
+    @cached_property
     def does(self) -> str:
         """What it does: the name of the function that it calls."""
         return str(getattr(self.task, "name", type(self.task).__name__))

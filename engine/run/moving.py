@@ -153,9 +153,9 @@ class Moving:
         self._put: dict[str, Handle] = {}  # on Ray, results by key that were in this process before
         self._backend = here() if here else beside(1)
 
-    def capacity(self, kind: Resources, ready: int = 0) -> int:
+    def capacity(self, kind: Resources, ready: int = 0, does: str = "") -> int:
         if self._next is None:
-            return self._backend.capacity(kind, ready)
+            return self._backend.capacity(kind, ready, does)
         return 0 if self._in_flight else 1
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +37,52 @@ def sized(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     monkeypatch.setattr(pools.RayPool, "_give", counting)
     return sizes
+
+
+def timed_pool(workers: int, takes: dict[str, float]) -> Any:
+    """A pool whose workers are all up and idle, without Ray."""
+    from dpaudit.actors import pool as pools
+
+    pool = pools.RayPool.__new__(pools.RayPool)
+    slots = [pools._Slot(Resources(), None, "", 0.0, ready=True) for _ in range(workers)]
+    places = pools._Places()
+    for slot in slots:
+        places.put(slot)
+    pool._slots, pool._places = dict.fromkeys(slots), {Resources(): places}
+    pool._takes, pool._ready, pool._quoted, pool._first, pool._flights = takes, {}, {}, {}, {}
+    pool._homeless, pool._taken, pool._alone, pool._shared = deque(), defaultdict(float), set(), {}
+    return pool
+
+
+def test_many_workers_get_small_parcels_first_and_last_and_large_ones_between() -> None:
+    pool = timed_pool(4096, {"nap": 0.5})
+    share = 100_000 // 100
+    assert pool._size("nap", share) == 256  # 128 s: 32 come back a second
+    assert pool._size("nap", share, first=True) == 8  # all have begun after 4 s
+    assert pool._size("nap", 0) == 16  # 8 s: no more than 512 come back a second in the end
+    assert pool._size("other", share) == 1
+    few = timed_pool(2, {"nap": 0.5})
+    assert [few._size("nap", count) for count in (0, 3, 100)] == [1, 3, 4]
+    assert few._size("nap", 100, first=True) == 4
+
+
+def test_so_many_units_are_taken_as_fill_the_free_places() -> None:
+    pool, unit = timed_pool(4, {"Add": 0.02}), Unit(Add(1), "one")
+    assert pool.capacity(Resources(), 100_000, "Add") == 4 * 2 * 100
+    assert pool.capacity(Resources(), 16, "Add") == 4 * 2 * 2  # half a worker's share
+    for taken in range(16):
+        assert pool.capacity(Resources(), 16 - taken, "Add") == 16 - taken
+        pool.submit(unit, (), needed=False)
+    assert pool.capacity(Resources(), 0, "Add") == 0
+
+
+def test_until_a_unit_was_timed_few_are_taken_for_a_while() -> None:
+    pool, unit = timed_pool(1000, {}), Unit(Add(1), "one")
+    assert pool.capacity(Resources(), 5000, unit.does) == 2000
+    pool.submit(unit, (), needed=False)
+    assert pool.capacity(Resources(), 5000, unit.does) == 63
+    pool._first[unit.does] -= 2.1  # a parcel's time has gone by, and none has come back: they are long
+    assert pool.capacity(Resources(), 5000, unit.does) == 1999
 
 
 def units_of(*odd: Unit) -> list[Unit]:

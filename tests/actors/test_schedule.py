@@ -323,7 +323,7 @@ def test_units_are_run_twice_and_compared(tmp_path: Path, own: bool) -> None:
 
 
 class TwoWorkers(InProcess):
-    def capacity(self, kind: Resources, ready: int = 0) -> int:
+    def capacity(self, kind: Resources, ready: int = 0, does: str = "") -> int:
         return 4 - len(self._queue)
 
 

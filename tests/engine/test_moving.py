@@ -38,7 +38,7 @@ class Places:
         places = self
 
         class Place(InProcess):
-            def capacity(self, kind: Resources, ready: int = 0) -> int:
+            def capacity(self, kind: Resources, ready: int = 0, does: str = "") -> int:
                 return at_a_time - len(self._queue)
 
             def wait(self) -> list[Completion]:
