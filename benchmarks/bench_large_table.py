@@ -1,4 +1,4 @@
-"""A score table of 10^8 rows in parts: read, counted and bounded on one core, and the memory it takes at most."""
+"""A score table of 10^8 rows in parts, one replay or a hundred: read and bounded on one core, with how much memory."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 ROWS, PART = 100_000_000, 2_000_000
-SCHEMA = pa.schema([("score", pa.float32()), ("member", pa.bool_())])
-METHODS = ("band", "simultaneous-guess-count")
+SCHEMA = pa.schema([("score", pa.float32()), ("member", pa.bool_()), ("replay", pa.int32())])
+ASKED = (("band", 1, 8), ("simultaneous-guess-count", 1, 8), ("simultaneous-guess-count", 100, 4))
+"""Method, replays, and gigabytes at most."""
 
 
-def write_table(path: Path, rows: int) -> None:
+def write_table(path: Path, rows: int, replays: int) -> None:
     """Scores of two unit normals, half a deviation apart, a fair coin deciding which."""
-    with pq.ParquetWriter(path, SCHEMA, compression="zstd", use_dictionary=False) as writer:
+    schema = SCHEMA if replays > 1 else SCHEMA.remove(2)
+    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
         for part, first in enumerate(range(0, rows, PART)):
             count = min(PART, rows - first)
             rng = np.random.default_rng((7, part))
             member = rng.random(count) < 0.5
             score = rng.standard_normal(count, dtype=np.float32) + np.float32(0.5) * member
-            writer.write_table(pa.table([score, member], schema=SCHEMA), row_group_size=PART // 4)
+            replay = np.arange(first, first + count, dtype=np.int64) * replays // rows
+            columns = [score, member, replay.astype(np.int32)][: len(schema)]
+            writer.write_table(pa.table(columns, schema=schema), row_group_size=PART // 4)
 
 
 def run(rows: int = ROWS) -> list[tuple[str, float, str]]:
@@ -33,12 +37,13 @@ def run(rows: int = ROWS) -> list[tuple[str, float, str]]:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scores.parquet"
-        write_table(path, rows)
-        for method in METHODS:
+        for method, replays, goal in ASKED:
+            write_table(path, rows, replays)
             words = [sys.executable, "-m", "benchmarks.bench_large_table", str(path), method]
             lower, seconds, gigabytes = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
-            note = f"epsilon >= {float(lower):.3f}; at most {float(gigabytes):.2f} GB of memory (goal 8)"
-            found.append((f"dpaudit estimate --method {method}, {rows:,} rows", float(seconds), note))
+            note = f"epsilon >= {float(lower):.3f}; at most {float(gigabytes):.2f} GB of memory (goal {goal})"
+            many = f" in {replays} replays" if replays > 1 else ""
+            found.append((f"dpaudit estimate --method {method}, {rows:,} rows{many}", float(seconds), note))
     return found
 
 
@@ -55,4 +60,8 @@ def main(path: str, method: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) == 3:
+        main(*sys.argv[1:])
+    else:
+        for name, figure, remark in run():
+            print(f"{figure:8.1f} s  {name}: {remark}", flush=True)

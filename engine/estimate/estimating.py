@@ -470,7 +470,8 @@ def _replays(table: SourceTable, question: Question) -> tuple[list[Scores], list
     score, truth = table.numbers(question.score_column), table.bits(question.member_column)
     if question.group_column is None and not {"canary", "replay"} & set(table.names):
         return [Scores(score, truth)], []
-    canary = table.integers("canary") if "canary" in table.names else np.arange(len(score))
+    named = question.group_column is not None or "canary" in table.names
+    canary = table.integers("canary") if "canary" in table.names else np.empty(0, dtype=np.int64)
     replay = table.integers("replay") if "replay" in table.names else np.zeros(len(score), dtype=np.int64)
     notes = []
     if question.group_column is not None:
@@ -482,10 +483,20 @@ def _replays(table: SourceTable, question: Question) -> tuple[list[Scores], list
         notes.append(f"{rows} rows are {len(score)} canaries: the {question.group_score} of the scores of each")
     if (replay[1:] < replay[:-1]).any():
         order = np.argsort(replay, kind="stable")
-        score, truth, replay, canary = score[order], truth[order], replay[order], canary[order]
+        score, truth, replay = score[order], truth[order], replay[order]
+        canary = canary[order] if named else canary
     starts = np.flatnonzero(np.append(True, replay[1:] != replay[:-1]))
     parts = [slice(start, end) for start, end in itertools.pairwise([*starts.tolist(), len(replay)])]
-    return [Scores(score[part], truth[part], int(replay[part.start]), canary[part]) for part in parts], notes
+    number = np.arange(max(part.stop - part.start for part in parts))  # one for all: there may be 10^8 rows
+    return [
+        Scores(
+            score[part],
+            truth[part],
+            int(replay[part.start]),
+            canary[part] if named else number[: part.stop - part.start],
+        )
+        for part in parts
+    ], notes
 
 
 def _one_row_a_group(

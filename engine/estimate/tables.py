@@ -180,6 +180,13 @@ class SourceTable:
 
     def integers(self, name: str) -> NDArray[np.int64]:
         """A column of whole numbers >= 0, shape (rows,)."""
+        column = self.columns.column(name)
+        if pa.types.is_signed_integer(column.type) and not column.null_count:
+            whole = np.empty(len(column), np.int64)
+            for begin, chunk in _pieces(column):
+                whole[begin : begin + len(chunk)] = numpy_array(chunk)
+            if not whole.size or whole.min() >= 0:
+                return whole
         numbers = self.numbers(name)
         bad = np.flatnonzero((numbers != np.rint(numbers)) | (numbers < 0) | (numbers > 2**53))
         if bad.size:

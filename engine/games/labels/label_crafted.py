@@ -287,24 +287,34 @@ class LabelCrafted:
 
     def play(self, setting: Setting, work: Work) -> Played:
         designs = designs_for(setting.mechanism, setting.parts.target)
-        each = self.search // len(designs)
-        if each < MIN_TRIED:
+        if self.search < MIN_TRIED * len(designs):
             raise SpecError(
                 f"search must be at least {MIN_TRIED * len(designs)} to try {len(designs)} data sets, got {self.search}"
             )
         target = setting.required("target")
         quick = self.fits.face_of(setting.mechanism) is LABEL_MECHANISMS
+        able = work.add(
+            try_once,
+            setting.mechanism,
+            designs,
+            target,
+            seed=setting.search_seed.child("able"),
+            label="which data sets it takes",
+            **setting.running,
+        )
         tried = tuple(
             work.add(
                 try_design,
                 setting.mechanism,
-                min(
-                    each,
+                number,
+                able,
+                design,
+                target,
+                search=self.search,
+                enough=min(
                     max(12, -(-(ENOUGH_TRIED if quick else ENOUGH_TRAINED) // design.stake)),
                     max(MIN_TRIED, MOST_ROWS_TRIED // design.size),
                 ),
-                design,
-                target,
                 seed=seed.child("search", number),
                 label=f"tried: {design}",
                 **setting.running,
@@ -431,9 +441,48 @@ class Tried:
     refused: str = ""  # why it did
 
 
+@dataclass(frozen=True, eq=False)
+class Able:
+    """Which data sets the mechanism takes."""
+
+    taken: NDArray[np.bool_]  # by the number of the design, shape (designs,)
+
+
 @unit
-def try_design(mechanism: Any, count: int, design: Design, target: Examples, compute: Compute, *, seed: Seed) -> Tried:
-    """Releases one data set `count` times; each release's seeds are children of `seed`."""
+def try_once(mechanism: Any, designs: tuple[Design, ...], target: Examples, compute: Compute, *, seed: Seed) -> Able:
+    """Releases each data set once, or `MIN_TRIED` times where that fails."""
+
+    def takes(number: int, design: Design) -> bool:
+        made_of = releasing(mechanism, target, design, compute)
+        seeds = [seed.child(number, release) for release in range(MIN_TRIED)]
+        return any(
+            not made_of(design.planted(target.classes, own.child("labels").rng()), own.child("noise")).failure
+            for own in seeds
+        )
+
+    return Able(np.array([takes(number, design) for number, design in enumerate(designs)]))
+
+
+@unit
+def try_design(
+    mechanism: Any,
+    number: int,
+    able: Able,
+    design: Design,
+    target: Examples,
+    compute: Compute,
+    *,
+    search: int,
+    enough: int,
+    seed: Seed,
+) -> Tried:
+    """Releases one data set as often as its share of all `search` releases, `enough` at most.
+
+    Those that the mechanism takes share them; the others, which fail at once, are tried as often as if all did. Each
+    release's seeds are children of `seed`.
+    """
+    among = max(1, int(able.taken.sum())) if able.taken[number] else able.taken.size
+    count = min(search // among, enough)
     planted, released = [], list[LabelOutcome]()
     made_of = releasing(mechanism, target, design, compute)
     for release in range(count):
