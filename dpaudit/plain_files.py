@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from dpaudit.errors import RunError, printable, shortened
 
+SMALL = 1_000_000  # bytes: to ask for the free memory takes longer than to read such a file
 HOLES_FROM = 16 << 20  # files of so many bytes and more must hold at least half of them: none here have holes
 
 _KINDS = {
@@ -125,7 +126,7 @@ def all_of(file: BinaryIO) -> bytes:
 
 def require_fits(size: int, name: object) -> None:
     """Refuses what would not fit into the memory."""
-    if size > (most := readable_bytes()):
+    if size > SMALL and size > (most := readable_bytes()):
         raise RunError(
             f"{printable(shortened(name, 300))} must fit into half of the memory that is free, {most:,} bytes, it "
             f"takes {size:,}"

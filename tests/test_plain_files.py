@@ -94,6 +94,7 @@ def test_a_file_of_holes_is_refused_and_one_with_some_is_read(tmp_path: Path) ->
 
 def test_a_file_larger_than_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x").write_bytes(b"12345")
+    monkeypatch.setattr(plain_files, "SMALL", 4)
     monkeypatch.setattr(plain_files, "readable_bytes", lambda: 4)
     with pytest.raises(RunError, match=r"x must fit into half of the memory that is free, 4 bytes, it takes 5$"):
         bytes_of(tmp_path / "x")

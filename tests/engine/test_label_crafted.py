@@ -15,9 +15,11 @@ from dpaudit import Claim, Relation, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome
 from dpaudit.engine.games.labels.label_crafted import (
+    Able,
     Design,
     LabelCrafted,
     Taken,
+    Tried,
     _of_learners,
     crafted_features,
     most_at_stake,
@@ -26,7 +28,10 @@ from dpaudit.engine.games.labels.label_crafted import (
     release_crafted,
     releasing,
     symbols_of,
+    take_best_design,
+    tell_labels,
     try_design,
+    try_once,
     what_it_shows,
 )
 from dpaudit.engine.games.labels.label_releases import (
@@ -336,6 +341,46 @@ def test_rare_labels_at_stake_are_the_ends_of_the_range_for_the_mechanism() -> N
     assert made.symbols.tolist() == [1, 1, 2, 9]
 
 
+def tried_alone(mechanism: Any, count: int, design: Design, seed: int) -> Tried:
+    """So many releases of one data set."""
+    able = Able(np.array([True]))
+    return try_design(mechanism, 0, able, design, TARGET, Compute(), search=count, enough=count, seed=Seed(seed))
+
+
+def test_releases_to_choose_by_are_shared_among_data_sets_that_the_mechanism_takes() -> None:
+    designs = (Design(3), Design(20), Design(20, labels="two"), Design(8))
+    able = try_once(Majority(20), designs, TARGET, Compute(), seed=Seed(1))
+    assert able.taken.tolist() == [False, True, True, False]
+    tried = [
+        try_design(Majority(20), number, able, design, TARGET, Compute(), search=40, enough=100, seed=Seed(2))
+        for number, design in enumerate(designs)
+    ]
+    assert [one.releases and len(one.releases.released) for one in tried] == [None, 20, 20, None]
+    often = try_once(Majority(20, fails=0.5), designs[1:2], TARGET, Compute(), seed=Seed(3))
+    assert often.taken.all()  # one of four came out
+
+
+def test_of_data_sets_that_leak_alike_the_one_with_most_labels_at_stake_is_taken() -> None:
+    """Randomised response leaks the same everywhere: what many labels show comes nearer to it."""
+    designs, mechanism = (Design(3), Design(20), Design(16_384)), RandomizedResponse(1.0)
+    able = try_once(mechanism, designs, TARGET, Compute(), seed=Seed(1))
+    for seed in range(5):
+        tried = tuple(
+            try_design(mechanism, number, able, design, TARGET, Compute(), search=3_000, enough=enough, seed=Seed(seed))
+            for number, (design, enough) in enumerate(zip(designs, (300, 300, 8), strict=True))
+        )
+        assert take_best_design(LearnedChannel(), tried).value.number == 2
+
+
+def test_labels_of_one_release_have_numbers_that_follow_each_other() -> None:
+    """`simultaneous-guess-count` divides them by `sharing` to tell trainings apart."""
+    known = np.array([[HIDDEN, 1, HIDDEN], [0, 0, 1], [HIDDEN, HIDDEN, 0]])
+    truth = known == 1
+    asked = PairedReleases(known, known, known, known, truth, np.zeros(3, np.int64))
+    (scores,) = tell_labels((asked,), sharing=8)
+    assert scores.canary.tolist() == [0, 1, 16, 17]
+
+
 @pytest.mark.parametrize(
     ("kind", "design"),
     [
@@ -345,20 +390,20 @@ def test_rare_labels_at_stake_are_the_ends_of_the_range_for_the_mechanism() -> N
     ],
 )
 def test_weak_traces_are_learned_from_a_thousand_small_releases(kind: str, design: Design) -> None:
-    """Of many borders, of one other row, of few releases; honest ones show at most 1 here, these 1.2 and more."""
+    """Of many borders, of one other row, of few releases; honest ones show at most 0.82 here, these 0.92 and more."""
     shown = {}
     for each in ("", kind):
-        tried = try_design(LabelsOfOneKind(1.0, each), 1_500, design, TARGET, Compute(), seed=Seed(1))
+        tried = tried_alone(LabelsOfOneKind(1.0, each), 1_500, design, seed=1)
         assert tried.releases is not None
         shown[each], _ = what_it_shows(LearnedChannel(), tried.releases)
-    assert shown[""] < 1.1 < shown[kind]
+    assert shown[""] < 0.9 < shown[kind]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_what_a_hundred_small_releases_teach_holds_for_fresh_ones(seed: int) -> None:
     """Right in 0.84 of 1,000 at best; columns that hardly moved among the hundred must not decide afterwards."""
     mechanism, design = RandomizedResponse(3.0), Design(8, labels="two")
-    tried = try_design(mechanism, 100, design, TARGET, Compute(), seed=Seed(seed))
+    tried = tried_alone(mechanism, 100, design, seed=seed)
     assert tried.releases is not None
     taken = Taken(0, tried.releases)
     fresh = release_crafted(

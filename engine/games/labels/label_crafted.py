@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from dpaudit.actors.audited.signals import from_outside
 from dpaudit.actors.seed import Seed
@@ -44,7 +43,7 @@ from dpaudit.engine.games.protocol import (
 )
 from dpaudit.errors import SpecError, require, shortened
 from dpaudit.estimators.bound import format_lower
-from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount, guess_band_epsilon
+from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features, own_features
@@ -78,7 +77,7 @@ SMALLEST = 1e-12
 NOTHING = -1
 """Stands for the design when none could be released."""
 JUDGED_AT = 0.997
-"""Confidence of the bounds that data sets are chosen by, of a dozen and more; no bound that is reported."""
+"""Confidence of the bounds that data sets are chosen by, a dozen and more; no bound that is reported."""
 MAX_POINTS = 64
 """Points far apart that a data set has at most."""
 FAR = 5.0
@@ -112,10 +111,6 @@ class Design:
     @property
     def stake(self) -> int:
         return ((self.at_stake or self.rows) + 1) // 2
-
-    def fresh(self, most: int, canaries: int) -> int:
-        """How many fresh releases are made of it: at most so many, and no more than have so many labels at stake."""
-        return min(most, -(-canaries // self.stake), max(1, MOST_ROWS // self.size))
 
     def used(self, classes: int) -> int:
         """How many of the first classes labels at stake are drawn from."""
@@ -234,7 +229,7 @@ class LabelCrafted:
     and whole numbers among the mechanism's own fields (teachers, queries); where these are larger, further rows lie at
     one point, half of one label and half of another. At stake is each second label, or one, first or elsewhere, the
     only one of its class or not. A release that fails is an outcome like any other; a data set of which no release
-    comes out is left out. The one of which most is to be expected, by what it showed when it was tried, is played.
+    comes out is left out. The one that shows most on releases of its own is played.
 
     Attributes:
         search: Releases to choose the data set by, and to learn from, >= 4 for each that is tried; divided among them.
@@ -326,7 +321,6 @@ class LabelCrafted:
             take_best_design,
             setting.attack,
             tried,
-            tuple(design.fresh(self.releases, self.canaries) * design.stake for design in designs),
             label=f"best of {len(designs)} data sets",
             resources=setting.resources.on_cpus,
         )
@@ -507,11 +501,8 @@ class Taken:
 
 
 @unit
-def take_best_design(attack: Any, tried: tuple[Tried, ...], fresh: tuple[int, ...]) -> Outcome[Taken]:
-    """The data set of which most is to be expected, of all that were tried; the first of equals is taken.
-
-    `fresh` are the labels at stake in fresh releases of each: the more, the nearer what is shown comes to what leaks.
-    """
+def take_best_design(attack: Any, tried: tuple[Tried, ...]) -> Outcome[Taken]:
+    """The data set that shows most, of all that were tried; the first of equals is taken."""
     tried = tuple(
         _joined([one for one in tried if one.design == design]) for design in {one.design: None for one in tried}
     )
@@ -521,8 +512,7 @@ def take_best_design(attack: Any, tried: tuple[Tried, ...], fresh: tuple[int, ..
         if one.releases is None:
             words.append(f"{one.design}: refused ({one.refused})")
             continue
-        bound, right, expected = what_it_shows(attack, one.releases, fresh[number])
-        shown[number] = expected, right
+        bound, right = shown[number] = what_it_shows(attack, one.releases)
         words.append(f"{one.design}: {format_lower(bound)} ({right:.0%} right)")
     if not shown:
         why = f"no data set that was made could be released, so nothing was looked at: {'; '.join(words)}"
@@ -545,11 +535,8 @@ def _joined(tried: Sequence[Tried]) -> Tried:
     return replace(tried[0], releases=replace(found[0], released=released, planted=planted, form=form))
 
 
-def what_it_shows(attack: Any, releases: LabelReleases, fresh: int) -> tuple[float, float, float]:
-    """Of every second release, learned from the others: the bound, the share of right guesses, what is expected.
-
-    That is what so many `fresh` labels would show if they leaked no more than the bound.
-    """
+def what_it_shows(attack: Any, releases: LabelReleases) -> tuple[float, float]:
+    """The bound of every second release, learned from the others, and the share of right guesses there."""
     rng = np.random.default_rng(len(releases.released))  # of the adversary's own
     learned, judged = (releases.at(np.arange(start, len(releases.released), 2)) for start in (0, 1))
     used = releases.used or releases.classes
@@ -557,10 +544,7 @@ def what_it_shows(attack: Any, releases: LabelReleases, fresh: int) -> tuple[flo
     score, truth = guessed(attack, learned, PairedReleases(judged.released, *_stacked(asked), judged.form))
     estimator = SimultaneousGuessCount(confidence=JUDGED_AT)
     bound = estimator.bound([estimator.tally(Scores(score, truth))])
-    guesses = max(1, int(dict(bound.counts)["guesses"] * fresh / truth.size))
-    right = int(guesses * expit(bound.lower))
-    expected = guess_band_epsilon(np.array([right]), np.array([guesses]), significance=1 - JUDGED_AT)
-    return bound.lower, float(((score > 0) == truth).mean()), expected
+    return bound.lower, float(((score > 0) == truth).mean())
 
 
 def _paired(planted: Ints, at_stake: int | None, used: int, rng: np.random.Generator) -> Asked:
@@ -593,7 +577,7 @@ def release_crafted(
     if taken.number == NOTHING:
         return Outcome(_no_releases(0))
     design = designs[taken.number]
-    count = design.fresh(most, canaries)
+    count = min(most, -(-canaries // design.stake), max(1, MOST_ROWS // design.size))
     made_of = releasing(mechanism, target, design, compute)
     released, asked, failures = list[LabelOutcome](), [], []
     for release in range(part, count, parts):
