@@ -255,7 +255,7 @@ FAULTS = (
     Fault(
         "memory eaten",
         _told("eat"),
-        STOPPED,
+        frozenset({0, 3}),
         "audits have no result|the node ran out of memory",
         mended=_told_no_more("eat"),
         environment=_little_memory,
@@ -362,18 +362,26 @@ def outcome(number: int, seed: int) -> Outcome:
         fault.mended(run)
         if not run.gcs():  # a cluster whose head is dead cannot be joined again
             environment.pop("RAY_ADDRESS", None)
-        again = started(place, environment, "resume", "disk/run").command.wait(ENDED_S) if code else 0
+        # Where a fault may fail units, a run can end with the others alone; a resume runs the failed ones again.
+        fewer = code == 0 and fault.codes >= {0, 3} and content(run.folder) != expected
+        resumed = code != 0 or fewer
+        again = started(place, environment, "resume", "disk/run").command.wait(ENDED_S) if resumed else 0
         same = again == 0 and content(run.folder) == expected
+        told = code == 0 or re.search(fault.says, said)
         wrong = [
             *([] if hit else ["the run was over before the fault"]),
             *([] if code in fault.codes else [f"exit code {code}: {said[-600:]}"]),
-            *([] if re.search(fault.says, said) and "Traceback" not in said else [f"it said {said[-2000:]!r}"]),
+            *(
+                []
+                if (code == 0 or re.search(fault.says, said)) and "Traceback" not in said
+                else [f"it said {said[-2000:]!r}"]
+            ),
             *([f"left behind: {left}"] if left_s is None else []),
             *([f"exit code {again} of resume: {(place / 'errors.txt').read_text()[-600:]}"] if again else []),
             *([] if same else ["other bytes"]),
         ]
         seconds = time.monotonic() - began
-    return Outcome(number, fault.name, after, code, left_s, code != 0, same, seconds, "; ".join(wrong), seed, digest())
+    return Outcome(number, fault.name, after, code, left_s, resumed, same, seconds, "; ".join(wrong), seed, digest())
 
 
 def _gone_after(run: Run) -> float | None:
