@@ -371,11 +371,7 @@ def outcome(number: int, seed: int) -> Outcome:
         wrong = [
             *([] if hit else ["the run was over before the fault"]),
             *([] if code in fault.codes else [f"exit code {code}: {said[-600:]}"]),
-            *(
-                []
-                if (code == 0 or re.search(fault.says, said)) and "Traceback" not in said
-                else [f"it said {said[-2000:]!r}"]
-            ),
+            *([] if told and "Traceback" not in said else [f"it said {said[-2000:]!r}"]),
             *([f"left behind: {left}"] if left_s is None else []),
             *([f"exit code {again} of resume: {(place / 'errors.txt').read_text()[-600:]}"] if again else []),
             *([] if same else ["other bytes"]),
