@@ -218,14 +218,17 @@ class RayPool:
         self._reached = store.marked() if store else None
         self._flights: dict[Any, _Flight] = {}
         self._heads: dict[Any, None] = {}  # of the flights, those that run: the others come back after them
-        self._homeless: deque[_Job] = deque()  # not given yet, or their worker died before their turn came
+        # not given yet, or their worker died before their turn came
+        self._homeless: dict[Resources, deque[_Job]] = defaultdict(deque)
         self._took: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=TIMED))  # seconds, by what units do
         self._takes: dict[str, float] = {}  # the median of these
         self._alone: set[str] = set()  # units of parcels that were lost
         self._ready: dict[Resources, int] = {}  # units that wait to be taken, as was said last
         self._taken: dict[Resources, float] = defaultdict(float)  # parcels that the homeless ones are
         self._quoted: dict[str, int] = {}  # units of a parcel, by what they do, as was said last
-        self._first: dict[str, float] = {}  # when the first unit was taken, by what units do that were not timed yet
+        # by what units do that were not timed yet: when the first was taken, and how many were
+        self._untimed: dict[str, tuple[float, int]] = {}
+        self._ask_again = math.inf  # when more of them are taken than now
         self._starting: dict[Any, _Slot] = {}
         self._slots: dict[_Slot, None] = {}
         self._places: dict[Resources, _Places] = {}
@@ -238,16 +241,19 @@ class RayPool:
     def capacity(self, kind: Resources, ready: int = 0, does: str = "") -> int:
         """As many as fill the free places for parcels of this kind on workers that are up."""
         self._ready[kind] = ready or self._ready.get(kind, 0)
-        free = sum(places.free for places in self._hosts(kind)) - self._taken[kind]
-        if does in self._first and time.monotonic() - self._first[does] < PARCEL_S:
-            free = min(free, UNTIMED - len(self._flights) - len(self._homeless))
+        free, now = sum(places.free for places in self._hosts(kind)) - self._taken[kind], time.monotonic()
+        if does and does not in self._takes:
+            began, taken = self._untimed.get(does, (now, 0))
+            if now - began < PARCEL_S:
+                free = min(free, UNTIMED - taken)
+                self._ask_again = min(self._ask_again, began + PARCEL_S)
         self._quoted[does] = self._size(does, self._share(kind))
         return math.ceil(free * self._quoted[does] - 1e-9)
 
     def _share(self, kind: Resources) -> int:
         """Half a worker's share of what waits: no parcel holds more, so that all work to the end."""
         workers = sum(map(len, self._hosts(kind)))
-        return (len(self._homeless) + self._ready.get(kind, 0)) // max(1, QUEUED_PER_WORKER * workers)
+        return (len(self._homeless[kind]) + self._ready.get(kind, 0)) // max(1, QUEUED_PER_WORKER * workers)
 
     def _size(self, does: str, share: int, *, first: bool = False) -> int:
         """How many units that do this a parcel holds, a `first` one too: one alone where none was timed."""
@@ -266,10 +272,13 @@ class RayPool:
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
         """Takes the unit; it goes with others to the worker with the shortest queue."""
+        kind = unit.resources
         if unit.does not in self._takes:
-            self._first.setdefault(unit.does, time.monotonic())
-        self._taken[unit.resources] += 1 / self._quoted.get(unit.does, 1)
-        self._homeless.append((unit, (*(self._shared[name] for name in unit.shared), *tables), needed))
+            began, taken = self._untimed.get(unit.does, (time.monotonic(), 0))
+            self._untimed[unit.does] = began, taken + 1
+        self._ready[kind] = max(0, self._ready.get(kind, 0) - 1)
+        self._taken[kind] += 1 / self._quoted.get(unit.does, 1)
+        self._homeless[kind].append((unit, (*(self._shared[name] for name in unit.shared), *tables), needed))
 
     def _give(self, slot: _Slot, jobs: Sequence[_Job]) -> None:
         objects: dict[Any, int] = {}  # each once, with its place
@@ -303,37 +312,34 @@ class RayPool:
                 self._moved = time.monotonic()
                 self._give_homeless()
                 return back
+            if time.monotonic() > self._ask_again:
+                self._ask_again = math.inf
+                return []
             self._require_progress()
 
     def _give_homeless(self) -> None:
-        if not self._homeless:
-            self._taken.clear()
-            return
-        kinds = {(unit.resources, unit.does) for unit, *_ in self._homeless}
-        shares = {kind: self._share(kind) for kind, _ in kinds}
-        sizes = {
-            (kind, does, first): self._size(does, shares[kind], first=first)
-            for kind, does in kinds
-            for first in (True, False)
-        }
-        waiting, self._homeless = self._homeless, deque()
         self._taken.clear()
-        while waiting:
-            kind, filled, parcel = waiting[0][0].resources, 0.0, list[_Job]()
-            free = (slot for places in self._hosts(kind) if (slot := places.shortest()) is not None)
-            slot = min(free, key=lambda slot: len(slot.queue), default=None)
-            first = slot is not None and not slot.queue
-            while waiting and waiting[0][0].resources == kind and filled < 1 - 1e-9:
-                unit, *_ = waiting[0]
-                parcel.append(waiting.popleft())
-                filled += 1 if unit.key in self._alone else 1 / sizes[kind, unit.does, first]
-            if filled > 1 + 1e-9 and len(parcel) > 1:  # the last one does not fit
-                waiting.appendleft(parcel.pop())
-            if slot is not None:
+        for kind, waiting in self._homeless.items():
+            share = self._share(kind)
+            sizes: dict[tuple[str, bool], int] = {}
+            while waiting:
+                free = (slot for places in self._hosts(kind) if (slot := places.shortest()) is not None)
+                slot = min(free, key=lambda slot: len(slot.queue), default=None)
+                if slot is None:  # all wait, in parcels of about this size
+                    self._taken[kind] = len(waiting) / self._size(waiting[0][0].does, share)
+                    break
+                filled, parcel, first = 0.0, list[_Job](), not slot.queue
+                while waiting and filled < 1 - 1e-9:
+                    unit, *_ = waiting[0]
+                    each = unit.does, first
+                    if each not in sizes:
+                        sizes[each] = self._size(unit.does, share, first=first)
+                    part = 1 if unit.key in self._alone else 1 / sizes[each]
+                    if parcel and filled + part > 1 + 1e-9:  # it does not fit
+                        break
+                    parcel.append(waiting.popleft())
+                    filled += part
                 self._give(slot, parcel)
-            else:
-                self._homeless.extend(parcel)
-                self._taken[kind] += 1
 
     def _done(self) -> list[Any]:
         references = [*self._heads, *self._starting]
@@ -488,7 +494,7 @@ class RayPool:
             attempt = Attempt(running_s, unread or loss(err), retryable=not unread)
             return [Completion(flight.unit, attempt, worker_died=not unread)]
         self._landed(reference)
-        self._homeless.extendleft(reversed(flight.jobs[len(attempts) :]))  # not begun
+        self._homeless[flight.unit.resources].extendleft(reversed(flight.jobs[len(attempts) :]))  # not begun
         ended = [(unit, attempt) for (unit, *_), attempt in zip(flight.jobs, attempts, strict=False)]
         beside_s = (spent_s - sum(attempt.seconds for attempt in attempts)) / len(attempts)
         for unit, attempt in ended:
@@ -498,7 +504,7 @@ class RayPool:
                 self._took[unit.does].append(attempt.seconds + beside_s)
         for does in {unit.does for unit, attempt in ended if not attempt.error}:
             self._takes[does] = median(self._took[does])
-            self._first.pop(does, None)
+            self._untimed.pop(does, None)
         return [Completion(unit, attempt, flight.tables.get(unit.key)) for unit, attempt in ended]
 
     def _landed(self, reference: Any) -> None:
@@ -520,7 +526,8 @@ class RayPool:
         self._alone |= set(keys) - there
         ran = max((place for place, key in enumerate(keys) if key in there), default=-1) + 1
         blamed = keys[ran : ran + 1] if lost else []
-        self._homeless.extendleft(job for job in reversed(jobs) if job[0].key not in {*there, *blamed})
+        left = [job for job in jobs if job[0].key not in {*there, *blamed}]
+        self._homeless[jobs[0][0].resources].extendleft(reversed(left))
         finished = [unit for unit, *_ in jobs if unit.key in there]
         self._remaining.subtract(unit.resources for unit in finished)
         back = [Completion(unit, Attempt(0.0)) for unit in finished]
@@ -533,7 +540,8 @@ class RayPool:
         self._start(slot.kind)
         del self._heads[slot.queue[0]]
         first, *others = [self._flights.pop(reference) for reference in slot.queue]
-        self._homeless.extend(job for flight in others for job in flight.jobs)
+        for flight in others:
+            self._homeless[flight.unit.resources].extend(flight.jobs)
         attempt = Attempt(time.monotonic() - slot.since, why, retryable=True)
         if len(first.jobs) == 1:
             return [Completion(first.unit, attempt, worker_died=worker_died)]

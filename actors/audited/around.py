@@ -13,6 +13,7 @@ import fcntl
 import gc
 import io
 import locale
+import operator
 import os
 import resource
 import signal
@@ -278,11 +279,8 @@ def _patches(before: dict[str, tuple[dict[str, Any], list[Any]]]) -> Iterator[tu
     """Module, name and former value of each function and class that is another one now."""
     for module, (names, values) in before.items():
         now = vars(sys.modules[module]) if module in sys.modules else {}
-        try:
-            if list(now.values()) == values:  # the quickest comparison: identical ones are equal
-                continue
-        except Exception:  # of values that cannot be compared, one is another one
-            pass
+        if len(now) == len(values) and all(map(operator.is_, now.values(), values)):
+            continue
         for name, value in names.items():
             if callable(value) and now.get(name) is not value:
                 yield module, name, value
@@ -294,22 +292,26 @@ def _unpatch(before: dict[str, tuple[dict[str, Any], list[Any]]]) -> None:
             setattr(sys.modules[module], name, value)
 
 
+_ENVIRON = os.environ  # code may put something else in its place
+
+
 def _environment() -> dict[bytes, bytes]:
     """As it is kept: to decode each value for each unit takes fifty times as long."""
-    return dict(os.environ._data)  # type: ignore[attr-defined]
+    return dict(_ENVIRON._data)  # type: ignore[attr-defined]
 
 
 def _names_that_differ(before: dict[bytes, bytes]) -> tuple[str, ...]:
     """Names alone: values may be secrets."""
-    now = _environment()
+    now, replaced = _environment(), () if os.environ is _ENVIRON else ("all of them",)
     names = () if now == before else before.keys() | now.keys()
-    return tuple(sorted(os.fsdecode(name) for name in names if before.get(name) != now.get(name)))
+    return replaced + tuple(sorted(os.fsdecode(name) for name in names if before.get(name) != now.get(name)))
 
 
 def _put_back_environment(before: dict[bytes, bytes]) -> None:
+    os.environ = _ENVIRON  # noqa: B003 - it is the one that there was
     for name in _environment().keys() - before.keys():
-        del os.environb[name]
-    os.environb.update(before)
+        del os.environ[os.fsdecode(name)]
+    os.environ.update({os.fsdecode(name): os.fsdecode(value) for name, value in before.items()})
 
 
 def _umask() -> int:
@@ -428,7 +430,7 @@ _ASPECTS = (
     _Aspect("signal handlers", _handlers, _put_back_handlers, _changed_handlers),
     _Aspect("environment variables", _environment, _put_back_environment, _names_that_differ, True, True),
     _Aspect("limits of the process", _limits, _put_back_limits, dear=True),
-    _Aspect("open files it closed", _open_files, None, _closed, dear=True),
+    _Aspect("open files it closed", _open_files, None, _closed),
     _Aspect("the standard streams", lambda: (sys.stdin, sys.stdout, sys.stderr), _put_back_streams),
     _Aspect("warnings filters", lambda: list(warnings.filters), _put_back_filters, _changed_filters, True),
     _Aspect("the locale", lambda: locale.setlocale(locale.LC_ALL), lambda was: locale.setlocale(locale.LC_ALL, was)),

@@ -627,9 +627,7 @@ BANK: dict[str, Case] = {
     "three-rounds-vote": _case(ThreeRoundsVote, None),
     "half-noise-one-hot": _case(lambda: HalfNoiseOneHot(1.0), None, twin=lambda: OneHotLaplace(1.0)),
     "gaussian-scores": _case(GaussianScores, None, twin=Exponential),
-    "truth-at-one-percent": _case(
-        TruthAtOnePercent, math.log1p(0.01 * (math.e + 9) / 0.99) + 1, missed="1.04 against a claim of 1"
-    ),
+    "truth-at-one-percent": _case(TruthAtOnePercent, math.log1p(0.01 * (math.e + 9) / (0.99 * math.e)) + 1),
     "bare-release-at-one-percent": _case(BareReleaseAtOnePercent),
     "remembered": _case(
         Remembered, 1.0, missed="no leak of one call: epsilon is what it claims; memory between calls is another game's"

@@ -333,6 +333,11 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     missing = [column for column in (question.score_column, question.member_column) if column not in table.names]
     if missing or not isinstance(estimator, ScoreEstimator):
         raise DataError(_unfit(table, None if question.method is None else estimator, question))
+    if getattr(estimator, "sharing", None) is not None and "canary" not in table.names:
+        raise DataError(
+            f"{table.name} must have the column canary for `sharing`: numbers that, divided by it and rounded down, "
+            f"are equal where canaries share a training; got {','.join(table.names)}"
+        )
     replays, notes = _replays(table, question)
     _require_fair_coins(replays, estimator)
     replays = _in_trial_order(replays, estimator, question)

@@ -437,9 +437,9 @@ def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
             "claim that may fail with probability delta says nothing at a smaller one"
         )
     most, given = _sharing(audit), getattr(estimator, "sharing", None)
-    if given is not None and (most is None or given < most):
+    if given is not None and (most is None or given % most):
         raise SpecError(
-            f"{at}.estimator.sharing must be left out, or at least the canaries that share one training, "
+            f"{at}.estimator.sharing must be left out, or a multiple of the canaries that share one training, "
             f"{most or 'all of them'}; got {given}"
         )
     if audit.stop is not None and not getattr(estimator, "anytime_valid", False):

@@ -64,8 +64,7 @@ SMALLEST = 1e-16
 FEW_LOOKS = 1_000
 """Of all replays: at so many, walks are followed in less time than compiled code takes to load."""
 LEAST_S, ROW_S = 5e-3, 3e-7  # seconds that the bound of a replay takes, and what each canary adds
-FULLEST = 8
-"""Trainings of which it is known how many right guesses they have: those with most."""
+FULLEST = 8  # trainings with most right guesses, of which it is known how many
 MAX_DELTA = 0.1
 """Canaries times delta up to which the guess band is the tighter one: measured, docs/statistics/calibration.md."""
 
@@ -167,14 +166,13 @@ class SeveralTrainings:
     """Canaries come in independent trainings, a few in each, and each is guessed from its own training alone.
 
     What `OneTraining` says holds of each training, and what is added in one does not depend on the others. Two limits
-    hold, each with half of what delta may cost, and the smaller one counts:
+    hold, each with half of what delta may cost:
 
-    * Numbers in 0 .. m are added with mean m delta / (1 + e^eps) at most, m the canaries of a training. In the
-      increasing convex order their sum is largest where each is 0 or the most, m Bin(trainings, delta / (1 + e^eps)),
-      so its tail is at most E(m N - m k)_+ / (x - m k) at any x > m k; k = 0 is Markov's inequality.
-    * Trainings in which any is added are on average canaries delta / (1 + e^eps) at most. Each has one canary or more,
-      so that more than b are no likelier than Bin(canaries, delta / (1 + e^eps)) > b (Hoeffding 1956, b >= the mean).
-      Among the first k guesses b trainings add no more than are right in the b that have most of these.
+    * Numbers in 0 .. m are added with mean m delta / (1 + e^eps) at most, m the canaries of a training. Their sum is
+      largest, in the increasing convex order, where each is 0 or m: its tail is at most E(m N - m k)_+ / (x - m k) at
+      any x > m k, where N is Bin(trainings, delta / (1 + e^eps)).
+    * More than b trainings add any no oftener than Bin(canaries, delta / (1 + e^eps)) > b (Hoeffding 1956, b >= its
+      mean). Among the first k guesses b of them add no more than are right in the b that have most of these.
     """
 
     canaries: int  # all of them, guessed or not
@@ -183,7 +181,7 @@ class SeveralTrainings:
     fullest: tuple[tuple[int, ...], ...] = ()  # by b - 1 and look: right guesses in the b trainings that have most
 
     def allowance(self, epsilon: float, significance: float) -> tuple[int | Ints, float]:
-        """At a fifth of the error, and what it costs at most."""
+        """The smaller of both, and what it costs at most."""
         chance, share = self.delta * float(expit(-epsilon)), SHARE_FOR_DELTA * significance
         expected = self.canaries * chance
         if expected <= share:

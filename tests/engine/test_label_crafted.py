@@ -15,6 +15,7 @@ from dpaudit import Claim, Relation, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome
 from dpaudit.engine.games.labels.label_crafted import (
+    NOTHING,
     Able,
     Design,
     LabelCrafted,
@@ -251,8 +252,8 @@ def test_releases_are_charged_for_delta_one_by_one_where_each_is_guessed_alone()
     assert sharing(game="label-canaries", estimator="simultaneous-guess-count") is None
     assert sharing(game="label-crafted", estimator={"name": "simultaneous-guess-count", "sharing": 64}) == 64
     for few in ({"game": "label-canaries"}, {"game": "label-crafted"}):
-        with pytest.raises(SpecError, match="sharing must be left out, or at least the canaries that share one"):
-            sharing(estimator={"name": "simultaneous-guess-count", "sharing": 8}, **few)
+        with pytest.raises(SpecError, match="sharing must be left out, or a multiple of the canaries that share one"):
+            sharing(estimator={"name": "simultaneous-guess-count", "sharing": 40}, **few)
 
 
 def test_noise_related_in_some_releases_only_does_not_break_the_attack() -> None:
@@ -369,7 +370,9 @@ def test_of_data_sets_that_leak_alike_the_one_with_most_labels_at_stake_is_taken
             try_design(mechanism, number, able, design, TARGET, Compute(), search=3_000, enough=enough, seed=Seed(seed))
             for number, (design, enough) in enumerate(zip(designs, (300, 300, 8), strict=True))
         )
-        assert take_best_design(LearnedChannel(), tried).value.number == 2
+        taken = take_best_design(LearnedChannel(), tried, two=True).value
+        assert 2 in (taken.number, taken.other)
+        assert take_best_design(LearnedChannel(), tried).value.other == NOTHING
 
 
 def test_labels_of_one_release_have_numbers_that_follow_each_other() -> None:
@@ -377,8 +380,11 @@ def test_labels_of_one_release_have_numbers_that_follow_each_other() -> None:
     known = np.array([[HIDDEN, 1, HIDDEN], [0, 0, 1], [HIDDEN, HIDDEN, 0]])
     truth = known == 1
     asked = PairedReleases(known, known, known, known, truth, np.zeros(3, np.int64))
-    (scores,) = tell_labels((asked,), sharing=8)
-    assert scores.canary.tolist() == [0, 1, 16, 17]
+    wider = PairedReleases(
+        *(np.tile(part, (1, 2)) for part in (known, known, known, known, truth)), np.zeros(3, np.int64)
+    )
+    (scores,) = tell_labels((asked,), (wider,), sharing=8)
+    assert scores.canary.tolist() == [0, 1, 16, 17, 24, 25, 26, 27, 40, 41, 42, 43]
 
 
 @pytest.mark.parametrize(
@@ -390,13 +396,13 @@ def test_labels_of_one_release_have_numbers_that_follow_each_other() -> None:
     ],
 )
 def test_weak_traces_are_learned_from_a_thousand_small_releases(kind: str, design: Design) -> None:
-    """Of many borders, of one other row, of few releases; honest ones show at most 0.82 here, these 0.92 and more."""
+    """Of many borders, of one other row, of few releases; honest ones show at most 1 here, these 1.2 and more."""
     shown = {}
     for each in ("", kind):
         tried = tried_alone(LabelsOfOneKind(1.0, each), 1_500, design, seed=1)
         assert tried.releases is not None
-        shown[each], _ = what_it_shows(LearnedChannel(), tried.releases)
-    assert shown[""] < 0.9 < shown[kind]
+        shown[each], *_ = what_it_shows(LearnedChannel(), tried.releases)
+    assert shown[""] < 1.1 < shown[kind]
 
 
 @pytest.mark.parametrize("seed", [0, 1])

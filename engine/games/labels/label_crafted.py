@@ -66,7 +66,7 @@ MOST_ROWS_TRIED = 100_000
 """Rows of all releases after which a data set has been tried enough, if it was released as often as is due."""
 MOST_ROWS = 1_000_000
 """Rows of all fresh releases at most."""
-MOST_RELEASES = 250_000
+MOST_RELEASES = 125_000
 """Fresh releases at most: so that each label at stake has a number of its own in 32 bits."""
 GIVEN_UP = 24
 """Releases of a data set of which not one came out, after which it is left out."""
@@ -76,8 +76,8 @@ SMALLEST = 1e-12
 """Probability below which none is told apart."""
 NOTHING = -1
 """Stands for the design when none could be released."""
-JUDGED_AT = 0.997
-"""Confidence of the bounds that data sets are chosen by, a dozen and more; no bound that is reported."""
+JUDGED_AT, SURELY_JUDGED_AT = 0.95, 0.997
+"""Confidences of the bounds that data sets are chosen by, a dozen and more; no bounds that are reported."""
 MAX_POINTS = 64
 """Points far apart that a data set has at most."""
 FAR = 5.0
@@ -321,12 +321,14 @@ class LabelCrafted:
             take_best_design,
             setting.attack,
             tried,
+            two=quick,
             label=f"best of {len(designs)} data sets",
             resources=setting.resources.on_cpus,
         )
-        parts = 1 if quick else PARTS
-        fresh, bare = (
-            tuple(
+        sharing, parts = most_at_stake(setting.mechanism), 1 if quick else PARTS
+
+        def releases(played: Setting | None, canaries: int, label: str, other: bool = False) -> tuple[Any, ...]:
+            return tuple(
                 work.add(
                     release_crafted,
                     played.mechanism,
@@ -337,42 +339,43 @@ class LabelCrafted:
                     canaries=canaries,
                     part=part,
                     parts=parts,
-                    seed=played.seed.child("releases"),
+                    other=other,
+                    seed=played.seed.child("others" if other else "releases"),
                     label=f"{label} {part + 1}/{parts}" if parts > 1 else label,
                     resources=setting.resources,
                 )
                 for part in range(parts)
                 if played is not None
             )
-            for played, canaries, label in (
-                (setting, self.canaries, "fresh releases"),
-                (setting.noiseless, min(self.canaries, NOISELESS_TRIALS), "releases without noise"),
-            )
-        )
-        sharing = most_at_stake(setting.mechanism)
+
+        fresh = releases(setting, self.canaries, "fresh releases")
+        others = releases(setting, self.canaries, "fresh releases of a second data set", True) if quick else ()
+        bare = releases(setting.noiseless, min(self.canaries, NOISELESS_TRIALS), "releases without noise")
         guesses, *shown = (
             work.add(
                 guess_crafted,
                 setting.attack,
                 choice,
-                releases,
+                *both,
                 sharing=sharing,
                 label=f"guesses in {label}",
                 resources=setting.resources.on_cpus,
             )
-            for releases, label in ((fresh, "fresh releases"), (bare, "releases without noise"))
-            if releases
+            for both, label in (((fresh, others), "fresh releases"), ((bare, ()), "releases without noise"))
+            if both[0]
         )
         if shown:
-            return Played((guesses,), trainings=fresh, ceiling=tuple(shown), noiseless=True, choices=(choice,))
+            trained = (*fresh, *others)
+            return Played((guesses,), trainings=trained, ceiling=tuple(shown), noiseless=True, choices=(choice,))
         told = work.add(
             tell_labels,
             fresh,
+            others,
             sharing=sharing,
             label="what a mechanism without privacy would show",
             resources=setting.resources.on_cpus,
         )
-        return Played((guesses,), trainings=fresh, ceiling=(told,), choices=(choice,))
+        return Played((guesses,), trainings=(*fresh, *others), ceiling=(told,), choices=(choice,))
 
 
 def releasing(
@@ -472,11 +475,10 @@ def try_design(
 ) -> Tried:
     """Releases one data set as often as its share of all `search` releases, `enough` at most.
 
-    Those that the mechanism takes share them; the others, which fail at once, are tried as often as if all did. Each
-    release's seeds are children of `seed`.
+    Those that the mechanism takes share them; the others are tried `MIN_TRIED` times more. Each release's seeds are
+    children of `seed`.
     """
-    among = max(1, int(able.taken.sum())) if able.taken[number] else able.taken.size
-    count = min(search // among, enough)
+    count = min(search // max(1, int(able.taken.sum())) if able.taken[number] else MIN_TRIED, enough)
     planted, released = [], list[LabelOutcome]()
     made_of = releasing(mechanism, target, design, compute)
     for release in range(count):
@@ -494,35 +496,42 @@ def try_design(
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """The data set that was taken."""
+    """The data set that was taken, and another one where it is not clear which is the best."""
 
     number: int  # `NOTHING` where none could be released
     releases: LabelReleases | None  # of it, to learn from; None where there are none
+    other: int = NOTHING  # the second
+    of_other: LabelReleases | None = None
 
 
 @unit
-def take_best_design(attack: Any, tried: tuple[Tried, ...]) -> Outcome[Taken]:
-    """The data set that shows most, of all that were tried; the first of equals is taken."""
+def take_best_design(attack: Any, tried: tuple[Tried, ...], *, two: bool = False) -> Outcome[Taken]:
+    """The data set that shows most, of all that were tried; the first of equals is taken.
+
+    With `two` another one is taken that shows more at a higher confidence: it has many labels at stake, and if all leak
+    alike it comes nearer to what leaks.
+    """
     tried = tuple(
         _joined([one for one in tried if one.design == design]) for design in {one.design: None for one in tried}
     )
-    shown: dict[int, tuple[float, float]] = {}
+    shown: dict[int, tuple[float, float, float]] = {}
     words = []
     for number, one in enumerate(tried):
         if one.releases is None:
             words.append(f"{one.design}: refused ({one.refused})")
             continue
-        bound, right = shown[number] = what_it_shows(attack, one.releases)
+        bound, right, _ = shown[number] = what_it_shows(attack, one.releases)
         words.append(f"{one.design}: {format_lower(bound)} ({right:.0%} right)")
     if not shown:
         why = f"no data set that was made could be released, so nothing was looked at: {'; '.join(words)}"
         return Outcome(Taken(NOTHING, None), notes=(why,))
     best = max(shown, key=lambda number: shown[number])
-    note = (
-        f"of {len(tried)} data sets this one was taken: {tried[best].design}; on releases of their own, "
-        f"{'; '.join(words)}"
-    )
-    return Outcome(Taken(best, tried[best].releases), notes=(note,))
+    surest = max(shown, key=lambda number: shown[number][::-1]) if two else best
+    named = tried[best].design + (f"; and {tried[surest].design}" if surest != best else "")
+    note = f"of {len(tried)} data sets this one was taken: {named}; on releases of their own, {'; '.join(words)}"
+    if surest == best:
+        return Outcome(Taken(best, tried[best].releases), notes=(note,))
+    return Outcome(Taken(best, tried[best].releases, surest, tried[surest].releases), notes=(note,))
 
 
 def _joined(tried: Sequence[Tried]) -> Tried:
@@ -535,16 +544,17 @@ def _joined(tried: Sequence[Tried]) -> Tried:
     return replace(tried[0], releases=replace(found[0], released=released, planted=planted, form=form))
 
 
-def what_it_shows(attack: Any, releases: LabelReleases) -> tuple[float, float]:
-    """The bound of every second release, learned from the others, and the share of right guesses there."""
+def what_it_shows(attack: Any, releases: LabelReleases) -> tuple[float, float, float]:
+    """Of every second release, learned from the others: the bound, the share of right guesses, a surer bound."""
     rng = np.random.default_rng(len(releases.released))  # of the adversary's own
     learned, judged = (releases.at(np.arange(start, len(releases.released), 2)) for start in (0, 1))
     used = releases.used or releases.classes
     asked = [_paired(planted, releases.at_stake, used, rng) for planted in judged.planted]
     score, truth = guessed(attack, learned, PairedReleases(judged.released, *_stacked(asked), judged.form))
-    estimator = SimultaneousGuessCount(confidence=JUDGED_AT)
-    bound = estimator.bound([estimator.tally(Scores(score, truth))])
-    return bound.lower, float(((score > 0) == truth).mean())
+    scores = Scores(score, truth)
+    estimators = [SimultaneousGuessCount(confidence=confidence) for confidence in (JUDGED_AT, SURELY_JUDGED_AT)]
+    bound, surer = (estimator.bound([estimator.tally(scores)]).lower for estimator in estimators)
+    return bound, float(((score > 0) == truth).mean()), surer
 
 
 def _paired(planted: Ints, at_stake: int | None, used: int, rng: np.random.Generator) -> Asked:
@@ -568,15 +578,17 @@ def release_crafted(
     part: int,
     parts: int,
     seed: Seed,
+    other: bool = False,
 ) -> Outcome[PairedReleases]:
-    """Fresh releases of the data set that was taken: of all of them number `part` and every `parts`-th after it.
+    """Fresh releases of the data set that was taken, or the other one: of all number `part` and every `parts`-th after.
 
     There are `most` at most, and no more than have so many `canaries`, labels at stake, together. One that failed is an
     outcome, and among the failures.
     """
-    if taken.number == NOTHING:
+    number = taken.other if other else taken.number
+    if number == NOTHING:
         return Outcome(_no_releases(0))
-    design = designs[taken.number]
+    design = designs[number]
     count = min(most, -(-canaries // design.stake), max(1, MOST_ROWS // design.size))
     made_of = releasing(mechanism, target, design, compute)
     released, asked, failures = list[LabelOutcome](), [], []
@@ -606,37 +618,41 @@ def _no_releases(size: int) -> PairedReleases:
 
 
 @unit
-def guess_crafted(attack: Any, taken: Taken, fresh: tuple[PairedReleases, ...], *, sharing: int) -> Iterator[Scores]:
-    """The attack learns from the releases that the data set was chosen by, and scores fresh ones: one replay.
+def guess_crafted(
+    attack: Any, taken: Taken, fresh: tuple[PairedReleases, ...], others: tuple[PairedReleases, ...], *, sharing: int
+) -> Iterator[Scores]:
+    """The attack learns from the releases that data sets were chosen by, and scores fresh ones: one replay.
 
     `sharing` labels of one release, at most, have numbers that follow each other.
     """
-    asked = PairedReleases.joined(fresh)
-    if taken.releases is None or not asked.released.size:
-        yield _nothing_said()
-        return
-    score, truth = guessed(attack, taken.releases, asked)
-    yield scored(0, truth, score, _numbers(asked, sharing))
+    both = ((taken.releases, fresh), (taken.of_other, others))
+    known = [(learned, PairedReleases.joined(asked)) for learned, asked in both if learned is not None and asked]
+    yield _numbered(
+        [(asked, *guessed(attack, learned, asked)) for learned, asked in known if len(asked.released)], sharing
+    )
 
 
 @unit
-def tell_labels(fresh: tuple[PairedReleases, ...], *, sharing: int) -> Iterator[Scores]:
+def tell_labels(
+    fresh: tuple[PairedReleases, ...], others: tuple[PairedReleases, ...], *, sharing: int
+) -> Iterator[Scores]:
     """The same game against a mechanism without privacy: each label at stake is told."""
-    asked = PairedReleases.joined(fresh)
-    if not asked.released.size:
-        yield _nothing_said()
-        return
-    truth = asked.truth[asked.known == HIDDEN]
-    yield scored(0, truth, np.where(truth, 1.0, -1.0), _numbers(asked, sharing))
+    both = [PairedReleases.joined(asked) for asked in (fresh, others) if asked]
+    truths = [(asked, asked.truth[asked.known == HIDDEN]) for asked in both if len(asked.released)]
+    yield _numbered([(asked, np.where(truth, 1.0, -1.0), truth) for asked, truth in truths], sharing)
 
 
-def _numbers(asked: PairedReleases, sharing: int) -> Ints:
-    """A number of each label at stake: divided by `sharing` and rounded down, that of its release."""
-    hidden = asked.known == HIDDEN
-    numbers: Ints = (np.arange(len(hidden))[:, None] * sharing + np.cumsum(hidden, axis=1) - 1)[hidden]
-    return numbers
-
-
-def _nothing_said() -> Scores:
-    """One guess that says nothing, where nothing could be released."""
-    return scored(0, np.array([True]), np.array([0.0]))
+def _numbered(
+    scored_of: Sequence[tuple[PairedReleases, NDArray[np.float64], NDArray[np.bool_]]], sharing: int
+) -> Scores:
+    """Scores and truths with numbers: divided by `sharing` and rounded down, that of a release."""
+    if not scored_of:
+        return scored(0, np.array([True]), np.array([0.0]))  # one guess that says nothing: nothing could be released
+    numbers, releases = list[Ints](), 0
+    for asked, *_ in scored_of:
+        hidden = asked.known == HIDDEN
+        first = (releases + np.arange(len(hidden)))[:, None] * sharing
+        numbers.append((first + np.cumsum(hidden, axis=1) - 1)[hidden])
+        releases += len(hidden)
+    _, scores, truths = zip(*scored_of, strict=True)
+    return scored(0, np.concatenate(truths), np.concatenate(scores), np.concatenate(numbers))
