@@ -45,6 +45,56 @@ def test_of_attempts_in_a_row_each_is_seen_by_itself(capfd: pytest.CaptureFixtur
     assert capfd.readouterr().out == "afterwards\n"
 
 
+def test_an_environment_that_is_replaced_is_noticed_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEPT", "1")
+    before, usual = dict(os.environ), os.environ
+    for number in range(3):
+        with Around.in_a_row(), _watched() as found:
+            os.environ["LEFT"] = "2"
+            if number:
+                del os.environ["KEPT"]
+            if number > 1:
+                os.environ = os.environ.copy()  # type: ignore[assignment]  # noqa: B003
+        what = ("LEFT", "KEPT, LEFT", "all of them, KEPT, LEFT")[number]
+        assert found == [f"environment variables ({what})"]
+        assert os.environ is usual
+        assert (dict(os.environ), os.getenv("KEPT")) == (before, "1")
+
+
+def test_an_equal_function_is_another_one() -> None:
+    class Same:
+        def __call__(self) -> None: ...
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+    dumps = json.dumps
+    with _watched() as found:
+        json.dumps = Same()  # type: ignore[assignment]
+    assert found == ["functions of libraries (json.dumps)"]
+    assert json.dumps is dumps
+
+
+def test_files_that_one_attempt_opens_and_the_next_one_closes() -> None:
+    """Several closed by one attempt are noticed, whoever opened them; one at a time may have been collected."""
+    opened: list[int] = []
+    found = []
+    with Around.in_a_row():
+        for number in range(6):
+            with _watched() as one:
+                if number == 1:
+                    opened += [os.open(os.devnull, os.O_RDONLY) for _ in range(5)]
+                if number in (2, 3):
+                    os.close(opened.pop())
+                if number == 4:
+                    for file in opened:
+                        os.close(file)
+            found.append([what.partition(" (")[0] for what in one])
+    assert found == [[], [], [], [], ["open files it closed"], []]
+
+
 def test_filters_that_a_library_set_as_they_were_are_no_change_and_a_new_one_is() -> None:
     with warnings.catch_warnings():
         first = ("default", None, DeprecationWarning, "__main__", 0)

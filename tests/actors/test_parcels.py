@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,50 +40,96 @@ def sized(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     return sizes
 
 
-def timed_pool(workers: int, takes: dict[str, float]) -> Any:
-    """A pool whose workers are all up and idle, without Ray."""
-    from dpaudit.actors import pool as pools
+class GivenPool:
+    """A pool whose workers are all up, without Ray: what each was given, and parcels that come back at once."""
 
-    pool = pools.RayPool.__new__(pools.RayPool)
-    slots = [pools._Slot(Resources(), None, "", 0.0, ready=True) for _ in range(workers)]
-    places = pools._Places()
-    for slot in slots:
-        places.put(slot)
-    pool._slots, pool._places = dict.fromkeys(slots), {Resources(): places}
-    pool._takes, pool._ready, pool._quoted, pool._first, pool._flights = takes, {}, {}, {}, {}
-    pool._homeless, pool._taken, pool._alone, pool._shared = deque(), defaultdict(float), set(), {}
-    return pool
+    def __init__(self, workers: int, takes: dict[str, float]) -> None:
+        from dpaudit.actors import pool as pools
+
+        self.pool = pool = pools.RayPool.__new__(pools.RayPool)
+        self.slots = [pools._Slot(Resources(), None, "", 0.0, ready=True) for _ in range(workers)]
+        self.places = pools._Places()
+        for slot in self.slots:
+            self.places.put(slot)
+        pool._slots, pool._places = dict.fromkeys(self.slots), {Resources(): self.places}
+        pool._takes, pool._ready, pool._quoted, pool._untimed, pool._flights = takes, {}, {}, {}, {}
+        pool._homeless, pool._taken, pool._ask_again = defaultdict(deque), defaultdict(float), math.inf
+        pool._alone, pool._shared = set(), {}
+        pool._give = self._give  # type: ignore[method-assign]
+        self.parcels: list[int] = []
+
+    def _give(self, slot: Any, jobs: Any) -> None:
+        slot.queue.append(jobs)
+        self.places.put(slot)
+        self.parcels.append(len(jobs))
+
+    def takes_all(self, units: deque[Unit]) -> None:
+        """As the schedule hands them over."""
+        while units and (room := self.pool.capacity(Resources(), len(units), units[0].does)) > 0:
+            for _ in range(min(room, len(units))):
+                self.pool.submit(units.popleft(), (), needed=False)
+        self.pool._give_homeless()
+
+
+def some(count: int) -> deque[Unit]:
+    return deque([Unit(Add(1), "one")] * count)
 
 
 def test_many_workers_get_small_parcels_first_and_last_and_large_ones_between() -> None:
-    pool = timed_pool(4096, {"nap": 0.5})
-    share = 100_000 // 100
-    assert pool._size("nap", share) == 256  # 128 s: 32 come back a second
-    assert pool._size("nap", share, first=True) == 8  # all have begun after 4 s
+    pool = GivenPool(4096, {"nap": 0.5}).pool
+    assert pool._size("nap", 1000) == 256  # 128 s: 32 come back a second
+    assert pool._size("nap", 1000, first=True) == 8  # all have begun after 4 s
     assert pool._size("nap", 0) == 16  # 8 s: no more than 512 come back a second in the end
-    assert pool._size("other", share) == 1
-    few = timed_pool(2, {"nap": 0.5})
+    assert pool._size("other", 1000) == 1
+    few = GivenPool(2, {"nap": 0.5}).pool
     assert [few._size("nap", count) for count in (0, 3, 100)] == [1, 3, 4]
     assert few._size("nap", 100, first=True) == 4
 
 
-def test_so_many_units_are_taken_as_fill_the_free_places() -> None:
-    pool, unit = timed_pool(4, {"Add": 0.02}), Unit(Add(1), "one")
-    assert pool.capacity(Resources(), 100_000, "Add") == 4 * 2 * 100
-    assert pool.capacity(Resources(), 16, "Add") == 4 * 2 * 2  # half a worker's share
-    for taken in range(16):
-        assert pool.capacity(Resources(), 16 - taken, "Add") == 16 - taken
-        pool.submit(unit, (), needed=False)
-    assert pool.capacity(Resources(), 0, "Add") == 0
+@pytest.mark.parametrize(("waiting", "first", "left"), [(16, [2] * 8, 0), (400, [50] * 8, 0), (2000, [100] * 8, 1200)])
+def test_no_worker_gets_more_than_half_its_share(waiting: int, first: list[int], left: int) -> None:
+    """Four workers, units of 0.02 s: 100 fill a parcel."""
+    given, units = GivenPool(4, {"Add": 0.02}), some(waiting)
+    given.takes_all(units)
+    assert (given.parcels, len(units)) == (first, left)
+    assert given.pool.capacity(Resources(), len(units), "Add") <= 0
+    assert not given.pool._homeless[Resources()]
+
+
+def test_what_is_handed_back_is_shared_out_again() -> None:
+    given = GivenPool(4, {"Add": 0.02})
+    given.takes_all(some(400))
+    for slot in given.slots:
+        slot.queue.clear()
+        given.places.put(slot)
+    given.parcels.clear()
+    given.pool._homeless[Resources()].extend((unit, (), False) for unit in some(40))
+    given.pool._give_homeless()
+    assert given.parcels == [5] * 8
+
+
+def test_what_has_no_place_waits_in_its_order() -> None:
+    given = GivenPool(2, {"Add": 5.0})
+    jobs = [(Unit(Add(number), f"{number}"), (), False) for number in range(7)]
+    given.pool._homeless[Resources()].extend(jobs)
+    given.pool._give_homeless()
+    assert given.parcels == [1] * 4
+    assert [unit.label for unit, *_ in given.pool._homeless[Resources()]] == ["4", "5", "6"]
+    assert given.pool.capacity(Resources(), 9, "Add") == -3
 
 
 def test_until_a_unit_was_timed_few_are_taken_for_a_while() -> None:
-    pool, unit = timed_pool(1000, {}), Unit(Add(1), "one")
-    assert pool.capacity(Resources(), 5000, unit.does) == 2000
-    pool.submit(unit, (), needed=False)
-    assert pool.capacity(Resources(), 5000, unit.does) == 63
-    pool._first[unit.does] -= 2.1  # a parcel's time has gone by, and none has come back: they are long
-    assert pool.capacity(Resources(), 5000, unit.does) == 1999
+    given, units = GivenPool(1000, {}), some(5000)
+    given.takes_all(units)
+    assert given.parcels == [1] * 64
+    assert given.pool._ask_again < math.inf  # then the driver is woken up
+    began, taken = given.pool._untimed["Add"]
+    given.pool._untimed["Add"] = (
+        began - 2.1,
+        taken,
+    )  # a parcel's time has gone by, and none has come back: they are long
+    given.takes_all(units)
+    assert given.parcels == [1] * 2000
 
 
 def units_of(*odd: Unit) -> list[Unit]:

@@ -204,6 +204,27 @@ def test_the_fullest_trainings_pay_for_those_that_tell(
         assert np.count_nonzero(careless > 1.0) > binom.ppf(1 - 1e-6, games, 0.1)
 
 
+def test_as_many_trainings_are_allowed_for_as_the_error_asks() -> None:
+    """More of them may tell no oftener than a tenth of the error; their number is the smallest of which that holds."""
+    fullest = tuple((count,) for count in (3, 5, 7, 8, 9, 10, 11, 12))
+    for canaries, delta, significance in ((16_000, 1e-5, 3.3e-4), (16_000, 1e-4, 0.05), (2_000, 1e-5, 1e-6)):
+        chance = delta / 2
+        tails = binom.sf(np.arange(9), canaries, chance)
+        bad = int(np.argmax(tails <= 0.1 * significance))
+        allowed, cost = SeveralTrainings(canaries, 32, delta, fullest).allowance(0.0, significance)
+        assert (np.asarray(allowed).tolist(), cost) == ([fullest[bad - 1][0]], 0.2 * significance)
+        assert tails[bad - 1] > 0.1 * significance
+
+
+def test_numbers_say_which_training_a_canary_is_of() -> None:
+    """Three trainings of at most four canaries, with gaps, in any order of rows."""
+    canary = np.array([9, 0, 4, 1, 8, 2])
+    scores = Scores(np.array([6.0, 5.0, 4.0, 3.0, 2.0, 1.0]), np.ones(6, np.bool_), 0, canary)
+    tally = SimultaneousGuessCount(1e-5, sharing=4).tally(scores)
+    assert tally.looks.tolist() == [1, 2, 3, 4, 5, 6]
+    assert tally.fullest.tolist() == [[1, 1, 1, 2, 2, 3], [1, 2, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6]]
+
+
 def test_the_fullest_trainings_are_counted_as_by_hand() -> None:
     """A slow twin: one guess after the other."""
     rng = np.random.default_rng(12)
