@@ -1,0 +1,55 @@
+"""The memory that a check takes whose mechanism releases 100,000 numbers, with a budget of a minute.
+
+python -m benchmarks.bench_wide_release
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+NUMBERS, GOAL_GB = 100_000, 1.5
+
+
+def noisy_totals(rows: Any, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """A histogram of that many cells, one of which a row is in: sensitivity 1, epsilon 1."""
+    cells = np.clip(np.asarray(rows["x"], float), 0, 1) * (NUMBERS - 1)
+    return np.bincount(cells.astype(int), minlength=NUMBERS) + rng.laplace(0, 1.0, NUMBERS)
+
+
+def run() -> list[tuple[str, float, str]]:
+    """(what, seconds by the clock, note)."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        words = [sys.executable, "-m", "benchmarks.bench_wide_release", str(Path(folder) / "run")]
+        said = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
+        seconds = time.perf_counter() - began
+    note = f"{said[0]}; at most {float(said[1]):.2f} GB of memory (goal {GOAL_GB})"
+    return [(f"check of a release of {NUMBERS:,} numbers, budget 60 s", seconds, note)]
+
+
+def main(folder: str) -> None:
+    """One check: prints its verdict and its peak of memory in GB."""
+    import dpaudit
+    from dpaudit.actors.backend import most_memory_mb
+
+    here = dpaudit.RunOptions(runner="in-process", figures=False)
+    asked: dict[str, Any] = {"schema": {"x": (0, 1)}, "budget": "60s", "quiet": True, "output": folder, "run": here}
+    report = dpaudit.check(noisy_totals, claim=1.0, **asked)
+    assert report.joint is not None
+    print(report.joint.verdict.value)
+    print(most_memory_mb() / 1000)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        main(*sys.argv[1:])
+    else:
+        for name, figure, remark in run():
+            print(f"{figure:8.1f} s  {name}: {remark}")
