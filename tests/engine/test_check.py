@@ -115,8 +115,9 @@ class Ignores(Memorises):
 
 def seeds(entry: PlannedAudit, tried: bool = True) -> set[str]:
     """Of the units of an audit's game; or but for the data sets that were tried, which a repeat shares."""
-    calls = [unit for unit in entry.units if isinstance(unit.task, Call) and (tried or "tried" not in unit.label)]
-    given = (unit.task.argument("seed") for unit in calls if isinstance(unit.task, Call))
+    calls = [unit for unit in entry.units if isinstance(unit.task, Call)]
+    shared = () if tried else ("tried: ", "which data sets it takes")
+    given = (unit.task.argument("seed") for unit in calls if not unit.label.startswith(shared))
     return {str(seed) for seed in given if seed is not None}
 
 
