@@ -37,7 +37,7 @@ PRIVATE = {"name": "dp-sgd", "epsilon": 1.0, "delta": 1e-5, "model": "mlp"}
         ({"game": {"name": "label-inference", "replays": 10**17}}, "a plan must have at most 100,000 units"),
         ({"game": {"name": "label-inference", "trainings": 10**9}}, "a plan must have at most 100,000 units"),
         ({"game": {"name": "label-repeats", "trials": 10**12}}, "trials must be at most 10,000,000, got 1,000,000,000"),
-        ({"game": {"name": "label-crafted", "releases": 10**9}}, "releases must be at most 10,000,000, got"),
+        ({"game": {"name": "label-crafted", "releases": 10**9}}, "releases must be in .1, 125,000., got 1000000000"),
         ({"game": {"name": "ind-mia", "trials": 10**9}, "mechanism": PRIVATE}, "trials must be in 2 .. 10,000,000"),
         ({"game": {"name": "ind-mia", "trials": 10**7}, "mechanism": PRIVATE}, "a plan must have at most 100,000"),
     ],
