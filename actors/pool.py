@@ -229,6 +229,7 @@ class RayPool:
         # by what units do that were not timed yet: when the first was taken, and how many were
         self._untimed: dict[str, tuple[float, int]] = {}
         self._ask_again = math.inf  # when more of them are taken than now
+        self._fetched = 0.0  # when it was last looked which of many parcels are done
         self._starting: dict[Any, _Slot] = {}
         self._slots: dict[_Slot, None] = {}
         self._places: dict[Resources, _Places] = {}
@@ -348,7 +349,8 @@ class RayPool:
             return []
         done, rest = ray.wait(references, num_returns=1, timeout=LOOK_S)
         if done and len(rest) > MANY:  # asking about many costs as much for one as for all that are done
-            time.sleep(PAUSE_S)
+            time.sleep(max(0.0, self._fetched + PAUSE_S - time.monotonic()))  # a driver that is behind does not wait
+            self._fetched = time.monotonic()
             done += ray.wait(rest, num_returns=len(rest), timeout=0)[0]
         return list(done)
 

@@ -132,7 +132,7 @@ def simulate(
     events: list[tuple[float, int, int, str]] = []  # when the driver can see it, number, worker, what
     number = itertools.count()
     now = useful = at_work = 0.0
-    left, timed, given = units, False, 0
+    left, timed, given, fetched = units, False, 0, 0.0
 
     def begin(worker: int, at: float) -> None:
         if running[worker] is not None or not queues[worker]:
@@ -178,7 +178,7 @@ def simulate(
         now = max(now, events[0][0]) + asking
         at_work += asking
         if workers > MANY:
-            now += PAUSE_S
+            now = fetched = max(now, fetched + PAUSE_S)
         first = not timed
         seen = []
         while events and events[0][0] <= now:
@@ -345,7 +345,7 @@ def _costs_of_lists(workers: int) -> tuple[float, float]:
     places = _Places()
     for _ in range(workers):
         places.put(_Slot(Resources(), None, "", 0.0, ready=True, queue=deque([None])))
-    pool._heads, pool._starting = dict.fromkeys([first, *references]), {}
+    pool._heads, pool._starting, pool._fetched = dict.fromkeys([first, *references]), {}, 0.0
     asking = _cpu(pool._done)
 
     def give() -> None:

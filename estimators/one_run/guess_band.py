@@ -468,12 +468,12 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         looks = telling_looks(guess_looks(count), scores.score, self.guess)
         places = looks, self.unshifted().candidates(count), guesses_at_fractions(PERCENTS, count)
         counted = np.unique(np.concatenate(places))  # one pass over the scores for all of them
-        found = right_guesses(scores.score, scores.truth, scores.tie_ranks(), self.guess, counted)
+        ranks = scores.tie_ranks()
+        found = right_guesses(scores.score, scores.truth, ranks, self.guess, counted)
         right, correct, swept = (found[np.searchsorted(counted, place)] for place in places)
         fullest = np.zeros((0, 0), np.int64)
         if self.sharing is not None and self.delta > 0 and self.guess == "signed":
-            trainings = scores.canary // self.sharing
-            fullest = right_in_fullest(scores.score, scores.truth, scores.tie_ranks(), trainings, looks, FULLEST)
+            fullest = right_in_fullest(scores.score, scores.truth, ranks, scores.canary // self.sharing, looks, FULLEST)
         return GuessTally(scores.replay, count, places[1], correct, places[2], swept, count, looks, right, fullest)
 
     def find(self, tallies: Sequence[GuessTally], *, lost: int = 0, parts: Sequence[Any] = ()) -> Bound:
