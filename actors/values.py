@@ -177,7 +177,7 @@ def _arrays(parts: Sequence[NDArray[Any] | None], stored: str | None) -> pa.Arra
     ends = np.cumsum([0, *(array.size for array in flat)])
     lists = pa.LargeListArray.from_arrays(
         arrow_array(ends.astype(np.int64)),
-        arrow_array(np.concatenate(flat)),
+        arrow_array(np.concatenate(flat) if len(flat) > 1 else flat[0]),
         mask=arrow_array([part is None for part in parts]) if any(part is None for part in parts) else None,
     )
     if all(array.ndim == 1 for array in known):

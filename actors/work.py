@@ -241,9 +241,9 @@ def _kind_of(gives: Any) -> _Kind:
     return _Kind(given)
 
 
-def beside(table: pa.Table) -> Outcome[None]:
+def beside(schema: pa.Schema) -> Outcome[None]:
     """What a unit said beside its value: notes, metrics and failures of single trials."""
-    said = json.loads((table.schema.metadata or {}).get(_BESIDE, b"{}"))
+    said = json.loads((schema.metadata or {}).get(_BESIDE, b"{}"))
     return Outcome(None, tuple(said.get("notes", ())), said.get("metrics", {}), tuple(said.get("failures", ())))
 
 

@@ -244,7 +244,7 @@ class _Finished:
 
     def _said(self, keys: Iterable[str]) -> list[Outcome[None]]:
         """What finished units said beside their values."""
-        return [beside(self._store.read(key)) for key in keys if key in self._keys]
+        return [beside(self._store.schema(key)) for key in keys if key in self._keys]
 
     def link_scores(self, target: Path) -> None:
         """`<part>.parquet` in the order of the plan: the same files whoever ran the units."""

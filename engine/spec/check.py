@@ -69,6 +69,8 @@ LOADED_S = 60.0
 """How long a call may take that is timed, or loads a library first."""
 TIMED_S = 2.0
 """After which calls have been timed well enough."""
+NUMBERS_OF_UNIT, FEW_NUMBERS = 1 << 23, 1 << 12
+"""Numbers that the calls of a unit give together, at most, where one gives more than a few."""
 SHOWN_DELTA = 1e-5
 """Where a curve's claim is printed, if nothing else is said."""
 ORDERS = (1.01, 1.05, 1.1, 1.25, 1.5, 1.75, *map(float, range(2, 65)), 96.0, 128.0, 256.0, 512.0, 1024.0)
@@ -410,8 +412,10 @@ def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
     return (known["epsilon"], known["delta"]) if known.get("delta") else known["epsilon"]
 
 
-def seconds_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) -> float:
-    """By the clock, once everything is loaded, on the slowest of the tables: what leaks is often what takes long.
+def cost_of_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) -> tuple[float, int]:
+    """Seconds by the clock, once everything is loaded, and how many numbers are kept of what it gives.
+
+    On the slowest of the tables: what leaks is often what takes long.
 
     Raises: SpecError for a function that fails on all tables in one way.
     """
@@ -420,11 +424,13 @@ def seconds_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) 
     tables = [rows.cells, *(table for pair in tried for table in (pair.d, pair.d_prime))]
 
     gave: list[tuple[str, str, bytes]] = []
+    numbers = [1]
 
     def timed(table: pa.Table, calls: int) -> float:
         begun = time.monotonic()
         first = mechanism.outcomes(table, range(calls), settings, limits)[0]
         gave.append((first.fault, first.ending, first.numbers.tobytes()))
+        numbers.append(first.numbers.size)
         return (time.monotonic() - begun) / calls
 
     mechanism.outcomes(rows.cells, [0], settings, limits)
@@ -437,7 +443,7 @@ def seconds_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) 
             f"{len(gave)} tables it failed alike: {gave[0][0]}"
         )
     seconds, slowest = max(each)
-    return timed(tables[slowest], max(1, min(100, int(TIMED_S / 2 / max(seconds, 1e-4)))))
+    return timed(tables[slowest], max(1, min(100, int(TIMED_S / 2 / max(seconds, 1e-4))))), max(numbers)
 
 
 def where_to_run(mechanism: RowFunction) -> RunOptions:
@@ -532,13 +538,20 @@ def sized(
     relation: Relation,
     budget_s: float | None = None,
 ) -> list[CheckTest]:
-    """The tests with as many calls as `SECONDS`, or a shorter budget, are enough for; never fewer than a test needs."""
-    each = seconds_a_call(mechanism, rows, relation)
+    """The tests with as many calls as `SECONDS`, or a shorter budget, are enough for; never fewer than a test needs.
+
+    Where a call gives many numbers a unit has fewer calls, which it holds all together.
+    """
+    each, numbers = cost_of_a_call(mechanism, rows, relation)
     calls = SECONDS / each
     if budget_s is not None:
         calls = min(calls, FOR_CALLS * budget_s / (each + SCORED_S))
     within = _coarse(calls / max(1, len(tests)))
-    return [replace(test, trainings=min(test.trainings, max(within, test.least))) for test in tests]
+    wide = {"stack": max(2, NUMBERS_OF_UNIT // numbers)} if numbers > FEW_NUMBERS else {}
+    return [
+        replace(test, trainings=min(test.trainings, max(within, test.least)), game={**test.game, **wide})
+        for test in tests
+    ]
 
 
 def claim_of(given: object, relation: Relation) -> Claim:

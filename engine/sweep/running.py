@@ -419,7 +419,7 @@ class Explorer:
                 why = f"the training at a rung failed; units/{training}.failed says why"
                 found[number] = _failed(found[number], why)
                 continue
-            utility[number] = dict(beside(self.store.read(training)).metrics) if training else {}
+            utility[number] = dict(beside(self.store.schema(training)).metrics) if training else {}
             found[number] = with_metric(found[number], utility[number], request.sweep.metric)
         return utility
 

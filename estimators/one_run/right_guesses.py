@@ -16,8 +16,8 @@ GuessRule = Literal["signed", "both-tails", "member-only"]
 """Which canaries are guessed first, and what is guessed; no rule looks at the truth.
 
 * signed: the largest |score| first; member for a positive score, else non-member.
-* both-tails: in turn the highest score (member) and the lowest (non-member), equal ones in the middle by the tail that
-  has most of them; for scores not centred on 0.
+* both-tails: in turn the highest score (member) and the lowest (non-member), for scores not centred on 0; equal scores
+  count as far out as the middle of them: a tie of half of the rows does not come before the few at the other end.
 * member-only: the highest score first, always member.
 """
 MAX_TIED = 100_000
@@ -59,17 +59,15 @@ def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: G
     Equal scores are guessed in the order of `ranks`, which must tell nothing about the truth.
     """
     right_among_first = _right_among_few if score.size <= FEW else _compiled()
+    if guess == "both-tails" and score.size <= MAX_TIED:
+        score, guess = _from_the_middle(score), "signed"
     if guess == "signed":
         return right_among_first(_descending(np.abs(score)), ranks, (score > 0) == truth, guesses)
     keys = _descending(score)
     if guess == "member-only":
         return right_among_first(keys, ranks, truth, guesses)
-    member, other = truth, ~truth
-    if score.size <= MAX_TIED:
-        tied, as_member = _tied_in_the_middle(score)
-        member, other = (np.where(tied, truth == as_member, right) for right in (member, other))
-    highest = right_among_first(keys, ranks, member, (guesses + 1) // 2)
-    return highest + right_among_first(~keys, score.size - 1 - ranks, other, guesses // 2)
+    highest = right_among_first(keys, ranks, truth, (guesses + 1) // 2)
+    return highest + right_among_first(~keys, score.size - 1 - ranks, ~truth, guesses // 2)
 
 
 def right_in_fullest(
@@ -94,13 +92,11 @@ def right_in_fullest(
     return fullest
 
 
-def _tied_in_the_middle(score: Floats) -> tuple[NDArray[np.bool_], bool]:
-    """Rows with the score at which both tails meet, and whether most of these are in the upper one."""
-    half = (score.size + 1) // 2
-    middle = -np.partition(-score, half - 1)[half - 1]
-    tied = score == middle
-    upper = half - int(np.count_nonzero(score > middle))
-    return tied, 2 * upper >= int(np.count_nonzero(tied))
+def _from_the_middle(score: Floats) -> Floats:
+    """Ranks less the middle one, equal scores with the mean of theirs, shape (n,); the higher of two is farther out."""
+    level, rows = np.unique(score, return_inverse=True, return_counts=True)[1:]
+    below = np.cumsum(rows) - rows
+    return np.asarray((below + (rows - score.size) / 2 + 0.25)[level])
 
 
 def telling_looks(looks: Ints, score: Floats, guess: GuessRule) -> Ints:
@@ -111,14 +107,10 @@ def telling_looks(looks: Ints, score: Floats, guess: GuessRule) -> Ints:
     """
     if score.size > MAX_TIED:
         return looks
-    ordered = -np.sort(-(np.abs(score) if guess == "signed" else score))
-    block = np.concatenate([[0], np.cumsum(ordered[1:] != ordered[:-1])])
-    if guess == "both-tails":
-        reached = np.stack([block[(looks + 1) // 2 - 1], np.where(looks < 2, -1, block[-np.maximum(looks // 2, 1)])])
-    else:
-        reached = block[looks - 1][None]
-    telling: Ints = looks[np.append((reached[:, 1:] != reached[:, :-1]).any(0), True)]
-    return telling
+    score = _from_the_middle(score) if guess == "both-tails" else score
+    ordered = np.sort(-score if guess == "member-only" else -np.abs(score))
+    block = np.concatenate([[0], np.cumsum(ordered[1:] != ordered[:-1])])[looks - 1]
+    return np.asarray(looks[np.append(block[1:] != block[:-1], True)])
 
 
 def _descending(score: Floats) -> NDArray[np.uint32]:

@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,8 @@ from dpaudit.engine.spec.check import (
     CheckRequest,
     check_spec,
     claim_of,
+    cost_of_a_call,
     function_on_rows,
-    seconds_a_call,
 )
 from dpaudit.errors import InputError, SpecError
 from dpaudit.locations import location
@@ -109,7 +110,7 @@ def checked(function: Callable[..., Any], folder: Path, **more: Any) -> Report:
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many calls on a busy machine as on a quiet one."""
     monkeypatch.setattr(checks, "SECONDS", 2.0)
-    monkeypatch.setattr(checks, "seconds_a_call", lambda *_: 0.25e-3)
+    monkeypatch.setattr(checks, "cost_of_a_call", lambda *_: (0.25e-3, 1))
 
 
 def joint(report: Report) -> Verdict:
@@ -397,10 +398,10 @@ def test_a_function_that_fails_alike_on_all_tables_is_refused_before_anything_ru
     for function, runs in ((typo, False), (few, True), (with_a_limit, True)):
         mechanism, rows = function_on_rows(function, SCHEMA, claim=1.0)
         if runs:
-            assert seconds_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE) > 0
+            assert cost_of_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE) > (0, 0)
             continue
         with pytest.raises(SpecError, match=r"rows of its schema \(age.* tables it failed alike: KeyError: 'agee'"):
-            seconds_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE)
+            cost_of_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE)
 
 
 def test_calls_are_timed_on_whole_tables() -> None:
@@ -411,8 +412,17 @@ def test_calls_are_timed_on_whole_tables() -> None:
         return 0
 
     mechanism, rows = function_on_rows(seen, SCHEMA, claim=1.0)
-    assert seconds_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE) > 0
+    assert cost_of_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE) > (0, 0)
     assert len(set(sizes)) > 3  # the tables of the search, not those of the data alone
+
+
+def test_units_are_short_where_a_call_gives_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = [replace(test, trainings=20_000) for test in RowFunctionGame.fits.check_tests]
+    mechanism, rows = function_on_rows(right_sum, SCHEMA, claim=1.0)
+    for numbers, stack in ((1, None), (4_096, None), (65_536, 128), (1 << 30, 2)):
+        monkeypatch.setattr(checks, "cost_of_a_call", lambda *_, given=numbers: (1e-3, given))
+        for test in checks.sized(tests, mechanism, rows.load(seed=0), Relation.ADD_REMOVE):
+            assert test.game.get("stack") == stack
 
 
 def test_the_claim_that_the_code_states() -> None:

@@ -103,21 +103,23 @@ def called(
     settings = mechanism.alternatives()[tables.settings]
     limits = CallLimits(limit_s, compute.threads, time_limit, from_outside)
     left: list[CallOutcome] = [CallOutcome("", np.empty(0))] * len(truth)
+    numbers = [np.empty(0, np.float32)] * len(truth)
     with threadpool_limits(compute.threads):
         for world, table in ((False, tables.d), (True, tables.d_prime)):
             places = np.flatnonzero(truth == world)
             given = mechanism.outcomes(table, seeds[places].tolist(), settings, limits)
             for place, outcome in zip(places.tolist(), given, strict=True):
-                left[place] = outcome
+                left[place] = replace(outcome, numbers=np.empty(0))
+                numbers[place] = np.clip(outcome.numbers, -LARGEST, LARGEST).astype(np.float32)
+            del given
     names = [f"call {first + place} (seed {seed})" for place, seed in enumerate(seeds.tolist())]
     failures = tuple(f"{name}: {one.fault}" for name, one in zip(names, left, strict=True) if one.fault)
-    kept = [np.clip(one.numbers, -LARGEST, LARGEST) for one in left]
     samples = Samples(
         number=np.arange(first, first + len(truth)),
         truth=truth,
         ending=np.array([one.ending for one in left], np.str_),
-        width=np.array([len(one) for one in kept], np.int64),
-        numbers=np.concatenate([np.empty(0), *kept]).astype(np.float32),
+        width=np.array([len(one) for one in numbers], np.int64),
+        numbers=np.concatenate([np.empty(0, np.float32), *numbers]),
         name=np.array(names, np.str_),
     )
     return Outcome(samples, failures=failures)

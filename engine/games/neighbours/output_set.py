@@ -18,7 +18,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -44,6 +44,8 @@ NEVER_NARROWED = 200
 """Summaries of so many numbers are not narrowed, however few samples there are."""
 RECURS = 3
 """Times that a value must have been seen to be an atom."""
+BLOCK = 4_096
+"""Numbers of long summaries that are looked at together."""
 MAX_KEPT = 64
 """Numbers of a summary that is narrowed, at most; at least `MIN_KEPT`, else one for 16 samples."""
 MIN_KEPT = 8
@@ -74,9 +76,9 @@ Rule = Callable[[Floats], Floats]
 class SummaryView:
     """Runs whose world is known, to learn from, and fresh ones, whose world is not."""
 
-    search: NDArray[np.float64]  # summaries of the known ones, shape (m, width)
+    search: NDArray[Any]  # summaries of the known ones, shape (m, width); long ones of 32 bits
     search_truth: NDArray[np.bool_]  # their worlds, shape (m,)
-    fresh: NDArray[np.float64]  # summaries of the others, shape (n, width)
+    fresh: NDArray[Any]  # summaries of the others, shape (n, width)
     # Log-odds of world 1 by what the mechanism says of its noise, shape (n, width) to (n,); None where it says nothing
     stated: Callable[[Floats], Floats] | None = None
     shows: ClassVar[str] = "summaries of independent runs on neighbouring data sets"
@@ -128,12 +130,13 @@ class OutputSet:
             raise InputError("search samples must come from both worlds; ask for more of them (`search`)")
         if view.stated is None and self.classifiers == (STATED,):
             raise InputError(f"the mechanism does not say how its noise is distributed; leave {STATED} out")
-        best = self if len(self.classifiers) == 1 else self.best([one.worth(view) for one in self.candidates()])
-        (name,) = best.classifiers
-        odds = _log_odds(self._learned(name, view, view.search, view.search_truth)(view.fresh))
+        unjudged = _Lesson(view, ~_judged(view))
+        worth = [one._worth(unjudged) for one in self.candidates()] if len(self.classifiers) > 1 else [0.0]
+        best = self.best(worth)
+        odds = _log_odds(best._learned(_Lesson(view, np.ones(len(view.search), np.bool_)))(view.fresh))
         first = separating(view.search, view.search_truth)(view.fresh)
         if first.any():
-            first[np.abs(first) <= FIRST + math.log(max(1, best._right_at_first(view)))] = 0
+            first[np.abs(first) <= FIRST + math.log(max(1, best._right_at_first(unjudged)))] = 0
         return np.where(first == 0, odds, first)
 
     def candidates(self) -> tuple[OutputSet, ...]:
@@ -147,71 +150,101 @@ class OutputSet:
 
         The lowest there is where one world is missing there, or the mechanism does not state what is asked for.
         """
-        (name,) = self.classifiers
-        judged = np.arange(len(view.search)) % JUDGED == JUDGED - 1
-        if view.stated is None and name == STATED:
-            return -math.inf
-        if any(len(np.unique(view.search_truth[part])) < 2 for part in (judged, ~judged)):
-            return -math.inf
-        return -float(np.logaddexp(0, -self._held_out(view, judged)).mean())
+        return self._worth(_Lesson(view, ~_judged(view)))
 
-    def _held_out(self, view: SummaryView, judged: Flags) -> Floats:
+    def _worth(self, unjudged: _Lesson) -> float:
+        truth = unjudged.view.search_truth
+        if unjudged.view.stated is None and self.classifiers == (STATED,):
+            return -math.inf
+        if any(len(np.unique(truth[part])) < 2 for part in (unjudged.rows, ~unjudged.rows)):
+            return -math.inf
+        return -float(np.logaddexp(0, -self._held_out(unjudged)).mean())
+
+    def _held_out(self, unjudged: _Lesson) -> Floats:
         """Log-odds of the right world of search samples that the classifier did not learn from."""
-        (name,) = self.classifiers
-        likely = self._learned(name, view, view.search[~judged], view.search_truth[~judged])
-        odds = _log_odds(likely(view.search[judged]))
+        view, judged = unjudged.view, ~unjudged.rows
+        odds = _log_odds(self._learned(unjudged)(view.search[judged]))
         return np.where(view.search_truth[judged], odds, -odds)
 
-    def _right_at_first(self, view: SummaryView) -> int:
+    def _right_at_first(self, unjudged: _Lesson) -> int:
         """Held-out search samples of which the classifier is right, the surest first, before one of which it is not."""
-        odds = self._held_out(view, np.arange(len(view.search)) % JUDGED == JUDGED - 1)
+        odds = self._held_out(unjudged)
         return int(np.count_nonzero(odds > max(0.0, -odds.min())))
 
-    def _learned(self, name: str, view: SummaryView, summaries: Floats, truth: Flags) -> Likely:
+    def _learned(self, lesson: _Lesson) -> Likely:
         from sklearn.exceptions import ConvergenceWarning
 
+        (name,) = self.classifiers
+        view = lesson.view
         if name == STATED:
             assert view.stated is not None
-            return _calibrated(view.stated, summaries, truth)
+            return _calibrated(view.stated, view.search[lesson.rows], view.search_truth[lesson.rows])
         learn = CLASSIFIERS[name](self.seed)
-        fewest = min(truth.sum(), len(truth) - truth.sum())
-        if fewest > 1 and summaries.shape[1] > max(NEVER_NARROWED, len(summaries) // 2):
-            learn = partial(_narrowed, learn)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # an order is all that is wanted
             warnings.simplefilter("ignore", UserWarning)  # columns with fewer different values than steps
             warnings.simplefilter("ignore", RuntimeWarning)  # shares of the variance, where nothing varies
-            return learn(summaries, truth)
+            likely = learn(*lesson.taught)
+        return lambda long: likely(lesson.narrow(long))
+
+
+def _judged(view: SummaryView) -> Flags:
+    judged: Flags = np.arange(len(view.search)) % JUDGED == JUDGED - 1
+    return judged
+
+
+@dataclass(frozen=True, eq=False)
+class _Lesson:
+    """Search samples that classifiers learn from; long summaries are narrowed once for all of them."""
+
+    view: SummaryView
+    rows: Flags  # of the search samples, shape (m,)
+
+    @cached_property
+    def _chooses(self) -> Flags:
+        """Samples that choose what long summaries are narrowed to, every second one of either world; else none."""
+        truth, rows = self.view.search_truth, np.flatnonzero(self.rows)
+        chooses = np.zeros(len(truth), np.bool_)
+        of_world = [rows[truth[rows] == world] for world in (False, True)]
+        if min(map(len, of_world)) > 1 and self.view.search.shape[1] > max(NEVER_NARROWED, len(rows) // 2):
+            for each in of_world:
+                chooses[each[::2]] = True
+        return chooses
+
+    @cached_property
+    def narrow(self) -> Callable[[NDArray[Any]], Floats]:
+        """Long summaries to a few numbers, others to themselves.
+
+        They are those with the largest difference of the worlds' means over their deviation, and the sum of all
+        numbers weighted by difference over variance (the Fisher direction, were they independent).
+        """
+        if not self._chooses.any():
+            return lambda short: np.asarray(short, np.float64)
+        truth, summaries = self.view.search_truth, self.view.search
+        one, zero = (np.flatnonzero(self._chooses & (truth == world)) for world in (True, False))
+        difference, variance = np.empty((2, summaries.shape[1]))
+        blocks = [slice(first, first + BLOCK) for first in range(0, summaries.shape[1], BLOCK)]
+        for block in blocks:
+            of_one, of_zero = (summaries[rows, block].astype(np.float64) for rows in (one, zero))
+            difference[block] = of_one.mean(0) - of_zero.mean(0)
+            variance[block] = (of_one.var(0) * len(one) + of_zero.var(0) * len(zero)) / (len(one) + len(zero))
+        # Numbers that never vary and yet differ tell the worlds apart by themselves.
+        variance = np.maximum(variance, SMALLEST * np.maximum(difference**2, np.finfo(np.float64).tiny))
+        weights = difference / variance
+        count = min(MAX_KEPT, max(MIN_KEPT, int(self.rows.sum()) // 16))
+        kept = np.argsort(-(difference**2) / variance, kind="stable")[:count]
+        return lambda long: np.column_stack([long[:, kept], sum(long[:, block] @ weights[block] for block in blocks)])
+
+    @cached_property
+    def taught(self) -> tuple[Floats, Flags]:
+        """Samples that chose nothing, narrowed, and their worlds."""
+        rows = self.rows & ~self._chooses
+        return self.narrow(self.view.search)[rows], self.view.search_truth[rows]
 
 
 def _log_odds(likely: Floats) -> Floats:
     likely = np.clip(likely, SMALLEST, 1 - SMALLEST)
     return np.asarray(np.log(likely) - np.log1p(-likely))
-
-
-def _narrowed(learn: Learn, summaries: Floats, truth: Flags) -> Likely:
-    """Learns on a few numbers of long summaries, chosen on every second sample of either world, from the other samples.
-
-    They are those with the largest difference of the worlds' means over their deviation, and the sum of all
-    numbers weighted by difference over variance (the Fisher direction, were they independent).
-    """
-    chooses = np.empty(len(truth), np.bool_)
-    for world in (False, True):
-        chooses[truth == world] = np.arange((truth == world).sum()) % 2 == 0
-    one, zero = (summaries[chooses & (truth == world)] for world in (True, False))
-    difference = one.mean(0) - zero.mean(0)
-    variance = (one.var(0) * len(one) + zero.var(0) * len(zero)) / chooses.sum()
-    # Numbers that never vary and yet differ tell the worlds apart by themselves.
-    variance = np.maximum(variance, SMALLEST * np.maximum(difference**2, np.finfo(np.float64).tiny))
-    weights = difference / variance
-    count = min(MAX_KEPT, max(MIN_KEPT, len(truth) // 16))
-    kept = np.argsort(-(difference**2) / variance, kind="stable")[:count]
-
-    def narrow(long: Floats) -> Floats:
-        return np.column_stack([long[:, kept], long @ weights])
-
-    likely = learn(narrow(summaries[~chooses]), truth[~chooses])
-    return lambda long: likely(narrow(long))
 
 
 def _fitted(classifier: Any) -> Learn:

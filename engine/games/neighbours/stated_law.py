@@ -34,9 +34,10 @@ def stated_odds(mechanism: Any, worlds: Worlds, compute: Compute) -> StatedOdds 
     law = mechanism
 
     def odds(summaries: Floats) -> Floats:
+        asked = np.asarray(summaries, np.float64)
         with threadpool_limits(compute.threads):
             one, zero = (
-                np.asarray(law.log_density(world, summaries, compute=compute), np.float64)
+                np.asarray(law.log_density(world, asked, compute=compute), np.float64)
                 for world in (worlds.one, worlds.zero)
             )
         shape = (len(summaries),)

@@ -21,6 +21,8 @@ from dpaudit.mechanisms.protocols import LogitModel, SampledLearner, SummarisedL
 SMALLEST_PROBABILITY = 1e-45
 LARGEST = float(np.finfo(np.float32).max)
 """Of the numbers that are kept."""
+LONG = 4_096
+"""Summaries of more numbers are not written out in double precision: some hundred of them fill the memory."""
 NAMED = 8
 """Places of a summary that are named where its numbers are not finite; more are counted."""
 HOPELESS = 8
@@ -44,16 +46,21 @@ class Samples:
 
     @classmethod
     def joined(cls, parts: Sequence[Samples]) -> Samples:
+        if len(parts) == 1:
+            return parts[0]
         return cls(*(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(cls)))
 
     def where(self, chosen: NDArray[np.bool_]) -> Samples:
         """Some of them."""
+        if chosen.all():
+            return self
         columns = {name: getattr(self, name)[chosen] for name in ("number", "truth", "ending", "width", "name")}
         return replace(self, **columns, numbers=self.numbers[np.repeat(chosen, self.width)])
 
-    def summaries(self) -> NDArray[np.float64]:
-        """Of samples that ended in one way, shape (n, width)."""
-        return self.numbers.astype(np.float64).reshape(len(self.truth), -1 if len(self.numbers) else 0)
+    def summaries(self) -> NDArray[Any]:
+        """Of samples that ended in one way, shape (n, width): of 64 bits, and of 32 where they are long."""
+        kept = self.numbers.reshape(len(self.truth), -1 if len(self.numbers) else 0)
+        return kept if kept.shape[1] > LONG else kept.astype(np.float64)
 
     @property
     def usual_ending(self) -> str:
