@@ -176,7 +176,7 @@ def describe(value: object) -> Any:
         return location(value)
     if hasattr(value, "__dict__"):  # an object of the user's own
         return {"name": _name(value), **describe(vars(value))}
-    return value
+    return value.item() if getattr(value, "shape", None) == () else value  # type: ignore[attr-defined]  # of NumPy
 
 
 def _describe_claim(claim: Claim) -> dict[str, Any]:

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pytest
 
 import dpaudit
+from dpaudit.claims import Claim, GaussianDP, Relation
 from dpaudit.engine.data.in_memory import column, frame, matrix
-from dpaudit.engine.spec.build import build
+from dpaudit.engine.spec.build import build, describe
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, shortened
 from dpaudit.given import argument, path, require_words
 
@@ -52,6 +53,12 @@ class Fails:
 def test_what_means_the_same_is_taken_as_pythons_own(value: object, hint: Any, taken: object) -> None:
     found = argument("x", value, hint)
     assert (found, type(found)) == (taken, type(taken))
+
+
+def test_a_number_of_numpy_is_written_as_a_number() -> None:
+    """In a curve, say, whose fields nobody holds to their types."""
+    said = describe(Claim.of(GaussianDP(np.float64(0.5)), relation=Relation.ADD_REMOVE, delta=1e-6))
+    assert type(said["curve"]["mu"]) is float
 
 
 @pytest.mark.parametrize(
