@@ -345,6 +345,22 @@ def test_opacus_is_held_to_its_own_accountant() -> None:
         probabilities(OwnOpacus(user_code.shares, 1.0, 1e-5), NUMBERS)
 
 
+def test_an_accountant_is_asked_once_for_trainings_of_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default one, `prv`, takes longer than a small training; of other steps it is asked again."""
+    accountants = pytest.importorskip("opacus.accountants")
+    asked: list[float] = []
+    say = accountants.RDPAccountant.get_epsilon
+    monkeypatch.setattr(
+        accountants.RDPAccountant, "get_epsilon", lambda self, delta: asked.append(delta) or say(self, delta)
+    )
+    learner = from_opacus(user_code.with_opacus, epsilon=1e4, delta=3e-5)
+    for seed in range(3):
+        probabilities(learner, NUMBERS, seed)
+    assert asked == [3e-5]
+    probabilities(learner, NUMBERS.take(np.arange(100)))
+    assert asked == [3e-5, 3e-5]
+
+
 def test_opacus_states_the_claim_of_the_training_that_is_audited(tmp_path: Path) -> None:
     """A loader of 50 rows a batch takes a larger share of fewer rows; coins leave half of the 240 out."""
     pytest.importorskip("opacus")
