@@ -97,14 +97,15 @@ def test_right_guesses_are_those_of_a_sort(digits: int, single: bool) -> None:
     assert right_guesses(score, truth, ranks, "both-tails", guesses).tolist() == right[guesses].tolist()
 
 
-def test_a_tie_of_many_does_not_hide_what_is_sure_at_the_other_end() -> None:
+@pytest.mark.parametrize("rows", [1_000, 200_000])
+def test_a_tie_of_many_does_not_hide_what_is_sure_at_the_other_end(rows: int) -> None:
     """The scores of one nearest neighbour: no member is wrong, and some others are."""
     rng = np.random.default_rng(6)
-    truth = rng.random(1000) < 0.5
-    score = np.where(truth | (rng.random(1000) < 0.8), 0.0, -1.0)
+    truth = rng.random(rows) < 0.5
+    score = np.where(truth | (rng.random(rows) < 0.8), 0.0, -1.0)
     sure = int((score < 0).sum())
     for sign, known in ((1, truth), (-1, ~truth)):
-        first = right_guesses(sign * score, known, np.arange(1000), "both-tails", np.array([sure // 2, sure]))
+        first = right_guesses(sign * score, known, np.arange(rows), "both-tails", np.array([sure // 2, sure]))
         assert first.tolist() == [sure // 2, sure]
 
 
