@@ -211,7 +211,7 @@ class RayPool:
         self._wait_s = float(os.environ.get(WAIT_FOR_NODES, "0"))
         if not self._wait_s:
             _nodes().require_room(demand)
-        self._shared = {name: ray.put(value) for name, value in shared.items()}
+        self._shared = {name: _put(value) for name, value in shared.items()}
         self._remaining = Counter(demand)
         self._workers, self._scratch, self._events = workers, scratch, events
         self._deadlines, self._store = deadlines or Deadlines(), store
@@ -396,7 +396,7 @@ class RayPool:
         self._counted = self._yielded  # they are asked for again, when the others have had time to come up
 
     def hold(self, table: pa.Table) -> Handle:
-        return ray.put(table)
+        return _put(table)
 
     def close(self) -> None:
         self._spills.look(now=True)
@@ -590,6 +590,20 @@ class RayPool:
             if beat != slot.beat:
                 slot.beat, slot.heard = beat, now
         return now - slot.heard
+
+
+def _put(value: Any) -> Any:
+    """Puts a value into the object store.
+
+    Raises: RunError where it is full, and the disk beside it.
+    """
+    try:
+        return ray.put(value)
+    except RayError as err:
+        raise RunError(
+            f"what units need must find room in the object store, it did not ({loss(err)}); free memory, or disk where "
+            "Ray keeps its files, or give the run fewer `workers`; what is finished is kept: resume the run then"
+        ) from err
 
 
 def cannot_load(err: RayError) -> str:

@@ -260,7 +260,14 @@ FAULTS = (
         mended=_told_no_more("eat"),
         environment=_little_memory,
     ),
-    Fault("full store, full disk", _told("fill"), frozenset({0, 3}), rows=BIG_ROWS, environment=_small_store),
+    Fault(
+        "full store, full disk",
+        _told("fill"),
+        frozenset({0, 3}),
+        rows=BIG_ROWS,
+        mended=_told_no_more("fill"),
+        environment=_small_store,
+    ),
     Fault("full store", _told("fill"), rows=BIG_ROWS, environment=_spilling_store),
     Fault("clock jumps", _told("jump"), environment=_with_odd),
 )

@@ -32,6 +32,23 @@ def test_units_run_where_they_fit_on_nodes_that_come_and_go(tmp_path: Path) -> N
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_full_object_store_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ray.put` raises this where the disk beside the store is full as well."""
+    import pyarrow as pa
+    import ray
+    from ray.exceptions import OutOfDiskError
+
+    from dpaudit.actors.pool import RayPool
+    from dpaudit.errors import RunError
+
+    def full(value: object) -> None:
+        raise OutOfDiskError("Local disk is full\nThe object cannot be created")
+
+    monkeypatch.setattr(ray, "put", full)
+    with pytest.raises(RunError, match=r"room in the object store.*OutOfDiskError: Local disk is full.*resume"):
+        RayPool.hold(object.__new__(RayPool), pa.table({}))
+
+
 def test_code_that_no_worker_can_load_is_told_apart_from_a_worker_that_died() -> None:
     from ray.exceptions import ObjectLostError, RaySystemError  # loads Ray
 
