@@ -248,7 +248,7 @@ def versions_with(modules: set[str], module: str, old: str = "", new: str = "") 
 @pytest.mark.parametrize(
     ("program", "module", "old", "new"),
     [
-        ("criteo_tables", GUESSES, "MAX_TIED = 100_000", "MAX_TIED = 1"),
+        ("criteo_tables", GUESSES, "MAX_TIED = 10_000_000", "MAX_TIED = 1"),
         ("criteo_tables", GUESSES, "cumsum(right[order])", "cumsum(right)"),  # a helper of a function that it uses
         ("criteo_tables", "dpaudit.engine.reading.shift", "return ShiftControl(", "return print("),
         (

@@ -69,7 +69,7 @@ LOADED_S = 60.0
 """How long a call may take that is timed, or loads a library first."""
 TIMED_S = 2.0
 """After which calls have been timed well enough."""
-NUMBERS_OF_UNIT, FEW_NUMBERS = 1 << 23, 1 << 12
+NUMBERS_OF_UNIT, FEW_NUMBERS = 1 << 24, 1 << 13
 """Numbers that the calls of a unit give together, at most, where one gives more than a few."""
 SHOWN_DELTA = 1e-5
 """Where a curve's claim is printed, if nothing else is said."""
@@ -547,7 +547,8 @@ def sized(
     if budget_s is not None:
         calls = min(calls, FOR_CALLS * budget_s / (each + SCORED_S))
     within = _coarse(calls / max(1, len(tests)))
-    wide = {"stack": max(2, NUMBERS_OF_UNIT // numbers)} if numbers > FEW_NUMBERS else {}
+    # By powers of two: outputs that are a little longer, or timed on another table, give the same plan.
+    wide = {"stack": max(2, NUMBERS_OF_UNIT >> (numbers - 1).bit_length())} if numbers > FEW_NUMBERS else {}
     return [
         replace(test, trainings=min(test.trainings, max(within, test.least)), game={**test.game, **wide})
         for test in tests

@@ -20,8 +20,8 @@ GuessRule = Literal["signed", "both-tails", "member-only"]
   count as far out as the middle of them: a tie of half of the rows does not come before the few at the other end.
 * member-only: the highest score first, always member.
 """
-MAX_TIED, MAX_OFTEN_TIED = 100_000, 10_000_000
-"""Rows up to which ties are looked for, and where most of some rows are tied."""
+MAX_TIED = 10_000_000
+"""Rows up to which ties are looked for."""
 FEW = 1 << 14
 """Rows up to which sorting is no slower than loading what is compiled for more."""
 BITS = 20  # leading bits of a key that rows are counted by at most: a million counters, a handful of rows in each
@@ -59,7 +59,7 @@ def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: G
     Equal scores are guessed in the order of `ranks`, which must tell nothing about the truth.
     """
     right_among_first = _right_among_few if score.size <= FEW else _compiled()
-    if guess == "both-tails" and (score.size <= MAX_TIED or _often_tied(score)):
+    if guess == "both-tails" and score.size <= MAX_TIED:
         score, guess = _from_the_middle(score), "signed"
     if guess == "signed":
         return right_among_first(_descending(np.abs(score)), ranks, (score > 0) == truth, guesses)
@@ -92,16 +92,11 @@ def right_in_fullest(
     return fullest
 
 
-def _often_tied(score: Floats) -> bool:
-    some = score[:: max(1, score.size // FEW)]
-    return score.size <= MAX_OFTEN_TIED and np.unique(some).size < some.size / 2
-
-
 def _from_the_middle(score: Floats) -> Floats:
     """Ranks less the middle one, equal scores with the mean of theirs, shape (n,); the higher of two is farther out."""
     level, rows = np.unique(score, return_inverse=True, return_counts=True)[1:]
     below = np.cumsum(rows) - rows
-    return np.asarray((below + (rows - score.size) / 2 + 0.25)[level])
+    return np.asarray((below + (rows - score.size) / 2 + 0.125)[level])  # halves: no two levels become as far out
 
 
 def telling_looks(looks: Ints, score: Floats, guess: GuessRule) -> Ints:

@@ -78,9 +78,9 @@ def test_values_go_from_unit_to_unit() -> None:
     tables = run(work)
     one, two = (Seed(1).child(part).rng().normal(size=3) for part in range(2))
     assert value(tables, both).values.tolist() == (one + two + one).tolist()
-    said = beside(tables[drawn[0].key])
+    said = beside(tables[drawn[0].key].schema)
     assert (said.notes, said.failures, said.metrics) == (("chose nothing",), ("trial 3 failed",), {"mean": one.mean()})
-    assert beside(tables[both.key]) == Outcome(None)
+    assert beside(tables[both.key].schema) == Outcome(None)
 
 
 def test_a_loop_is_split_and_may_be_inlined() -> None:
@@ -106,8 +106,8 @@ def test_what_is_said_beside_several_values_is_kept_wherever_they_are_made() -> 
     both = [work.add(total, given, label="summed", resources=ONE) for given in (told, inlined(told))]
     tables = run(work)
     assert [value(tables, unit).values.tolist() for unit in both] == [[6.0], [6.0]]
-    made_here, made_there = (beside(tables[planned.key]).failures for planned in reversed(both))
-    assert beside(tables[told.key]).failures == made_here == ("one is missing",)
+    made_here, made_there = (beside(tables[planned.key].schema).failures for planned in reversed(both))
+    assert beside(tables[told.key].schema).failures == made_here == ("one is missing",)
     assert made_there == ()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import special
 
 from benchmarks.wide_vectors import banknotes, patients
@@ -18,8 +19,8 @@ from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
 from dpaudit.engine.games.neighbours.stated_law import stated_odds
-from dpaudit.engine.games.neighbours.summaries import Samples, Trainings, sampled
-from dpaudit.engine.games.neighbours.world_scores import told
+from dpaudit.engine.games.neighbours.summaries import LARGEST, Samples, Trainings, sampled
+from dpaudit.engine.games.neighbours.world_scores import how_far_apart, limited, told
 from dpaudit.errors import InputError
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
@@ -102,3 +103,29 @@ def test_a_law_that_is_not_true_is_passed_over() -> None:
     summaries = rng.normal(size=(2_000, 2)) + np.outer(truth, [0.2, 3.0])
     view = SummaryView(summaries[:1_000], truth[:1_000], summaries[1_000:], lambda asked: -asked[:, 0])
     assert (((OutputSet().score(view) > 0) == truth[1_000:]).mean()) > 0.9
+
+
+def of_numbers(numbers: NDArray[np.float64], truth: NDArray[np.bool_]) -> Samples:
+    n, width = numbers.shape
+    endings, widths = np.full(n, f"{width} numbers"), np.full(n, width)
+    return Samples(np.arange(n), truth, endings, widths, numbers.astype(np.float32).ravel(), np.full(n, "x"))
+
+
+@pytest.mark.parametrize("width", [4_000, 5_000])  # of 64 bits, and of 32
+def test_long_summaries_are_told_apart_as_others_are(width: int) -> None:
+    truth, rng = np.arange(60) % 2 == 1, np.random.default_rng(2)
+    numbers = rng.laplace(size=(60, width))
+    numbers[truth, width - 7] += 9.0
+    known = of_numbers(numbers, truth)
+    assert known.summaries().dtype == (np.float64 if width == 4_000 else np.float32)
+    right = (told(OutputSet(), known, known).score > 0) == truth
+    assert right.mean() > 0.95
+    assert how_far_apart(known)[1] > 0.9
+
+
+@pytest.mark.parametrize("width", [4_000, 5_000])
+def test_long_summaries_at_both_ends_of_the_numbers_are_not_limited(width: int) -> None:
+    truth = np.arange(8) % 2 == 1
+    low, high = (of_numbers(np.full((8, width), sign * LARGEST), truth) for sign in (-1.0, 1.0))
+    assert not limited(high, low)
+    assert limited(high, high)

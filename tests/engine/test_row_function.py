@@ -11,7 +11,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -398,7 +397,9 @@ def test_a_function_that_fails_alike_on_all_tables_is_refused_before_anything_ru
     for function, runs in ((typo, False), (few, True), (with_a_limit, True)):
         mechanism, rows = function_on_rows(function, SCHEMA, claim=1.0)
         if runs:
-            assert cost_of_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE) > (0, 0)
+            seconds, numbers = cost_of_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE)
+            assert seconds > 0
+            assert numbers >= 1
             continue
         with pytest.raises(SpecError, match=r"rows of its schema \(age.* tables it failed alike: KeyError: 'agee'"):
             cost_of_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE)
@@ -412,14 +413,20 @@ def test_calls_are_timed_on_whole_tables() -> None:
         return 0
 
     mechanism, rows = function_on_rows(seen, SCHEMA, claim=1.0)
-    assert cost_of_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE) > (0, 0)
+    seconds, numbers = cost_of_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE)
+    assert seconds > 0
+    assert numbers == 1
     assert len(set(sizes)) > 3  # the tables of the search, not those of the data alone
 
 
 def test_units_are_short_where_a_call_gives_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    tests = [replace(test, trainings=20_000) for test in RowFunctionGame.fits.check_tests]
+    tests = RowFunctionGame.fits.check_tests
+    monkeypatch.setattr(checks, "cost_of_a_call", cost_of_a_call)
+    wide, rows = function_on_rows(lambda rows, rng: np.zeros(10_000), SCHEMA, claim=1.0)
+    for test in checks.sized(tests, wide, rows.load(seed=0), Relation.ADD_REMOVE):
+        assert test.game["stack"] == 1_024
     mechanism, rows = function_on_rows(right_sum, SCHEMA, claim=1.0)
-    for numbers, stack in ((1, None), (4_096, None), (65_536, 128), (1 << 30, 2)):
+    for numbers, stack in ((1, None), (8_192, None), (8_193, 1_024), (65_664, 128), (1 << 30, 2)):
         monkeypatch.setattr(checks, "cost_of_a_call", lambda *_, given=numbers: (1e-3, given))
         for test in checks.sized(tests, mechanism, rows.load(seed=0), Relation.ADD_REMOVE):
             assert test.game.get("stack") == stack

@@ -97,6 +97,19 @@ def test_right_guesses_are_those_of_a_sort(digits: int, single: bool) -> None:
     assert right_guesses(score, truth, ranks, "both-tails", guesses).tolist() == right[guesses].tolist()
 
 
+@pytest.mark.parametrize("ties", [(500, 501), (501, 500), (499, 501), (1, 2), (3, 3), (2, 5, 3), (1, 1, 4, 1)])
+def test_levels_that_are_about_as_far_out_are_not_mixed(ties: tuple[int, ...]) -> None:
+    score = np.repeat(np.arange(float(len(ties))), ties)
+    rng, every = np.random.default_rng(5), np.arange(score.size + 1)
+    truth, ranks = rng.random(score.size) < 0.5, rng.permutation(score.size)
+    out = stats.rankdata(score) - (score.size + 1) / 2
+    order = np.lexsort((ranks, out < 0, -np.abs(out)))
+    right = np.concatenate([[0], np.cumsum(((out >= 0) == truth)[order])])
+    assert right_guesses(score, truth, ranks, "both-tails", every).tolist() == right.tolist()
+    ends = np.flatnonzero(np.diff(score[order], append=np.inf)) + 1
+    assert telling_looks(every[1:], score, "both-tails").tolist() == ends.tolist()
+
+
 @pytest.mark.parametrize("rows", [1_000, 200_000])
 def test_a_tie_of_many_does_not_hide_what_is_sure_at_the_other_end(rows: int) -> None:
     """The scores of one nearest neighbour: no member is wrong, and some others are."""
