@@ -116,8 +116,8 @@ def low_bits_that_differ(pairs: Pairs, names: Sequence[str], claim: Claim) -> li
 
 
 def replays_for_bits(claim: Claim) -> int:
-    """How many show what is so in a fifth of the replays on one table, and never on the other."""
-    return math.ceil(math.log(CHANCE) / math.log1p(-max(_least_of_other(claim, 0.2), 1e-9)))
+    """How many show what is so in one of seven replays on one table, and never on the other."""
+    return math.ceil(math.log(CHANCE) / math.log1p(-max(_least_of_other(claim, 1 / 7), 1e-9)))
 
 
 _ROUND = "Round what comes back to a fixed step, say 0.001, or add noise in whole steps."
