@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dpaudit import Report, Verdict, check
+from dpaudit import Report, RunOptions, Verdict, check
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.exits import Ended
 from dpaudit.engine.run.nights import OverNights
@@ -35,8 +35,9 @@ def remembering(rows: Any, rng: Any) -> int:
 
 
 def night(file: Path, function: Any = count, *, claim: float = 1.0, **more: Any) -> tuple[Report, OverNights]:
-    asked = {"schema": {"x": (0, 1)}, "budget": "0.5s", "quiet": True, "output": file.parent / "run"} | more
-    report = check(function, claim=claim, evidence=file, **asked)
+    here = RunOptions(runner="in-process", figures=False)
+    asked = {"schema": {"x": (0, 1)}, "budget": "0.5s", "quiet": True, "output": file.parent / "run"}
+    report = check(function, claim=claim, evidence=file, run=here, **asked | more)
     assert isinstance(report.joint, OverNights)
     return report, report.joint
 
