@@ -115,6 +115,10 @@ class Finished:
         """One unit's."""
         return self.tables[key]
 
+    def schema(self, key: str) -> pa.Schema:
+        """Of one unit's."""
+        return self.tables[key].schema
+
 
 def labels(seen: str, mechanism: Any) -> Callable[[], tuple[Audit, ...]]:
     """Label inference at epsilon = 1."""

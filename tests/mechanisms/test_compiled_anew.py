@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TRAINED = """
 import hashlib
 import numpy as np
@@ -34,6 +36,7 @@ print(digest.hexdigest())
 """
 
 
+@pytest.mark.nightly
 def test_compiled_anew_and_loaded_from_the_cache_are_the_same(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
 

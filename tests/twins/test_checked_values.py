@@ -32,6 +32,7 @@ def test_the_beta_series_agrees_with_the_hypergeometric_form(x: float, a: float,
     assert abs(binomial_twin.beta_cdf(x, a, b) - mp.betainc(a, b, 0, x, regularized=True)) < 1e-14
 
 
+@pytest.mark.nightly
 def test_the_panels_agree_with_the_plain_double_integral() -> None:
     """Tanh-sinh over the plane, without the change of variable, the splitting or the symmetry."""
     by_plane = confusion_twin.region_mass_by_plane(6, 2, 7, 3, delta=0.05, epsilon=0.9)
