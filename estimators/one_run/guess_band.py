@@ -42,6 +42,7 @@ from dpaudit.estimators.finding import Series, Validity
 from dpaudit.estimators.one_run.right_guesses import (
     GuessRule,
     OneRunTally,
+    as_signed,
     guesses_at_fractions,
     right_guesses,
     right_in_fullest,
@@ -465,11 +466,11 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
     def tally(self, scores: Scores) -> GuessTally:
         """Right guesses of one replay at numbers of guesses that its size and its ties decide."""
         count = scores.score.size
-        looks = telling_looks(guess_looks(count), scores.score, self.guess)
+        (score, guess), ranks = as_signed(scores.score, self.guess), scores.tie_ranks()
+        looks = telling_looks(guess_looks(count), score, guess)
         places = looks, self.unshifted().candidates(count), guesses_at_fractions(PERCENTS, count)
         counted = np.unique(np.concatenate(places))  # one pass over the scores for all of them
-        ranks = scores.tie_ranks()
-        found = right_guesses(scores.score, scores.truth, ranks, self.guess, counted)
+        found = right_guesses(score, scores.truth, ranks, guess, counted)
         right, correct, swept = (found[np.searchsorted(counted, place)] for place in places)
         fullest = np.zeros((0, 0), np.int64)
         if self.sharing is not None and self.delta > 0 and self.guess == "signed":

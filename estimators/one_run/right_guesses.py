@@ -59,8 +59,7 @@ def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: G
     Equal scores are guessed in the order of `ranks`, which must tell nothing about the truth.
     """
     right_among_first = _right_among_few if score.size <= FEW else _compiled()
-    if guess == "both-tails" and score.size <= MAX_TIED:
-        score, guess = _from_the_middle(score), "signed"
+    score, guess = as_signed(score, guess)
     if guess == "signed":
         return right_among_first(_descending(np.abs(score)), ranks, (score > 0) == truth, guesses)
     keys = _descending(score)
@@ -92,11 +91,13 @@ def right_in_fullest(
     return fullest
 
 
-def _from_the_middle(score: Floats) -> Floats:
-    """Ranks less the middle one, equal scores with the mean of theirs, shape (n,); the higher of two is farther out."""
+def as_signed(score: Floats, guess: GuessRule) -> tuple[Floats, GuessRule]:
+    """Guesses of both tails as signed ones: by ranks less the middle one, equal scores with the mean of theirs."""
+    if guess != "both-tails" or score.size > MAX_TIED:
+        return score, guess
     level, rows = np.unique(score, return_inverse=True, return_counts=True)[1:]
-    below = np.cumsum(rows) - rows
-    return np.asarray((below + (rows - score.size) / 2 + 0.125)[level])  # halves: no two levels become as far out
+    # ranks are halves: with an eighth more the higher of two as far out comes first, and no two levels are as far out
+    return (np.cumsum(rows) - (rows + score.size) / 2 + 0.125)[level], "signed"
 
 
 def telling_looks(looks: Ints, score: Floats, guess: GuessRule) -> Ints:
@@ -107,7 +108,7 @@ def telling_looks(looks: Ints, score: Floats, guess: GuessRule) -> Ints:
     """
     if score.size > MAX_TIED:
         return looks
-    score = _from_the_middle(score) if guess == "both-tails" else score
+    score, guess = as_signed(score, guess)
     ordered = np.sort(-score if guess == "member-only" else -np.abs(score))
     block = np.concatenate([[0], np.cumsum(ordered[1:] != ordered[:-1])])[looks - 1]
     return np.asarray(looks[np.append(block[1:] != block[:-1], True)])

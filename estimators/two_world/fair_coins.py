@@ -33,7 +33,7 @@ from dpaudit.estimators.one_run.guess_band import (
     deciding_counts,
     guess_looks,
 )
-from dpaudit.estimators.one_run.right_guesses import GuessRule, right_guesses, telling_looks
+from dpaudit.estimators.one_run.right_guesses import GuessRule, as_signed, right_guesses, telling_looks
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.estimators.two_world.two_sample import Band, TwoSampleTally
@@ -99,8 +99,9 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
 
     def tally(self, scores: Scores) -> FairCoinTally:
         trials = self._of_fair_coins(scores)
-        looks = telling_looks(guess_looks(trials.score.size), trials.score, self.guess)
-        right = right_guesses(trials.score, trials.truth, trials.tie_ranks(), self.guess, looks)
+        score, guess = as_signed(trials.score, self.guess)
+        looks = telling_looks(guess_looks(score.size), score, guess)
+        right = right_guesses(score, trials.truth, trials.tie_ranks(), guess, looks)
         return FairCoinTally(**vars(self.band.tally(scores)), looks=looks, right=right)
 
     def bound(self, tallies: Sequence[FairCoinTally], *, lost: int = 0) -> Bound:
