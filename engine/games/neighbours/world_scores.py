@@ -236,7 +236,7 @@ def how_far_apart(trainings: Samples) -> tuple[float, float]:
     usual = trainings.usual_ending
     both = (zero.ending == usual) & (one.ending == usual)
     unlike = float((zero.ending != one.ending).mean())
-    first, second = (side.where(both).summaries().astype(np.float64) for side in (zero, one))
+    first, second = (np.asarray(side.where(both).summaries(), np.float64) for side in (zero, one))
     if both.sum() < 2 or not first.shape[1]:
         return FARTHEST * unlike, unlike
     ranks = stats.rankdata(np.concatenate([first, second]), axis=0)[len(first) :].mean(0) - (len(first) + 0.5)
@@ -272,7 +272,7 @@ def limited(near: Samples, far: Samples) -> bool:
         return False
     for world in (False, True):
         of_world = (near.ending == near.usual_ending) & (near.truth == world)
-        one, other = (side.where(of_world).summaries().astype(np.float64) for side in (near, far))
+        one, other = (np.asarray(side.where(of_world).summaries(), np.float64) for side in (near, far))
         if not np.allclose(one, other, rtol=1e-3, atol=1e-9):
             moved, spread = np.abs(np.median(other, 0) - np.median(one, 0)), _spread(one)
             if (moved > 2 * spread).any() or (_spread(other) > 4 * spread).any():
