@@ -26,7 +26,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, logsumexp, ndtr, ndtri
 
-from dpaudit.claims.curve import GaussianDP, PureDP, checked_alarm, checked_delta, checked_epsilon, checked_order
+from dpaudit.claims.curve import (
+    ApproximateDP,
+    GaussianDP,
+    PrivacyCurve,
+    PureDP,
+    checked_alarm,
+    checked_delta,
+    checked_epsilon,
+    checked_order,
+    two_steps,
+)
+from dpaudit.claims.renyi import RenyiDP
 from dpaudit.errors import InputError, require
 from dpaudit.registry import register
 
@@ -35,6 +46,25 @@ _CELLS_A_NAT = 32  # cells of the grid between a loss of 0 and of e, for each na
 _CUT_MASS = 1e-17  # that may be cut off a step at each end, and that may wrap around at each end of all steps
 _LARGEST_GRID = 2**21
 _DeltaAt = Callable[[NDArray[np.float64]], ArrayLike]
+
+
+def two_answers(curve: PrivacyCurve) -> PrivacyCurve:
+    """What two answers about the same records promise, each with noise of its own, where one promises `curve`.
+
+    mu grows by the root of 2 (Dong, Roth and Su, 2022, corollary 3.3); epsilon, delta and Renyi divergences double. Of
+    other curves, what two steps promise, which is never less: the answers change worlds one after the other.
+    """
+    match curve:
+        case GaussianDP():
+            return GaussianDP(math.sqrt(2) * curve.mu)
+        case PureDP():
+            return PureDP(2 * curve.bound)
+        case ApproximateDP():
+            return ApproximateDP(2 * curve.bound, min(2 * curve.missed, 1 - 1e-12))
+        case RenyiDP():
+            return RenyiDP(curve.orders, tuple(2 * value for value in curve.values))
+        case _:
+            return two_steps(curve)
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,10 +68,8 @@ def audit(
     Returns: The report; the same content is in the run folder.
     Raises: SpecError and DataError for bad input; RunError when the run cannot go on; what is finished is kept.
     """
-    if isinstance(spec, Audit):
-        asked = AuditSpec((spec,), name=spec.name)
-    else:
-        asked = spec if isinstance(spec, AuditSpec) else load_spec(spec)
+    whole = AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else spec
+    asked = whole if isinstance(whole, AuditSpec) else load_spec(whole)
     if seed is not None:
         asked = dataclasses.replace(asked, seed=seed)
     place = place_of(output) if output is not None else run_folder(asked)
@@ -163,6 +161,9 @@ def _run_here(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[L
                     outcome = run_missing(plan, store, events, checkpoints_of(place), began)
                     events.emit(Event(EventKind.STAGE, detail="estimating"))
                     report = _report(plan, outcome, store, folder, place, began)
+                    reached = ", ".join(dict.fromkeys(str(one.verdict) for one in report.told))
+                    events.emit(Event(EventKind.STAGE, detail=f"{reached}; writing the report"))
+                    _write(report, folder, plan)
                     events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began, detail=_written(folder)))
                     return report
             except KeyboardInterrupt as err:
@@ -207,6 +208,7 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
         # The log is opened before anything is written: a folder whose log is no file of its own is left as it is.
         with held(here), contextlib.closing(EventLog(here / "events.jsonl")) as log:
             report = _report_of_finished(plan, here, place)
+            _write(report, here, plan)
             log(Event(EventKind.REPORTED, detail=_written(here)))
             return report
 
@@ -263,7 +265,7 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         f"{said} ({first}{f' and {len(others)} more' if others else ''})" for said, (first, *others) in remarked.items()
     ]
     planned = {entry.audit.name: entry.confirms for entry in plan.audits}
-    report = Report(
+    return Report(
         name=plan.spec.name,
         results=results,
         joint=None if together is None else joint_verdict(together, results, planned, plan.spec.confidence),
@@ -284,17 +286,15 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         repeated=tuple(repeated.values()),
         remarks=tuple(remarks),
     )
-    _write(report, folder, draw=plan.spec.run.figures)
-    forget_renamed(folder, plan.spec, results)
-    return report
 
 
-def _write(report: Report, folder: Path, *, draw: bool) -> None:
+def _write(report: Report, folder: Path, plan: Plan) -> None:
     """What was found, for machines; the figures and `report.html`."""
     from dpaudit.engine.report.page import write_page  # only where a folder is written
 
     write_bounds(report, folder)
-    write_page(report, folder, draw=draw)
+    write_page(report, folder, draw=plan.spec.run.figures)
+    forget_renamed(folder, plan.spec, report.results)
 
 
 def run_missing(

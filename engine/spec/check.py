@@ -10,6 +10,7 @@ import math
 import os
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
@@ -181,7 +182,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         claim = request.claim or mechanism.claim()
     if not isinstance(claim, Claim):
         raise SpecError(f"check.mechanism.claim() must give a dpaudit.Claim, got {claim!r}")
-    chosen, left_out = choices(mechanism, claim)
+    chosen, near, far = choices(mechanism, claim)
     usual = {one.name: one.test.trainings for one in chosen}
     data = made_data(mechanism, claim) if request.data is None else given_data(request.data)
     budget = Budget.parse(request.budget)
@@ -191,7 +192,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         offered = [one.test for one in chosen]
         tests = sized(offered, mechanism, cast(TableRows, rows), claim.relation, budget.seconds)
         options = replace(options, run=options.run or where_to_run(mechanism))
-        chosen, left_out = [replace(one, test=test) for one, test in zip(chosen, tests, strict=True)], []
+        chosen, near = [replace(one, test=test) for one, test in zip(chosen, tests, strict=True)], []
     elif budget.seconds is not None and request.budget != BUDGET and any(one.test.trainings > 1 for one in chosen):
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
         chosen, budget = in_seconds(chosen, budget, mechanism, (request.split or MOST).divide(rows, _rng()).target)
@@ -199,7 +200,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     if not affordable:
         raise SpecError(
             f"no game fits {type(mechanism).__name__} with a claim about {claim.relation} neighbours: "
-            f"{'; '.join((*left_out, *dear))}"
+            f"{'; '.join(dear or near or far)}"
         )
     audits = tuple(_audit(one, mechanism, data, request) for one in affordable)
     audits = held_to_accountant(audits, options.seed, "check")
@@ -214,7 +215,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         seed=options.seed,
         confidence=1 - (1 - options.confidence) / 2 if options.until_decided else options.confidence,
         run=options.run or RunOptions(runner="auto" if trains else "in-process"),
-        together=JointTest(budget.seconds, tuple(words), (*left_out, *dear), cut, again=again),
+        together=JointTest(budget.seconds, tuple(words), (*near, *dear), cut, again=again),
     )
 
 
@@ -239,23 +240,22 @@ def _has_face(mechanism: Any, test: CheckTest) -> bool:
     return isinstance(mechanism, test.face.protocol) and not (test.unless and isinstance(mechanism, test.unless))
 
 
-def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str]]:
-    """The tests that state they fit a mechanism and its claim, the cheap ones first; and why games have none."""
-    chosen, left_out = [], []
+def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str], list[str]]:
+    """The tests that fit a mechanism and its claim, the cheap ones first; games for other claims; all other games."""
+    chosen, near, far = [], defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for name in catalogue("game"):
         fits: Fits = load("game", name).fits
         played = [test for test in fits.check_tests if _has_face(mechanism, test)]
         fitting = [test for test in played if claim.relation in test.relations]
         chosen += [Choice(name, test) for test in fitting]
-        if not fits.check_tests:
-            left_out.append(f"{name}: run on request only")
-        elif not played:
-            faces = dict.fromkeys(test.face.words for test in fits.check_tests)
-            left_out.append(f"{name}: audits {' and '.join(faces)}")
+        if not played:
+            for words in dict.fromkeys(test.face.words for test in fits.check_tests) or ["what is asked for by name"]:
+                far[words].append(name)
         elif not fitting:
             relations = dict.fromkeys(str(relation) for test in played for relation in test.relations)
-            left_out.append(f"{name}: is for claims about {' or '.join(relations)} neighbours, not {claim.relation}")
-    return sorted(chosen, key=lambda choice: choice.test.price), left_out
+            near[f"claims about {' or '.join(relations)} neighbours"].append(name)
+    other, others = ([f"{', '.join(games)}: for {why}" for why, games in found.items()] for found in (near, far))
+    return sorted(chosen, key=lambda choice: choice.test.price), other, others
 
 
 def made_data(mechanism: Any, claim: Claim) -> Any:

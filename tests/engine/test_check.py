@@ -122,7 +122,7 @@ def seeds(entry: PlannedAudit, tried: bool = True) -> set[str]:
 
 
 def names(mechanism: Any, claim: Claim | None = None) -> list[str]:
-    chosen, _ = choices(mechanism, claim or mechanism.claim())
+    chosen, *_ = choices(mechanism, claim or mechanism.claim())
     return [choice.name for choice in chosen]
 
 
@@ -146,10 +146,23 @@ def test_games_are_chosen_by_what_they_state() -> None:
 
 
 def test_what_is_left_out_is_said_with_the_reason() -> None:
-    _, left_out = choices(Memorises(), CLAIM)
-    assert "label-channel: audits label mechanisms (with methods `claim` and `release`)" in left_out
-    assert "mia: is for claims about replace neighbours, not add-remove" in left_out
-    assert "membership: run on request only" in left_out
+    _, other_claims, others = choices(Memorises(), CLAIM)
+    assert "mia: for claims about replace neighbours" in other_claims
+    assert "label-channel, label-repeats: for label mechanisms (with methods `claim` and `release`)" in others
+    (on_request,) = [line for line in others if line.endswith(": for what is asked for by name")]
+    assert "membership" in on_request
+
+
+class ClaimsAlone:
+    def claim(self) -> Claim:
+        return CLAIM
+
+
+def test_a_mechanism_that_no_game_fits_is_told_what_games_are_for() -> None:
+    """Each kind once."""
+    with pytest.raises(SpecError, match="no game fits ClaimsAlone with a claim about add-remove") as refused:
+        check_spec(CheckRequest(ClaimsAlone()))
+    assert str(refused.value).count("label mechanisms (with methods `claim` and `release`)") == 1
 
 
 def test_the_looks_share_the_error_and_the_spec_is_read_back_as_it_was() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audit, from_predictor
 from dpaudit.actors.seed import Seed
-from dpaudit.claims import GaussianDP
+from dpaudit.claims import GaussianDP, PrivacyCurve, PureDP, RenyiDP
+from dpaudit.claims.curve import TwoSteps
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.predictions.crafted_queries import (
     AnswerOdds,
@@ -104,6 +105,10 @@ class Broken:
         raise KeyError("a bug")
 
 
+def of_curve(curve: PrivacyCurve) -> Claim:
+    return Claim.of(curve, relation=Relation.ADD_REMOVE, delta=1e-5)
+
+
 def bound(
     predictor: Any, claim: Claim, *, search: int = 1_200, trials: int = 1_000, seed: int = 0, answers: int = 1
 ) -> Any:
@@ -151,6 +156,31 @@ def test_a_predictor_that_always_raises_has_no_verdict(tmp_path: Path) -> None:
     entry = Audit(from_predictor(Broken, ADDED), GaussianMixture(classes=2, rows=200), game="crafted-queries")
     spec = AuditSpec((entry,), run=RunOptions(runner="in-process", figures=False))
     assert audit(spec, output=tmp_path, quiet=True).results[0].verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize(
+    ("claimed", "both"),
+    [
+        (Claim(1.0, relation=Relation.ADD_REMOVE), Claim(2.0, relation=Relation.ADD_REMOVE)),
+        (Claim(1.0, 1e-5, relation=Relation.ADD_REMOVE), Claim(2.0, 2e-5, relation=Relation.ADD_REMOVE)),
+        (of_curve(GaussianDP(1.0)), of_curve(GaussianDP(2**0.5))),
+        (of_curve(RenyiDP((2.0, 4.0), (0.5, 1.0))), of_curve(RenyiDP((2.0, 4.0), (1.0, 2.0)))),
+        (of_curve(TwoSteps(PureDP(0.5))), of_curve(TwoSteps(TwoSteps(PureDP(0.5))))),
+    ],
+    ids=lambda claim: str(claim.curve),
+)
+def test_two_answers_are_held_to_what_composes_of_one(claimed: Claim, both: Claim) -> None:
+    compared = CraftedQueries(answers=2).fits.compared(claimed)
+    assert (compared.claim, compared.steps) == (both, 2)
+    assert "by composition compared with" in compared.note
+    assert CraftedQueries().fits.compared(claimed).claim == claimed
+
+
+def test_two_answers_about_a_replaced_record() -> None:
+    """Composition first, then the two steps of a replacement: 2 sqrt(2) mu."""
+    compared = CraftedQueries(answers=2, relation=Relation.REPLACE).fits.compared(of_curve(GaussianDP(1.0)))
+    assert compared.claim.curve == GaussianDP(2 * 2**0.5)
+    assert compared.steps == 4
 
 
 @pytest.mark.parametrize("replaced", [False, True])

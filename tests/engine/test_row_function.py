@@ -450,7 +450,7 @@ def test_the_claim_that_the_code_states() -> None:
         ({"schema": {}}, "at least one column"),
         ({"schema": {"age": (1, 0)}}, "low must be at most high"),
         ({"schema": {"age": "old"}}, "two numbers"),
-        ({"relation": "label"}, "no game fits"),
+        ({"relation": "label"}, "neighbours: row-function: for claims about add-remove or replace neighbours$"),
         ({"form": "table"}, "form"),
         ({"settings": {"nothing": 1}}, "nothing"),
         ({"settings": {"scale": []}}, "settings must come to"),

@@ -72,7 +72,10 @@ class Leak:
         if not self.replays:
             return ("No call ended in time.",)
         hints = tuple(filter(None, (self.line, self.note)))
-        nothing = f"No result stands out in {self.replays} replays with the same seeds: the noise may be too small."
+        nothing = (
+            f"No result stands out in {self.replays} replays with the same seeds: the noise may be too small for what "
+            "one row moves (too little of it, values not clipped, or the whole epsilon spent more than once)."
+        )
         return f"{nothing} The first difference in the way, which may or may not matter:" if hints else nothing, *hints
 
     def __str__(self) -> str:

@@ -20,7 +20,8 @@ from dpaudit.actors.audited.signals import from_outside
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
-from dpaudit.claims import Claim, PrivacyCurve, Relation, claim_under
+from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve, Relation, claim_under
+from dpaudit.claims.composition import two_answers
 from dpaudit.engine.games.predictions.answer_set import AnswerView
 from dpaudit.engine.games.predictions.game import ANSWERING, VOTING, answers_of
 from dpaudit.engine.games.protocol import NOISELESS_TRIALS, CheckTest, Fits, Played, Setting
@@ -92,6 +93,27 @@ def _check_test(relation: Relation, answers: int) -> CheckTest:
     )
 
 
+@dataclass(frozen=True)
+class AnswersFit(Fits):
+    """What the game goes together with, of so many answers."""
+
+    answers: int = 1
+
+    def compared(self, claim: Claim, *, audit: str = "") -> ConvertedClaim:
+        """What a claim about one answer says of all that are looked at together."""
+        if self.answers == 1 or (claim.is_point and math.isinf(claim.epsilon)):
+            return super().compared(claim, audit=audit)
+        delta = min(2 * claim.delta, 1 - 1e-12) if claim.is_point else claim.delta
+        both = Claim.of(two_answers(claim.curve), relation=claim.relation, delta=delta)
+        converted = claim_under(both, self.relation, audit=audit)
+        note = (
+            f"two answers are looked at together, what is claimed is about one (epsilon {claim.epsilon:g}, delta "
+            f"{claim.delta:g}): by composition compared with epsilon {both.epsilon:g}, delta {both.delta:.3g}"
+        )
+        words = "; ".join(filter(None, (note, converted.note)))
+        return ConvertedClaim(converted.claim, words, 2 * converted.steps)
+
+
 @register("game", "crafted-queries", source="Ours")
 @dataclass(frozen=True)
 class CraftedQueries(TrialGame):
@@ -108,7 +130,7 @@ class CraftedQueries(TrialGame):
         relation: How the two data sets differ: "add-remove" or "replace".
     """
 
-    fits: ClassVar[Fits] = Fits(
+    fits: ClassVar[AnswersFit] = AnswersFit(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair coins and independent runs: both data sets and the attack were fixed before the "
         "fresh runs. The claim is taken to hold for every data set, as it says.",
@@ -137,12 +159,11 @@ class CraftedQueries(TrialGame):
         relation = Relation(self.relation)
         require(relation is not Relation.LABEL, "relation must be add-remove or replace", relation=relation.value)
         object.__setattr__(self, "relation", relation)
-        # Two answers tell no more than one about two records: the products of worlds P, Q pass through P x Q.
-        object.__setattr__(self, "fits", replace(type(self).fits, relation=relation, records=self.answers))
+        object.__setattr__(self, "fits", replace(type(self).fits, relation=relation, answers=self.answers))
 
     def play(self, setting: Setting, work: Work) -> Played:
         claim = replace(_claimed(setting.mechanism), relation=self.relation)
-        curve = claim_under(claim, self.relation, records=self.answers).claim.curve
+        curve = self.fits.compared(claim).claim.curve
         choice, fresh, scores = self._units(setting, work, curve)
         shown: tuple[Unit, ...] = ()
         if setting.noiseless is not None:  # data sets are chosen anew: with the noise near ties may do as well as ties
