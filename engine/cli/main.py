@@ -256,6 +256,7 @@ def check(
     from dpaudit.engine.spec.audit_spec import RunOptions
     from dpaudit.engine.spec.check import (
         BUDGET,
+        CHOOSING,
         CheckOptions,
         CheckRequest,
         check_spec,
@@ -289,6 +290,8 @@ def check(
     if evidence is not None and until_decided:
         raise SpecError("--until-decided must be left out where evidence grows over nights (--evidence)")
     asked = CheckOptions(seed=seed or 0, confidence=confidence, until_decided=until_decided, run=run)
+    if not quiet:
+        tell(CHOOSING)
     spec = check_spec(request, asked)
     assert spec.together is not None
     if not quiet:

@@ -62,6 +62,10 @@ IN_BLOCKS = (
 )
 SHUFFLED = "rows are bet on in a shuffled order; rows that are in trial order are bet on as they come with `ordered`"
 NEIGHBOURS = "assumes that the claim's neighbours are what members and non-members differ by"
+BY_PROXY = (
+    "where a proxy drew labels: believe this only if rows that were never trained on show about 0; a proxy that is off "
+    "looks like a leak"
+)
 COINS, TWO_SAMPLES, WITH_SELECTION = "simultaneous-guess-count", "two-samples", "clopper-pearson"
 """What reads scores when no method is named.
 
@@ -167,9 +171,9 @@ class Estimate(Bound):
     @classmethod
     def beside(cls, bound: Bound, claim: Claim | None, **found: Any) -> Estimate:
         """The bound with what stands beside it."""
-        notes = bound.notes if claim is None else (*bound.notes, NEIGHBOURS)
+        about = () if claim is None else (NEIGHBOURS, BY_PROXY) if claim.relation is Relation.LABEL else (NEIGHBOURS,)
         carried = {part.name: getattr(bound, part.name) for part in fields(Bound) if part.init}
-        return cls(**carried | {"notes": notes, "claim": claim} | found)
+        return cls(**carried | {"notes": (*bound.notes, *about), "claim": claim} | found)
 
     @property
     def verdict(self) -> Verdict:

@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from dpaudit.actors.events import Listener
+from dpaudit.actors.events import Event, EventKind, EventStream, Listener
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.run.driver import audit
+from dpaudit.engine.run.driver import audit, told
 from dpaudit.engine.run.run_folder import run_folder
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
-from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec, function_on_rows
+from dpaudit.engine.spec.check import BUDGET, CHOOSING, CheckOptions, CheckRequest, check_spec, function_on_rows
 from dpaudit.errors import require
 from dpaudit.mechanisms.adapters.own_function import Form
 
@@ -106,7 +106,9 @@ def check(
         until_decided=until_decided,
     )
     request = CheckRequest(mechanism, data, claim, split, budget)  # type: ignore[arg-type]
-    spec = check_spec(request, CheckOptions(name, seed or 0, confidence, until_decided, run))
+    with told(listeners, quiet=quiet) as listening:
+        EventStream(*listening).emit(Event(EventKind.STAGE, detail=CHOOSING))
+        spec = check_spec(request, CheckOptions(name, seed or 0, confidence, until_decided, run))
     place = run_folder(spec) if output is None else output
     if evidence is not None:
         from dpaudit.engine.run.nights import Tonight  # few checks go on over nights

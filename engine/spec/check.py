@@ -58,6 +58,8 @@ from dpaudit.registry import catalogue, load
 
 BUDGET = "10m"
 """Of a check for which none is given."""
+CHOOSING = "choosing the tests: a call or a training may be timed"
+"""What is said while a check is planned."""
 SECONDS = 30.0
 """Of calls in the first pass of all tests of a check, where they are not cheap."""
 FOR_CALLS, SCORED_S = 0.6, 4e-4

@@ -341,6 +341,12 @@ def test_one_run_makes_as_many_guesses_of_each_kind_and_says_what_it_assumes() -
     assert dpaudit.estimate(scores, members, method="one-run", guess="signed").lower >= 0
 
 
+@pytest.mark.parametrize("relation", [Relation.LABEL, Relation.ADD_REMOVE])
+def test_a_claim_about_labels_says_what_a_proxy_must_show(relation: Relation) -> None:
+    found = dpaudit.estimate(*worthless(0, 0.5), claim=Claim(1.0, relation=relation))
+    assert any(note.startswith("where a proxy drew labels") for note in found.notes) == (relation is Relation.LABEL)
+
+
 def test_one_run_errs_no_more_often_than_stated_under_randomised_response() -> None:
     """Answers of epsilon = 1, member shares 0.5 and 0.7; 100 tables of error <= 0.05 each: 16 with odds < 1e-4."""
     for share in (0.5, 0.7):
