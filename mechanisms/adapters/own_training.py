@@ -22,6 +22,7 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.tables import columns
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_delta, require_positive
+from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.registry import register
@@ -63,10 +64,9 @@ class OwnTraining(_OwnFunction):
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
         """Calls the function, whose own exceptions pass; refuses what cannot be asked for probabilities."""
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
         rows = _rows(train.features, train.categorical)
-        with global_randomness(seed) as number, threadpool_limits(compute.threads):
+        with global_randomness(seed) as number, limited_threads(compute.threads):
             model = self.train(rows, train.labels.copy(), number, **self.parameters)
         ask, seen, code = getattr(model, "predict_proba", None), None, location(self.train)
         if callable(ask):
@@ -179,9 +179,8 @@ class OwnSteps:
         return ClaimedSteps(private, self.steps, self.divisor)
 
     def show_steps(self, train: Examples, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
-        from threadpoolctl import threadpool_limits
 
-        with global_randomness(seed) as number, threadpool_limits(compute.threads):
+        with global_randomness(seed) as number, limited_threads(compute.threads):
             self.train(np.array(as_array(train.features)), train.labels.copy(), number, canary)
 
 

@@ -30,6 +30,7 @@ from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.tables import columns, single_class
 from dpaudit.mechanisms.protocols import Model
+from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 _READS_CATEGORIES = ("HistGradientBoostingClassifier", "LGBMClassifier", "Pipeline")
@@ -185,7 +186,6 @@ class SklearnClassifier(ClaimedByUser):
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
         from sklearn.exceptions import ConvergenceWarning
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
         constant = single_class(train)
         if constant is not None:
@@ -193,7 +193,7 @@ class SklearnClassifier(ClaimedByUser):
         estimator = self._prepared(train, seed, compute)
         reader = _Reader.of(train, native=self._native())
         present, labels = np.unique(train.labels, return_inverse=True)  # XGBoost wants classes without gaps
-        with global_randomness(seed), threadpool_limits(compute.threads), warnings.catch_warnings():
+        with global_randomness(seed), limited_threads(compute.threads), warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             warnings.simplefilter("ignore", FutureWarning)  # n_jobs, where an estimator is about to drop it
             estimator.fit(reader.read(train.features), labels)

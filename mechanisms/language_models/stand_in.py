@@ -17,6 +17,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.language_models.protocol import Completion, Expected, PublicData
 from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
 from dpaudit.mechanisms.ranges import require_positive
+from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 BUCKETS = 1 << 15
@@ -93,13 +94,12 @@ def _learned(public: Any, penalty: float) -> tuple[NDArray[np.float64], NDArray[
     """Weights of the words, shape (classes, BUCKETS), and of the classes, shape (classes,)."""
     from scipy.sparse import csr_matrix
     from sklearn.linear_model import LogisticRegression
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     examples: Examples = public.load()
     rows = [_words(text) for text in texts_of(examples.features)]
     ends = np.cumsum([0, *map(len, rows)])
     words = csr_matrix((np.ones(ends[-1]), np.concatenate(rows), ends), shape=(len(rows), BUCKETS))
-    with threadpool_limits(1):  # sums in one order, whatever machine this runs on
+    with limited_threads(1):  # sums in one order, whatever machine this runs on
         fitted = LogisticRegression(C=1 / penalty, max_iter=200).fit(words, examples.labels)
     require(len(fitted.classes_) == examples.classes, "the public texts must hold every class")
     if examples.classes == 2:

@@ -18,6 +18,7 @@ from dpaudit.mechanisms.labels.rr_with_prior import rr_with_prior
 from dpaudit.mechanisms.models.tables import CatBoost, columns
 from dpaudit.mechanisms.protocols import Model, Trainer
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
+from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 CLUSTERED_AT_MOST = 100_000  # Examples that k-means looks at; the others join the nearest centre
@@ -71,11 +72,10 @@ class PrincipalComponents:
 
     def embed(self, features: Features, categorical: tuple[str, ...]) -> NDArray[np.float64]:
         from sklearn.decomposition import PCA
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
         numbers = Numbers().embed(features, categorical)
         kept = min(self.dimensions, *numbers.shape)
-        with threadpool_limits(1):  # sums in one order, whatever machine this runs on
+        with limited_threads(1):  # sums in one order, whatever machine this runs on
             return np.asarray(PCA(kept, svd_solver="randomized", random_state=0).fit_transform(numbers))
 
 
@@ -231,7 +231,6 @@ def values_of(train: Examples, column: str) -> NDArray[np.int64]:
 def nearest_centres(vectors: NDArray[np.float64], clusters: int, seed: SeedSequence) -> NDArray[np.int64]:
     """k-means cluster of each vector, numbered without gaps; shape (n, d) to (n,)."""
     from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits
 
     different, place = np.unique(vectors, axis=0, return_inverse=True)
     if clusters >= len(different):  # nothing to put together
@@ -239,6 +238,6 @@ def nearest_centres(vectors: NDArray[np.float64], clusters: int, seed: SeedSeque
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(vectors))[:CLUSTERED_AT_MOST]
     means = KMeans(min(clusters, len(chosen)), n_init=1, random_state=int(rng.integers(2**31)))
-    with threadpool_limits(1):  # sums in one order, whatever machine this runs on
+    with limited_threads(1):  # sums in one order, whatever machine this runs on
         clusters_found = means.fit(vectors[chosen]).predict(vectors)
     return np.asarray(np.unique(clusters_found, return_inverse=True)[1], dtype=np.int64)

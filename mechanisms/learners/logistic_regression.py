@@ -40,6 +40,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
 from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_finite_epsilon, require_positive
+from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -170,10 +171,9 @@ class LogisticOutputPerturbation(PrivateLogistic):
 @lru_cache(maxsize=2)
 def _exact(learner: PrivateLogistic, train: Examples, compute: Compute) -> Floats:
     """Remembered of the last two data sets: their law is asked for at many epsilons, of which nothing here depends."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     rows = learner.rows(train.features)
-    with threadpool_limits(compute.threads):
+    with limited_threads(compute.threads):
         signs = [np.where(train.labels == label, 1.0, -1.0) for label in learner.problems(train.classes)]
         return np.array([minimiser(rows, own, learner.penalty) for own in signs])
 
@@ -207,12 +207,11 @@ class LogisticObjectivePerturbation(PrivateLogistic):
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
     ) -> Floats:
         """Noise for each training, and all minimisers together: coefficients, shape (count, problems (d + 1))."""
-        from threadpoolctl import threadpool_limits
 
         rng, rows, problems = np.random.default_rng(seed), self.rows(train.features), self.problems(train.classes)
         extra, scale = self.noise(len(rows), len(problems))
         found = np.empty((count, len(problems), rows.shape[1]))
-        with threadpool_limits(compute.threads):
+        with limited_threads(compute.threads):
             for place, label in enumerate(problems):
                 signs = np.where(train.labels == label, 1.0, -1.0)
                 tilt = spherical_noise(count, rows.shape[1], scale, rng) / len(rows)

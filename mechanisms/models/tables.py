@@ -15,6 +15,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
+from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
@@ -132,13 +133,12 @@ class LogisticRegression:
         import warnings
 
         from sklearn.exceptions import ConvergenceWarning
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
         constant = single_class(train)
         if constant is not None:
             return constant
         pipeline = self._pipeline(train)
-        with threadpool_limits(compute.threads), warnings.catch_warnings():
+        with limited_threads(compute.threads), warnings.catch_warnings():
             # Stopping after the default number of steps is what the paper's reference model does.
             warnings.simplefilter("ignore", ConvergenceWarning)
             pipeline.fit(columns(train.features, train.categorical), train.labels)
@@ -188,28 +188,6 @@ def columns(features: Features, categorical: tuple[str, ...]) -> pd.DataFrame | 
         filled = pc.fill_null(features[name].cast(pa.string()), _MISSING)
         features = features.set_column(features.column_names.index(name), name, filled)
     return cast("pd.DataFrame", features.to_pandas())
-
-
-def one_hot_numbers(train: Examples, test: Examples) -> tuple[Examples, Examples]:
-    """Both as float32 arrays for a network, one-hot by what `train` holds; arrays stay as they are."""
-    if not isinstance(train.features, pa.Table):
-        return train, test
-    from sklearn.compose import make_column_transformer
-    from sklearn.impute import SimpleImputer
-    from sklearn.preprocessing import OneHotEncoder
-
-    encoder = OneHotEncoder(
-        max_categories=20, handle_unknown="infrequent_if_exist", sparse_output=False, dtype=np.float32
-    )
-    numbers = [name for name in train.features.column_names if name not in train.categorical]
-    coder = make_column_transformer((SimpleImputer(), numbers), (encoder, list(train.categorical)))
-    coder.fit(columns(train.features, train.categorical))
-
-    def coded(part: Examples) -> Examples:
-        table = columns(part.features, part.categorical)
-        return part.with_(features=np.asarray(coder.transform(table), np.float32))
-
-    return coded(train), coded(test)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dpaudit.consent import PATH
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.transformer_fine_tune import encoded, texts_of
+from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 
@@ -46,14 +47,13 @@ class CountedWords:
         """
         from sklearn.decomposition import TruncatedSVD
         from sklearn.feature_extraction.text import TfidfVectorizer
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
         examples: Examples = self.texts.load(seed=seed)
         words = TfidfVectorizer(max_features=self.words, ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+")
         known = words.fit_transform(texts_of(self.public.load(seed=seed).features))
         enough = min(known.shape) > self.dimensions
         require(enough, "dimensions must be < the words and texts of public", dimensions=self.dimensions)
-        with threadpool_limits(1):  # sums in one order, whatever machine this runs on
+        with limited_threads(1):  # sums in one order, whatever machine this runs on
             directions = TruncatedSVD(self.dimensions, random_state=0).fit(known)
             vectors = directions.transform(words.transform(texts_of(examples.features)))
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -13,6 +13,7 @@ from functools import singledispatch
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 from scipy.stats import rankdata
@@ -45,7 +46,7 @@ from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
-from dpaudit.mechanisms.models.tables import one_hot_numbers
+from dpaudit.mechanisms.models.tables import columns
 from dpaudit.mechanisms.protocols import BagMechanism
 from dpaudit.registry import register
 
@@ -407,7 +408,7 @@ def measure_utility(
     mechanism: BagMechanism, utility: Utility, target: Examples, test: Examples, compute: Compute, *, seed: Seed
 ) -> Outcome[Learned]:
     """Trains on releases of the target part, and measures on the test part."""
-    target, test = one_hot_numbers(target, test)
+    target, test = _one_hot_numbers(target, test)
     models = _trained(mechanism, utility, target, compute, seed)
     measured = np.array([_scored(model, test) for model in models])
     rates, runs = np.array(utility.learning_rates), np.arange(utility.runs)
@@ -483,3 +484,25 @@ def _best(learned: Learned, utility: Utility) -> dict[str, float]:
         if values.size > 1:
             found[f"{name}_error"] = float(values.std(ddof=1) / np.sqrt(values.size))
     return found
+
+
+def _one_hot_numbers(train: Examples, test: Examples) -> tuple[Examples, Examples]:
+    """Both as float32 arrays for a network, one-hot by what `train` holds; arrays stay as they are."""
+    if not isinstance(train.features, pa.Table):
+        return train, test
+    from sklearn.compose import make_column_transformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import OneHotEncoder
+
+    encoder = OneHotEncoder(
+        max_categories=20, handle_unknown="infrequent_if_exist", sparse_output=False, dtype=np.float32
+    )
+    numbers = [name for name in train.features.column_names if name not in train.categorical]
+    coder = make_column_transformer((SimpleImputer(), numbers), (encoder, list(train.categorical)))
+    coder.fit(columns(train.features, train.categorical))
+
+    def coded(part: Examples) -> Examples:
+        table = columns(part.features, part.categorical)
+        return part.with_(features=np.asarray(coder.transform(table), np.float32))
+
+    return coded(train), coded(test)

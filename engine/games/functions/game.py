@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.audited.signals import from_outside, time_limit
 from dpaudit.actors.seed import Seed
@@ -36,6 +35,7 @@ from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
+from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 ROW_FUNCTIONS = Capability(RowFunction, "functions on rows (made by `dpaudit.check(function, schema=...)`)")
@@ -104,7 +104,7 @@ def called(
     limits = CallLimits(limit_s, compute.threads, time_limit, from_outside)
     left: list[CallOutcome] = [CallOutcome("", np.empty(0))] * len(truth)
     numbers = [np.empty(0, np.float32)] * len(truth)
-    with threadpool_limits(compute.threads):
+    with limited_threads(compute.threads):
         for world, table in ((False, tables.d), (True, tables.d_prime)):
             places = np.flatnonzero(truth == world)
             given = mechanism.outcomes(table, seeds[places].tolist(), settings, limits)
@@ -407,7 +407,7 @@ def take_best_tables(
     Search and fresh calls come afterwards, with other seeds, so the verdict pays nothing for the choice.
     """
     every = _every(tried)
-    with threadpool_limits(compute.threads):
+    with limited_threads(compute.threads):
         shown = {one.place: what_it_shows(attack, one.samples) for one in every}
     best = max(every, key=lambda one: (*shown[one.place], one.apart, -one.place))
     tables = offered(mechanism, rows, asked)[best.place]

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import special
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
@@ -53,6 +52,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import SampledLearner, StatedLaw, SummarisedLearner
 from dpaudit.mechanisms.ranges import NoiseByEpsilon
+from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 SAMPLED = Capability(SampledLearner, "learners with batch sampling (with methods `claim` and `sample_summaries`)")
@@ -275,7 +275,7 @@ def choose_worlds(
 ) -> Worlds:
     data: Examples = as_numbers(target, scale)
     require(copies < len(data), "copies must be fewer than the rows", copies=copies, rows=len(data))
-    with threadpool_limits(compute.threads):
+    with limited_threads(compute.threads):
         worlds = poisoning.worlds(data, copies, seed.rng())
     if scale == "ball":
         return worlds.of_length(1.0)
@@ -402,7 +402,7 @@ def shortlist(
     apart = {place: how_far_apart(one) for place, one in samples.items()}
     shown = {place: (told_by_one, 0.0) for place, (_, told_by_one) in apart.items()}
     if attack is not None:
-        with threadpool_limits(compute.threads):
+        with limited_threads(compute.threads):
             shown = {
                 place: what_it_shows(attack, one, _stated_of(mechanism, offers[place], compute))
                 for place, one in samples.items()
@@ -431,7 +431,7 @@ def take_best(
     Raises: RunError when no poisoning fits.
     """
     samples, refused = _tried(offers, tried)
-    with threadpool_limits(compute.threads):
+    with limited_threads(compute.threads):
         shown = {
             place: what_it_shows(attack, one, _stated_of(mechanism, offers[place], compute))
             for place, one in samples.items()

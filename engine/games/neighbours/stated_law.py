@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.protocols import StatedLaw
+from dpaudit.mechanisms.threads import limited_threads
 
 Floats = NDArray[np.float64]
 StatedOdds = Callable[[Floats], Floats]
@@ -35,7 +35,7 @@ def stated_odds(mechanism: Any, worlds: Worlds, compute: Compute) -> StatedOdds 
 
     def odds(summaries: Floats) -> Floats:
         asked = np.asarray(summaries, np.float64)
-        with threadpool_limits(compute.threads):
+        with limited_threads(compute.threads):
             one, zero = (
                 np.asarray(law.log_density(world, asked, compute=compute), np.float64)
                 for world in (worlds.one, worlds.zero)

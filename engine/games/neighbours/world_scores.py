@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
@@ -26,6 +25,7 @@ from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.threads import limited_threads
 
 FARTHEST = 50.0
 """Spreads between two trainings that are no longer counted."""
@@ -169,7 +169,7 @@ def judge_candidate(
         return Worth(-math.inf)
     summaries, truth = known.summaries(), known.truth
     stated = stated_odds(mechanism, worlds, compute)
-    with threadpool_limits(compute.threads):
+    with limited_threads(compute.threads):
         return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0], stated)))
 
 
@@ -186,7 +186,7 @@ def score_summaries(
     """The attack learns on the search samples and scores the fresh ones: one replay."""
     searched, trials = Samples.joined(search), Samples.joined(fresh)
     chosen = attack.best([each.worth for each in judged]) if judged else attack
-    with threadpool_limits(compute.threads):
+    with limited_threads(compute.threads):
         scores = told(chosen, searched, trials, stated_odds(mechanism, worlds, compute))
     usual = searched.usual_ending
     odd = (

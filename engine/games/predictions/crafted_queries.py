@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.audited.signals import from_outside
 from dpaudit.actors.seed import Seed
@@ -32,6 +31,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.mechanisms.predictors.ensemble import joined
+from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 Ints = NDArray[np.int64]
@@ -287,7 +287,7 @@ def choose_pair(
     offered = pairs(mechanism, target, test, answers, replaced)[: search // (4 * FIRST_RUNS)]
     left = [_Candidate(pair, several) for pair in offered]
     share = search // (2 * (len(left).bit_length() + 1))
-    with threadpool_limits(compute.threads):
+    with limited_threads(compute.threads):
         while True:
             for candidate in left:
                 tried.more(candidate, max(FIRST_RUNS, share // len(left)))
@@ -368,7 +368,7 @@ def run_pair(
     own = seed.child(first)
     truth = own.rng().random(last - first) < 0.5
     said, failures = [], []
-    with threadpool_limits(compute.threads):
+    with limited_threads(compute.threads):
         for place, added in enumerate(truth.tolist()):
             choice = choices[(first + place) % len(choices)]
             symbol = symbol_of(mechanism, choice.pair, added, own.child("runs", place), compute)

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
@@ -30,6 +29,7 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.mechanisms.predictors.ensemble import joined
 from dpaudit.mechanisms.predictors.protocol import Added, AnsweringPredictor, PricedPredictor, VotingPredictor
+from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 VOTING = Capability(
@@ -286,7 +286,7 @@ def train_and_ask(
 ) -> Outcome[Votes]:
     """One run of the training phase without further records: the vote of every voter on every query."""
     queries = natural_queries(test, count)
-    with threadpool_limits(compute.threads):
+    with limited_threads(compute.threads):
         votes = predictor.votes(data, queries.features, seed=seed.sequence(), compute=compute)
     votes = whole_numbers(votes, columns=count, most=data.classes, what="votes")
     counts = predictor.histograms(votes, classes=data.classes, rng=seed.child("votes").rng())
@@ -338,7 +338,7 @@ def ask_moved(
     """One run of the training phase for each record: the vote of the voter that has it, on every query."""
     queries = natural_queries(test, count)
     more = Added(data, crafted.records, np.tile(np.arange(crafted.points), len(crafted.asked)))
-    with threadpool_limits(compute.threads):
+    with limited_threads(compute.threads):
         if isinstance(predictor, PricedPredictor):
             return Votes(_asked_alone(predictor, more, queries, crafted, seed, compute))
         votes = predictor.votes_with_canary(more, queries.features, seed=seed.sequence(), compute=compute)
@@ -381,7 +381,7 @@ def run_in_full(
     """
     queries = natural_queries(test, count)
     rows = []
-    with threadpool_limits(compute.threads):
+    with limited_threads(compute.threads):
         for number in range(first, last):
             run = seed.child(number)
             without, added = [], []

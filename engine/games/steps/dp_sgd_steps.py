@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, ndtr, ndtri, rel_entr
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
@@ -33,6 +32,7 @@ from dpaudit.estimators.scores import StepScores
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import ObservableLearner, StepLearner
+from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, StepCanary
 from dpaudit.registry import register
 
@@ -267,7 +267,7 @@ def train_steps(
     joining = StepCanary(
         probe, seed.child("coins").rng(), clip=claimed.private.clip, divisor=claimed.divisor, sampled=sampled
     )
-    with threadpool_limits(compute.threads), np.errstate(all="ignore"):
+    with limited_threads(compute.threads), np.errstate(all="ignore"):
         try:
             mechanism.show_steps(train, joining, seed=seed.child("training").sequence(), compute=compute)
         except Exception:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources
@@ -42,6 +41,7 @@ from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import WatchedLearner
+from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.mechanisms.training.inputs import example_shape
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import TrainingTask
@@ -471,7 +471,7 @@ def train_crowd(
         _task(crowd, there, seed.child(number, 0)) for number, there in zip(range(first, last), truth, strict=True)
     ]
     watched = WatchedCrowd(mechanism, examples, len(tasks), crowd.size, compute)
-    with threadpool_limits(compute.threads):
+    with limited_threads(compute.threads):
         models = mechanism.watch(examples.features, tasks, classes=examples.classes, compute=compute, observer=watched)
     failed = failed_among(models) | ~np.all(
         [np.isfinite(getattr(watched.seen, name)).all(1) for name in COLUMNS], axis=0

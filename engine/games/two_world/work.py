@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
@@ -23,6 +22,7 @@ from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features, own_features
 from dpaudit.mechanisms.protocols import LogitModel, Model, ObservableLearner, StackLearner
+from dpaudit.mechanisms.threads import limited_threads
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +34,7 @@ def choose_challenges(
 ) -> Challenges:
     """Chooses or makes the challenge points, from the pool and the shadow models when it looks at them."""
     known = joined_shadows(shadows) if shadows else None
-    with threadpool_limits(compute.threads):
+    with limited_threads(compute.threads):
         return canary.choose(pool, known, seed.rng())
 
 
