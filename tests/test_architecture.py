@@ -81,6 +81,7 @@ MECHANISMS = Rooms(
             "ranges",
             "examples",
             "compute",
+            "threads",
             "labels",
             "training",
             "protocols",
