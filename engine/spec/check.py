@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpaudit.actors.audited.signals import from_outside, time_limit
+from dpaudit.actors.seed import Seed
 from dpaudit.claims import Claim, GaussianDP, Relation, RenyiDP
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
@@ -291,15 +292,19 @@ def affordable_looks(
 ) -> tuple[list[Affordable], list[str]]:
     """As many looks as a number of trainings is enough for, half of it kept for playing one again; and which not.
 
-    Where the number is a forecast, of what a time is enough for, the others come last with as few as they can have:
-    they are begun if there is time left.
+    Where the number is a forecast, of what a time is enough for, tests of one game share what is left, and those that
+    it is not enough for come last with as few as they can have: they are begun if there is time left.
     """
     left = None if trainings is None else trainings - trainings // 2
     kept = None if trainings is None else trainings // 2
     affordable, dear, last = [], list[str](), []
-    for choice in chosen:
+    for place, choice in enumerate(chosen):
         test, wanted = choice.test, choice.test.trainings
-        price = test.price if left is None else min(test.price, left)
+        most = left
+        if left is not None and forecast and test.scales:
+            others = sum(one.test.price for one in chosen[place:] if one.game == choice.game)
+            most = min(left, max(left * test.price // others, math.ceil(test.least * test.cost)))
+        price = test.price if most is None else min(test.price, most)
         given = wanted if price == test.price else int(price / test.cost)
         held = None if kept is None else int(kept / test.cost)
         if held is not None and test.scales:  # so that a repeat has as much to learn from, and shares it
@@ -512,7 +517,6 @@ def _training_of(mechanism: Any, target: Any) -> Callable[[int], object] | None:
     seed, compute = np.random.SeedSequence(0), Compute()
     few = target.features[:8]
     if isinstance(mechanism, Learner | StackLearner):
-        from dpaudit.actors.seed import Seed
         from dpaudit.engine.games.trials import TrainingRun, train_runs
 
         every = np.arange(len(target))
@@ -524,7 +528,15 @@ def _training_of(mechanism: Any, target: Any) -> Callable[[int], object] | None:
     if isinstance(mechanism, VotingPredictor):
         return lambda count: [mechanism.votes(target, few, seed=seed, compute=compute) for _ in range(count)]
     if isinstance(mechanism, AnsweringPredictor):
-        return lambda count: [mechanism.answers(target, few, seed=seed, compute=compute) for _ in range(count)]
+        from dpaudit.engine.games.predictions.crafted_queries import pairs as crafted_pairs
+        from dpaudit.engine.games.predictions.crafted_queries import symbol_of
+
+        made = crafted_pairs(mechanism, target, target, 1, replaced=False)
+        spread = [made[place] for place in np.linspace(0, len(made) - 1, SIDE_BY_SIDE).astype(int)]
+        own = Seed(0)
+        return lambda count: [
+            symbol_of(mechanism, pair, True, own.child(number), compute) for number, pair in enumerate(spread[:count])
+        ]
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from dpaudit.engine.games.predictions.crafted_queries import (
     run_pair,
     score_answers,
 )
+from dpaudit.engine.spec.check import Choice, affordable_looks, seconds_a_training
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
 
@@ -220,3 +221,33 @@ def test_votes_are_played_without_the_noise_that_is_added_here(tmp_path: Path, a
     assert result.ceiling.noiseless is apart
     assert result.verdict is Verdict.NO_VIOLATION
     assert ("without its noise this audit would show epsilon >= " in result.seen) is apart
+
+
+class Counting(Neighbours):
+    """Keeps on how many records it was run."""
+
+    seen: ClassVar[list[int]] = []
+
+    def answer(self, query: Any, data: Any, rng: np.random.Generator) -> int | None:
+        self.seen.append(len(data[0]))
+        return super().answer(query, data, rng)
+
+
+def test_a_predictor_is_timed_on_data_of_the_sizes_it_is_run_on() -> None:
+    """Not on all rows, with which a run may take a hundred times as long."""
+    Counting.seen.clear()
+    assert seconds_a_training(from_predictor(Counting, ADDED), TARGET)
+    assert np.median(Counting.seen) < len(TARGET) / 2
+
+
+def test_one_answer_and_two_share_what_a_time_is_enough_for() -> None:
+    """In proportion; without a forecast the first has what it asks for."""
+    two, one = [
+        Choice("crafted-queries", test)
+        for test in CraftedQueries.fits.check_tests[::-1]
+        if Relation.ADD_REMOVE in test.relations
+    ]
+    assert [two.test.trainings, one.test.trainings] == [3_500, 12_000]
+    for forecast, wanted in ((True, [1_000, 3_000]), (False, [3_500, 500])):
+        affordable, _ = affordable_looks([two, one], 8_000, forecast=forecast)
+        assert [each.trainings for each in affordable] == wanted
