@@ -144,10 +144,9 @@ def _require_room(folder: Path) -> None:
 
 
 def run_folder(spec: AuditSpec) -> Path:
-    """Where a run goes when nothing else is said; without a name, and of checks, by what is audited and on what."""
-    about = " ".join(f"{in_words(audit.mechanism)} {in_words(audit.data)}" for audit in spec.audits)
-    own = slug(spec.name, about if spec.together else "")
-    return Path("runs") / (slug(f"{spec.name} {about}") if spec.name == AuditSpec.name else own)
+    """Where a run goes when nothing else is said; without a name, by what is audited and on what."""
+    about = [f"{in_words(audit.mechanism)} {in_words(audit.data)}" for audit in spec.audits]
+    return Path("runs") / slug(" ".join([spec.name, *about]) if spec.name == AuditSpec.name else spec.name)
 
 
 @dataclass(frozen=True)

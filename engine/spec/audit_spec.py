@@ -475,9 +475,9 @@ def _those(kind: str, fit: Callable[[Any], bool]) -> str:
     return f"{kind}s that fit: {', '.join(names) or 'none'}"
 
 
-def slug(name: str, about: str = "") -> str:
-    """A name as a file name, unique even where only punctuation differs, or what it is about."""
+def slug(name: str) -> str:
+    """A name as a file name, unique even where only punctuation differs."""
     plain = "".join(letter if letter.isalnum() else "-" for letter in name.lower()).strip("-")
     while "--" in plain:
         plain = plain.replace("--", "-")
-    return f"{plain[:60]}-{hashlib.sha256((name + about).encode()).hexdigest()[:6]}"
+    return f"{plain[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

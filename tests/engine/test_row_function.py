@@ -11,7 +11,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.game import Asked, RowFunctionGame, offered
 from dpaudit.engine.planning import plan as planning
 from dpaudit.engine.planning.plan import Plan, make_plan
-from dpaudit.engine.run.run_folder import run_folder
 from dpaudit.engine.spec import check as checks
 from dpaudit.engine.spec.check import (
     ALL,
@@ -181,19 +179,6 @@ def test_the_settings_are_searched_too(tmp_path: Path) -> None:
     report = checked(noisy, tmp_path, settings={"scale": [1.0, 2.0], "exact": [False, True]})
     assert joint(report) is Verdict.VIOLATION
     assert "'exact': True" in report.text(verbose=True)
-
-
-def test_checks_of_one_function_with_other_arguments_have_folders_of_their_own() -> None:
-    """A partial's arguments and settings count; the name is the function's."""
-
-    def place(function: Callable[..., Any], **settings: float) -> str:
-        mechanism, rows = function_on_rows(function, {"age": (0, 9)}, claim=1.0, settings=settings)
-        return str(run_folder(check_spec(CheckRequest(mechanism, rows, budget="1s"))))
-
-    places = [place(noisy), place(noisy, scale=2.0), place(partial(noisy, scale=3.0))]
-    assert len(set(places)) == 3
-    assert all(each.startswith("runs/check-noisy-") for each in places)
-    assert place(noisy) == places[0]
 
 
 ELSEWHERE = """
