@@ -12,7 +12,7 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 def limited_threads(threads: int) -> AbstractContextManager[object]:
     """No more threads in BLAS and OpenMP for the length of a `with` block."""
-    # To look up the libraries takes as long as a small training: done again where modules were imported since.
+    # To look them up takes as long as a small training: again where modules were imported since, which load libraries.
     return cast(AbstractContextManager[object], _libraries(len(sys.modules)).limit(limits=threads))
 
 

@@ -51,14 +51,12 @@ _DeltaAt = Callable[[NDArray[np.float64]], ArrayLike]
 def two_answers(curve: PrivacyCurve) -> PrivacyCurve:
     """What two answers about the same records promise, each with noise of its own, where one promises `curve`.
 
-    mu grows by the root of 2 (Dong, Roth and Su, 2022, corollary 3.3); epsilon, delta and Renyi divergences double. Of
-    other curves, what two steps promise, which is never less: the answers change worlds one after the other.
+    mu grows by the root of 2 (Dong, Roth and Su, 2022, corollary 3.3); a point's epsilon and delta double, and Renyi
+    divergences. Of other curves, what two steps promise, never less: the answers change worlds one after the other.
     """
     match curve:
         case GaussianDP():
             return GaussianDP(math.sqrt(2) * curve.mu)
-        case PureDP():
-            return PureDP(2 * curve.bound)
         case ApproximateDP():
             return ApproximateDP(2 * curve.bound, min(2 * curve.missed, 1 - 1e-12))
         case RenyiDP():

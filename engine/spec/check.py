@@ -44,6 +44,7 @@ from dpaudit.given import check_fields, is_number
 from dpaudit.locations import has_location, location
 from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
 from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
 from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor
 from dpaudit.mechanisms.protocols import (
@@ -69,6 +70,8 @@ FOR_TRAININGS, UNIT = 0.7, 0.05
 """Of a budget in seconds, the shares for the trainings of all tests and of a repeated one, and for those of a unit."""
 SIDE_BY_SIDE = 16
 """Trainings that are timed together where one is quick."""
+ROWS_TIMED = 2_000
+"""Rows that data for a predictor are made from, where it is timed."""
 LOADED_S = 60.0
 """How long a call may take that is timed, or loads a library first."""
 TIMED_S = 2.0
@@ -171,7 +174,7 @@ class Choice:
 
 
 def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) -> AuditSpec:
-    """The audits that a check is made of; `together` says why each is among them, and why others are not.
+    """The audits that a check is made of; `together` says why each is among them, and which games others would have.
 
     Raises: SpecError when no game fits the mechanism and its claim.
     """
@@ -292,8 +295,8 @@ def affordable_looks(
 ) -> tuple[list[Affordable], list[str]]:
     """As many looks as a number of trainings is enough for, half of it kept for playing one again; and which not.
 
-    Where the number is a forecast, of what a time is enough for, tests of one game share what is left, and those that
-    it is not enough for come last with as few as they can have: they are begun if there is time left.
+    Where the number is a forecast, of what a time is enough for, tests of one game share what is left in proportion.
+    Those whose share is not enough come last with as few as they can have: they are begun if there is time left.
     """
     left = None if trainings is None else trainings - trainings // 2
     kept = None if trainings is None else trainings // 2
@@ -302,8 +305,11 @@ def affordable_looks(
         test, wanted = choice.test, choice.test.trainings
         most = left
         if left is not None and forecast and test.scales:
-            others = sum(one.test.price for one in chosen[place:] if one.game == choice.game)
-            most = min(left, max(left * test.price // others, math.ceil(test.least * test.cost)))
+            alike = sum(one.test.price for one in chosen[place:] if one.game == choice.game)
+            most = left * test.price // max(1, alike)
+            if most < math.ceil(test.least * test.cost):
+                last.append(Affordable(choice, test.least, dict(test.again)))
+                continue
         price = test.price if most is None else min(test.price, most)
         given = wanted if price == test.price else int(price / test.cost)
         held = None if kept is None else int(kept / test.cost)
@@ -495,19 +501,19 @@ def seconds_a_training(mechanism: Any, target: Any) -> float | None:
         mechanism: A learner, or a predictor that trains.
         target: The rows that it is trained on.
     """
-    run = _training_of(mechanism, target.writable() if hasattr(target, "writable") else target)
-    if run is None:
-        return None
 
-    def timed(count: int) -> float:
+    def timed(run: Callable[[int], object], count: int) -> float:
         begun = time.monotonic()
         run(count)
         return (time.monotonic() - begun) / count
 
     try:
-        timed(1)
-        alone = timed(1)
-        return alone if alone > TIMED_S / SIDE_BY_SIDE else timed(SIDE_BY_SIDE)
+        run = _training_of(mechanism, target.writable() if hasattr(target, "writable") else target)
+        if run is None:
+            return None
+        timed(run, 1)
+        alone = timed(run, 1)
+        return alone if alone > TIMED_S / SIDE_BY_SIDE else timed(run, SIDE_BY_SIDE)
     except Exception:  # somebody's code may raise anything; what fails here fails when it is played, and is told there
         return None
 
@@ -528,16 +534,32 @@ def _training_of(mechanism: Any, target: Any) -> Callable[[int], object] | None:
     if isinstance(mechanism, VotingPredictor):
         return lambda count: [mechanism.votes(target, few, seed=seed, compute=compute) for _ in range(count)]
     if isinstance(mechanism, AnsweringPredictor):
-        from dpaudit.engine.games.predictions.crafted_queries import pairs as crafted_pairs
-        from dpaudit.engine.games.predictions.crafted_queries import symbol_of
-
-        made = crafted_pairs(mechanism, target, target, 1, replaced=False)
-        spread = [made[place] for place in np.linspace(0, len(made) - 1, SIDE_BY_SIDE).astype(int)]
-        own = Seed(0)
-        return lambda count: [
-            symbol_of(mechanism, pair, True, own.child(number), compute) for number, pair in enumerate(spread[:count])
-        ]
+        if isinstance(mechanism, HttpService):  # is asked about all of the target
+            return lambda count: [mechanism.answers(target, few, seed=seed, compute=compute) for _ in range(count)]
+        return _runs_of_predictor(mechanism, target, compute)
     return None
+
+
+def _runs_of_predictor(mechanism: AnsweringPredictor, target: Any, compute: Compute) -> Callable[[int], object]:
+    """Runs on small data as they are made for a predictor, those that take longest first; not all may raise."""
+    from dpaudit.engine.games.predictions.crafted_queries import pairs as made_for
+
+    rows = target.take(np.arange(min(len(target), ROWS_TIMED)))
+    made = [pair for answers in (1, 2) for pair in made_for(mechanism, rows, rows, answers, replaced=False)]
+    made.sort(key=lambda pair: len(pair.added) * len(pair.asked), reverse=True)
+    spread = [made[place] for place in np.linspace(0, len(made) - 1, SIDE_BY_SIDE).astype(int)]
+
+    def run(count: int) -> None:
+        raised: list[Exception] = []
+        for pair in spread[:count]:
+            try:
+                mechanism.answers(pair.added, pair.asked.features, seed=np.random.SeedSequence(0), compute=compute)
+            except Exception as err:  # somebody's code may raise anything where records are few
+                raised.append(err)
+        if len(raised) == count:
+            raise raised[0]
+
+    return run
 
 
 def _coarse(number: float) -> int:

@@ -74,7 +74,7 @@ class JointTest:
         budget_s: Seconds after which no test but the first is begun, > 0; one that stops early ends where it is. None
             has no limit.
         chosen: Why each audit is among them, in sentences, for the report.
-        left_out: Which games are not, and why.
+        left_out: Which games are for other claims, and which a budget is not enough for.
         cut: Which have fewer trainings or calls than usual, since the budget is enough for no more; "" for none.
         screening: Confidence of the bounds of the first pass, all together, in (0, 1).
         again: By the name of an audit, by how much fields of its game grow when it is repeated, > 0.

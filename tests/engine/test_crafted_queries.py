@@ -162,7 +162,7 @@ def test_a_predictor_that_always_raises_has_no_verdict(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("claimed", "both"),
     [
-        (Claim(1.0, relation=Relation.ADD_REMOVE), Claim(2.0, relation=Relation.ADD_REMOVE)),
+        (Claim(1.0, relation=Relation.ADD_REMOVE), Claim.of(TwoSteps(PureDP(1.0)), relation=Relation.ADD_REMOVE)),
         (Claim(1.0, 1e-5, relation=Relation.ADD_REMOVE), Claim(2.0, 2e-5, relation=Relation.ADD_REMOVE)),
         (of_curve(GaussianDP(1.0)), of_curve(GaussianDP(2**0.5))),
         (of_curve(RenyiDP((2.0, 4.0), (0.5, 1.0))), of_curve(RenyiDP((2.0, 4.0), (1.0, 2.0)))),
@@ -172,7 +172,8 @@ def test_a_predictor_that_always_raises_has_no_verdict(tmp_path: Path) -> None:
 )
 def test_two_answers_are_held_to_what_composes_of_one(claimed: Claim, both: Claim) -> None:
     compared = CraftedQueries(answers=2).fits.compared(claimed)
-    assert (compared.claim, compared.steps) == (both, 2)
+    assert compared.claim == both
+    assert compared.steps == pytest.approx(both.epsilon / claimed.epsilon)
     assert "by composition compared with" in compared.note
     assert CraftedQueries().fits.compared(claimed).claim == claimed
 
@@ -181,7 +182,7 @@ def test_two_answers_about_a_replaced_record() -> None:
     """Composition first, then the two steps of a replacement: 2 sqrt(2) mu."""
     compared = CraftedQueries(answers=2, relation=Relation.REPLACE).fits.compared(of_curve(GaussianDP(1.0)))
     assert compared.claim.curve == GaussianDP(2 * 2**0.5)
-    assert compared.steps == 4
+    assert 2 < compared.steps < 4
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -241,13 +242,18 @@ def test_a_predictor_is_timed_on_data_of_the_sizes_it_is_run_on() -> None:
 
 
 def test_one_answer_and_two_share_what_a_time_is_enough_for() -> None:
-    """In proportion; without a forecast the first has what it asks for."""
+    """In proportion, where both shares are enough; without a forecast the first has what it asks for."""
     two, one = [
         Choice("crafted-queries", test)
         for test in CraftedQueries.fits.check_tests[::-1]
         if Relation.ADD_REMOVE in test.relations
     ]
     assert [two.test.trainings, one.test.trainings] == [3_500, 12_000]
-    for forecast, wanted in ((True, [1_000, 3_000]), (False, [3_500, 500])):
-        affordable, _ = affordable_looks([two, one], 8_000, forecast=forecast)
-        assert [each.trainings for each in affordable] == wanted
+    wanted = {
+        (12_000, True): [("two answers", 1_354), ("one answer", 4_646)],
+        (8_000, True): [("one answer", 4_000), ("two answers", 1_000)],  # the last if there is time left
+        (8_000, False): [("two answers", 3_500), ("one answer", 500)],
+    }
+    for (trainings, forecast), shares in wanted.items():
+        affordable, _ = affordable_looks([two, one], trainings, forecast=forecast)
+        assert [(each.choice.test.variant, each.trainings) for each in affordable] == shares

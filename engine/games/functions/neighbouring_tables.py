@@ -229,6 +229,10 @@ class _Tables:
     def _small(self) -> Iterator[_Change]:
         yield self._extreme(f"{self.what} high alone", self.low, self.high, 0)
         yield self._extreme(f"{self.what} low alone", self.high, self.low, 0)
+        names = list(self.schema.columns)
+        for name in (names[-1], names[0])[: len(names) - 1]:  # one of them may be a label, which turns a gradient
+            turned = self._with(self.high, [name], 0)
+            yield self._extreme(f"{self.what} high but for {name} alone", self.high, turned, 0)
         yield self._extreme(f"one low row, {self.what} high", self.low, self.high, 1)
         yield self._extreme(f"one high row, {self.what} low", self.high, self.low, 1)
         yield self._extreme(f"one low row, {self.what} low", self.low, self.low, 1)

@@ -111,7 +111,8 @@ class AnswersFit(Fits):
             f"{claim.delta:g}): by composition compared with epsilon {both.epsilon:g}, delta {both.delta:.3g}"
         )
         words = "; ".join(filter(None, (note, converted.note)))
-        return ConvertedClaim(converted.claim, words, 2 * converted.steps)
+        larger = both.epsilon / claim.epsilon if 0 < claim.epsilon < math.inf else 2.0
+        return ConvertedClaim(converted.claim, words, larger * converted.steps)
 
 
 @register("game", "crafted-queries", source="Ours")
@@ -133,7 +134,8 @@ class CraftedQueries(TrialGame):
     fits: ClassVar[AnswersFit] = AnswersFit(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair coins and independent runs: both data sets and the attack were fixed before the "
-        "fresh runs. The claim is taken to hold for every data set, as it says.",
+        "fresh runs. The claim is taken to hold for every data set, as it says, and for each of two answers whatever "
+        "the other one was.",
         views={ANSWERING: AnswerView, VOTING: AnswerView},
         attack="answer-odds",
         estimator="fair-coins",
