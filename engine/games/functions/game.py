@@ -27,7 +27,7 @@ from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_tes
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks, where_it_leaks_elsewhere
 from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.summaries import HOPELESS, LARGEST, Samples
-from dpaudit.engine.games.neighbours.world_scores import SummaryGame, how_far_apart, what_it_shows
+from dpaudit.engine.games.neighbours.world_scores import SummaryGame, how_far_apart, number_beyond, what_it_shows
 from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.bound import format_lower
@@ -41,7 +41,7 @@ from dpaudit.registry import register
 ROW_FUNCTIONS = Capability(RowFunction, "functions on rows (made by `dpaudit.check(function, schema=...)`)")
 SHARE = 0.6
 """Of the search, what is spent on trying pairs of tables."""
-KEPT = (6, 2)
+KEPT = (6, 3)
 """Pairs that are left after the first and the second round."""
 MIN_TRIED = 4
 """Calls on each pair of a round at least, half of them on D and the other half with the same seeds on D'."""
@@ -303,6 +303,7 @@ class TriedTables:
     name: str
     apart: float  # how far apart calls of one seed are
     told: float  # how well one number, or how a call ends, tells D from D', in [0, 1]
+    beyond: float  # by how many deviations the tail of a number exceeds the claim
     samples: Samples
 
 
@@ -374,22 +375,22 @@ def _tried(
     truth = np.arange(calls) % 2 == 1
     seeds = np.repeat(seeds_of(seed, calls // 2), 2)
     samples = called(mechanism, tables, truth, seeds, 0, limit_s, compute).value
-    apart, told = how_far_apart(samples)
-    return TriedTables(place, tables.name, apart, told, samples)
+    beyond = number_beyond(mechanism.claim().curve, samples)
+    return TriedTables(place, tables.name, *how_far_apart(samples), beyond, samples)
 
 
 @unit
 def shortlist_tables(kept: int, tried: tuple[Sequence[TriedTables], ...]) -> Shortlist:
-    """The pairs whose calls of one seed are farthest apart, and those that one number tells best.
+    """The pairs whose calls of one seed are farthest apart, those that one number tells best, or whose tail does.
 
     Of those that are about as far apart the more general ones, which are offered first.
     """
     every = _every(tried)
     by_distance = sorted(every, key=lambda one: (-round(math.log1p(one.apart) / ALIKE), one.place))
     by_number = sorted(every, key=lambda one: (-one.told, -one.apart, one.place))
-    first = [one.place for one in by_number[: kept // 3]]
-    others = [one.place for one in by_distance if one.place not in first]
-    return Shortlist(np.array([*first, *others][:kept], np.int64))
+    by_tail = sorted(every, key=lambda one: (-one.beyond, one.place))
+    ranked = (*by_number[: kept // 3], *by_tail[: kept // 3], *by_distance)
+    return Shortlist(np.array(list(dict.fromkeys(one.place for one in ranked))[:kept], np.int64))
 
 
 @unit

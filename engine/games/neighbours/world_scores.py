@@ -16,6 +16,7 @@ from scipy import stats
 
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
+from dpaudit.claims import PrivacyCurve
 from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.stated_law import StatedOdds, stated_odds
 from dpaudit.engine.games.neighbours.summaries import Samples
@@ -31,6 +32,10 @@ FARTHEST = 50.0
 """Spreads between two trainings that are no longer counted."""
 FOLLOWS = 0.6
 """A number follows the seed where trainings of one seed differ by less than this share of what others differ by."""
+LEVELS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
+"""Of epsilon, at which what was seen is held against a claim while worlds are tried."""
+BEST_NUMBERS = 16
+"""Numbers whose tails are looked at, of those that runs give."""
 JUDGED_APART = 10_000
 """Search samples from which on the candidates of an attack are judged by units of their own: 0.3 s and more."""
 
@@ -252,6 +257,43 @@ def how_far_apart(trainings: Samples) -> tuple[float, float]:
         along = np.abs(np.median((second - first) @ directions.T, 0))
         apart = max(apart, np.linalg.norm(_over(np.where(along > 1e-9 * np.abs(first).max(), along, 0.0), sizes)))
     return float(apart) + FARTHEST * unlike, max(unlike, float(tells.max()))
+
+
+def number_beyond(curve: PrivacyCurve, trainings: Samples) -> float:
+    """By how many deviations the tail of one number exceeds a claim, of those that tell D from D' best.
+
+    A tail that is rare tells little of a table, and may give it away where it comes.
+    """
+    zero, one = trainings.where(~trainings.truth), trainings.where(trainings.truth)
+    usual = trainings.usual_ending
+    both = (zero.ending == usual) & (one.ending == usual)
+    first, second = (np.asarray(side.where(both).summaries(), np.float64) for side in (zero, one))
+    count = len(first)
+    if count < 2 or not first.shape[1]:
+        return 0.0
+    moved = np.abs(stats.rankdata(np.concatenate([first, second]), axis=0)[count:].mean(0) - (count + 0.5))
+    told = np.argsort(-moved, kind="stable")[:BEST_NUMBERS]
+    values = np.concatenate([first[:, told], second[:, told]])
+    order = np.argsort(values, axis=0, kind="stable")
+    last = np.diff(np.take_along_axis(values, order, 0), axis=0) > 0  # of equal ones
+    below = [np.cumsum(part, axis=0)[:-1][last] for part in (order < count, order >= count)]
+    worlds = [((tail + 0.5) / (count + 1), (count - tail + 0.5) / (count + 1)) for tail in below]
+    ends = [(p, q) for p, q in zip(*worlds, strict=True)]
+    return max(excess(curve, *pair, count) for p, q in ends for pair in ((p, q), (q, p)))
+
+
+def excess(curve: PrivacyCurve, one: NDArray[np.float64], zero: NDArray[np.float64], runs: int) -> float:
+    """By how many deviations an event that comes so often of so many runs on either table exceeds a claim.
+
+    At the event and the level of epsilon where it does most; -inf where there is no event.
+    """
+    if not one.size:
+        return -math.inf
+    found = []
+    for level in LEVELS:
+        deviation = np.sqrt((one * (1 - one) + math.exp(2 * level) * zero * (1 - zero)) / runs)
+        found.append((one - math.exp(level) * zero - curve.delta(level)) / deviation)
+    return float(np.max(found))
 
 
 def _over(moved: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -21,6 +21,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve, Relation, claim_under
 from dpaudit.claims.composition import two_answers
+from dpaudit.engine.games.neighbours.world_scores import excess
 from dpaudit.engine.games.predictions.answer_set import AnswerView
 from dpaudit.engine.games.predictions.game import ANSWERING, VOTING, answers_of
 from dpaudit.engine.games.protocol import NOISELESS_TRIALS, CheckTest, Fits, Played, Setting
@@ -40,8 +41,6 @@ FIRST_RUNS = 4
 """On either data set of a pair, before half of the pairs are left out."""
 PLAYED = 2
 """Pairs that are played: a few runs may mistake one."""
-LEVELS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
-"""Of epsilon, at which answers are held against the claim while pairs are tried."""
 LEAD = 12
 """By how many votes one of the two classes is ahead at the query, at most."""
 NATURAL = 4
@@ -353,13 +352,7 @@ def _excess(curve: PrivacyCurve, zero: Ints, one: Ints) -> float:
     order = seen[np.argsort(-(one[seen] + 0.5) / (zero[seen] + 0.5), kind="stable")]
     n = one.sum() + 1.0
     p, q = ((np.cumsum(counts[order])[:-1] + 0.5) / n for counts in (one, zero))
-    if not p.size:
-        return -np.inf
-    found = []
-    for level in LEVELS:
-        deviation = np.sqrt((p * (1 - p) + np.exp(2 * level) * q * (1 - q)) / n)
-        found.append((p - np.exp(level) * q - curve.delta(level)) / deviation)
-    return float(np.max(found))
+    return excess(curve, p, q, n)
 
 
 @unit
