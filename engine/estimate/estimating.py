@@ -157,7 +157,7 @@ class Estimate(Bound):
             where the method was named, or holds for canaries of one training too.
         ceiling: What the same method would show of as many rows in perfect order; inf where nothing was left to see.
         blind: Why the scores could not have refuted the claim; "" where they could.
-        detectable: How many times too small the noise must be for as many rows to refute the claim with 90 % power, in
+        detectable: How many times smaller the noise must be for as many rows to refute the claim with 90 % power, in
             [1, 8]; None where the scores tell too little to say.
     """
 
@@ -224,7 +224,7 @@ class Estimate(Bound):
         most = f"in perfect order as many rows show epsilon >= {format_lower(self.ceiling)}"
         if self.detectable is None:
             return f"{most}; how weak the noise must be for these scores to tell is not known"
-        weaker = f"noise {self.detectable:.2f} times too small, if noise alone limits these guesses"
+        weaker = f"noise {self.detectable:.2f} times smaller than it is, if noise alone limits these guesses"
         return f"detectable with 90 % power: {weaker}; {most}"
 
     def _elsewhere(self, curve: PrivacyCurve) -> list[str]:

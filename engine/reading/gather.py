@@ -194,7 +194,7 @@ class _Finished:
         return None if finding is None else Ceiling(finding, played, entry.game.noiseless, helps)
 
     def detectable_factor(self, claim: Claim) -> float | None:
-        """How many times too small the noise must be to be found; None where the scores cannot say."""
+        """How many times smaller than it is the noise must be to be found; None where the scores cannot say."""
         entry = self._entry
         estimator: Any = self._audit.estimator
         if not issubclass(estimator.evidence, Scores):

@@ -157,7 +157,7 @@ class JointVerdict:
     def next_step(self) -> str:
         """What to do now."""
         if self.verdict is Verdict.NO_VIOLATION:
-            return "This is no proof of privacy: another seed, or a larger budget, may see what these tests did not."
+            return "No proof of privacy: what could be seen is about noise alone. Another seed or budget may see more."
         return NEXT[self.verdict]
 
     @property

@@ -70,7 +70,7 @@ class AuditResult:
             that is missing. None where it was not asked for.
         rows_needed: About how many rows of the control would decide an UNDECIDED audit; None where no number would.
         ceiling: What a mechanism with no privacy would show; None where that is not known.
-        detectable_factor: How many times too small the noise must be for such an audit to refute the claim with 90 %
+        detectable_factor: How many times smaller the noise must be for such an audit to refute the claim with 90 %
             power, judged from the scores, or by planted noise of a mechanism that states its law; None where the scores
             tell too little to say, inf where even noise that is planted 8 times too small would not be refuted.
         ceiling_lost: Whether the ceiling was to be played and that failed.
@@ -310,12 +310,11 @@ class AuditResult:
         if self.verdict is Verdict.INCONCLUSIVE and self.ceiling is not None:
             return self.ceiling.too_low(self.compared.claim.curve)
         most = "" if self.ceiling is None else self.ceiling.line
-        if self.detectable_factor == math.inf:
-            seen = f"noise {MOST:g} times too small would not have been detected with {100 * POWER:.0f} % power"
-            return "; ".join(filter(None, [seen, most]))
-        if self.detectable_factor is not None:
-            seen = f"detectable with {100 * POWER:.0f} % power: noise {self.detectable_factor:.2f} times too small"
-            return "; ".join(filter(None, [seen, most]))
+        power, factor = f"with {100 * POWER:.0f} % power", self.detectable_factor
+        if factor is not None:
+            unseen = f"noise {MOST:g} times smaller than it is would not have been detected {power}"
+            seen = f"detectable {power}: noise {factor:.2f} times smaller than it is"
+            return "; ".join(filter(None, [unseen if factor == math.inf else seen, most]))
         if self.verdict is not Verdict.NO_VIOLATION:
             return most
         if self.ceiling is not None and self.ceiling.noiseless:

@@ -238,4 +238,4 @@ def test_what_is_refuted_at_a_smaller_factor_outweighs_a_short_play_without_nois
     assert result.ceiling is not None
     assert not result.ceiling.exceeds(Claim(epsilon=5.5).curve)
     assert result.verdict is Verdict.NO_VIOLATION
-    assert "times too small" in result.seen
+    assert "times smaller than it is" in result.seen

@@ -101,6 +101,6 @@ def test_the_factor_of_an_audit_is_told_and_true(tmp_path: Path) -> None:
     verdict, factor, said = run(1.0, 0, "honest")
     assert verdict is Verdict.NO_VIOLATION
     assert factor is not None
-    assert f"detectable with 90 % power: noise {factor:.2f} times too small; at most epsilon >= " in said
+    assert f"detectable with 90 % power: noise {factor:.2f} times smaller than it is; at most epsilon >= " in said
     found = [run(factor, seed, f"leaky {seed}")[0] for seed in range(1, 9)]
     assert found.count(Verdict.VIOLATION) >= 6  # fewer in 4 % of such tests, were it 0.9: the seeds are fixed

@@ -68,7 +68,10 @@ def test_more_trials_see_less() -> None:
 @pytest.mark.parametrize(
     ("mechanism", "said"),
     [
-        (LogisticOutputPerturbation(4.0), "noise 8 times too small would not have been detected with 90 % power"),
+        (
+            LogisticOutputPerturbation(4.0),
+            "noise 8 times smaller than it is would not have been detected with 90 % power",
+        ),
         (BAYES, "detectable with 90 % power: noise "),
     ],
 )
