@@ -89,6 +89,7 @@ def _check_test(relation: Relation, answers: int) -> CheckTest:
         game={"relation": relation.value, "answers": answers},
         estimator={"name": "fair-coins", "guess": "signed"},  # one answer may tell more than all others
         again={"trials": 4},
+        learns="search",
     )
 
 
@@ -192,7 +193,7 @@ class CraftedQueries(TrialGame):
             setting.required("target"),
             setting.required("test"),
             replaced=self.relation is Relation.REPLACE,
-            seed=setting.seed.child("search"),
+            seed=setting.search_seed.child("search"),
             label=f"data sets and a query{how}",
             **setting.running,
         )
