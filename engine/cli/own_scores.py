@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from dpaudit.engine.exits import VIOLATION, end, show, show_lines
+from dpaudit.engine.exits import INCONCLUSIVE, VIOLATION, end, show, show_lines
 from dpaudit.errors import DataError, InputError, SpecError
 from dpaudit.registry import catalogue, load
 
@@ -59,6 +59,7 @@ def _complete_method(ctx: click.Context, parameter: click.Parameter, begun: str)
 @click.option("--selection", help="How the threshold or fraction is chosen: band, grid, split:0.5, fixed:0.01, ...")
 @click.option("--claim", callback=_claim, metavar="EPSILON[,DELTA]", help="What is promised; gives a verdict.")
 @click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds the claim.")
+@click.option("--fail-on-inconclusive", is_flag=True, help="Exit with 4 when the scores could not refute the claim.")
 @click.option("--group-by", "group_column", metavar="COLUMN", help="Rows that share a value of it speak of one canary.")
 @click.option("--group-score", type=click.Choice(["max", "mean", "logsumexp"]), default="max", show_default=True)
 @click.option("--by", metavar="COLUMNS", help="Slices: one bound for each combination of values, valid together.")
@@ -71,6 +72,7 @@ def estimate(
     scores: Path,
     options: tuple[str, ...],
     fail_on_violation: bool,
+    fail_on_inconclusive: bool,
     as_json: bool,
     output: Path | None,
     by: str | None,
@@ -103,8 +105,9 @@ def estimate(
     from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.engine.reading.verdict import Verdict
 
-    if fail_on_violation and asked["claim"] is None:
-        raise InputError("--fail-on-violation must come with --claim: without a claim nothing can be violated")
+    if (fail_on_violation or fail_on_inconclusive) and asked["claim"] is None:
+        option = "--fail-on-violation" if fail_on_violation else "--fail-on-inconclusive"
+        raise InputError(f"{option} must come with --claim: without a claim nothing can be violated")
     question = Question(**asked)
     table = SourceTable.of_file(scores)
     if options:
@@ -129,9 +132,11 @@ def estimate(
             if not isinstance(reading, Estimate):  # an estimate prints its own
                 for note in reading.notes:
                     show(f"  {note}")
-    exceed = (Verdict.VIOLATION, Verdict.UNDECIDED)
-    if fail_on_violation and any(isinstance(one, Estimate) and one.verdict in exceed for one in readings):
+    reached = {one.verdict for one in readings if isinstance(one, Estimate)}
+    if fail_on_violation and reached & {Verdict.VIOLATION, Verdict.UNDECIDED}:
         end(VIOLATION)
+    if fail_on_inconclusive and Verdict.INCONCLUSIVE in reached:
+        end(INCONCLUSIVE)
 
 
 def estimates_by(table: SourceTable, question: Question, columns: Sequence[str]) -> dict[str, Estimate | str]:

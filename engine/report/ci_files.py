@@ -123,7 +123,8 @@ def _markdown(report: Report) -> str:
     after = [
         f"- {_cell(line.name)}: {_cell(said)}"
         for line in lines
-        for said in (line.by and line.by.plainly, line.by and line.by.located)
+        if line.by is not None
+        for said in (line.by.plainly, line.by.seen, line.by.located)
         if said
     ]
     next_steps = [f"- {verdict}: {NEXT[verdict]}" for verdict in dict.fromkeys(line.verdict for line in lines)]

@@ -106,6 +106,8 @@ def test_a_summary_is_added_to_what_is_there(report: Report, tmp_path: Path) -> 
     assert "|half the scale|**VIOLATION**|" in text
     assert "|honest|**NO VIOLATION FOUND**|" in text
     assert report.results[1].plainly in text
+    assert report.results[0].seen
+    assert report.results[0].seen in text
 
 
 @pytest.mark.parametrize(

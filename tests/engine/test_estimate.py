@@ -251,7 +251,11 @@ def test_the_command_line_compares_with_a_claim(tmp_path: Path) -> None:
     exceeding = command(tmp_path / "apart.npz", "--claim", "0.5", "--fail-on-violation")
     assert (exceeding.exit_code, exceeding.output.splitlines()[0][:9]) == (1, "UNDECIDED")
     assert command(path, "--claim", "0.5").exit_code == 0
-    assert "--fail-on-violation must come with --claim" in command(path, "--fail-on-violation").output
+    for option in ("--fail-on-violation", "--fail-on-inconclusive"):
+        assert f"{option} must come with --claim" in command(path, option).output
+    np.savez(tmp_path / "losses.npz", score=-SCORES, member=MEMBERS)
+    assert command(tmp_path / "losses.npz", "--claim", "0.5", "--fail-on-violation").exit_code == 0
+    assert command(tmp_path / "losses.npz", "--claim", "0.5", "--fail-on-inconclusive").exit_code == 4
     assert "--claim must be an epsilon" in command(path, "--claim", "low").output
     grouped = command(path, "--group-by", "person", "--group-score", "mean")
     assert "600 rows are 600 canaries: the mean" in grouped.output
