@@ -41,7 +41,7 @@ from dpaudit.registry import register
 ROW_FUNCTIONS = Capability(RowFunction, "functions on rows (made by `dpaudit.check(function, schema=...)`)")
 SHARE = 0.6
 """Of the search, what is spent on trying pairs of tables."""
-KEPT = (6, 3)
+KEPT = (8, 4)
 """Pairs that are left after the first and the second round."""
 MIN_TRIED = 4
 """Calls on each pair of a round at least, half of them on D and the other half with the same seeds on D'."""
