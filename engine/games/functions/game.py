@@ -27,7 +27,13 @@ from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_tes
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks, where_it_leaks_elsewhere
 from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.summaries import HOPELESS, LARGEST, Samples
-from dpaudit.engine.games.neighbours.world_scores import SummaryGame, how_far_apart, number_beyond, what_it_shows
+from dpaudit.engine.games.neighbours.world_scores import (
+    SummaryGame,
+    how_far_apart,
+    judged_scores,
+    number_beyond,
+    score_beyond,
+)
 from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.bound import format_lower
@@ -43,6 +49,8 @@ SHARE = 0.6
 """Of the search, what is spent on trying pairs of tables."""
 KEPT = (8, 4)
 """Pairs that are left after the first and the second round."""
+SURELY = 2.5
+"""Deviations by which what a pair shows exceeds the claim, from which on it is taken before all that show more."""
 MIN_TRIED = 4
 """Calls on each pair of a round at least, half of them on D and the other half with the same seeds on D'."""
 CALLS_OF_TEST = 20_000
@@ -403,14 +411,18 @@ def take_best_tables(
     tried: tuple[Sequence[TriedTables], ...],
     compute: Compute,
 ) -> Outcome[Tables]:
-    """The pair that shows most, by the bound; where no bound shows anything, by right guesses.
+    """The pair whose scores surely exceed the claim; else that which shows most, by the bound, or by right guesses.
 
     Search and fresh calls come afterwards, with other seeds, so the verdict pays nothing for the choice.
     """
     every = _every(tried)
     with limited_threads(compute.threads):
         shown = {one.place: what_it_shows(attack, one.samples) for one in every}
-    best = max(every, key=lambda one: (*shown[one.place], one.apart, -one.place))
+        scores = {one.place: judged_scores(attack, one.samples) for one in every}
+    curve = mechanism.claim().curve
+    beyond = {place: 0.0 if of is None else score_beyond(curve, of) for place, of in scores.items()}
+    sure = {place: deviations if deviations > SURELY else 0.0 for place, deviations in beyond.items()}
+    best = max(every, key=lambda one: (sure[one.place], *shown[one.place], one.apart, -one.place))
     tables = offered(mechanism, rows, asked)[best.place]
     words = "; ".join(
         f"{one.name} {format_lower(shown[one.place][0])} ({shown[one.place][1]:.0%} right)" for one in every[:LISTED]

@@ -219,12 +219,23 @@ def numbers_to_learn_from(known: Samples) -> Samples | None:
     return usual if len(usual.numbers) and len(np.unique(usual.truth)) == 2 else None
 
 
-def what_it_shows(attack: Any, trainings: Samples, stated: StatedOdds | None = None) -> tuple[float, float]:
-    """The bound of every second pair of trainings, learned from the others, and their share of right guesses."""
+def judged_scores(attack: Any, trainings: Samples, stated: StatedOdds | None = None) -> Scores | None:
+    """Of every second pair of trainings, learned from the others; None where these are of one world."""
     judged = np.arange(len(trainings.truth)) // 2 % 2 == 1
     if min(len(np.unique(trainings.truth[part])) for part in (judged, ~judged)) < 2:
+        return None
+    return told(attack, trainings.where(~judged), trainings.where(judged), stated)
+
+
+def what_it_shows(attack: Any, trainings: Samples, stated: StatedOdds | None = None) -> tuple[float, float]:
+    """The bound of every second pair of trainings, learned from the others, and their share of right guesses."""
+    return shown_by(judged_scores(attack, trainings, stated))
+
+
+def shown_by(scores: Scores | None) -> tuple[float, float]:
+    """The bound of scores, and their share of right guesses."""
+    if scores is None:
         return 0.0, 0.5
-    scores = told(attack, trainings.where(~judged), trainings.where(judged), stated)
     estimator = FairCoins()
     return estimator.bound([estimator.tally(scores)]).lower, float(((scores.score > 0) == scores.truth).mean())
 
@@ -273,12 +284,25 @@ def number_beyond(curve: PrivacyCurve, trainings: Samples) -> float:
         return 0.0
     moved = np.abs(stats.rankdata(np.concatenate([first, second]), axis=0)[count:].mean(0) - (count + 0.5))
     told = np.argsort(-moved, kind="stable")[:BEST_NUMBERS]
-    values = np.concatenate([first[:, told], second[:, told]])
+    return _tails_beyond(curve, first[:, told], second[:, told])
+
+
+def score_beyond(curve: PrivacyCurve, scores: Scores | None) -> float:
+    """The same of what an attack scores, of as many runs in either world; 0 where there are none."""
+    if scores is None:
+        return 0.0
+    first, second = (scores.score[scores.truth == world][:, None] for world in (False, True))
+    return _tails_beyond(curve, first, second) if len(first) == len(second) else 0.0
+
+
+def _tails_beyond(curve: PrivacyCurve, first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    count, values = len(first), np.concatenate([first, second])
     order = np.argsort(values, axis=0, kind="stable")
-    last = np.diff(np.take_along_axis(values, order, 0), axis=0) > 0  # of equal ones
+    ranked = np.take_along_axis(values, order, 0)
+    last = ranked[1:] > ranked[:-1]  # of equal ones
     below = [np.cumsum(part, axis=0)[:-1][last] for part in (order < count, order >= count)]
     worlds = [((tail + 0.5) / (count + 1), (count - tail + 0.5) / (count + 1)) for tail in below]
-    ends = [(p, q) for p, q in zip(*worlds, strict=True)]
+    ends = list(zip(*worlds, strict=True))
     return max(excess(curve, *pair, count) for p, q in ends for pair in ((p, q), (q, p)))
 
 

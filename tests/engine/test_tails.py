@@ -1,0 +1,65 @@
+"""A leak that is rare: the tail of one number, which tells little of a table, and gives it away where it comes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dpaudit.claims import PureDP
+from dpaudit.engine.games.neighbours.summaries import Samples
+from dpaudit.engine.games.neighbours.world_scores import excess, how_far_apart, number_beyond, score_beyond
+from dpaudit.estimators.scores import scored
+
+
+def samples(zero: np.ndarray, one: np.ndarray) -> Samples:
+    """As many calls on D as on D', in turn, each of which gives some numbers."""
+    numbers = np.stack([zero, one], axis=1).reshape(2 * len(zero), -1)
+    count, width = numbers.shape
+    return Samples(
+        number=np.arange(count),
+        truth=np.arange(count) % 2 == 1,
+        ending=np.full(count, f"{width} numbers"),
+        width=np.full(count, width),
+        numbers=numbers.astype(np.float32).ravel(),
+        name=np.array([str(place) for place in range(count)]),
+    )
+
+
+def test_a_rare_sign_of_one_table_exceeds_a_claim_that_the_usual_calls_keep() -> None:
+    rng = np.random.default_rng(0)
+    plain, other = rng.laplace(size=(2, 400, 2))
+    kept = samples(plain, other + np.array([0.9, 0.0]))
+    rare = other.copy()
+    rare[:24, 1] = 50.0  # 6 % of the calls, on one table alone
+    assert number_beyond(PureDP(1.0), kept) < 2.5
+    assert number_beyond(PureDP(1.0), samples(plain, rare)) > 4
+    assert number_beyond(PureDP(1.0), samples(rare, plain)) > 4
+    assert how_far_apart(samples(plain, rare))[1] < how_far_apart(kept)[1]
+
+
+def test_equal_numbers_are_one_event() -> None:
+    """Whatever their order: half of the calls give 0, on either table."""
+    zero = np.repeat([0.0, 1.0], 50)[:, None]
+    for one in (zero, zero[::-1]):
+        assert number_beyond(PureDP(1.0), samples(zero, one)) < 0
+    assert number_beyond(PureDP(1.0), samples(np.zeros((100, 1)), np.zeros((100, 1)))) == -math.inf
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_scores_are_looked_at_from_both_ends(swapped: bool) -> None:
+    truth = np.arange(400) % 2 == 1
+    score = np.where(truth & (np.arange(400) < 60), 9.0, 0.0) * (-1 if swapped else 1)
+    assert score_beyond(PureDP(1.0), scored(0, truth, score)) > 4
+    assert score_beyond(PureDP(1.0), scored(0, truth, np.zeros(400))) == -math.inf
+    assert score_beyond(PureDP(1.0), None) == 0
+
+
+def test_an_honest_claim_is_hardly_ever_exceeded_by_many_deviations() -> None:
+    """Randomised response at its claim: the likeliest answer is as much likelier as may be."""
+    rng = np.random.default_rng(1)
+    p = 1 / (1 + math.exp(-1.0))
+    drawn = [rng.binomial(300, share, 400) / 300 for share in (p, 1 - p)]
+    beyond = [excess(PureDP(1.0), np.array([one]), np.array([zero]), 300) for one, zero in zip(*drawn, strict=True)]
+    assert np.mean(np.array(beyond) > 2.5) < 0.03
