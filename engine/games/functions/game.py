@@ -417,10 +417,9 @@ def take_best_tables(
     """
     every = _every(tried)
     with limited_threads(compute.threads):
-        shown = {one.place: what_it_shows(attack, one.samples) for one in every}
         scores = {one.place: judged_scores(attack, one.samples) for one in every}
-    curve = mechanism.claim().curve
-    beyond = {place: 0.0 if of is None else score_beyond(curve, of) for place, of in scores.items()}
+    shown = {place: shown_by(of) for place, of in scores.items()}
+    beyond = {place: score_beyond(mechanism.claim().curve, of) for place, of in scores.items()}
     sure = {place: deviations if deviations > SURELY else 0.0 for place, deviations in beyond.items()}
     best = max(every, key=lambda one: (sure[one.place], *shown[one.place], one.apart, -one.place))
     tables = offered(mechanism, rows, asked)[best.place]
