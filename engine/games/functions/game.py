@@ -33,6 +33,7 @@ from dpaudit.engine.games.neighbours.world_scores import (
     judged_scores,
     number_beyond,
     score_beyond,
+    shown_by,
 )
 from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting
 from dpaudit.errors import SpecError, require
