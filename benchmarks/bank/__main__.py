@@ -45,7 +45,6 @@ def cases() -> dict[str, Case]:
 
 MISSED = {
     "sigma-for-b, labels": "nothing to refute: one label released alone spends 0.80",
-    "votes-without-noise-20-teachers": "found with some seeds; else not confirmed, not seen, or not begun in time",
     "dp-sgd-clip-doubled": "found with some seeds alone, with 5 minutes too",
 }
 """Why planted defects are not found within 30 seconds."""
