@@ -135,9 +135,8 @@ class ConvertedClaim:
 
     claim: Claim
     note: str = ""  # how it was converted
-    # Of the claim's own relation between the two worlds: records that differ, twice where each is replaced; of several
-    # answers, how much more epsilon they have.
-    steps: float = 1
+    # Of the claim's own relation between the two worlds: records that differ, twice where each is replaced; or answers.
+    steps: int = 1
 
 
 def claim_under(claim: Claim, relation: Relation, *, records: int = 1, audit: str = "") -> ConvertedClaim:

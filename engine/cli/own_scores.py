@@ -107,7 +107,7 @@ def estimate(
 
     if (fail_on_violation or fail_on_inconclusive) and asked["claim"] is None:
         option = "--fail-on-violation" if fail_on_violation else "--fail-on-inconclusive"
-        raise InputError(f"{option} must come with --claim: without a claim nothing can be violated")
+        raise InputError(f"{option} must come with --claim: without a claim there is no verdict")
     question = Question(**asked)
     table = SourceTable.of_file(scores)
     if options:
@@ -132,10 +132,11 @@ def estimate(
             if not isinstance(reading, Estimate):  # an estimate prints its own
                 for note in reading.notes:
                     show(f"  {note}")
-    reached = {one.verdict for one in readings if isinstance(one, Estimate)}
-    if fail_on_violation and reached & {Verdict.VIOLATION, Verdict.UNDECIDED}:
+    reached = [one.verdict for one in readings if isinstance(one, Estimate)]
+    if fail_on_violation and {Verdict.VIOLATION, Verdict.UNDECIDED}.intersection(reached):
         end(VIOLATION)
-    if fail_on_inconclusive and Verdict.INCONCLUSIVE in reached:
+    nothing = len(reached) < max(1, len(slices))  # of a slice, or at all
+    if fail_on_inconclusive and (nothing or Verdict.INCONCLUSIVE in reached):
         end(INCONCLUSIVE)
 
 

@@ -249,7 +249,7 @@ class AuditResult:
     def _compared_in_words(self) -> str:
         comparison = self.comparison
         if comparison is None:
-            why = "".join(f": {failure.error}" for failure in self.failures[:1])
+            why = next((f": {printable(one.error)}" for one in self.failures if not one.skipped), "")
             return f"no bound: {len(self.failures)} of {self.units[1]} units failed or were not run{why}"
         if self.compared.claim.is_point and math.isinf(self.compared.claim.epsilon):
             claimed = "no privacy claimed;"

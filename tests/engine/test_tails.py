@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from dpaudit.claims import PureDP
+from dpaudit.engine.games.functions.game import BEYOND
 from dpaudit.engine.games.neighbours.summaries import Samples
-from dpaudit.engine.games.neighbours.world_scores import excess, how_far_apart, number_beyond, score_beyond
+from dpaudit.engine.games.neighbours.world_scores import how_far_apart, number_beyond, score_beyond
 from dpaudit.estimators.scores import scored
 
 
@@ -56,10 +57,22 @@ def test_scores_are_looked_at_from_both_ends(swapped: bool) -> None:
     assert score_beyond(PureDP(1.0), None) == 0
 
 
-def test_an_honest_claim_is_hardly_ever_exceeded_by_many_deviations() -> None:
-    """Randomised response at its claim: the likeliest answer is as much likelier as may be."""
+def test_a_pair_at_its_claim_is_seldom_beyond_it() -> None:
+    """Laplace noise for epsilon = 1, of all tails and levels the one that exceeds by most: one in five, measured."""
     rng = np.random.default_rng(1)
-    p = 1 / (1 + math.exp(-1.0))
-    drawn = [rng.binomial(300, share, 400) / 300 for share in (p, 1 - p)]
-    beyond = [excess(PureDP(1.0), np.array([one]), np.array([zero]), 300) for one, zero in zip(*drawn, strict=True)]
-    assert np.mean(np.array(beyond) > 2.5) < 0.03
+    moved = np.array([[[0.0]], [[1.0]]])
+    pairs = [samples(*(rng.laplace(size=(2, 200, 1)) + moved)) for _ in range(100)]
+    assert np.mean([number_beyond(PureDP(1.0), pair) > BEYOND for pair in pairs]) < 0.35
+    half = [samples(*(rng.laplace(size=(2, 200, 1)) / 2 + moved)) for _ in range(100)]
+    assert np.mean([number_beyond(PureDP(1.0), pair) > BEYOND for pair in half]) > 0.9
+
+
+def test_nothing_to_compare_comes_last() -> None:
+    assert number_beyond(PureDP(1.0), samples(np.zeros((1, 1)), np.ones((1, 1)))) == -math.inf
+
+
+def test_a_number_that_is_missing_on_one_table_is_looked_at_among_many() -> None:
+    """Of a hundred numbers, one of which is NaN now and then."""
+    zero, one = np.random.default_rng(2).laplace(size=(2, 300, 100))
+    one[:30, 77] = np.nan
+    assert number_beyond(PureDP(1.0), samples(zero, one)) > BEYOND

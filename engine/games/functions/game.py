@@ -50,8 +50,8 @@ SHARE = 0.6
 """Of the search, what is spent on trying pairs of tables."""
 KEPT = (8, 4)
 """Pairs that are left after the first and the second round."""
-SURELY = 2.5
-"""Deviations by which what a pair shows exceeds the claim, from which on it is taken before all that show more."""
+BEYOND = 2.5
+"""Deviations by which the scores of a pair exceed the claim, from which on it is taken before those that show more."""
 MIN_TRIED = 4
 """Calls on each pair of a round at least, half of them on D and the other half with the same seeds on D'."""
 CALLS_OF_TEST = 20_000
@@ -412,7 +412,7 @@ def take_best_tables(
     tried: tuple[Sequence[TriedTables], ...],
     compute: Compute,
 ) -> Outcome[Tables]:
-    """The pair whose scores surely exceed the claim; else that which shows most, by the bound, or by right guesses.
+    """The pair whose scores exceed the claim by most, where they do; else that which shows most, by bound or guesses.
 
     Search and fresh calls come afterwards, with other seeds, so the verdict pays nothing for the choice.
     """
@@ -421,7 +421,7 @@ def take_best_tables(
         scores = {one.place: judged_scores(attack, one.samples) for one in every}
     shown = {place: shown_by(of) for place, of in scores.items()}
     beyond = {place: score_beyond(mechanism.claim().curve, of) for place, of in scores.items()}
-    sure = {place: deviations if deviations > SURELY else 0.0 for place, deviations in beyond.items()}
+    sure = {place: deviations if deviations > BEYOND else 0.0 for place, deviations in beyond.items()}
     best = max(every, key=lambda one: (sure[one.place], *shown[one.place], one.apart, -one.place))
     tables = offered(mechanism, rows, asked)[best.place]
     words = "; ".join(

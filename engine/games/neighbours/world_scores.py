@@ -6,9 +6,10 @@ Games whose trials are vectors share this: search samples, whose world is known,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from functools import lru_cache
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +33,9 @@ FARTHEST = 50.0
 """Spreads between two trainings that are no longer counted."""
 FOLLOWS = 0.6
 """A number follows the seed where trainings of one seed differ by less than this share of what others differ by."""
-LEVELS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
+LEVELS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 """Of epsilon, at which what was seen is held against a claim while worlds are tried."""
-BEST_NUMBERS = 16
+BEST_NUMBERS = 64
 """Numbers whose tails are looked at, of those that runs give."""
 JUDGED_APART = 10_000
 """Search samples from which on the candidates of an attack are judged by units of their own: 0.3 s and more."""
@@ -273,7 +274,7 @@ def how_far_apart(trainings: Samples) -> tuple[float, float]:
 def number_beyond(curve: PrivacyCurve, trainings: Samples) -> float:
     """By how many deviations the tail of one number exceeds a claim, of those that tell D from D' best.
 
-    A tail that is rare tells little of a table, and may give it away where it comes.
+    A tail that is rare tells little of a table, and may give it away where it comes. -inf where there is nothing.
     """
     zero, one = trainings.where(~trainings.truth), trainings.where(trainings.truth)
     usual = trainings.usual_ending
@@ -281,9 +282,9 @@ def number_beyond(curve: PrivacyCurve, trainings: Samples) -> float:
     first, second = (np.asarray(side.where(both).summaries(), np.float64) for side in (zero, one))
     count = len(first)
     if count < 2 or not first.shape[1]:
-        return 0.0
+        return -math.inf
     moved = np.abs(stats.rankdata(np.concatenate([first, second]), axis=0)[count:].mean(0) - (count + 0.5))
-    told = np.argsort(-moved, kind="stable")[:BEST_NUMBERS]
+    told = np.argsort(-np.nan_to_num(moved, nan=np.inf), kind="stable")[:BEST_NUMBERS]
     return _tails_beyond(curve, first[:, told], second[:, told])
 
 
@@ -314,10 +315,23 @@ def excess(curve: PrivacyCurve, one: NDArray[np.float64], zero: NDArray[np.float
     if not one.size:
         return -math.inf
     found = []
-    for level in LEVELS:
+    for level, delta in zip(LEVELS, _deltas(curve), strict=True):
         deviation = np.sqrt((one * (1 - one) + math.exp(2 * level) * zero * (1 - zero)) / runs)
-        found.append((one - math.exp(level) * zero - curve.delta(level)) / deviation)
+        found.append((one - math.exp(level) * zero - delta) / deviation)
     return float(np.max(found))
+
+
+def _deltas(curve: PrivacyCurve) -> tuple[float, ...]:
+    """At all levels, asked once: those of a composed curve take a second."""
+    try:
+        return _kept_deltas(cast(Hashable, curve))
+    except TypeError:  # a curve of somebody's own that cannot be hashed
+        return tuple(curve.delta(level) for level in LEVELS)
+
+
+@lru_cache(maxsize=4)
+def _kept_deltas(curve: Any) -> tuple[float, ...]:
+    return tuple(curve.delta(level) for level in LEVELS)
 
 
 def _over(moved: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:

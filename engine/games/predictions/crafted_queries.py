@@ -111,8 +111,7 @@ class AnswersFit(Fits):
             f"{claim.delta:g}): by composition compared with epsilon {both.epsilon:g}, delta {both.delta:.3g}"
         )
         words = "; ".join(filter(None, (note, converted.note)))
-        larger = both.epsilon / claim.epsilon if 0 < claim.epsilon < math.inf else 2.0
-        return ConvertedClaim(converted.claim, words, larger * converted.steps)
+        return ConvertedClaim(converted.claim, words, 2 * converted.steps)
 
 
 @register("game", "crafted-queries", source="Ours")
