@@ -308,8 +308,7 @@ def affordable_looks(
             alike = sum(one.test.price for one in chosen[place:] if one.game == choice.game)
             most = left * test.price // max(1, alike)
             if most < math.ceil(test.least * test.cost):
-                fewest = min(test.least, wanted)
-                last.append(Affordable(choice, fewest, _again(test, fewest, int((kept or 0) / test.cost))))
+                last.append(Affordable(choice, min(test.least, wanted), dict(test.again)))
                 continue
         price = test.price if most is None else min(test.price, most)
         given = wanted if price == test.price else int(price / test.cost)
