@@ -1,7 +1,7 @@
 """A function on rows, called thousands of times on two neighbouring tables that a search has found.
 
 The search tries many pairs of tables, ordinary and hostile, and the function's own settings: a few calls each, more on
-those that are left, the last two by what the attack makes of them. Then both tables are fixed: search calls teach the
+those that are left, the last four by what the attack makes of them. Then both tables are fixed: search calls teach the
 attack, fresh ones, each on D or D' by its own fair coin, are what it is judged by. How a call ends, what it raises and
 the form of what it gives are outcomes as numbers are.
 Source: Lu et al. (2022), Algorithm 1, with the search of ours; outcomes after Mironov (2012) and Haney et al. (2022).
