@@ -157,7 +157,7 @@ class JointVerdict:
     def next_step(self) -> str:
         """What to do now."""
         if self.verdict is Verdict.NO_VIOLATION:
-            return "No proof of privacy: what could be seen is about noise alone. Another seed or budget may see more."
+            return "No proof of privacy: a leak that is small, rare or of another kind may be missed. Try more calls."
         return NEXT[self.verdict]
 
     @property
