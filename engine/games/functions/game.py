@@ -417,15 +417,19 @@ def take_best_tables(
     Search and fresh calls come afterwards, with other seeds, so the verdict pays nothing for the choice.
     """
     every = _every(tried)
+    curve = mechanism.claim().curve
+
+    def shows(one: TriedTables) -> tuple[float, float, float]:
+        scores = judged_scores(attack, one.samples)
+        beyond = score_beyond(curve, scores)
+        return (beyond if beyond > BEYOND else 0.0, *shown_by(scores))
+
     with limited_threads(compute.threads):
-        scores = {one.place: judged_scores(attack, one.samples) for one in every}
-    shown = {place: shown_by(of) for place, of in scores.items()}
-    beyond = {place: score_beyond(mechanism.claim().curve, of) for place, of in scores.items()}
-    sure = {place: deviations if deviations > BEYOND else 0.0 for place, deviations in beyond.items()}
-    best = max(every, key=lambda one: (sure[one.place], *shown[one.place], one.apart, -one.place))
+        shown = {one.place: shows(one) for one in every}
+    best = max(every, key=lambda one: (*shown[one.place], one.apart, -one.place))
     tables = offered(mechanism, rows, asked)[best.place]
     words = "; ".join(
-        f"{one.name} {format_lower(shown[one.place][0])} ({shown[one.place][1]:.0%} right)" for one in every[:LISTED]
+        f"{one.name} {format_lower(shown[one.place][1])} ({shown[one.place][2]:.0%} right)" for one in every[:LISTED]
     )
     settings = mechanism.alternatives()[tables.settings]
     given = f", settings {settings!r}" if settings else ""

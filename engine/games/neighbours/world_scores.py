@@ -249,15 +249,10 @@ def how_far_apart(trainings: Samples) -> tuple[float, float]:
     that does not follow the seed, as low bits, is as far apart as its odds of telling D from D'. Pairs that end
     differently are as far apart as can be.
     """
-    zero, one = trainings.where(~trainings.truth), trainings.where(trainings.truth)
-    usual = trainings.usual_ending
-    both = (zero.ending == usual) & (one.ending == usual)
-    unlike = float((zero.ending != one.ending).mean())
-    first, second = (np.asarray(side.where(both).summaries(), np.float64) for side in (zero, one))
-    if both.sum() < 2 or not first.shape[1]:
+    unlike, first, second = _numbers_of_pairs(trainings)
+    if len(first) < 2 or not first.shape[1]:
         return FARTHEST * unlike, unlike
-    ranks = stats.rankdata(np.concatenate([first, second]), axis=0)[len(first) :].mean(0) - (len(first) + 0.5)
-    tells = np.abs(ranks) * 2 / len(first)
+    tells = _shifted(first, second) * 2 / len(first)
     moved = np.median(np.abs(second - first), 0)
     follows = moved < FOLLOWS * np.median(np.abs(second - np.roll(first, 1, axis=0)), 0)
     odds = tells / np.maximum(1 - tells, 1 / FARTHEST)
@@ -276,16 +271,26 @@ def number_beyond(curve: PrivacyCurve, trainings: Samples) -> float:
 
     A tail that is rare tells little of a table, and may give it away where it comes. -inf where there is nothing.
     """
+    _, first, second = _numbers_of_pairs(trainings)
+    if len(first) < 2 or not first.shape[1]:
+        return -math.inf
+    told = np.argsort(-np.nan_to_num(_shifted(first, second), nan=np.inf), kind="stable")[:BEST_NUMBERS]
+    return _tails_beyond(curve, first[:, told], second[:, told])
+
+
+def _numbers_of_pairs(trainings: Samples) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+    """The share of pairs that end differently; the numbers on D and on D' of those that both end as usual."""
     zero, one = trainings.where(~trainings.truth), trainings.where(trainings.truth)
     usual = trainings.usual_ending
     both = (zero.ending == usual) & (one.ending == usual)
     first, second = (np.asarray(side.where(both).summaries(), np.float64) for side in (zero, one))
-    count = len(first)
-    if count < 2 or not first.shape[1]:
-        return -math.inf
-    moved = np.abs(stats.rankdata(np.concatenate([first, second]), axis=0)[count:].mean(0) - (count + 0.5))
-    told = np.argsort(-np.nan_to_num(moved, nan=np.inf), kind="stable")[:BEST_NUMBERS]
-    return _tails_beyond(curve, first[:, told], second[:, told])
+    return float((zero.ending != one.ending).mean()), first, second
+
+
+def _shifted(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By how many ranks each number's mean rank on D' is off the middle."""
+    ranks = stats.rankdata(np.concatenate([first, second]), axis=0)[len(first) :]
+    return np.asarray(np.abs(ranks.mean(0) - (len(first) + 0.5)))
 
 
 def score_beyond(curve: PrivacyCurve, scores: Scores | None) -> float:
