@@ -11,6 +11,7 @@ import pytest
 
 from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audit, from_predictor
 from dpaudit.actors.seed import Seed
+from dpaudit.actors.work import Call
 from dpaudit.claims import GaussianDP, PrivacyCurve, PureDP, RenyiDP
 from dpaudit.claims.curve import TwoSteps
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
@@ -22,7 +23,8 @@ from dpaudit.engine.games.predictions.crafted_queries import (
     run_pair,
     score_answers,
 )
-from dpaudit.engine.spec.check import Choice, affordable_looks, seconds_a_training
+from dpaudit.engine.planning.plan import PlannedAudit, make_plan
+from dpaudit.engine.spec.check import CheckRequest, Choice, affordable_looks, check_spec, seconds_a_training
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
 
@@ -267,3 +269,22 @@ def test_one_answer_and_two_share_what_a_time_is_enough_for() -> None:
     for (trainings, forecast), shares in wanted.items():
         affordable, _ = affordable_looks([two, one], trainings, forecast=forecast)
         assert [(each.choice.test.variant, each.trainings) for each in affordable] == shares
+
+
+def test_a_confirmatory_run_has_the_data_sets_of_the_first_pass_and_runs_of_its_own() -> None:
+    """Else what chance showed once would be confirmed by the very same runs."""
+    first, again = [
+        entry
+        for entry in make_plan(check_spec(CheckRequest(from_predictor(Neighbours, ADDED)))).audits
+        if "one answer" in entry.audit.name
+    ]
+    assert again.confirmatory
+
+    def units(entry: PlannedAudit, label: str) -> dict[str, str]:
+        calls = [unit for unit in entry.units if isinstance(unit.task, Call) and unit.label.startswith(label)]
+        return {unit.key: str(unit.task.argument("seed")) for unit in calls}
+
+    assert units(first, "data sets and a query") == units(again, "data sets and a query")
+    fresh = [set(units(entry, "fresh runs").values()) for entry in (first, again)]
+    assert all(fresh)
+    assert not fresh[0] & fresh[1]
