@@ -30,10 +30,8 @@ from dpaudit.engine.games.neighbours.summaries import HOPELESS, LARGEST, Samples
 from dpaudit.engine.games.neighbours.world_scores import (
     SummaryGame,
     how_far_apart,
-    judged_scores,
     number_beyond,
-    score_beyond,
-    shown_by,
+    shown_and_beyond,
 )
 from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting
 from dpaudit.errors import SpecError, require
@@ -420,9 +418,8 @@ def take_best_tables(
     curve = mechanism.claim().curve
 
     def shows(one: TriedTables) -> tuple[float, float, float]:
-        scores = judged_scores(attack, one.samples)
-        beyond = score_beyond(curve, scores)
-        return (beyond if beyond > BEYOND else 0.0, *shown_by(scores))
+        shown, beyond = shown_and_beyond(curve, attack, one.samples)
+        return (beyond if beyond > BEYOND else 0.0, *shown)
 
     with limited_threads(compute.threads):
         shown = {one.place: shows(one) for one in every}

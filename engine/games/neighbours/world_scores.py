@@ -220,7 +220,7 @@ def numbers_to_learn_from(known: Samples) -> Samples | None:
     return usual if len(usual.numbers) and len(np.unique(usual.truth)) == 2 else None
 
 
-def judged_scores(attack: Any, trainings: Samples, stated: StatedOdds | None = None) -> Scores | None:
+def _judged_scores(attack: Any, trainings: Samples, stated: StatedOdds | None = None) -> Scores | None:
     """Of every second pair of trainings, learned from the others; None where these are of one world."""
     judged = np.arange(len(trainings.truth)) // 2 % 2 == 1
     if min(len(np.unique(trainings.truth[part])) for part in (judged, ~judged)) < 2:
@@ -230,10 +230,10 @@ def judged_scores(attack: Any, trainings: Samples, stated: StatedOdds | None = N
 
 def what_it_shows(attack: Any, trainings: Samples, stated: StatedOdds | None = None) -> tuple[float, float]:
     """The bound of every second pair of trainings, learned from the others, and their share of right guesses."""
-    return shown_by(judged_scores(attack, trainings, stated))
+    return _shown_by(_judged_scores(attack, trainings, stated))
 
 
-def shown_by(scores: Scores | None) -> tuple[float, float]:
+def _shown_by(scores: Scores | None) -> tuple[float, float]:
     """The bound of scores, and their share of right guesses."""
     if scores is None:
         return 0.0, 0.5
@@ -291,6 +291,12 @@ def _shifted(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray
     """By how many ranks each number's mean rank on D' is off the middle."""
     ranks = stats.rankdata(np.concatenate([first, second]), axis=0)[len(first) :]
     return np.asarray(np.abs(ranks.mean(0) - (len(first) + 0.5)))
+
+
+def shown_and_beyond(curve: PrivacyCurve, attack: Any, trainings: Samples) -> tuple[tuple[float, float], float]:
+    """`what_it_shows` of an attack, and by how many deviations its scores exceed a claim."""
+    scores = _judged_scores(attack, trainings)
+    return _shown_by(scores), score_beyond(curve, scores)
 
 
 def score_beyond(curve: PrivacyCurve, scores: Scores | None) -> float:
