@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests import nightly
+from tests.processes import processor_s
 from tests.remote import bucket, s3_server  # noqa: F401
 
 # Two workers on two cores: libraries that start threads of their own would fight over them.
@@ -17,6 +20,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="dpaudit-tests-")
 
 
+STARTED = pytest.StashKey[float]()
+PROCESSOR_S = "processor_s"
 HEAVY = ("ray", "cluster")
 """Marks of tests that bring up Ray: each kind in one process, one test after the other."""
 APART = 4
@@ -91,6 +96,43 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         needing = [item for item in session.items if any(_is(item, kind) for kind in HEAVY)]
         lost = [item for item in needing if not item.nodeid.endswith(groups)]
         assert not lost, "pytest-xdist does not know this pytest's items; install the one of constraints.txt"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Note the processor seconds at the start of a test."""
+    item.stash[STARTED] = processor_s()
+    yield
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Put the processor seconds of a test, its fixtures included, into its last report."""
+    outcome = yield
+    if call.when == "teardown":
+        outcome.get_result().user_properties.append((PROCESSOR_S, processor_s() - item.stash[STARTED]))  # type: ignore[attr-defined]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (path := os.environ.get("DPAUDIT_TEST_TIMES")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Times(Path(path)))
+
+
+class Times:
+    """Writes the seconds of every test, of the clock and of the processor, to a JSON file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._tests: dict[str, dict[str, float]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        times = self._tests.setdefault(report.nodeid, {"clock_s": 0.0, "processor_s": 0.0})
+        times["clock_s"] += report.duration
+        times["processor_s"] += dict(report.user_properties).get(PROCESSOR_S, 0.0) if report.when == "teardown" else 0.0
+
+    def pytest_sessionfinish(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(self._tests, indent=1))
 
 
 def heavy_group(kind: str, processes: int) -> str:
