@@ -9,28 +9,34 @@ S3_SERVER := $(CURDIR)/.venv-s3/bin/moto_server
 S3_STAMP := .venv-s3/.installed
 MKDOCS := $(CURDIR)/.venv-docs/bin/mkdocs
 DOCS_STAMP := .venv-docs/.installed
+MUTATION_STAMP := .venv-mutation/.installed
+MUTANTS ?= build/mutants.jsonl
 # Test processes: one for each core. One of them starts Ray; from four on, another one clusters (tests/conftest.py).
 JOBS ?= logical
-PYTEST = DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) DPAUDIT_S3_SERVER=$(S3_SERVER) DPAUDIT_MKDOCS=$(MKDOCS) \
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup --durations=25
+SUITE = DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) DPAUDIT_S3_SERVER=$(S3_SERVER) DPAUDIT_MKDOCS=$(MKDOCS) \
+	$(BIN)/python -m tests.suite --jobs $(JOBS)
 # Empty is as good as not set: where it is set, each of many processes would compile all libraries anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: diffprivlib libraries s3 docs docs-serve demo test nightly bench compare evidence pages house chaos fuzz lint clean
+.PHONY: diffprivlib libraries s3 docs docs-serve demo test nightly mutants bench compare evidence pages house chaos fuzz lint clean
 
 demo: $(STAMP)
 	$(BIN)/dpaudit run examples/label-privacy.yaml
 
 test: $(STAMP) $(DIFFPRIVLIB_STAMP) $(S3_STAMP) $(DOCS_STAMP)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(PYTEST)
+	$(SUITE)
 
-# All tests, those marked `nightly` too; coverage with every game; the fuzzer for an hour, as FUZZ says otherwise.
+# All tests, those marked `nightly` too; coverage with every game; the fuzzer for an hour, as FUZZ says otherwise; mutants.
 nightly: $(STAMP) $(DIFFPRIVLIB_STAMP) $(S3_STAMP) $(DOCS_STAMP)
-	DPAUDIT_NIGHTLY=yes $(PYTEST)
+	DPAUDIT_NIGHTLY=yes $(SUITE)
 	$(BIN)/python -W ignore -m tests.fuzz $(FUZZ)
+	$(MAKE) mutants
+
+# 200 random mutants of estimators, claims and verdict: the share that the tests of the day and of the night catch. Hours;
+# goes on where it was stopped, in the file MUTANTS.
+mutants: $(STAMP) $(MUTATION_STAMP)
+	mkdir -p build
+	.venv-mutation/bin/python -m benchmarks.mutants $(MUTANTS)
 
 # An hour of odd tables, specs, data files and run folders; FUZZ="--cases 20000 --seed 7" for so many.
 fuzz: $(STAMP)
@@ -138,6 +144,11 @@ $(DOCS_STAMP): constraints-docs.txt
 	$(PYTHON) -m venv .venv-docs
 	.venv-docs/bin/pip install --quiet --disable-pip-version-check --no-compile -r constraints-docs.txt
 	touch $(DOCS_STAMP)
+
+$(MUTATION_STAMP): constraints-mutation.txt
+	$(PYTHON) -m venv .venv-mutation
+	.venv-mutation/bin/pip install --quiet --disable-pip-version-check --no-compile --no-deps -r constraints-mutation.txt
+	touch $(MUTATION_STAMP)
 
 clean:
 	rm -rf $(VENV) .venv-* .peers build *.egg-info .mypy_cache .ruff_cache .pytest_cache

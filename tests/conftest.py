@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,11 @@ import pytest
 from tests import nightly
 from tests.processes import processor_s
 from tests.remote import bucket, s3_server  # noqa: F401
+from tests.suite import RECORD_VARIABLE
 
+# A shell that starts this in the background ignores SIGINT for it, and Python then leaves it ignored.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Two workers on two cores: libraries that start threads of their own would fight over them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What this user made here is noted in their home: not in that of whoever runs the tests.
@@ -114,21 +119,23 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if (path := os.environ.get("DPAUDIT_TEST_TIMES")) and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Times(Path(path)))
+    """Record the seconds of every test in the file that `tests/suite.py` names; in the first process alone."""
+    if (path := os.environ.get(RECORD_VARIABLE)) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(TimesRecorder(Path(path)))
 
 
-class Times:
-    """Writes the seconds of every test, of the clock and of the processor, to a JSON file."""
+class TimesRecorder:
+    """Plugin of pytest: write the seconds of every test, of the clock and of the processor, to a JSON file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._tests: dict[str, dict[str, float]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        times = self._tests.setdefault(report.nodeid, {"clock_s": 0.0, "processor_s": 0.0})
+        times = self._tests.setdefault(report.nodeid.partition("@")[0], {"clock_s": 0.0, "processor_s": 0.0})
         times["clock_s"] += report.duration
-        times["processor_s"] += dict(report.user_properties).get(PROCESSOR_S, 0.0) if report.when == "teardown" else 0.0
+        if report.when == "teardown":
+            times["processor_s"] += dict(report.user_properties)[PROCESSOR_S]
 
     def pytest_sessionfinish(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,8 @@ MAY = {
     "waiting.py": "tells a hang from a wait",
     "hostile/reader.py": "gives processes time to end, and says how long a command took",
     "fuzz/__main__.py": "goes on for as long as it was asked to",
+    "processes.py": "counts the processor seconds of a test, for the record of the run",
+    "suite.py": "measures what other programs use of the machine",
     "test_waiting.py": "this file",
 }
 

@@ -1,0 +1,126 @@
+"""The whole test run: `make test` by day, `make nightly` by night.
+
+    python -m tests.suite [--jobs N] [PYTEST ARGUMENTS]
+    python -m tests.suite --long [FILE]       # the tests that take long, as the last run recorded them
+
+The linter comes first. The type checker then runs next to pytest, so that both cores are busy. Afterwards the run is
+read: a day test that took more than `LONGEST_S` seconds of processor and is not in `LONG` fails the run, unless other
+programs kept the machine busy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests import nightly
+
+ROOT = Path(__file__).parents[1]
+RECORD = ROOT / "build" / "test-times.json"
+RECORD_VARIABLE = "DPAUDIT_TEST_TIMES"
+"""Names the file that `tests/conftest.py` writes the seconds of each test to."""
+LONGEST_S = 5.0
+SHOWN = 40
+BUSY_CORES = 0.3
+"""From so many cores used by other programs on, processor seconds say little about a test."""
+LONG: Mapping[str, str] = {}
+"""Day tests that may take longer, each with the reason."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run everything; 0 if all passed, else 1."""
+    parser = argparse.ArgumentParser(prog="python -m tests.suite", description=__doc__)
+    parser.add_argument("--jobs", default="logical", help="test processes; by default one for each core")
+    parser.add_argument("--long", nargs="?", const=RECORD, type=Path, help="only list the tests that take long")
+    options, others = parser.parse_known_args(arguments)
+    if options.long is not None:
+        print(*slowest(read_record(options.long)), sep="\n")
+        return 0
+    return run(options.jobs, others)
+
+
+def run(jobs: str, pytest_arguments: Sequence[str]) -> int:
+    """Run linter, type checker, tests and the check of their times; 0 if all passed, else 1."""
+    if any(failed([*tool, "."]) for tool in (["ruff", "check"], ["ruff", "format", "--check"])):
+        return 1
+    RECORD.unlink(missing_ok=True)
+    busy_before, began = machine_busy_s(), time.monotonic()
+    types = subprocess.Popen(command(["mypy"]), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    tests = failed(
+        ["pytest", "-n", jobs, "--dist", "loadgroup", "--durations", str(SHOWN), *pytest_arguments],
+        {RECORD_VARIABLE: str(RECORD)},
+    )
+    told, _ = types.communicate()
+    print(told, end="", flush=True)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    others_s = machine_busy_s() - busy_before - used.ru_utime - used.ru_stime
+    too_long = [] if nightly.on() else long_tests(read_record(RECORD), others_s / (time.monotonic() - began))
+    print(*too_long, sep="\n", end="\n" if too_long else "", flush=True)
+    return int(tests or types.returncode != 0 or bool(too_long))
+
+
+def command(tool: Sequence[str]) -> list[str]:
+    """The command line of a tool of this environment."""
+    return [sys.executable, "-m", *tool]
+
+
+def failed(tool: Sequence[str], environment: Mapping[str, str] = {}) -> bool:
+    """True if a tool of this environment, run to its end, did not succeed."""
+    return subprocess.run(command(tool), cwd=ROOT, env={**os.environ, **environment}, check=False).returncode != 0
+
+
+def read_record(path: Path) -> dict[str, dict[str, float]]:
+    """Seconds of the clock and of the processor by test; empty if the run did not get so far."""
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def slowest(record: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Lines about the tests that took most processor time, and the sum over all tests."""
+    by_time = sorted(record.items(), key=lambda test: -test[1]["processor_s"])
+    total = sum(times["processor_s"] for times in record.values())
+    return [
+        f"{total:.0f} processor seconds in {len(record)} tests",
+        *(f"{times['processor_s']:7.1f} s  {test}" for test, times in by_time[:SHOWN]),
+    ]
+
+
+def long_tests(record: Mapping[str, Mapping[str, float]], other_cores: float) -> list[str]:
+    """Lines about day tests that took too long; empty if there are none or the machine was busy with other programs.
+
+    Args:
+        record: Seconds by test.
+        other_cores: Cores that other programs used meanwhile, on average.
+    """
+    unlisted = {test: times["processor_s"] for test, times in record.items() if test not in LONG}
+    long = {test: seconds for test, seconds in unlisted.items() if seconds > LONGEST_S}
+    if not long:
+        return []
+    if other_cores > BUSY_CORES:
+        print(f"times of tests not checked: other programs used {other_cores:.1f} cores")
+        return []
+    return [
+        f"{test} took {seconds:.1f} s of processor; a day test may take {LONGEST_S:.0f}: "
+        "make it quicker, mark it `nightly`, or list it in tests/suite.py with the reason"
+        for test, seconds in long.items()
+    ]
+
+
+def machine_busy_s() -> float:
+    """Processor seconds that all programs of the machine have used since it started; 0 if it does not say."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    except OSError:
+        return 0.0
+    user, nice, system, _idle, _iowait, irq, softirq = (int(field) for field in fields[:7])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,77 @@
+"""What the test run says of tests that take long, and the record that it reads."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests import suite
+from tests.conftest import PROCESSOR_S, TimesRecorder
+from tests.suite import LONGEST_S, long_tests, read_record, slowest
+
+QUICK = {"clock_s": 60.0, "processor_s": LONGEST_S}
+LONG = {"clock_s": 6.0, "processor_s": LONGEST_S + 0.1}
+
+
+def test_a_day_test_that_takes_long_fails_the_run_unless_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = {"tests/test_a.py::test_quick": QUICK, "tests/test_a.py::test_long": LONG}
+    (line,) = long_tests(record, other_cores=0.0)
+    assert line.startswith("tests/test_a.py::test_long took 5.1 s")
+    monkeypatch.setattr(suite, "LONG", {"tests/test_a.py::test_long": "a reason"})
+    assert long_tests(record, other_cores=0.0) == []
+
+
+def test_times_are_not_checked_on_a_busy_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert long_tests({"tests/test_a.py::test_long": LONG}, other_cores=0.9) == []
+    assert "other programs used 0.9 cores" in capsys.readouterr().out
+
+
+def test_every_listed_test_exists() -> None:
+    for test, reason in suite.LONG.items():
+        file, name = test.split("::", 1)
+        assert f"def {name.partition('[')[0]}(" in (suite.ROOT / file).read_text(encoding="utf-8"), test
+        assert len(reason) > 20, test
+
+
+def test_the_record_adds_the_phases_of_a_test_and_leaves_out_the_group(tmp_path: Path) -> None:
+    path = tmp_path / "build" / "times.json"
+    recorder = TimesRecorder(path)
+
+    def report(when: str, duration: float, properties: list[tuple[str, float]]) -> Any:
+        nodeid = "tests/test_a.py::test_one@ray"
+        return SimpleNamespace(nodeid=nodeid, when=when, duration=duration, user_properties=properties)
+
+    recorder.pytest_runtest_logreport(report("setup", 1.0, []))
+    recorder.pytest_runtest_logreport(report("call", 2.0, []))
+    recorder.pytest_runtest_logreport(report("teardown", 0.5, [(PROCESSOR_S, 1.25)]))
+    recorder.pytest_sessionfinish()
+    assert json.loads(path.read_text()) == {"tests/test_a.py::test_one": {"clock_s": 3.5, "processor_s": 1.25}}
+    assert slowest(read_record(path)) == ["1 processor seconds in 1 tests", "    1.2 s  tests/test_a.py::test_one"]
+    assert read_record(tmp_path / "missing.json") == {}
+
+
+def test_an_interrupt_is_not_ignored_though_a_shell_started_the_run_in_the_background() -> None:
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+def test_processor_time_of_children_counts(tmp_path: Path) -> None:
+    """A child that runs is counted while it runs, and after it ended."""
+    import subprocess
+    import sys
+
+    from tests.processes import processor_s
+
+    before = processor_s()
+    burn = "import sys\nfor _ in range(6_000_000): pass\nprint(flush=True)\nsys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        running = processor_s()
+        child.communicate()
+    assert before < running <= processor_s()
+    assert running - before > 0.01
