@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit import AuditSpec, RunOptions, audit, load_spec
-from dpaudit.actors.events import Event, EventKind
+from dpaudit.actors.events import Event, EventKind, EventLog
 from dpaudit.engine.run.driver import report_again, resume
 from dpaudit.engine.run.run_folder import working_folder
 from dpaudit.engine.run.watching import fetch, run_status
@@ -101,3 +102,13 @@ def test_status_of_a_local_run_and_of_no_run(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "bounds.json").read_text())["results"][0]["verdict"] in shown
     with pytest.raises(SpecError, match=r"must be a run folder \(with plan.parquet in it\)"):
         run_status(tmp_path)
+
+
+def test_status_of_a_sweep_that_tries_configurations(tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text("name: mine")
+    with contextlib.closing(EventLog(tmp_path / "events.jsonl")) as log:
+        log(Event(EventKind.UNITS_PLANNED, count=3))
+        log(Event(EventKind.UNIT_STARTED, unit="a"))
+        log(Event(EventKind.UNIT_DONE, unit="a"))
+    status = run_status(tmp_path)
+    assert (status.units, status.finished) == (3, 1)
