@@ -249,7 +249,8 @@ def remembered_epsilon(
         walked = np.maximum(counts - allowed, 0)
         if _step_levels(looked_at, low, low + step, significance - cost, few).rejects(walked, looks, weights):
             low, rejected, doubled = low + step, rejected + 1, False
-            if rejected >= wanted and low % (2 * step) == 0:  # steps lie on one grid: replays ask about the same ones
+            tried = rejected >= wanted or step < SMALLEST_STEP * (1 + low)
+            if tried and low % (2 * step) == 0:  # steps lie on one grid, so that replays of a game ask about the same
                 step, rejected, doubled = 2 * step, 0, True
         else:
             wanted = 2 * wanted if doubled else wanted  # in vain: the longer ones take longest to follow
