@@ -48,6 +48,9 @@ class FailsFirst:
         if attempt < self.failures:
             if self.how == "die":
                 os._exit(7)
+            if self.how == "interrupt":
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(60)
             raise TrainingError("loss is NaN") if self.how == "training" else ValueError("a bug")
         return pa.table({"total": [attempt]})
 

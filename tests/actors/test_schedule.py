@@ -176,6 +176,13 @@ def test_a_child_that_dies_costs_its_own_unit_alone(tmp_path: Path) -> None:
     assert any(event.kind is EventKind.WORKER_LOST for event in seen)
 
 
+def test_a_child_that_is_interrupted_says_nothing_itself(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    interrupted = Unit(FailsFirst(str(tmp_path), "i", 99, "interrupt"), "interrupted")
+    outcome, _, _ = run(in_children, [interrupted], tmp_path)
+    assert "the process that ran it ended by SIGINT" in outcome.failed[interrupted.key]
+    assert capfd.readouterr().err == ""
+
+
 def test_a_unit_that_cannot_be_sent_to_a_child_costs_itself_alone(tmp_path: Path) -> None:
     locked = Unit(Add(threading.Lock()), "locked", key="0" * 32)  # type: ignore[arg-type]
     beside = Unit(Add(3), "beside")
