@@ -93,6 +93,7 @@ class Jobs:
                 f"no job server answers at {self.address}: {err.strerror or err}; check that the cluster runs with its "
                 "dashboard, and that this machine reaches it"
             ) from err
+        _leave_proxies_out(parts.hostname)
         self._client = self._asked(self._connect)
 
     def _connect(self) -> Any:
@@ -206,6 +207,13 @@ class Jobs:
         except (RuntimeError, OSError, ValueError) as err:
             lines = str(err).strip().splitlines() or [type(err).__name__]
             raise RunError(f"the job server at {self.address} refused: {shortened(lines[-1])}") from err
+
+
+def _leave_proxies_out(host: str) -> None:
+    """Has this process ask a host itself, though the environment names a proxy: the host took a connection just now."""
+    listed = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if host not in listed.split(","):
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, (listed, host)))
 
 
 def _content(folder: Path, left_out: list[str]) -> str:

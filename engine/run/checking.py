@@ -112,11 +112,11 @@ def check(
 
 
 def refuse_evidence(option: str, evidence: str | Path | None) -> None:
-    """Raises SpecError where evidence over nights is asked for."""
+    """Raises SpecError where evidence over several runs is asked for."""
     if evidence is not None:
         raise SpecError(
             f"{option} is switched off and must be left out, got {shortened(evidence)}: a line that stood twice in its "
-            "file counted twice, and nights that began together spent the same share of the error; run the check with "
+            "file counted twice, and runs that began together spent the same share of the error; run the check with "
             "a new seed and a longer budget instead"
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 import subprocess
@@ -11,10 +12,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import ray
 from click.testing import CliRunner
 
 from dpaudit import RunOptions, audit, load_spec
@@ -50,6 +53,13 @@ class Slow:
             time.sleep(0.1)
         return rng.integers(0, classes, size=labels.shape)
 """
+
+
+@pytest.fixture(autouse=True)
+def proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command notes of them is put back."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
 
 
 @pytest.fixture
@@ -278,3 +288,31 @@ def test_status_says_that_a_job_was_submitted_though_its_cluster_does_not_answer
     assert "not started yet; how the job stands is unknown: no job server answers at " in status.output
     other = CliRunner().invoke(main, ["status", str(tmp_path / "other")])
     assert other.exit_code == 2, "nothing was submitted to write this one"
+
+
+class Answers(BaseHTTPRequestHandler):
+    """A job server that says its version and knows no job."""
+
+    def do_GET(self) -> None:
+        version = {"version": "4", "ray_version": ray.__version__, "ray_commit": "", "session_name": "mine"}
+        found = version if self.path.startswith("/api/version") else None
+        body = json.dumps(found).encode() if found else b"Job x does not exist."
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_job_server_of_this_machine_is_asked_past_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "example.org")
+    monkeypatch.setenv("NO_PROXY", "example.org")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        jobs = Jobs(f"http://127.0.0.1:{server.server_port}")
+        assert jobs._state("x") is None
+        server.shutdown()
+    assert os.environ["no_proxy"] == "example.org,127.0.0.1"
