@@ -172,6 +172,8 @@ class InChildren:
         code = self._end(child)
         by = f"by {signal.Signals(-code).name}" if code and -code in [*signal.Signals] else f"with exit code {code}"
         why = f"the process that ran it ended {by} ({type(err).__name__})"
+        if code == -signal.SIGKILL:  # which the system sends where memory is short, and few else
+            why += "; where nobody killed it, memory ran out: give the run fewer `workers`, or the unit less to hold"
         return self._without_result(child, why, worker_died=True)
 
     def _end(self, child: _Child) -> int | None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests import nightly
 from tests.processes import processor_s
-from tests.remote import bucket, s3_server  # noqa: F401
+from tests.remote import bucket, checking_s3_server, s3_server  # noqa: F401
 
 # Two workers on two cores: libraries that start threads of their own would fight over them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

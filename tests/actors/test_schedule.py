@@ -176,10 +176,15 @@ def test_a_child_that_dies_costs_its_own_unit_alone(tmp_path: Path) -> None:
     assert any(event.kind is EventKind.WORKER_LOST for event in seen)
 
 
-def test_a_child_that_is_interrupted_says_nothing_itself(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    interrupted = Unit(FailsFirst(str(tmp_path), "i", 99, "interrupt"), "interrupted")
-    outcome, _, _ = run(in_children, [interrupted], tmp_path)
-    assert "the process that ran it ended by SIGINT" in outcome.failed[interrupted.key]
+@pytest.mark.parametrize(
+    ("number", "why"), [("SIGINT", "ended by SIGINT (EOFError)"), ("SIGKILL", "where nobody killed it, memory ran out")]
+)
+def test_a_child_that_a_signal_ends_says_nothing_itself(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], number: str, why: str
+) -> None:
+    ended = Unit(FailsFirst(str(tmp_path), "i", 99, number), "ended")
+    outcome, _, _ = run(in_children, [ended], tmp_path)
+    assert why in outcome.failed[ended.key]
     assert capfd.readouterr().err == ""
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,3 +113,23 @@ def test_status_of_a_sweep_that_tries_configurations(tmp_path: Path) -> None:
         log(Event(EventKind.UNIT_DONE, unit="a"))
     status = run_status(tmp_path)
     assert (status.units, status.finished) == (3, 1)
+
+
+@pytest.mark.parametrize("verb", ["run", "status", "fetch"])
+def test_a_store_that_checks_credentials_refuses_wrong_ones_in_one_sentence(
+    checking_s3_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: str
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place = f"s3://bucket/run?endpoint_override={checking_s3_server}&scheme=http"
+    ask: dict[str, Callable[[], object]] = {
+        "run": lambda: audit(spec(), output=place, quiet=True),
+        "status": lambda: run_status(place),
+        "fetch": lambda: fetch(place, tmp_path / "fetched"),
+    }
+    with pytest.raises(RunError, match="check the credentials in the environment") as refused:
+        ask[verb]()
+    assert "\n" not in str(refused.value)
+    assert SECRET not in str(refused.value)
