@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -168,7 +169,11 @@ class InChildren:
         return Completion(unit, attempt, table)
 
     def _lost(self, child: _Child, err: Exception) -> Completion:
-        why = f"the process that ran it ended (exit code {self._end(child)}; {type(err).__name__})"
+        code = self._end(child)
+        by = f"by {signal.Signals(-code).name}" if code and -code in [*signal.Signals] else f"with exit code {code}"
+        why = f"the process that ran it ended {by} ({type(err).__name__})"
+        if code == -signal.SIGKILL:  # which the system sends where memory is short, and few else
+            why += "; where nobody killed it, memory ran out: give the run fewer `workers`, or the unit less to hold"
         return self._without_result(child, why, worker_died=True)
 
     def _end(self, child: _Child) -> int | None:
@@ -227,16 +232,26 @@ def _received(line: Connection) -> Attempt:
 def main(number: int) -> None:
     """Serves units until the other end of the line is closed."""
     line = Connection(number)
-    sys.path[:] = json.loads(line.recv_bytes())
-    shared, scratch = cloudpickle.loads(line.recv_bytes())
-    backend = InProcess(shared, scratch)
-    line.send_bytes(b"up")
     with contextlib.suppress(EOFError, ConnectionError):
-        while True:
-            unit, tables = cloudpickle.loads(line.recv_bytes())
-            backend.submit(unit, tables, needed=False)
-            (done,) = backend.wait()
-            _sent(line, done.attempt)
+        try:
+            sys.path[:] = json.loads(line.recv_bytes())
+            shared, scratch = cloudpickle.loads(line.recv_bytes())
+            backend = InProcess(shared, scratch)
+            line.send_bytes(b"up")
+            while True:
+                unit, tables = cloudpickle.loads(line.recv_bytes())
+                backend.submit(unit, tables, needed=False)
+                (done,) = backend.wait()
+                _sent(line, done.attempt)
+        except KeyboardInterrupt as err:
+            _end_by(err)
+
+
+def _end_by(interrupt: KeyboardInterrupt) -> None:
+    """Ends this process by the signal that interrupted it, without a traceback: the driver says what became of it."""
+    number = signal.Signals.__members__.get(str(interrupt), signal.SIGINT)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 if __name__ == "__main__":

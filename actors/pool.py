@@ -13,6 +13,7 @@ import itertools
 import math
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -304,6 +305,7 @@ class RayPool:
         while True:
             self._give_homeless()
             done = self._done()
+            require_services()
             started = [reference for reference in done if reference in self._starting]
             for reference in started:
                 self._started(reference)
@@ -399,6 +401,8 @@ class RayPool:
         return _put(table)
 
     def close(self) -> None:
+        if lost_service():  # every question to it would be waited for
+            return
         self._spills.look(now=True)
         for slot in self._slots:
             self._end(slot)
@@ -590,6 +594,25 @@ class RayPool:
             if beat != slot.beat:
                 slot.beat, slot.heard = beat, now
         return now - slot.heard
+
+
+def lost_service() -> str:
+    """Return which process of a local Ray session has ended that the session cannot do without; "" if none has."""
+    from ray._private import worker
+
+    processes = {} if worker._global_node is None else worker._global_node.all_processes  # none of a joined cluster's
+    for name, words in (("gcs_server", "the head process (gcs_server)"), ("raylet", "the node's process (raylet)")):
+        for info in processes.get(name, ()):
+            if (code := info.process.poll()) is not None:
+                by = signal.Signals(-code).name if -code in [*signal.Signals] else f"exit code {code}"
+                return f"{words} of the local Ray session has ended ({by})"
+    return ""
+
+
+def require_services() -> None:
+    """Raises RunError where a local Ray session has lost a process: Ray itself waits a minute for it, in vain."""
+    if lost := lost_service():
+        raise RunError(f"{lost}; what was finished is kept, `dpaudit resume RUN` goes on in a new session")
 
 
 def _put(value: Any) -> Any:

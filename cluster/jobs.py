@@ -93,6 +93,7 @@ class Jobs:
                 f"no job server answers at {self.address}: {err.strerror or err}; check that the cluster runs with its "
                 "dashboard, and that this machine reaches it"
             ) from err
+        _leave_proxies_out(parts.hostname)
         self._client = self._asked(self._connect)
 
     def _connect(self) -> Any:
@@ -117,20 +118,23 @@ class Jobs:
     def submit(self, job: Job) -> Submitted:
         """Begins a job, unless one of the same work runs or has succeeded; one that failed is begun again.
 
-        What it finished then is not run again where its run folder lasts.
+        What it finished then is not run again where its run folder lasts. The job server takes a name once: of two
+        submissions of the same work at one moment it begins one, and the other is told of that job.
         """
         key = job.key()
         for attempt in range(1, MAX_TRIES):
             name = key if attempt == 1 else f"{key}-{attempt}"
             state = self._state(name)
+            if state is None:
+                if self._begin(job, name):
+                    return Submitted(name, True, "PENDING")
+                state = self.state(name)  # somebody submitted the same work in between
             if state in (*ALIVE, SUCCEEDED):
                 return Submitted(name, False, state)
-            if state is None and self._begin(job, name):
-                return Submitted(name, True, "PENDING")
         raise RunError(f"{key} failed {MAX_TRIES} times; look into its logs first")
 
     def _begin(self, job: Job, name: str) -> bool:
-        """Whether the job was begun under this name; not where another submitter was faster."""
+        """True if the job was begun under this name; False if the server has a job of that name by now."""
         try:
             more = {"runtime_env": job.runtime_env(), "metadata": dict(job.metadata)}
             self._asked(lambda: self._client.submit_job(entrypoint=job.entrypoint, submission_id=name, **more))
@@ -203,6 +207,13 @@ class Jobs:
         except (RuntimeError, OSError, ValueError) as err:
             lines = str(err).strip().splitlines() or [type(err).__name__]
             raise RunError(f"the job server at {self.address} refused: {shortened(lines[-1])}") from err
+
+
+def _leave_proxies_out(host: str) -> None:
+    """Has this process ask a host itself, though the environment names a proxy: the host took a connection just now."""
+    listed = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if host not in listed.split(","):
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(filter(None, (listed, host)))
 
 
 def _content(folder: Path, left_out: list[str]) -> str:

@@ -24,6 +24,7 @@ from dpaudit.errors import RunError, shortened
 from dpaudit.plain_files import opened
 
 KEPT_LOG_BYTES = 8_000_000  # of what a process of a local session prints: the last ones, and as many before them
+SHARED_MEMORY = "/dev/shm"  # where Ray asks how much room there is, whatever it uses then
 REACHED_S = 12.0  # how long a cluster may take to answer its door
 CLIENT_PORT = 10001  # where Ray's server for `ray://` listens when nothing else is said
 
@@ -150,6 +151,11 @@ def _refuse_folder(parent: str, err: OSError) -> None:
         raise RunError(
             "the folder of a local Ray session must have a path so short that those of its sockets have at most 107 "
             f"bytes, got {shortened(parent)}; set RAY_TMPDIR to a shorter one, or to none"
+        ) from err
+    if str(err.filename) == SHARED_MEMORY:
+        raise RunError(
+            f"a local Ray session needs the folder {SHARED_MEMORY}, which cannot be used: {err.strerror}; give the "
+            "container one (`docker run --shm-size=4g`), or run without Ray: `--runner in-process`"
         ) from err
     if str(err.filename).startswith(parent) or err.errno == errno.ENOSPC:
         raise RunError(

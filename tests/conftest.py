@@ -13,7 +13,7 @@ import pytest
 
 from tests import nightly
 from tests.processes import processor_s
-from tests.remote import bucket, s3_server  # noqa: F401
+from tests.remote import bucket, checking_s3_server, s3_server  # noqa: F401
 from tests.suite import RECORD_VARIABLE
 
 # A shell that starts this in the background ignores SIGINT for it, and Python then leaves it ignored.

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.fs as pafs
@@ -17,15 +18,31 @@ SECRET = "never-written-anywhere-5d1f"
 
 
 @pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def s3_server() -> Iterator[str]:
     """Its host and port; one for the tests of this process."""
+    with _started() as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+def checking_s3_server() -> Iterator[str]:
+    """Host and port of a server that looks at who asks, and knows nobody."""
+    with _started(INITIAL_NO_AUTH_ACTION_COUNT="0") as place:
+        yield place
+
+
+@contextmanager
+def _started(**environment: str) -> Iterator[str]:
     server = os.environ.get("DPAUDIT_S3_SERVER")
     if not server or not Path(server).exists():
         pytest.skip("no server that speaks S3; `make s3` installs one")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    process = subprocess.Popen([server, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    nothing = subprocess.DEVNULL
+    process = subprocess.Popen(
+        [server, "-p", str(port)], stdout=nothing, stderr=nothing, env={**os.environ, **environment}
+    )
     try:
         until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, "the S3 server takes connections")
         yield f"127.0.0.1:{port}"

@@ -95,10 +95,6 @@ def test_the_functions_of_the_guide_are_refuted(tmp_path: Path, monkeypatch: pyt
     importlib.import_module("check_it")
     with pytest.raises(VerdictError, match="VIOLATION"):
         importlib.import_module("test_noisy").test_total_age(DpAudit(0.001, 0, tmp_path, lambda name, words: None))
-    by_night = DpAudit(0.001, 0, tmp_path / "night", lambda name, words: None)
-    with pytest.raises(VerdictError, match="VIOLATION"):
-        importlib.import_module("test_by_night").test_total_age(by_night)
-    assert len((tmp_path / "nights.jsonl").read_text(encoding="utf-8").splitlines()) == 1
 
 
 def test_the_poisoning_of_the_guide_flips_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import importlib.metadata
-import json
+import math
 import os
 import platform
+import re
+import shlex
 import shutil
 import sys
 import time
@@ -16,9 +18,11 @@ from pathlib import Path
 import click
 
 from dpaudit.engine.exits import RUN_FAILED, end, show_lines, tell
-from dpaudit.errors import InputError
+from dpaudit.errors import InputError, printable, shortened
+from dpaudit.plain_files import new_file
 from dpaudit.registry import catalogue
 
+_CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 NEEDED = ("numpy", "scipy", "pyarrow", "pandas", "scikit-learn", "torch", "ray", "catboost", "numba", "matplotlib")
 MEMORY_GB, DISK_GB = 4.0, 2.0
 """Below which runs of the examples may fail."""
@@ -56,16 +60,16 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
 
     What the options answer is not asked.
     """
-    if file.exists():
+    if os.path.lexists(file):  # a link that leads nowhere too: what it names is not ours to make
         raise InputError(f"{file} must not be there yet: give another name, `dpaudit init other.yaml`, or move it away")
     if mechanism is None:
         tell("Functions on rows, scores and predictors need no spec: `dpaudit check` and `dpaudit estimate`.")
         mechanism = click.prompt(
             "Which mechanism (lp-1st, randomized-response, dp-sgd, package.module:Class)", "lp-1st", err=True
         )
-    own = ":" in mechanism
+    own = _CLASS.fullmatch(mechanism) is not None
     if not own and mechanism not in catalogue("mechanism"):
-        raise InputError(f"{mechanism!r} must be a name of `dpaudit list mechanisms`, or package.module:Class")
+        raise InputError(f"{shortened(mechanism)} must be a name of `dpaudit list mechanisms`, or package.module:Class")
     if own and epsilon is not None:
         raise InputError(
             f"--epsilon must be left out for a class of your own, got {epsilon:g}: {mechanism} says by its method "
@@ -77,25 +81,42 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
         epsilon = click.prompt(
             "Which epsilon does it claim", 1.0, type=click.FloatRange(min=0, min_open=True), err=True
         )
+    if epsilon is not None and not math.isfinite(epsilon):
+        raise InputError(f"epsilon must be a finite number > 0, got {epsilon}; give what the mechanism claims")
     if data is None:
         data = click.prompt("Which data (digits, iris, or a CSV file)", "digits", err=True)
-    part = mechanism if own else f"{{name: {mechanism}, epsilon: {epsilon:g}}}"
-    file.write_text(
-        SPEC.format(title=f"my audit of {mechanism}", mechanism=part, data=_data(data), file=file), encoding="utf-8"
+    from dpaudit.engine.spec.plain_yaml import in_yaml
+
+    spec = SPEC.format(
+        title=in_yaml(f"my audit of {mechanism}", flow=True),
+        mechanism=in_yaml(mechanism if own else {"name": mechanism, "epsilon": epsilon}, flow=True),
+        data=in_yaml(_data(data), flow=True),
+        file=shlex.quote(printable(str(file))),
     )
+    try:
+        with new_file(file) as written:
+            written.write(spec.encode())
+    except (OSError, UnicodeEncodeError) as err:  # of a name of `--data` that is no text
+        why = getattr(err, "strerror", None) or "a name in it is no text"
+        raise InputError(f"{file} must be a file that can be written, it is not: {why}; give another name") from err
     show_lines(f"{file} is written. Next: dpaudit plan {file}")
 
 
-def _data(words: str) -> str:
-    """The part of a spec for a name or a file."""
+def _data(words: str) -> dict[str, object]:
+    """Return the part of a spec for a name or a file."""
     if words in catalogue("data"):
-        return f"{{name: {words}, flat: true}}" if words == "digits" else f"{{name: {words}}}"
+        return {"name": words, **({"flat": True} if words == "digits" else {})}
     path = Path(words)
     if not path.is_file():
-        raise InputError(f"the data must be a name of `dpaudit list data` or a CSV file, got {words!r}")
-    with path.open(encoding="utf-8", newline="") as file:
-        label = next(csv.reader(file), [""])[-1]
-    return f"{{name: csv, path: {json.dumps(str(path))}, label: {json.dumps(label)}}}"
+        raise InputError(f"the data must be a name of `dpaudit list data` or a CSV file, got {shortened(words)}")
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            label = next(csv.reader(file), [""])[-1]
+    except (csv.Error, ValueError, IndexError) as err:  # bytes that are no text; a first line without columns
+        raise InputError(
+            f"{shortened(words)} must be a CSV file in UTF-8 whose first line names its columns: {shortened(err)}"
+        ) from err
+    return {"name": "csv", "path": str(path), "label": label}
 
 
 @click.command()

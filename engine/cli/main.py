@@ -210,8 +210,8 @@ def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, qu
 @click.option("--time", is_flag=True, help="How long a call takes is part of what it gives away.")
 @click.option("--budget", help="Time or trainings: 90s, 10m, '1h, 500 trainings'.  [default: 10m]")
 @click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/check-<name>.")
-@click.option("--seed", type=int, help="Everything random follows from it.  [default: 0; with --evidence a new one]")
-@click.option("--evidence", type=click.Path(path_type=Path), help="File in which the evidence of nights multiplies.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Everything random follows from it.")
+@click.option("--evidence", type=click.Path(path_type=Path), hidden=True)  # switched off
 @click.option("--confidence", default=0.999, show_default=True, help="Of the verdict VIOLATION.")
 @click.option("--until-decided", is_flag=True, help="Play what stays undecided once more, with four times the trials.")
 @click.option("--runner", type=click.Choice(RUNNERS), help="Left out: auto where models are trained.")
@@ -232,7 +232,7 @@ def check(
     time: bool,
     budget: str | None,
     output: str | Path | None,
-    seed: int | None,
+    seed: int,
     evidence: Path | None,
     confidence: float,
     until_decided: bool,
@@ -246,11 +246,8 @@ def check(
     function on rows, `package.module:function`, which is called as f(rows, rng, **settings). The cheap games come
     first. One that refutes the claim in a first pass, in which all share an error of 0.05, is repeated with other seeds
     at --confidence; where that refutes it too, the rest is left out.
-
-    With --evidence FILE each run of a function on rows is a night: its new calls add to the evidence in FILE, which
-    --confidence is about, over all nights together. A leak too weak for one night is found after some.
     """
-    from dpaudit.engine.run.checking import decided
+    from dpaudit.engine.run.checking import decided, refuse_evidence
     from dpaudit.engine.run.driver import audit
     from dpaudit.engine.run.run_folder import run_folder
     from dpaudit.engine.spec.audit_spec import RunOptions
@@ -264,6 +261,7 @@ def check(
     )
     from dpaudit.engine.spec.plain_yaml import yaml_value
 
+    refuse_evidence("--evidence", evidence)
     subject: Any = None
     rows: Any = None if data is None else yaml_value(data)
     if schema is not None:
@@ -287,9 +285,7 @@ def check(
         )
     request = CheckRequest(subject or yaml_value(mechanism), rows, budget=BUDGET if budget is None else budget)
     run = None if runner is None else RunOptions(runner=runner)
-    if evidence is not None and until_decided:
-        raise SpecError("--until-decided must be left out where evidence grows over nights (--evidence)")
-    asked = CheckOptions(seed=seed or 0, confidence=confidence, until_decided=until_decided, run=run)
+    asked = CheckOptions(seed=seed, confidence=confidence, until_decided=until_decided, run=run)
     if not quiet:
         tell(CHOOSING)
     spec = check_spec(request, asked)
@@ -300,11 +296,6 @@ def check(
     place = output or run_folder(spec)
 
     def carry_out() -> Report:
-        if evidence is not None:
-            from dpaudit.engine.run.nights import Tonight
-
-            tonight = Tonight.after(spec, evidence, seed)
-            return tonight.counted(audit(tonight.spec, output=place, quiet=quiet), place)
         report = audit(spec, output=place, quiet=quiet)
         return decided(spec, report, place, quiet=quiet) if until_decided else report
 

@@ -109,9 +109,8 @@ class DpAudit:
         }
         report = check(mechanism, data, confidence=1 - self._error / 2**self._checks, **(usual | asked))
         assert report.joint is not None
-        nights = getattr(report.joint, "over", None)
         joint = report.joint
-        known = [joint.headline, *joint.detectable, joint.cut, joint.not_run, nights.line if nights else ""]
+        known = [joint.headline, *joint.detectable, joint.cut, joint.not_run]
         self._tell(FIXTURE, f"{report.joint.verdict}: {'; '.join(filter(None, known))}")
         report.raise_for_verdict(*accept)
         return report

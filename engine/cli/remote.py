@@ -11,7 +11,7 @@ import click
 import dpaudit
 from dpaudit.engine.cli.options import PLACE
 from dpaudit.engine.exits import RUN_FAILED, show, show_lines, stop
-from dpaudit.errors import SpecError, shortened
+from dpaudit.errors import AuditError, SpecError, shortened
 from dpaudit.locations import search_last
 
 if TYPE_CHECKING:
@@ -44,10 +44,12 @@ def submit(spec: Path, output: str | Path, address: str | None, follow: bool, **
     stopped is begun again and goes on where its run folder stands.
     """
     from dpaudit.cluster.jobs import Jobs
+    from dpaudit.engine.run.submissions import Submission, note_submission
 
     search_last(str(travels["working_dir"].resolve()))
     jobs = Jobs(address)
     submitted = jobs.submit(job_of(spec, output, **travels))
+    note_submission(output, Submission(submitted.name, jobs.address))
     said = "submitted" if submitted.new else f"is there already ({submitted.state}); not begun again"
     show(f"{submitted.name} {said}; `dpaudit logs -f {submitted.name}`, `dpaudit status {output}`")
     if follow:
@@ -63,14 +65,36 @@ def status(what: str, address: str | None) -> None:
     A run is named by its run folder (a path or a URI), a job of a cluster by its name.
     """
     from dpaudit.cluster.jobs import Jobs
-    from dpaudit.engine.run.watching import run_status
+    from dpaudit.engine.run.watching import NotPlanned, run_status
 
     if Jobs.is_name(what) and not os.path.exists(what):
         jobs = Jobs(address)
         state, message = jobs.state(what), jobs.message(what)
         show(f"{what}: {state}" + (f"; {message}" if message else ""))
         return
-    show_lines(str(run_status(PLACE.convert(what, None, None))))
+    place = PLACE.convert(what, None, None)
+    try:
+        show_lines(str(run_status(place)))
+    except NotPlanned as err:
+        show(_not_started(place, address, err))
+
+
+def _not_started(place: str | Path, address: str | None, not_planned: SpecError) -> str:
+    """Return the state of the job that was submitted to write `place`; raise `not_planned` if there is no such job."""
+    from dpaudit.cluster.jobs import ALIVE, Jobs
+    from dpaudit.engine.run.submissions import submission_of
+
+    submission = submission_of(place)
+    if submission is None:
+        raise not_planned
+    submitted = f"{shortened(place)}: submitted as {submission.job}"
+    try:
+        state = Jobs(address or submission.address).state(submission.job)
+    except AuditError as err:
+        return f"{submitted} and not started yet; how the job stands is unknown: {err}"
+    if state in ALIVE:
+        return f"{submitted} ({state}) and not started yet; `dpaudit logs -f {submission.job}` follows the job"
+    return f"{submitted}, which ended as {state} and left no plan; `dpaudit logs {submission.job}` says why"
 
 
 @click.command()

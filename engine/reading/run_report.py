@@ -172,7 +172,7 @@ class Report:
         if self.joint is not None and self.joint.verdict is not verdict:
             return ()
         found = tuple(result for result in self.results if result.verdict is verdict)
-        deciding = self.joint and self.joint.deciding  # all nights together may say more than one
+        deciding = self.joint and self.joint.deciding  # the tests together may say more than each
         return found or ((deciding,) if deciding else ())
 
     @property

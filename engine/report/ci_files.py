@@ -13,6 +13,7 @@ from xml.etree import ElementTree as ET
 import dpaudit
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import NEXT, Verdict
+from dpaudit.engine.report.markdown import markdown_text
 from dpaudit.errors import printable
 from dpaudit.plain_files import write_asked
 
@@ -87,7 +88,7 @@ def _sarif(report: Report, subject: str) -> bytes:
         {
             "ruleId": _rule(line.verdict),
             "level": _IN_SARIF[line.verdict],
-            "message": {"text": f"{printable(line.name)}: {line.said}"},
+            "message": {"text": _without_links(f"{printable(line.name)}: {line.said}")},
             "locations": [_location(subject, line.name)],
             "partialFingerprints": {"audit/v1": printable(line.name)},
         }
@@ -96,6 +97,11 @@ def _sarif(report: Report, subject: str) -> bytes:
     driver = {"name": "dpaudit", "version": dpaudit.__version__, "rules": rules}
     run: dict[str, Any] = {"tool": {"driver": driver}, "results": results}
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2).encode() + b"\n"
+
+
+def _without_links(text: str) -> str:
+    """Return `text` without what SARIF takes for a link in plain text, `[words](address)`."""
+    return text.replace("](", "] (")
 
 
 def _location(subject: str, audit: str) -> dict[str, Any]:
@@ -119,9 +125,9 @@ def _rule(verdict: Verdict) -> str:
 
 def _markdown(report: Report) -> str:
     lines = report.told
-    rows = [f"|{_cell(line.name)}|**{line.verdict}**|{_cell(line.headline)}|" for line in lines]
+    rows = [f"|{markdown_text(line.name)}|**{line.verdict}**|{markdown_text(line.headline)}|" for line in lines]
     after = [
-        f"- {_cell(line.name)}: {_cell(said)}"
+        f"- {markdown_text(line.name)}: {markdown_text(said)}"
         for line in lines
         if line.by is not None
         for said in (line.by.plainly, line.by.seen, line.by.located)
@@ -129,16 +135,10 @@ def _markdown(report: Report) -> str:
     ]
     next_steps = [f"- {verdict}: {NEXT[verdict]}" for verdict in dict.fromkeys(line.verdict for line in lines)]
     blocks = (
-        f"## Privacy audit: {_cell(report.name)}",
+        f"## Privacy audit: {markdown_text(report.name)}",
         "\n".join(["|audit|verdict|what was found|", "|-|-|-|", *rows]),
         "\n".join(after),
         "\n".join(["What next:", "", *next_steps]),
         f"Seed {report.seed}, {report.seconds:.0f} s, dpaudit {dpaudit.__version__}.",
     )
     return "\n\n".join(block for block in blocks if block) + "\n\n"
-
-
-def _cell(text: str) -> str:
-    """Text that neither ends a table's cell nor is taken for HTML."""
-    plain = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
-    return " ".join(plain.split())

@@ -16,7 +16,7 @@ from dpaudit.engine.run.driver import audit, told
 from dpaudit.engine.run.run_folder import run_folder
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.spec.check import BUDGET, CHOOSING, CheckOptions, CheckRequest, check_spec, function_on_rows
-from dpaudit.errors import require
+from dpaudit.errors import SpecError, shortened
 from dpaudit.mechanisms.adapters.own_function import Form
 
 MORE = 4
@@ -75,9 +75,8 @@ def check(
         confidence: Of the verdict VIOLATION, in (0, 1), whatever the first pass was.
         until_decided: Where the verdict is UNDECIDED, play what is undecided once more, with four times the trials, and
             report that; the error of the verdict is shared with it. Its run folder ends in "-more".
-        evidence: Of a function on rows: a file (or a folder, with one for each check) in which the evidence of all
-            nights multiplies, one line a night. `confidence` is that of all of them together.
-        seed: Everything random follows from it; left out: 0, with `evidence` one that no night had.
+        evidence: Switched off: it must be left out.
+        seed: Everything random follows from it; left out: 0.
         name: For the report and the default run folder.
         run: Where the work runs; left out: in this process where nothing is trained, else on Ray.
         output: The run folder; left out: `runs/<name>`.
@@ -86,6 +85,7 @@ def check(
     Returns: The report, with the result of each game that was played.
     Raises: SpecError when no game fits; DataError for bad data; RunError when the run cannot go on.
     """
+    refuse_evidence("evidence", evidence)
     if schema is not None:
         mechanism, made = function_on_rows(
             mechanism,
@@ -100,25 +100,25 @@ def check(
             time=time,
         )
         data, claim = made if data is None else data, None
-    require(
-        evidence is None or not until_decided,
-        "until_decided must be left out where evidence grows over nights",
-        until_decided=until_decided,
-    )
     request = CheckRequest(mechanism, data, claim, split, budget)  # type: ignore[arg-type]
     with told(listeners, quiet=quiet) as listening:
         EventStream(*listening).emit(Event(EventKind.STAGE, detail=CHOOSING))
         spec = check_spec(request, CheckOptions(name, seed or 0, confidence, until_decided, run))
     place = run_folder(spec) if output is None else output
-    if evidence is not None:
-        from dpaudit.engine.run.nights import Tonight  # few checks go on over nights
-
-        tonight = Tonight.after(spec, evidence, seed)
-        return tonight.counted(audit(tonight.spec, output=place, listeners=listeners, quiet=quiet), place)
     report = audit(spec, output=place, listeners=listeners, quiet=quiet)
     if not until_decided:
         return report
     return decided(spec, report, place, listeners=listeners, quiet=quiet)
+
+
+def refuse_evidence(option: str, evidence: str | Path | None) -> None:
+    """Raises SpecError where evidence over several runs is asked for."""
+    if evidence is not None:
+        raise SpecError(
+            f"{option} is switched off and must be left out, got {shortened(evidence)}: a line that stood twice in its "
+            "file counted twice, and runs that began together spent the same share of the error; run the check with "
+            "a new seed and a longer budget instead"
+        )
 
 
 def decided(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,9 +19,10 @@ from dpaudit.actors.storage.places import inside
 from dpaudit.engine.reading.noted import last_note
 from dpaudit.engine.reading.run_report import NOT_SHOWN
 from dpaudit.engine.reading.verdict import COLOURS, NEXT, Verdict
+from dpaudit.engine.report.markdown import markdown_text
 from dpaudit.engine.run.run_folder import PLAN, read_plan
 from dpaudit.engine.run.watching import WORSE, Found, run_status
-from dpaudit.errors import SpecError, printable, shortened
+from dpaudit.errors import SpecError, shortened
 
 NO_PROOF = "No proof of privacy: an audit can refute a claim, it cannot confirm one."
 ON_PAGE, SHOWN = 8, 3
@@ -211,8 +211,5 @@ def _points(line: _Line) -> list[str]:
 
 
 def _text(said: str) -> str:
-    """Text inside of a line of Markdown that is neither markup, HTML, a link, nor the end of a table's cell."""
-    plain = printable(said).replace(">=", "≥").replace("<=", "≤").replace("&", "&amp;").replace("<", "&lt;")
-    escaped = re.sub(r"([\\`*_\[\]{}|~!$>#@])", r"\\\1", plain)
-    # What would be taken for an address, though nothing marks it as one.
-    return re.sub(r"(?i)(://|\bwww\.)", lambda found: found.group().replace("/", r"\/").replace(".", r"\."), escaped)
+    """Return a line of Markdown without markup, with signs of comparison in place of their ASCII forms."""
+    return markdown_text(said.replace(">=", "≥").replace("<=", "≤"))

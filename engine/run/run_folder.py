@@ -385,17 +385,65 @@ def _boot() -> str:
         return ""
 
 
+def _this_process() -> dict[str, Any]:
+    """Return what tells this process from every other one, of this machine and of others, now and later."""
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "boot": _boot(),
+        "pids": _numbering(),
+        "start": _started(os.getpid()),
+    }
+
+
+def _ended(holder: dict[str, Any]) -> bool:
+    """True if the holder of a lease was a process of this machine that has ended.
+
+    The number of a process means nothing in another container, after a restart, or once another process has it.
+    """
+    here = _this_process()
+    known = all(here[name] and holder.get(name) == here[name] for name in ("host", "boot", "pids"))
+    pid, start = holder.get("pid"), holder.get("start")
+    if not known or not isinstance(pid, int) or not isinstance(start, int) or pid < 1:
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:  # another user's, of which nothing more may be known
+        return False
+    return _started(pid) not in (start, None)
+
+
+def _numbering() -> str:
+    """Return the name of the PID namespace that process numbers are of; "" where there is none."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> int | None:
+    """Return when a process began, in clock ticks since the machine did; -1 for one that has ended, None if unknown."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return -1 if fields[0] in "ZX" else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 @contextlib.contextmanager
 def remote_lease(store: FileStore) -> Iterator[None]:
     """Holds a remote run folder for the length of a `with` block, as far as an object store allows.
 
     No object store is asked for a condition when it writes, so the rule is write, wait, read: whoever stands there then
     holds it. Two drivers that begin within the same second and one of which is slower than that could both go on;
-    they would write the same units, whole, and the later report. Ages are told by the store's own clock.
+    they would write the same units, whole, and the later report. Ages are told by the store's own clock. A holder that
+    was a process of this machine and has ended holds nothing any more.
 
     Raises: RunError, which says who holds it, or that the place cannot be written.
     """
-    mine = {"id": uuid.uuid4().hex, "pid": os.getpid(), "host": socket.gethostname()}
+    mine = {"id": uuid.uuid4().hex, **_this_process()}
     wait = f"wait for it ({STALE_S:.0f} s, where it was lost)"
 
     def write() -> None:
@@ -407,7 +455,9 @@ def remote_lease(store: FileStore) -> Iterator[None]:
 
     with store.answering("must be a place that can be written"):
         holder = _remote_holder(store)
-        if holder and abs(_remote_age_s(store)) < STALE_S:  # ahead of the clock is no beat either
+        if (
+            holder and not _ended(holder) and abs(_remote_age_s(store)) < STALE_S
+        ):  # ahead of the clock is no beat either
             raise _held(store.place, holder, wait)
         write()
         time.sleep(SETTLE_S)

@@ -40,6 +40,10 @@ WORSE = (
 """Each verdict is worse news than those before it."""
 
 
+class NotPlanned(SpecError):
+    """Raised for a place without a plan: it is no run folder, or its run has not started."""
+
+
 @dataclass(frozen=True)
 class _Claim:
     """A claim, as a report states it."""
@@ -135,18 +139,23 @@ class RunStatus:
 def run_status(place: str | Path) -> RunStatus:
     """How the run in a folder stands; nothing is written, no driver is asked.
 
-    Raises: RunError where it cannot be read; SpecError where it is no run folder.
+    Raises: RunError where it cannot be read; NotPlanned where it is no run folder.
     """
     store = FileStore.at(place)
     store.require_plain()
     with store.answering("must be a run folder that can be read"):
         plan, log, bounds = (store.content(name) for name in (PLAN, "events.jsonl", "bounds.json"))
-    if plan is None:
-        raise SpecError(f"{shortened(place)} must be a run folder (with plan.parquet in it)")
+        sweep = store.content("sweep.yaml") if plan is None else None
+    if plan is None and sweep is None:
+        raise NotPlanned(f"{shortened(place)} must be a run folder (with plan.parquet in it)")
     read = list(events_in(io.BytesIO(log or b"")))
     events = [event for event in read if event is not None]
     begun = max((at for at, event in enumerate(events) if event.kind is EventKind.UNITS_PLANNED), default=0)
-    status = _status(str(place), read_plan(plan, inside(place, PLAN), ["key"]).num_rows, events[begun:], bounds)
+    if plan is None:  # a sweep that tries configurations has a plan for each round, and none that is written
+        planned = events[begun].count if events else 0
+    else:
+        planned = read_plan(plan, inside(place, PLAN), ["key"]).num_rows
+    status = _status(str(place), planned, events[begun:], bounds)
     unread = len(read) - len(events)
     left_out = (f"{unread:,} lines of events.jsonl are no events, and are left out",) if unread else ()
     return replace(status, cautions=(*left_out, *status.cautions))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,12 @@ def plain_values(text: str) -> Any:
         loader.dispose()
 
 
-def in_yaml(value: Any) -> str:
-    """Plain values as YAML text."""
+def in_yaml(value: Any, *, flow: bool = False) -> str:
+    """Return plain values as YAML text; with `flow` a value on one line, without a line break behind it."""
     try:
-        return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+        if flow:
+            return _dumped([value], default_flow_style=True, width=math.inf).strip()[1:-1]
+        return _dumped(value)
     except yaml.representer.RepresenterError as err:
         kind = type(err.args[-1]).__name__
         raise SpecError(f"a spec must hold what can be written in words, got an object of the type {kind}") from err
@@ -77,6 +80,13 @@ def in_yaml(value: Any) -> str:
         raise SpecError("a spec must hold numbers that can be written out, got one of too many digits") from err
     except RecursionError as err:
         raise SpecError("a spec must not hold an object that holds itself") from err
+
+
+def _dumped(value: Any, **style: Any) -> str:
+    text = str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, **style))
+    if "\x85" in text:  # a line break to YAML, which PyYAML writes as it is: it would be read back as another one
+        return str(yaml.safe_dump(value, sort_keys=False, **style))
+    return text
 
 
 def yaml_value(text: str) -> Any:

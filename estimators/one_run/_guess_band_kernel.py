@@ -45,6 +45,31 @@ def crossing_probability(
     The looks are numbers of trials, ascending, >= 1. At each look the mass of the lowest counts is lifted while it is
     below `negligible`, and terms below a hundredth of it are left out: the fewer counts are followed, the faster.
     """
+    return crossing_compared(looks, limits, p, negligible, np.zeros(looks.size), 0.0, 2.0)
+
+
+@njit(cache=True, nogil=True)
+def crossing_compared(
+    looks: NDArray[np.int64],
+    limits: NDArray[np.int64],
+    p: float,
+    negligible: float,
+    later: NDArray[np.float64],
+    enough: float,
+    too_much: float,
+) -> float:
+    """`crossing_probability`, followed until it is known to be at most `enough`, or to exceed `too_much`.
+
+    Args:
+        looks: As there.
+        limits: As there.
+        p: As there.
+        negligible: As there.
+        later: By look, a number that the probability of reaching a limit at some later look does not exceed.
+        enough: A probability > 0 at or below which its size does not matter; 0 where it does.
+        too_much: A probability beyond which its size does not matter; above 1 where it does.
+    Returns: The probability; a number between it and `enough`, or between `too_much` and it, where that came first.
+    """
     lowest, staying, crossed, before = 0, np.ones(1), 0.0, 0
     for look in range(looks.size):
         first, terms = binomial_terms(looks[look] - before, p, 0.01 * negligible)
@@ -59,6 +84,8 @@ def crossing_probability(
         crossed += max(0.0, staying.sum() - moved.sum())
         if kept == 0:
             return 1.0
+        if crossed > too_much or crossed + later[look] + 1e-12 <= enough:
+            return min(1.0, crossed + later[look] * (crossed <= too_much) + 1e-12)
         cut, lifted = 0, 0.0
         while cut < kept - 1 and lifted + moved[cut] < negligible:
             lifted += moved[cut]

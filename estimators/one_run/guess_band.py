@@ -62,6 +62,10 @@ NEGLIGIBLE = 1e-5
 SHARE_FOR_DELTA = 0.2  # the part of the error that the delta of one training may cost at most
 SMALLEST = 1e-16
 """Mass that does not matter where a probability itself is asked for."""
+CLEARLY = 0.999
+"""The part of the error below which a walk is known to keep within it, whatever was lifted on the way."""
+TRANSFORMED_FROM = 300_000
+"""Products of a convolution from which on transforms are faster."""
 FEW_LOOKS = 1_000
 """Of all replays: at so many, walks are followed in less time than compiled code takes to load."""
 LEAST_S, ROW_S = 5e-3, 3e-7  # seconds that the bound of a replay takes, and what each canary adds
@@ -239,15 +243,18 @@ def remembered_epsilon(
     counts, looks = np.array(right), np.array(looked_at)
     weights = look_weights(looks)
     low, step = 0.0, FIRST_STEP
+    doubled, rejected, wanted = False, 0, 1  # steps of this size that are rejected before a step of twice the size
     while low < LARGEST_EPSILON:
         allowed, cost = bad.allowance(low, significance) if bad else (0, 0.0)
         walked = np.maximum(counts - allowed, 0)
         if _step_levels(looked_at, low, low + step, significance - cost, few).rejects(walked, looks, weights):
-            low += step
-            if low % (2 * step) == 0:  # steps lie on one grid, so that replays of a game ask about the same ones
-                step *= 2
+            low, rejected, doubled = low + step, rejected + 1, False
+            tried = rejected >= wanted or step < SMALLEST_STEP * (1 + low)
+            if tried and low % (2 * step) == 0:  # steps lie on one grid, so that replays of a game ask about the same
+                step, rejected, doubled = 2 * step, 0, True
         else:
-            step /= 2
+            wanted = 2 * wanted if doubled else wanted  # in vain: the longer ones take longest to follow
+            step, rejected, doubled = step / 2, 0, False
             if step < SMALLEST_STEP * (1 + low):
                 break
     return low
@@ -335,29 +342,52 @@ def _largest_p_value(
     if largest > enough > 0:  # the walk is no less probable to cross somewhere
         return 1.0
     negligible = max(NEGLIGIBLE * enough / looks.size, SMALLEST)
+    later = np.append(np.cumsum(tails[:0:-1])[::-1], 0.0)
+    # Where the walk itself would be decided otherwise by what it lifts, it is followed to its end.
+    decided = (CLEARLY * enough, enough) if enough > 0 else (0.0, 2.0)
     if few:
-        return crossing_at_few_looks(looks, limits, fast, negligible)
-    from dpaudit.estimators.one_run._guess_band_kernel import crossing_probability  # slow to load
+        return crossing_in_arrays(looks, limits, fast, negligible, later, *decided)
+    from dpaudit.estimators.one_run._guess_band_kernel import crossing_compared  # slow to load
 
-    return float(crossing_probability(looks, limits, fast, negligible))
+    return float(crossing_compared(looks, limits, fast, negligible, later, *decided))
 
 
-def crossing_at_few_looks(looks: Ints, limits: Ints, p: float, negligible: float) -> float:
-    """As `_guess_band_kernel.crossing_probability`, which tells what it is, without compiled code."""
+def crossing_in_arrays(
+    looks: Ints, limits: Ints, p: float, negligible: float, later: Floats, enough: float, too_much: float
+) -> float:
+    """`_guess_band_kernel.crossing_compared` in operations on whole arrays: without compiled code.
+
+    Long walks are followed by products of Fourier transforms, in n log n operations a look; rounding adds less than
+    1e-14 a look.
+    """
     lowest, staying, crossed = 0, np.ones(1), 0.0
-    for trials, limit in zip(np.diff(looks, prepend=0).tolist(), limits.tolist(), strict=True):
+    for trials, limit, beyond in zip(np.diff(looks, prepend=0).tolist(), limits.tolist(), later.tolist(), strict=True):
         first, terms = _binomial_terms(trials, p, 0.01 * negligible)
         lowest += first
-        moved = np.convolve(staying, terms)[: max(0, limit - lowest)]
+        moved = _convolved(staying, terms)[: max(0, limit - lowest)]
         crossed += max(0.0, float(staying.sum() - moved.sum()))
         if not moved.size:
             return 1.0
+        if crossed > too_much:
+            return min(1.0, crossed + 1e-12)
+        if crossed + beyond + 1e-12 <= enough:
+            return crossed + beyond + 1e-12
         lifted = np.cumsum(moved)
         cut = int(np.searchsorted(lifted[:-1], negligible))
         moved[cut] = lifted[cut]
         staying = moved[cut:]
         lowest += cut
     return min(1.0, crossed + 1e-12)
+
+
+def _convolved(first: Floats, second: Floats) -> Floats:
+    """`np.convolve` of probabilities."""
+    if first.size * second.size < TRANSFORMED_FROM:
+        return np.convolve(first, second)
+    size = first.size + second.size - 1
+    length = 1 << (size - 1).bit_length()
+    product = np.fft.irfft(np.fft.rfft(first, length) * np.fft.rfft(second, length), length)[:size]
+    return np.maximum(product, 0.0, out=product)
 
 
 @lru_cache(maxsize=256)

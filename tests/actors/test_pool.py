@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.cluster.head import own_place
+from tests.processes import below
+from tests.waiting import HANGS_S, until
 
 SEVERAL_NODES = "DPAUDIT_SEVERAL_NODES"
 """Set by `make chaos`."""
@@ -60,3 +64,44 @@ def test_code_that_no_worker_can_load_is_told_apart_from_a_worker_that_died() ->
     assert said.endswith("put the code into a module of its own, which the workers can import")
     assert not cannot_load(RaySystemError("the raylet is gone", None))
     assert not cannot_load(ObjectLostError("00", None, ""))
+
+
+@pytest.mark.parametrize("name", ["gcs_server", "raylet"])
+def test_a_local_session_that_lost_a_process_of_ray_s_ends_the_run_at_once(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    from ray._private import worker
+
+    from dpaudit.actors.pool import RayPool, require_services
+    from dpaudit.errors import RunError
+
+    process = subprocess.Popen(["sleep", "60"])
+    node = SimpleNamespace(all_processes={name: [SimpleNamespace(process=process)]})
+    monkeypatch.setattr(worker, "_global_node", node)
+    require_services()
+    process.kill()
+    process.wait()
+    with pytest.raises(RunError, match=rf"\({name}\) of the local Ray session has ended \(SIGKILL\); .*dpaudit resume"):
+        require_services()
+    RayPool.close(object.__new__(RayPool))  # asks nothing that would be waited for
+
+
+@pytest.mark.ray
+@pytest.mark.nightly
+def test_a_killed_head_ends_the_command_with_one_sentence(tmp_path: Path) -> None:
+    """In a session of the command's own, so that the one of the other tests lives on."""
+    (tmp_path / "spec.yaml").write_text(
+        "{data: {name: gaussian-mixture, rows: 600}, game: {name: label-canaries, replays: 6000}, seed: 1, "
+        "mechanism: {name: randomized-response, epsilon: 1.0}, run: {runner: ray, workers: 1, figures: false}}"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-m", "dpaudit", "run", "spec.yaml", "-o", "run", "--quiet"]
+    run = subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    until(lambda: len(list((tmp_path / "run").glob("units/*.parquet"))) > 3 or run.poll() is not None, "units finish")
+    (head,) = [pid for pid in below(run.pid) if "gcs_server" in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(head, signal.SIGKILL)
+    _, said = run.communicate(timeout=HANGS_S)
+    assert run.returncode == 3
+    (line,) = said.strip().splitlines()
+    assert "has ended (SIGKILL); what was finished is kept, `dpaudit resume" in line

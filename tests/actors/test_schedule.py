@@ -176,6 +176,18 @@ def test_a_child_that_dies_costs_its_own_unit_alone(tmp_path: Path) -> None:
     assert any(event.kind is EventKind.WORKER_LOST for event in seen)
 
 
+@pytest.mark.parametrize(
+    ("number", "why"), [("SIGINT", "ended by SIGINT (EOFError)"), ("SIGKILL", "where nobody killed it, memory ran out")]
+)
+def test_a_child_that_a_signal_ends_says_nothing_itself(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], number: str, why: str
+) -> None:
+    ended = Unit(FailsFirst(str(tmp_path), "i", 99, number), "ended")
+    outcome, _, _ = run(in_children, [ended], tmp_path)
+    assert why in outcome.failed[ended.key]
+    assert capfd.readouterr().err == ""
+
+
 def test_a_unit_that_cannot_be_sent_to_a_child_costs_itself_alone(tmp_path: Path) -> None:
     locked = Unit(Add(threading.Lock()), "locked", key="0" * 32)  # type: ignore[arg-type]
     beside = Unit(Add(3), "beside")

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import ray
+from click.testing import CliRunner
 
 from dpaudit import RunOptions, audit, load_spec
 from dpaudit.cluster.jobs import Job, Jobs
+from dpaudit.engine.cli.main import main
 from dpaudit.engine.cli.remote import job_of
 from dpaudit.engine.run.watching import fetch
 from dpaudit.errors import RunError, SpecError
@@ -44,6 +53,13 @@ class Slow:
             time.sleep(0.1)
         return rng.integers(0, classes, size=labels.shape)
 """
+
+
+@pytest.fixture(autouse=True)
+def proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command notes of them is put back."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
 
 
 @pytest.fixture
@@ -166,6 +182,65 @@ def test_what_travels_holds_no_environment(working_dir: Path) -> None:
     assert "env_vars" not in Job(("run",), working_dir).runtime_env()
 
 
+class TakesANameOnce:
+    """A job server that knows names and states, and refuses a name that it has, in the words of Ray 2.60's."""
+
+    def __init__(self, *, submitters: int = 1) -> None:
+        self.states: dict[str, str] = {}
+        self._asked_together = threading.Barrier(submitters, timeout=60)
+        self._first_questions = submitters
+        self._lock = threading.Lock()
+
+    def get_job_status(self, name: str) -> SimpleNamespace:
+        with self._lock:
+            state, self._first_questions = self.states.get(name), self._first_questions - 1
+            waits = self._first_questions >= 0
+        if waits:
+            self._asked_together.wait()  # all submitters have asked before one of them submits
+        if state is None:
+            raise RuntimeError(f"Request failed with status code 404: Job {name} does not exist.")
+        return SimpleNamespace(value=state)
+
+    def submit_job(self, *, submission_id: str, **_: object) -> None:
+        with self._lock:
+            if submission_id in self.states:
+                raise RuntimeError(
+                    f"Request failed with status code 500: ValueError: Job with submission_id {submission_id} already "
+                    "exists. Please use a different submission_id."
+                )
+            self.states[submission_id] = "PENDING"
+
+
+@pytest.fixture
+def dashboard() -> Iterator[str]:
+    """An address that takes connections."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_of_two_submissions_at_one_moment_one_begins_the_job(
+    working_dir: Path, tmp_path: Path, dashboard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = TakesANameOnce(submitters=2)
+    monkeypatch.setattr(Jobs, "_connect", lambda jobs: server)
+    job = job_of(working_dir / "spec.yaml", tmp_path / "run", working_dir=working_dir)
+    with ThreadPoolExecutor(2) as submitters:
+        submitted = list(submitters.map(lambda _: Jobs(dashboard).submit(job), range(2)))
+    assert server.states == {job.key(): "PENDING"}
+    assert sorted((each.name, each.new) for each in submitted) == [(job.key(), False), (job.key(), True)]
+
+
+def test_work_that_failed_is_begun_again_once(
+    working_dir: Path, tmp_path: Path, dashboard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = TakesANameOnce()
+    monkeypatch.setattr(Jobs, "_connect", lambda jobs: server)
+    job = job_of(working_dir / "spec.yaml", tmp_path / "run", working_dir=working_dir)
+    server.states[job.key()] = "FAILED"
+    submitted = [Jobs(dashboard).submit(job) for _ in range(2)]
+    assert [(each.name, each.new) for each in submitted] == [(f"{job.key()}-2", True), (f"{job.key()}-2", False)]
+
+
 @pytest.mark.parametrize(
     ("address", "said"),
     [("127.0.0.1:1", "must be that of the cluster's dashboard"), ("http://127.0.0.1:1", "no job server answers")],
@@ -177,3 +252,67 @@ def test_an_address_where_nothing_answers_is_one_sentence(
     with pytest.raises((RunError, SpecError), match=said) as refused:
         Jobs(address)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("state", "shown"),
+    [
+        ("PENDING", " (PENDING) and not started yet; `dpaudit logs -f "),
+        ("FAILED", ", which ended as FAILED and left no plan; `dpaudit logs "),
+    ],
+)
+def test_status_of_an_output_that_was_submitted_says_how_its_job_stands(
+    working_dir: Path, tmp_path: Path, dashboard: str, monkeypatch: pytest.MonkeyPatch, state: str, shown: str
+) -> None:
+    server, output = TakesANameOnce(), tmp_path / "run"
+    monkeypatch.setattr(Jobs, "_connect", lambda jobs: server)
+    monkeypatch.chdir(working_dir)
+    submitted = CliRunner().invoke(main, ["submit", "spec.yaml", "-o", str(output), "--address", dashboard])
+    assert submitted.exit_code == 0, submitted.output
+    (name,) = server.states
+    server.states[name] = state
+    status = CliRunner().invoke(main, ["status", str(output)])
+    assert status.exit_code == 0
+    assert status.output.startswith(f"{output}: submitted as {name}{shown}{name}`")
+    assert len(status.output.splitlines()) == 1
+
+
+def test_status_says_that_a_job_was_submitted_though_its_cluster_does_not_answer(
+    working_dir: Path, tmp_path: Path, dashboard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Jobs, "_connect", lambda jobs: TakesANameOnce())
+    monkeypatch.chdir(working_dir)
+    CliRunner().invoke(main, ["submit", "spec.yaml", "-o", str(tmp_path / "run"), "--address", dashboard])
+    status = CliRunner().invoke(main, ["status", str(tmp_path / "run"), "--address", "http://127.0.0.1:1"])
+    assert status.exit_code == 0
+    assert "not started yet; how the job stands is unknown: no job server answers at " in status.output
+    other = CliRunner().invoke(main, ["status", str(tmp_path / "other")])
+    assert other.exit_code == 2, "nothing was submitted to write this one"
+
+
+class Answers(BaseHTTPRequestHandler):
+    """A job server that says its version and knows no job."""
+
+    def do_GET(self) -> None:
+        version = {"version": "4", "ray_version": ray.__version__, "ray_commit": "", "session_name": "mine"}
+        found = version if self.path.startswith("/api/version") else None
+        body = json.dumps(found).encode() if found else b"Job x does not exist."
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_job_server_of_this_machine_is_asked_past_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "example.org")
+    monkeypatch.setenv("NO_PROXY", "example.org")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        jobs = Jobs(f"http://127.0.0.1:{server.server_port}")
+        assert jobs._state("x") is None
+        server.shutdown()
+    assert os.environ["no_proxy"] == "example.org,127.0.0.1"

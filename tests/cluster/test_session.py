@@ -217,6 +217,13 @@ def test_a_path_too_long_for_sockets_is_said_of_that_path(monkeypatch: pytest.Mo
     assert not list(deep.iterdir())
 
 
+def test_a_machine_without_shared_memory_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = Failing(monkeypatch, FileNotFoundError(2, "No such file or directory", "/dev/shm"))
+    with pytest.raises(RunError, match=r"needs the folder /dev/shm, .* No such file or directory; give the container"):
+        ray_session().__enter__()
+    assert len(begun.folders) == 1, "a second try would end the same"
+
+
 def test_a_folder_for_sessions_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Failing(monkeypatch)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "gone"))

@@ -57,6 +57,11 @@ def test_a_class_of_one_s_own_states_its_claim_itself(tmp_path: Path) -> None:
     [
         (["--mechanism", "lp-1sst"], "must be a name of `dpaudit list mechanisms`"),
         (["--mechanism", "lp-1st", "--epsilon", "1", "--data", "nowhere.csv"], "must be a name of `dpaudit list data`"),
+        (["--mechanism", "a: b:C", "--data", "iris"], "must be a name of `dpaudit list mechanisms`"),
+        (["--mechanism", "a\nname: b:C", "--data", "iris"], "must be a name of `dpaudit list mechanisms`"),
+        (["--mechanism", "lp-1st", "--epsilon", "nan", "--data", "iris"], "epsilon must be a finite number > 0"),
+        (["--mechanism", "lp-1st", "--epsilon", "inf", "--data", "iris"], "epsilon must be a finite number > 0"),
+        (["none/audit.yaml", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "iris"], "none/audit.yaml"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_written(words: list[str], said: str, tmp_path: Path) -> None:
@@ -69,6 +74,38 @@ def test_a_spec_that_is_there_is_kept(tmp_path: Path) -> None:
     (tmp_path / "audit.yaml").write_text("mine")
     assert dpaudit("init", answers="\n\n\n").exit_code == 2
     assert (tmp_path / "audit.yaml").read_text() == "mine"
+
+
+def test_nothing_is_written_through_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "audit.yaml").symlink_to(tmp_path / "elsewhere.yaml")
+    ended = dpaudit("init", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "iris")
+    assert (ended.exit_code, "must not be there yet" in ended.output) == (2, True)
+    assert not (tmp_path / "elsewhere.yaml").exists()
+
+
+@pytest.mark.parametrize("epsilon", ["0.123456789", "1e-05", "12345678.5"])
+def test_epsilon_is_written_as_it_was_given(epsilon: str) -> None:
+    assert dpaudit("init", "--mechanism", "lp-1st", "--epsilon", epsilon, "--data", "iris").exit_code == 0
+    (audit,) = load_spec("audit.yaml").audits
+    assert audit.mechanism.epsilon == float(epsilon)
+
+
+@pytest.mark.parametrize("name", ["rows: of, {mine} # \U0001f600\u2028\x85.csv", "'\"\\ - rows.csv", "1.5"])
+def test_any_name_of_a_file_or_a_column_is_one_value(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(f'age,"{name.replace(chr(34), chr(34) * 2)}"\n' + "1,0\n2,1\n" * 20, newline="")
+    ended = dpaudit("init", "a\nname: b.yaml", "--mechanism", "lp-1st", "--epsilon", "1", "--data", name)
+    assert ended.exit_code == 0, ended.output
+    spec = load_spec("a\nname: b.yaml")
+    assert (spec.audits[0].data.label, Path(spec.audits[0].data.path).name) == (name, name)
+    assert spec.name == "my audit of lp-1st"
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00rows", b"\n1,2\n", b'"' + b"a" * 200_000 + b'"\n'])
+def test_a_file_that_is_no_table_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(content)
+    ended = dpaudit("init", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "rows.csv")
+    assert (ended.exit_code, "must be a CSV file" in ended.output) == (2, True)
+    assert not (tmp_path / "audit.yaml").exists()
 
 
 def test_the_doctor_finds_what_is_there() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.reading.run_report import Report
@@ -17,7 +20,7 @@ from dpaudit.engine.report.ci_files import write_for_ci
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import AuditSpec
 from dpaudit.engine.spec.loading import load_spec
-from dpaudit.errors import RunError, VerdictError
+from dpaudit.errors import RunError, VerdictError, printable
 
 SPEC = Path("examples/violations/half-scale.yaml")
 
@@ -105,9 +108,10 @@ def test_a_summary_is_added_to_what_is_there(report: Report, tmp_path: Path) -> 
     assert text.startswith("# Before\n\n## Privacy audit: half the scale\n\n|audit|verdict|what was found|")
     assert "|half the scale|**VIOLATION**|" in text
     assert "|honest|**NO VIOLATION FOUND**|" in text
-    assert report.results[1].plainly in text
+    shown = "".join(token.content for token in tokens_of(text) if token.type == "text")
+    assert report.results[1].plainly in shown
     assert report.results[0].seen
-    assert report.results[0].seen in text
+    assert report.results[0].seen in shown
 
 
 @pytest.mark.parametrize(
@@ -141,6 +145,51 @@ def test_names_are_text_and_no_markup(report: Report, tmp_path: Path) -> None:
     assert "<" not in text
     assert "a\\|b" in text
     assert not {"\x1b", "\x00", "\x07"} & set(text)
+
+
+HOSTILE = (
+    "[words](https://evil.example) ![seen](https://evil.example/p.png) <https://evil.example> [a]: /b",
+    "https://evil.example www.evil.example _www.evil.example ftp://evil.example me@evil.example @everyone #12 !34",
+    "`code` ``more`` **bold** _it_ ~~no~~ $x$ | cell | \\",
+    "a\\|b \\`c\\` &lt;b&gt; &#64;all <script>alert(1)</script> <!-- <img src=x onerror=alert(1)>",
+    "# heading", "- list", "+ list", "12. list", "3) list", "> quoted", "---", "===", "    code", "```", "~~~", "| a |",
+    "first\n\n# second\n- third\n\n    fourth",
+)  # fmt: skip
+LINKED_AFTERWARDS = re.compile(r"(?i)\w://|www\.|@\w|#\d|!\d")
+"""What services make links of in the text that is left when Markdown has been read."""
+
+
+def tokens_of(markdown: str) -> list[Token]:
+    parsed = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(markdown)
+    return [part for token in parsed for part in (token, *(token.children or ()))]
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_words_of_others_are_text_in_a_summary(report: Report, tmp_path: Path, words: str) -> None:
+    def written(name: str, error: str) -> list[Token]:
+        (tmp_path / "s.md").unlink(missing_ok=True)
+        (told,) = (replace(report.results[1], name=name, where=(error,)),)
+        write_for_ci(replace(report, name=name, results=(told,)), "it", summary=tmp_path / "s.md")
+        return tokens_of((tmp_path / "s.md").read_text())
+
+    plain, odd = written("one", "two"), written(words, words)
+    assert [token.type for token in odd] == [token.type for token in plain]
+    texts = [token.content for token in odd if token.type == "text"]
+    assert not [text for text in texts if LINKED_AFTERWARDS.search(text)]
+    heading, *_, where = [text.replace("\u200b", "") for text in texts if _shown(words) in text.replace("\u200b", "")]
+    assert heading == f"Privacy audit: {_shown(words)}"
+    assert where.endswith(_shown(words))
+
+
+def _shown(words: str) -> str:
+    return " ".join(printable(words).split())
+
+
+def test_words_of_others_are_no_link_in_sarif(report: Report, tmp_path: Path) -> None:
+    odd = replace(report, results=(replace(report.results[1], name="[words](https://evil.example)"),))
+    write_for_ci(odd, "it", sarif=tmp_path / "s.sarif")
+    ((result,),) = (run["results"] for run in json.loads((tmp_path / "s.sarif").read_text())["runs"])
+    assert result["message"]["text"].startswith("[words] (https://evil.example): ")
 
 
 def test_a_file_that_cannot_be_written_is_named(report: Report, tmp_path: Path) -> None:

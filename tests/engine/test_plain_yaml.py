@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit import load_spec
-from dpaudit.engine.spec.plain_yaml import MAX_CHARACTERS, plain_values, read_yaml
+from dpaudit.engine.spec.plain_yaml import MAX_CHARACTERS, in_yaml, plain_values, read_yaml
 from dpaudit.errors import SpecError
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
@@ -93,3 +93,9 @@ def test_values_of_another_kind_are_refused(content: dict[str, object], message:
         load_spec(content)
     assert message in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("flow", [False, True])
+def test_a_line_break_that_only_yaml_knows_is_kept(flow: bool) -> None:
+    value = {"label": "a\x85b", "other": "\u2028\u00fc"}
+    assert plain_values(in_yaml(value, flow=flow)) == value

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dpaudit import AuditSpec, RunOptions, audit, load_spec
-from dpaudit.actors.events import Event, EventKind
+from dpaudit.actors.events import Event, EventKind, EventLog
 from dpaudit.engine.run.driver import report_again, resume
 from dpaudit.engine.run.run_folder import working_folder
 from dpaudit.engine.run.watching import fetch, run_status
@@ -101,3 +103,33 @@ def test_status_of_a_local_run_and_of_no_run(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "bounds.json").read_text())["results"][0]["verdict"] in shown
     with pytest.raises(SpecError, match=r"must be a run folder \(with plan.parquet in it\)"):
         run_status(tmp_path)
+
+
+def test_status_of_a_sweep_that_tries_configurations(tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text("name: mine")
+    with contextlib.closing(EventLog(tmp_path / "events.jsonl")) as log:
+        log(Event(EventKind.UNITS_PLANNED, count=3))
+        log(Event(EventKind.UNIT_STARTED, unit="a"))
+        log(Event(EventKind.UNIT_DONE, unit="a"))
+    status = run_status(tmp_path)
+    assert (status.units, status.finished) == (3, 1)
+
+
+@pytest.mark.parametrize("verb", ["run", "status", "fetch"])
+def test_a_store_that_checks_credentials_refuses_wrong_ones_in_one_sentence(
+    checking_s3_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: str
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place = f"s3://bucket/run?endpoint_override={checking_s3_server}&scheme=http"
+    ask: dict[str, Callable[[], object]] = {
+        "run": lambda: audit(spec(), output=place, quiet=True),
+        "status": lambda: run_status(place),
+        "fetch": lambda: fetch(place, tmp_path / "fetched"),
+    }
+    with pytest.raises(RunError, match="check the credentials in the environment") as refused:
+        ask[verb]()
+    assert "\n" not in str(refused.value)
+    assert SECRET not in str(refused.value)

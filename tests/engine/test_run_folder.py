@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from click.testing import CliRunner, Result
 
 from dpaudit import Report, audit
 from dpaudit.actors.events import EventKind, read_events
+from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.run import driver
+from dpaudit.engine.run import driver, run_folder
 from dpaudit.engine.run.driver import report_again, resume
 from dpaudit.engine.run.forecast import times_of_run
-from dpaudit.engine.run.run_folder import Record, lease
+from dpaudit.engine.run.run_folder import Record, lease, remote_lease
 from dpaudit.engine.run.watching import run_status
 from dpaudit.errors import RunError, SpecError
 from tests.waiting import HANGS_S
@@ -292,3 +294,42 @@ def test_an_interrupt_is_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         run(tmp_path)
     assert [event.kind for event in read_events(tmp_path / "events.jsonl")][-1] is EventKind.INTERRUPTED
     assert pq.read_metadata(tmp_path / "plan.parquet").num_rows > 0
+
+
+@pytest.fixture
+def left_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FileStore]:
+    """A store whose lease a process has left that was killed a moment ago, with some of what it says changed."""
+    monkeypatch.setattr(run_folder, "SETTLE_S", 0.0)
+    store = FileStore.at(tmp_path)
+
+    def write(**changed: object) -> FileStore:
+        child = os.fork()
+        if child == 0:
+            store.write(".lease", json.dumps({"id": "x", **run_folder._this_process(), **changed}).encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has taken note of it yet
+        return store
+
+    return write
+
+
+def test_a_driver_of_this_machine_that_was_killed_holds_no_remote_folder(left_lease: Callable[..., FileStore]) -> None:
+    with remote_lease(left_lease()):
+        pass
+    os.wait()
+    with remote_lease(left_lease()):
+        pass
+    os.wait()
+    with remote_lease(left_lease(pid=os.getpid(), start=1)):  # its number is another process's by now
+        pass
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"host": "another"}, {"boot": "an earlier one"}, {"pids": "pid:[1]"}, {"start": None}, {"pid": "1"}, {"alive": 1}],
+)
+def test_who_may_live_still_holds_it(left_lease: Callable[..., FileStore], changed: dict[str, object]) -> None:
+    if changed.pop("alive", None):
+        changed = {name: run_folder._this_process()[name] for name in ("pid", "start")}
+    with pytest.raises(RunError, match="is being written by"), remote_lease(left_lease(**changed)):
+        pass

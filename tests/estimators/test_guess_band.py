@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
@@ -15,7 +16,7 @@ from scipy.stats import binom
 
 from dpaudit.errors import InputError
 from dpaudit.estimators.one_run import guess_band, right_guesses
-from dpaudit.estimators.one_run._guess_band_kernel import crossing_probability
+from dpaudit.estimators.one_run._guess_band_kernel import crossing_compared, crossing_probability
 from dpaudit.estimators.one_run.guess_band import (
     IndependentTrials,
     OneTraining,
@@ -305,8 +306,47 @@ def test_few_walks_are_followed_without_compiled_code(guesses: int, p: float) ->
         limits = guess_band._limits(looks, p, error / looks.size * rng.uniform(0.5, 2, looks.size))
         exact = crossing_probability(looks, limits, p)
         given_away = 1e-5 * error / looks.size
-        found = guess_band.crossing_at_few_looks(looks, limits, p, given_away)
+        found = guess_band.crossing_in_arrays(looks, limits, p, given_away, np.zeros(looks.size), 0.0, 2.0)
         assert exact * (1 - 1e-7) - 1e-15 <= found <= exact + 3 * looks.size * given_away + 1e-7 * exact
+
+
+def test_long_walks_are_followed_by_transforms() -> None:
+    looks, p = guess_looks(500_000), 0.6
+    limits = guess_band._limits(looks, p, 0.05 / looks.size / np.sqrt(looks))
+    exact = crossing_probability(looks, limits, p, 1e-9)
+    found = guess_band.crossing_in_arrays(looks, limits, p, 1e-9, np.zeros(looks.size), 0.0, 2.0)
+    assert found == pytest.approx(exact, abs=2 * looks.size * 1e-9)
+
+
+@pytest.mark.parametrize("follow", [guess_band.crossing_in_arrays, crossing_compared])
+def test_a_walk_is_followed_until_it_is_decided(follow: Callable[..., float]) -> None:
+    """What is returned is on the side of the error on which the probability is, and a limit of it on that side."""
+    looks, p = guess_looks(3_000), 0.7
+    limits = guess_band._limits(looks, p, 0.05 / np.sqrt(looks))
+    tails = guess_band._at_least(limits, looks, p)
+    later = np.append(np.cumsum(tails[:0:-1])[::-1], 0.0)
+    exact = follow(looks, limits, p, 1e-16, later, 0.0, 2.0)
+    assert exact == pytest.approx(crossing_probability(looks, limits, p), abs=1e-12)
+    for error in (0.5 * exact, 0.99 * exact):
+        assert error < follow(looks, limits, p, 1e-16, later, 0.999 * error, error) <= exact
+    for error in (1.01 * exact, 2 * exact, float(tails.sum())):
+        assert exact <= follow(looks, limits, p, 1e-16, later, 0.999 * error, error) <= error
+    assert follow(looks, limits, p, 1e-16, later, 0.0, 0.5 * exact) < exact, "it is not followed to its end"
+
+
+def test_the_bound_is_that_of_walks_followed_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = guess_looks(20_000)
+    rng = np.random.default_rng(3)
+    rights = [np.minimum(looks, 10) + (np.maximum(looks - 10, 0) // 2)]
+    rights += list(walks(rng, 3, 0.6, looks))
+    found = [guess_band_epsilon(right, looks, significance=0.05, few=True) for right in rights]
+    guess_band.remembered_epsilon.cache_clear()
+    guess_band._step_levels.cache_clear()
+    follow = guess_band.crossing_in_arrays
+    monkeypatch.setattr(guess_band, "crossing_in_arrays", lambda *walk: follow(*walk[:-2], 0.0, 2.0))
+    assert [guess_band_epsilon(right, looks, significance=0.05, few=True) for right in rights] == found
+    guess_band.remembered_epsilon.cache_clear()
+    guess_band._step_levels.cache_clear()
 
 
 def test_few_bounds_are_those_of_many() -> None:

@@ -90,7 +90,7 @@ def test_hostile_words_are_text_and_nothing_else(reader: Reader, folder: Path) -
     assert [token.content for token in tokens if token.type == "code_inline" and "code" in token.content] == []
     assert len([token for token in tokens if token.type == "th_open"]) == 4
     assert len([token for token in tokens if token.type == "td_open"]) == 4
-    assert not re.search(r"(?<!\\)://|\bwww\.", card.markdown().split("\n---\n")[-1])
+    assert not re.search(r"://|www\.", card.markdown().split("\n---\n")[-1])
     elements = Markup(card.page()).elements
     assert {tag for tag, _ in elements} & {"script", "img", "a", "iframe", "svg"} == set()
     assert [name for _, held in elements for name in held if name.startswith("on")] == []

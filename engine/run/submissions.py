@@ -1,0 +1,45 @@
+"""Which job will write a run folder, noted by `dpaudit submit` for `dpaudit status` on the same machine."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpaudit.actors.storage.places import is_remote
+from dpaudit.plain_files import bytes_of, write_whole
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job that was submitted."""
+
+    job: str  # its name
+    address: str  # dashboard of its cluster
+
+
+def note_submission(place: str | Path, submission: Submission) -> None:
+    """Note, outside the run folder, which job writes it; nothing is noted where this user has no home to write to."""
+    note = _note_of(place)
+    content = json.dumps({"job": submission.job, "address": submission.address}).encode()
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(note, lambda file: file.write(content))
+
+
+def submission_of(place: str | Path) -> Submission | None:
+    """Return the job that was last submitted from this machine to write `place`; None if there is none."""
+    try:
+        noted = json.loads(bytes_of(_note_of(place)))
+        return Submission(str(noted["job"]), str(noted["address"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _note_of(place: str | Path) -> Path:
+    name = str(place).rstrip("/") if is_remote(place) else os.path.abspath(place)
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser())
+    return state / "dpaudit" / "submissions" / hashlib.sha256(os.fsencode(name)).hexdigest()
