@@ -30,17 +30,19 @@ from dpaudit.engine.planning.asked_twice import Memory, as_given, look_for_memor
 from dpaudit.engine.reading.joint import JointVerdict
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.reading.stated_values import StatedValue
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.report.bounds_file import write_bounds
 from dpaudit.engine.report.page import write_page
 from dpaudit.engine.run.run_folder import held, opened, place_of
-from dpaudit.engine.spec.audit_spec import AuditSpec, slug
+from dpaudit.engine.spec.audit_spec import MAX_SEED, AuditSpec, slug
 from dpaudit.errors import InputError, SpecError, require, shortened
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world import nights as bets
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.plain_files import bytes_of, opened_in_place
 
+_MOST_PAIRS = 2**53  # of calls that a night can have bet on
 _FORM = 1
 """Of a line. What bets are made, and so what its counts mean, is part of it."""
 
@@ -55,17 +57,23 @@ class _Night:
     won: Mapping[str, bets.Won]  # by the name of a test, how its bets went
 
     @classmethod
-    def read(cls, line: Mapping[str, Any]) -> _Night:
-        won = {
-            str(name): bets.Won(np.array(one["hits"], np.int64), np.array(one["alarms"], np.int64), int(one["pairs"]))
-            for name, one in line["won"].items()
-        }
-        like = bets.Won.nothing()
-        for one in won.values():
-            counts = np.stack([one.hits, one.alarms])
-            if one.hits.shape != like.hits.shape or counts.min() < 0 or counts.max() > one.pairs:
+    def read(cls, line: StatedValue) -> _Night:
+        """Read a line.
+
+        Raises: SpecError or ValueError for what no night can have written.
+        """
+        won, like = {}, bets.Won.nothing()
+        for name in line["won"].names():
+            bet = line["won"][name]
+            pairs = bet["pairs"].whole(0, _MOST_PAIRS)
+            hits, alarms = (
+                np.array([row.wholes(0, pairs) for row in bet[part].items()], np.int64) for part in ("hits", "alarms")
+            )
+            if not hits.shape == alarms.shape == like.hits.shape:
                 raise ValueError("counts that no bets can have had")
-        return cls(int(line["seed"]), float(line["error"]), str(line["verdict"]), won)
+            won[name] = bets.Won(hits, alarms, pairs)
+        error = line["error"].number(0, 1)
+        return cls(line["seed"].whole(0, MAX_SEED - 1), error, line["verdict"].one_of(Verdict).value, won)
 
 
 @dataclass(frozen=True)
@@ -198,10 +206,10 @@ class Tonight:
         nights = []
         for number, line in enumerate(bytes_of(self.file).decode("utf-8", "replace").splitlines(), 1):
             try:
-                content = json.loads(line)
-                if content["of"] == self.of:
-                    nights.append(_Night.read(content))
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
+                night = StatedValue.read(line.encode(), f"line {number}")
+                if night["of"].text() == self.of:
+                    nights.append(_Night.read(night))
+            except (ValueError, SpecError) as err:
                 raise InputError(
                     f"line {number} of {shortened(self.file)} must be a night of a check, got {shortened(line, 60)!r}; "
                     "take it out, or name another file"

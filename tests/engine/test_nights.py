@@ -134,8 +134,14 @@ def test_counts_that_no_bets_can_have_had_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "nights.jsonl"
     night(file)
     (line,) = lines(file)
-    line["won"]["row-function"]["hits"][0][0] = 10**6
-    file.write_text(json.dumps(line) + "\n")
+    won = line["won"]["row-function"]
+    for name, value in (("hits", 10**6), ("hits", 10**400), ("hits", 1.5), ("alarms", -1), ("hits", True)):
+        before, won[name][0][0] = won[name][0][0], value
+        file.write_text(json.dumps(line) + "\n")
+        with pytest.raises(InputError, match="line 1 of"):
+            night(file)
+        won[name][0][0] = before
+    file.write_text(json.dumps(line | {"seed": 10**400}) + "\n")
     with pytest.raises(InputError, match="line 1 of"):
         night(file)
 
