@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.metadata
-import json
+import math
 import os
 import platform
+import re
 import shutil
 import sys
 import time
@@ -16,12 +16,15 @@ from pathlib import Path
 import click
 
 from dpaudit.engine.exits import RUN_FAILED, end, show_lines, tell
-from dpaudit.errors import InputError
+from dpaudit.errors import InputError, printable, shortened
 from dpaudit.registry import catalogue
 
 NEEDED = ("numpy", "scipy", "pyarrow", "pandas", "scikit-learn", "torch", "ray", "catboost", "numba", "matplotlib")
 MEMORY_GB, DISK_GB = 4.0, 2.0
 """Below which runs of the examples may fail."""
+
+_OWN = re.compile(r"[\w.]+:[\w.]+")
+"""A class of one's own: package.module:Class."""
 
 SPEC = """\
 # What is audited, and what it promises. `dpaudit list mechanisms` has more names, `dpaudit show NAME` their fields;
@@ -63,9 +66,11 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
         mechanism = click.prompt(
             "Which mechanism (lp-1st, randomized-response, dp-sgd, package.module:Class)", "lp-1st", err=True
         )
-    own = ":" in mechanism
+    own = _OWN.fullmatch(mechanism) is not None
     if not own and mechanism not in catalogue("mechanism"):
         raise InputError(f"{mechanism!r} must be a name of `dpaudit list mechanisms`, or package.module:Class")
+    if epsilon is not None and not math.isfinite(epsilon):
+        raise InputError(f"--epsilon must be a finite number, got {epsilon:g}")
     if own and epsilon is not None:
         raise InputError(
             f"--epsilon must be left out for a class of your own, got {epsilon:g}: {mechanism} says by its method "
@@ -79,11 +84,11 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
         )
     if data is None:
         data = click.prompt("Which data (digits, iris, or a CSV file)", "digits", err=True)
-    part = mechanism if own else f"{{name: {mechanism}, epsilon: {epsilon:g}}}"
-    file.write_text(
-        SPEC.format(title=f"my audit of {mechanism}", mechanism=part, data=_data(data), file=file), encoding="utf-8"
-    )
-    show_lines(f"{file} is written. Next: dpaudit plan {file}")
+    part = mechanism if own else f"{{name: {mechanism}, epsilon: {epsilon:.15g}}}"
+    shown = printable(shortened(file, 300))
+    spec = SPEC.format(title=f"my audit of {mechanism}", mechanism=part, data=_data(data), file=shown)
+    file.write_text(spec, encoding="utf-8")
+    show_lines(f"{shown} is written. Next: dpaudit plan {shown}")
 
 
 def _data(words: str) -> str:
@@ -92,10 +97,14 @@ def _data(words: str) -> str:
         return f"{{name: {words}, flat: true}}" if words == "digits" else f"{{name: {words}}}"
     path = Path(words)
     if not path.is_file():
-        raise InputError(f"the data must be a name of `dpaudit list data` or a CSV file, got {words!r}")
-    with path.open(encoding="utf-8", newline="") as file:
-        label = next(csv.reader(file), [""])[-1]
-    return f"{{name: csv, path: {json.dumps(str(path))}, label: {json.dumps(label)}}}"
+        raise InputError(f"the data must be a name of `dpaudit list data` or a CSV file, got {shortened(words)!r}")
+    import yaml
+
+    from dpaudit.engine.data.delimited import first_record  # loads Arrow, which most answers do not need
+
+    cells, _ = first_record(path, delimiter=",", quoted=True)
+    part = {"name": "csv", "path": str(path), "label": cells[-1]}
+    return yaml.safe_dump(part, default_flow_style=True, allow_unicode=True, sort_keys=False, width=math.inf).strip()
 
 
 @click.command()

@@ -17,6 +17,7 @@ from dpaudit.engine.run.run_folder import run_folder
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.spec.check import BUDGET, CHOOSING, CheckOptions, CheckRequest, check_spec, function_on_rows
 from dpaudit.errors import require
+from dpaudit.given import argument
 from dpaudit.mechanisms.adapters.own_function import Form
 
 MORE = 4
@@ -100,6 +101,8 @@ def check(
             time=time,
         )
         data, claim = made if data is None else data, None
+    seed = argument("seed", seed, int | None)
+    until_decided = argument("until_decided", until_decided, bool)
     require(
         evidence is None or not until_decided,
         "until_decided must be left out where evidence grows over nights",
