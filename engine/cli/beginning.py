@@ -76,17 +76,17 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
             f"--epsilon must be left out for a class of your own, got {epsilon:g}: {mechanism} says by its method "
             "`claim` what it promises"
         )
-    if own:
-        tell("`dpaudit check " + mechanism + "` plays every game that fits; this spec plays one.")
-    elif epsilon is None:
+    if not own and epsilon is None:
         epsilon = click.prompt(
             "Which epsilon does it claim", 1.0, type=click.FloatRange(min=0, min_open=True), err=True
         )
     if data is None:
         data = click.prompt("Which data (digits, iris, or a CSV file)", "digits", err=True)
-    part = mechanism if own else f"{{name: {mechanism}, epsilon: {epsilon:.15g}}}"
+    part, rows = mechanism if own else f"{{name: {mechanism}, epsilon: {epsilon:.15g}}}", _data(data)
+    if own:
+        tell("`dpaudit check " + mechanism + "` plays every game that fits; this spec plays one.")
     shown = printable(shortened(file, 300))
-    spec = SPEC.format(title=f"my audit of {mechanism}", mechanism=part, data=_data(data), file=shown)
+    spec = SPEC.format(title=f"my audit of {mechanism}", mechanism=part, data=rows, file=shown)
     file.write_text(spec, encoding="utf-8")
     show_lines(f"{shown} is written. Next: dpaudit plan {shown}")
 

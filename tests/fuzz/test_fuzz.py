@@ -50,7 +50,7 @@ def test_it_can_say_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(outcomes, "SLEPT_S", 0.1)
         assert outcome(lambda: str(threading.Event().wait())).end is End.HANG
-    monkeypatch.setattr("dpaudit.engine.estimate.tables.SourceTable.of_file", lambda path: fail())
+    monkeypatch.setattr("dpaudit.engine.estimate.tables.SourceTable.of_file", lambda *_: fail())
     with monkeypatch.context() as patch:
         patch.setattr(outcomes, "LIMIT_S", 0.1)
         assert outcome(lambda: str([None for _ in iter(int, 1)])).end is End.HANG
