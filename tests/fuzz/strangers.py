@@ -383,10 +383,6 @@ class Beginnings:
         rows.write_bytes(content)
         mechanism = rng.choice(("lp-1st", "randomized-response"))
         epsilon, data = rng.choice(("1", "0.5", "1.23456789")), str(rows)
-            rng.choice(("lp-1st", "randomized-response")),
-            rng.choice(("1", "0.5", "1.23456789")),
-            str(rows),
-        )
         odd = rng.random()
         if odd < 0.2:
             mechanism = rng.choice(("a.b:C", "x:y z", "", ":", "lp-1st\n", "\u202e", "nope", "dp-sgd", "a:b\n- c"))

@@ -18,7 +18,7 @@ from tests.fuzz.outcome import End, command, outcome
 
 @pytest.mark.filterwarnings("ignore")
 def test_nothing_odd_ends_in_a_traceback_a_hang_or_an_answer(tmp_path: Path) -> None:
-    ended = list(itertools.islice(cases(2026, tmp_path), 150))
+    ended = list(itertools.islice(cases(2027, tmp_path), 150))
     assert [(name, described, end.text) for name, described, end in ended if end.end.wrong] == []
     assert {name.partition(" ")[0] for name, _, _ in ended} == {kind.__name__ for kind in SHARES}
     assert {end.end for _, _, end in ended} == {End.ANSWERED, End.REFUSED}
