@@ -41,7 +41,7 @@ def read_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None = N
             column = part.column(place)
             if column.type != field.type:
                 written_out += sum(_written_out(text) for chunk in column.chunks for text in _texts(chunk))
-                _require(written_out, size, name)
+                require_unpacked(written_out, size, name)
                 part = part.set_column(place, field, column.cast(field.type))
         parts.append(part)
     return pa.concat_tables(parts)
@@ -55,7 +55,7 @@ def require_unpacks(source: IO[bytes], name: str, columns: Sequence[str] | None 
     """
     chunks = [chunk for chunk in read_footer(source).columns if columns is None or chunk.path.split(".")[0] in columns]
     sure = sum(chunk.values * chunk.width + chunk.unpacked for chunk in chunks)
-    _require(sure, source.seek(0, os.SEEK_END), name)
+    require_unpacked(sure, source.seek(0, os.SEEK_END), name)
     worst = sum(chunk.values * chunk.unpacked for chunk in chunks if chunk.text)
     if sure + worst <= min(UNSUSPECTED, readable_bytes()):
         return []
@@ -69,10 +69,14 @@ def bytes_of_rows(source: IO[bytes], rows: int | None) -> int:
     return sure if rows is None or rows >= footer.rows else sure * rows // footer.rows
 
 
-def _require(unpacked: int, size: int, name: str) -> None:
-    if unpacked > max(UNSUSPECTED, MAX_TIMES * size):
+def require_unpacked(unpacked: int, size: int, name: str, *, times: int = MAX_TIMES) -> None:
+    """Refuses what unpacks to more than it may.
+
+    Raises: DataError; RunError where it does not fit into the memory.
+    """
+    if unpacked > max(UNSUSPECTED, times * size):
         raise DataError(
-            f"{name} must unpack to {MAX_TIMES:,} times its size at most, its {size:,} bytes unpack to {unpacked:,}"
+            f"{name} must unpack to {times:,} times its size at most, its {size:,} bytes unpack to {unpacked:,}"
         )
     require_fits(unpacked, name)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.metadata
 import math
 import os
@@ -26,6 +25,9 @@ _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 NEEDED = ("numpy", "scipy", "pyarrow", "pandas", "scikit-learn", "torch", "ray", "catboost", "numba", "matplotlib")
 MEMORY_GB, DISK_GB = 4.0, 2.0
 """Below which runs of the examples may fail."""
+
+_OWN = re.compile(r"[\w.]+:[\w.]+")
+"""A class of one's own: package.module:Class."""
 
 SPEC = """\
 # What is audited, and what it promises. `dpaudit list mechanisms` has more names, `dpaudit show NAME` their fields;
@@ -109,14 +111,10 @@ def _data(words: str) -> dict[str, object]:
     path = Path(words)
     if not path.is_file():
         raise InputError(f"the data must be a name of `dpaudit list data` or a CSV file, got {shortened(words)}")
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            label = next(csv.reader(file), [""])[-1]
-    except (csv.Error, ValueError, IndexError) as err:  # bytes that are no text; a first line without columns
-        raise InputError(
-            f"{shortened(words)} must be a CSV file in UTF-8 whose first line names its columns: {shortened(err)}"
-        ) from err
-    return {"name": "csv", "path": str(path), "label": label}
+    from dpaudit.engine.data.delimited import first_record  # loads Arrow, which most answers do not need
+
+    cells, _ = first_record(path, delimiter=",", quoted=True)
+    return {"name": "csv", "path": str(path), "label": cells[-1]}
 
 
 @click.command()

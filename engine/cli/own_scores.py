@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +102,7 @@ def estimate(
       k,n                       an event               proportion
       c_A,c_B,..                several events         multinomial
     """
-    from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, natural_method
+    from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, natural_method, used_columns
     from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.engine.reading.verdict import Verdict
 
@@ -109,14 +110,15 @@ def estimate(
         option = "--fail-on-violation" if fail_on_violation else "--fail-on-inconclusive"
         raise InputError(f"{option} must come with --claim: without a claim there is no verdict")
     question = Question(**asked)
-    table = SourceTable.of_file(scores)
+    columns = [] if by is None else [name.strip() for name in by.split(",")]
+    table = SourceTable.of_file(scores, partial(used_columns, question=question, by=columns))
     if options:
         question = replace(question, options=field_values(natural_method(table, question), options))
     slices: dict[str, Any] = {}
     if by is None:
         readings = estimates(table, question)
     else:
-        slices = estimates_by(table, question, [name.strip() for name in by.split(",")])
+        slices = estimates_by(table, question, columns)
         readings = [one for one in slices.values() if isinstance(one, Estimate)]
     if output is not None:
         write_page(output, table.name, readings, slices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TypeAlias, cast
 
@@ -143,7 +144,8 @@ def examples_of(
 def check_names(have: Iterable[str], *, label: str, named: Mapping[str, tuple[str, ...]], path: object) -> None:
     """Refuses a column that is named in the options but is not there, and a table with nothing beside its label."""
     columns = list(have)
-    twice = next((name for name in columns if columns.count(name) > 1), None)
+    counts = Counter(columns)
+    twice = next((name for name in columns if counts[name] > 1), None)
     if twice is not None:
         raise DataError(f"{path}: column names must differ, got {shortened(repr(twice))} twice; rename one")
     shown = ", ".join(shortened(name, 60) for name in columns[:20]) + (
@@ -151,7 +153,7 @@ def check_names(have: Iterable[str], *, label: str, named: Mapping[str, tuple[st
     )
     for option, names in {"label": (label,), **named}.items():
         for name in names:
-            if name not in columns:
+            if name not in counts:
                 raise DataError(
                     f"{path}: has no column {shortened(repr(name))}, named in `{option}`; its columns are {shown}"
                 )

@@ -105,11 +105,20 @@ def _records(path: Path, *, delimiter: str, quoted: bool) -> Iterator[tuple[int,
     with reading(path) as file:
         # Bytes that are not UTF-8 stay recognisable as lone surrogates.
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
-        reader = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
+        lines = _lines(path, text)
+        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
         try:
             yield from ((reader.line_num, cells) for cells in reader if cells)
         except csv.Error as err:
             raise fault(path, f"is not a text table ({err})", line=reader.line_num) from err
+
+
+def _lines(path: Path, text: io.TextIOWrapper) -> Iterator[str]:
+    """The lines of a text, none of which is longer than Arrow's reader takes."""
+    for number, line in enumerate(iter(lambda: text.readline(BLOCK_BYTES + 1), ""), 1):
+        if len(line) > BLOCK_BYTES:
+            raise fault(path, f"must have lines of at most {BLOCK_BYTES:,} characters", line=number)
+        yield line
 
 
 def _rows(path: Path, layout: Layout) -> Iterator[tuple[int, list[str]]]:

@@ -14,7 +14,7 @@ from scipy.special import bdtr, gammaln, logsumexp, ndtr
 
 from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.engine.estimate.measures import Measure, measures, pairs_above
-from dpaudit.engine.estimate.tables import SourceTable
+from dpaudit.engine.estimate.tables import MEMBERS_APART, SourceTable
 from dpaudit.engine.reading.card import card
 from dpaudit.engine.reading.verdict import Verdict, verdict
 from dpaudit.engine.spec.build import build
@@ -41,6 +41,7 @@ from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.estimators.two_world.fair_coins import TwoSamples
 from dpaudit.given import argument, check_fields, require_words
+from dpaudit.registry import catalogue, load
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -340,7 +341,7 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     if getattr(estimator, "sharing", None) is not None and "canary" not in table.names:
         raise DataError(
             f"{table.name} must have the column canary for `sharing`: numbers that, divided by it and rounded down, "
-            f"are equal where canaries share a training; got {','.join(table.names)}"
+            f"are equal where canaries share a training; got {table.listed}"
         )
     replays, notes = _replays(table, question)
     _require_fair_coins(replays, estimator)
@@ -420,6 +421,17 @@ def _from_counts(table: SourceTable, estimator: Any, question: Question) -> Sequ
     return [Estimate.beside(reading, question.claim) if isinstance(reading, Bound) else reading for reading in readings]
 
 
+def used_columns(names: Sequence[str], question: Question, by: Sequence[str] = ()) -> set[str]:
+    """The columns of a table with these names that `estimates` reads, and those of its slices."""
+    method = question.method or next((method for needed, method in COUNTS.items() if has_columns(needed, names)), "")
+    estimator: Any = load("estimator", method) if method in catalogue("estimator") else None
+    counts = (*getattr(estimator, "columns", ()), *getattr(estimator, "optional_columns", ()))
+    of_scores = {question.score_column, question.member_column, question.group_column, *MEMBERS_APART, *by}
+    used = of_scores | {OWN_TRUTH, "canary", "replay"}
+    found = {name for name in names if name in used or any(matches(pattern, name) for pattern in counts)}
+    return found or set(names[:1])  # so that it is a table still, of which it is said what it lacks
+
+
 def natural_method(table: SourceTable, question: Question) -> str:
     """The method that reads a table when none is named: by the columns for counts, as `COINS` says for scores."""
     fitting = [method for needed, method in COUNTS.items() if has_columns(needed, table.names)]
@@ -465,7 +477,7 @@ def _count_columns(table: SourceTable, estimator: Any) -> dict[str, NDArray[Any]
 
 def _unfit(table: SourceTable, estimator: Any, question: Question) -> str:
     """What the table should have had, for one estimator or (None) for any."""
-    got = f"got {','.join(table.names)}"
+    got = f"got {table.listed}"
     counts = list(COUNTS) if estimator is None else [estimator.columns] if isinstance(estimator, CountEstimator) else []
     listed = ", or ".join(",".join(columns) for columns in counts)
     if estimator is not None and not isinstance(estimator, ScoreEstimator):
@@ -485,7 +497,7 @@ def _replays(table: SourceTable, question: Question) -> tuple[list[Scores], list
     notes = []
     if question.group_column is not None:
         if question.group_column not in table.names:
-            raise DataError(f"{table.name} must have the column {question.group_column}, got {','.join(table.names)}")
+            raise DataError(f"{table.name} must have the column {question.group_column}, got {table.listed}")
         group = table.identities(question.group_column)
         rows = len(score)
         score, truth, replay, canary = _one_row_a_group(table, score, truth, replay, group, question.group_score)

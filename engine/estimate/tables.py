@@ -1,30 +1,24 @@
-"""Tables of scores or counts, whatever they come in: files of six formats, standard input, values in Python."""
+"""Tables of scores or counts, whatever they come in: files (`score_files.py`), standard input, values in Python."""
 
 from __future__ import annotations
 
-import io
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pacsv
-import pyarrow.json as pajson
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpaudit.actors.storage.bounded_parquet import read_bounded, require_unpacks
 from dpaudit.actors.values import numpy_array
 from dpaudit.engine.data.in_memory import column, frame, require_one_index
-from dpaudit.errors import AuditError, DataError
+from dpaudit.engine.estimate.score_files import Used, every, line_of, read_file, require_width
+from dpaudit.errors import DataError, shortened
 
-STANDARD_INPUT = "-"
-FORMATS = "CSV, TSV, JSON lines, Parquet (or a folder of it), .npy or .npz"
 MEMBERS_APART = {"in_scores", "out_scores"}
 """Arrays of a `.npz` that hold the scores of members and of non-members, of any two lengths."""
 
@@ -38,33 +32,36 @@ class SourceTable:
     # Lines above the first row where rows are lines of a text file; None where rows are just counted
     header_lines: int | None = None
     apart: bool = False  # whether members and non-members were given apart, as two samples
+    unread: tuple[str, ...] = ()  # names of further columns of the file, which nothing was read of
 
     def __post_init__(self) -> None:
         names = _names(self.name, self.columns)
-        twice = sorted({name for name in names if names.count(name) > 1})
+        require_width(self.name, len(names))
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
-            raise DataError(f"{self.name} must name each column once, got {twice[0]!r} {names.count(twice[0])} times")
+            times = f"{shortened(twice[0])!r} {names.count(twice[0])} times"
+            raise DataError(f"{self.name} must name each column once, got {times}")
         if not self.columns.num_rows:
             raise DataError(f"{self.name} must hold at least one row below its header, got none")
 
     @classmethod
-    def of_file(cls, path: Path) -> SourceTable:
-        """The table in a file, by the ending of its name; "-" reads standard input, told by its bytes."""
-        if str(path) == STANDARD_INPUT:
-            content = sys.stdin.buffer.read()
-            return _read("standard input", io.BytesIO(content), _guessed_format(content))
-        if not path.exists():
-            raise DataError(f"{path} must be a table ({FORMATS}), there is none")
-        if path.is_dir():
-            import pyarrow.dataset as pads  # brings pandas, which takes as long as all the rest
+    def of_file(cls, path: Path, used: Used = every) -> SourceTable:
+        """The table in a file, by the ending of its name; "-" reads standard input, told by its bytes.
 
-            with _refusing(str(path)):
-                for part in pads.dataset(path, format="parquet").files:
-                    with open(part, "rb") as file:
-                        require_unpacks(file, part)
-                return cls(str(path), pq.read_table(path))
-        with _refusing(str(path)), path.open("rb") as file:
-            return _read(str(path), file, _ENDINGS.get(path.suffix.lower(), "csv"))
+        Args:
+            path: The file, or a folder of Parquet.
+            used: Of the columns of a file with these names, those that are going to be read.
+        """
+        read = read_file(path, used)
+        if isinstance(read.columns, pa.Table):
+            return cls(read.name, read.columns, read.header_lines, unread=read.unread)
+        if read.columns.keys() == MEMBERS_APART and not read.unread:
+            return replace(cls.of_two_samples(**read.columns), name=read.name)
+        if len({len(column) for column in read.columns.values()}) > 1:
+            listed = ", ".join(f"{len(column):,} {name}" for name, column in read.columns.items())
+            raise DataError(f"{read.name} must hold arrays of one length, got {shortened(listed, 400)}")
+        columns = pa.table({name: pa.array(column) for name, column in read.columns.items()})
+        return cls(read.name, columns, unread=read.unread)
 
     @classmethod
     def of(cls, value: object) -> SourceTable:
@@ -104,9 +101,7 @@ class SourceTable:
         """
         missing = [name for name in names if name not in self.names]
         if missing or not names:
-            raise DataError(
-                f"{self.name} must have the column {missing[0] if missing else '?'}, got {','.join(self.names)}"
-            )
+            raise DataError(f"{self.name} must have the column {missing[0] if missing else '?'}, got {self.listed}")
         columns = [self.columns.column(name).to_pylist() for name in names]
         where: dict[str, list[int]] = {}
         for row, values in enumerate(zip(*columns, strict=True)):
@@ -119,8 +114,13 @@ class SourceTable:
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns, in their order."""
-        return list(self.columns.column_names)
+        """Names of the columns, those that were not read last."""
+        return [*self.columns.column_names, *self.unread]
+
+    @property
+    def listed(self) -> str:
+        """Names of the columns for a message."""
+        return _listed(self.names)
 
     def row(self, index: int) -> str:
         """How a reader finds the row with this index."""
@@ -143,7 +143,7 @@ class SourceTable:
                 piece[:] = numpy_array(pc.cast(chunk, pa.float64()))
             except pa.ArrowException as err:
                 raise DataError(
-                    f"{self.name}: column {name} must hold numbers, got {column.type}: {_line(err)}"
+                    f"{self.name}: column {name} must hold numbers, got {_short(column.type)}: {line_of(err)}"
                 ) from err
             missing = np.flatnonzero(np.isnan(piece))
             if missing.size and first is None:
@@ -163,7 +163,7 @@ class SourceTable:
             bits: NDArray[np.bool_] = numpy_array(column.combine_chunks())
         else:
             if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-                words = ", ".join(map(repr, column.unique().to_pylist()[:3]))
+                words = ", ".join(repr(shortened(word)) for word in column.unique()[:3].to_pylist())
                 raise DataError(f"{self.name}: column {name} must be 0 or 1 (1: a member), got the texts {words}")
             numbers = self.numbers(name)
             bad = np.flatnonzero((numbers != 0) & (numbers != 1))
@@ -209,80 +209,11 @@ class SourceTable:
         return numbered
 
 
-_ENDINGS = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".npy": "npy",
-    ".npz": "npz",
-}
-_MAGIC = {b"PAR1": "parquet", b"\x93NUM": "npy", b"PK\x03\x04": "npz"}
-
-
-def _guessed_format(content: bytes) -> str:
-    first_line = content.partition(b"\n")[0]
-    if content[:4] in _MAGIC:
-        return _MAGIC[content[:4]]
-    if content.lstrip()[:1] == b"{":
-        return "jsonl"
-    return "tsv" if b"\t" in first_line and b"," not in first_line else "csv"
-
-
-def _read(name: str, file: BinaryIO, format_name: str) -> SourceTable:
-    with _refusing(name):
-        match format_name:
-            case "parquet":
-                return SourceTable(name, read_bounded(file, name))
-            case "jsonl":
-                return SourceTable(name, pajson.read_json(file), header_lines=0)
-            case "npy":
-                return SourceTable(name, _numpy_columns(name, np.load(file, allow_pickle=False)))
-            case "npz":
-                return _archive(name, np.load(file, allow_pickle=False))
-            case _:
-                delimiter = "\t" if format_name == "tsv" else ","
-                options = pacsv.ParseOptions(delimiter=delimiter)
-                return SourceTable(name, pacsv.read_csv(file, parse_options=options), header_lines=1)
-    raise AssertionError("unreachable")
-
-
-def _numpy_columns(name: str, array: NDArray[Any]) -> pa.Table:
-    if array.dtype.names:
-        return pa.table({field: pa.array(array[field]) for field in array.dtype.names})
-    if array.ndim != 2 or array.shape[1] != 2:
-        raise DataError(
-            f"{name} must hold two columns, score and member, or be a structured array with named fields, got an array "
-            f"of shape {array.shape}"
-        )
-    return pa.table({"score": pa.array(array[:, 0]), "member": pa.array(array[:, 1])})
-
-
-def _archive(name: str, archive: Mapping[str, NDArray[Any]]) -> SourceTable:
-    arrays = {field: archive[field] for field in archive}
-    if arrays.keys() == MEMBERS_APART:
-        return replace(SourceTable.of_two_samples(**arrays), name=name)
-    return SourceTable(name, pa.table({field: pa.array(array) for field, array in arrays.items()}))
-
-
-@contextmanager
-def _refusing(name: str) -> Iterator[None]:
-    """Turns what readers of a format raise into one sentence."""
-    try:
-        yield
-    except AuditError:
-        raise
-    except Exception as err:  # NumPy's reader alone raises a dozen kinds, some of Python's tokenizer
-        raise DataError(f"{name} must be a table with named columns ({FORMATS}): {_line(err)}") from err
-
-
 def _names(source: str, table: pa.Table) -> Sequence[str]:
     try:
         return list(table.column_names)
     except UnicodeDecodeError as err:
-        raise DataError(f"{source} must name its columns in UTF-8: {_line(err)}") from err
+        raise DataError(f"{source} must name its columns in UTF-8: {line_of(err)}") from err
 
 
 ROWS_AT_ONCE = 1 << 20
@@ -313,9 +244,8 @@ def _may_be_numbers(kind: pa.DataType) -> bool:
     return any(fits(kind) for fits in plain)
 
 
-def _line(err: Exception) -> str:
-    lines = str(err).splitlines()
-    return lines[0] if lines else type(err).__name__
+def _listed(names: Sequence[str]) -> str:
+    return shortened(",".join(names), 400)
 
 
 def _short(kind: pa.DataType) -> str:

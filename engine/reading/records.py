@@ -127,9 +127,7 @@ class Records:
         require(0 < rate < 1, "rate must be in (0, 1)", rate=rate)
         replays, trainings = _number(game, "replays", DEFAULTS[game["name"]]), _number(game, "trainings", 1)
         limit, against = _limit(*claim)
-        right = _right(tables, replays, trainings)
-        record = np.flatnonzero(right >= 0)
-        counts = right[record]
+        record, counts = _right(tables, replays, trainings)
         p_value = p_values(counts, replays, trainings, limit)
         order = np.lexsort((record, -counts, p_value))
         adjusted = benjamini_yekutieli(p_value[order])
@@ -244,34 +242,65 @@ def _limit(epsilon: float, delta: float) -> tuple[float, str]:
     """How often a guess at a fair coin is right at most, and what says so."""
     if epsilon == math.inf:
         return 0.5, "chance: right in half, since nothing is claimed"
+    if not (epsilon >= 0 and 0 <= delta <= 1):
+        raise SpecError(f"the claim must have epsilon >= 0 and delta in [0, 1], got {epsilon:g} and {delta:g}")
     limit = (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon)) * (1 + 1e-12)
     if not 0.5 <= limit < 1:
         raise SpecError(f"the claim must leave something to be refuted, got epsilon {epsilon:g} at delta {delta:g}")
     return limit, f"the claim, epsilon {epsilon:.4g} at delta {delta:g}: right in at most {limit:.1%}"
 
 
-def _right(tables: Sequence[pa.Table], replays: int, trainings: int) -> NDArray[np.int64]:
-    """How often the guess about each record was right in all replays, shape (records,); -1 for what is none."""
-    right = np.zeros(0, np.int64)
-    asked: set[int] = set()
+def _right(tables: Sequence[pa.Table], replays: int, trainings: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The records, and how often the guess about each was right in all replays, each of shape (records,)."""
+    records, right = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    asked = np.zeros(0, np.int64)
     for table in tables:
         score, truth, replay, canary = _columns(table)
         if replay.min() < 0 or replay.max() >= replays * trainings or canary.min() < 0 or canary.max() >= _MOST_RECORDS:
             raise DataError("the scores must be of the replays that the spec states, and of records from 0 on")
-        right = np.pad(right, (0, max(0, int(canary.max()) + 1 - right.size)), constant_values=-1)
-        order = np.argsort(replay, kind="stable")
-        for rows in np.split(order, np.flatnonzero(np.diff(replay[order])) + 1):
-            number, of = int(replay[rows[0]]), canary[rows]
-            if number in asked or np.unique(of).size != of.size:
-                raise DataError(f"each record must have one score in a replay, replay {number} has several")
-            asked.add(number)
-            scores = score[rows]
-            low, high = np.quantile(scores, [0.1, 0.9], method="inverted_cdf")
-            guess = scores > np.clip(scores, low, high).mean()
-            right[of] = np.maximum(right[of], 0) + (guess == truth[rows])
-    if not asked:
+        asked_here = _distinct(replay)
+        twice = np.concatenate([_asked_twice(replay, canary), np.intersect1d(asked, asked_here, assume_unique=True)])
+        if twice.size:
+            raise DataError(f"each record must have one score in a replay, replay {twice.min()} has several")
+        asked = np.concatenate([asked, asked_here])
+        # Nothing is as large as the largest number of a record, which is one value in the file.
+        named = np.concatenate([records, canary])
+        hits = np.concatenate([right, (_guesses(score, replay) == truth).astype(np.int64)])
+        records = _distinct(named)
+        right = np.zeros(records.size, np.int64)
+        np.add.at(right, np.searchsorted(records, named), hits)
+    if not asked.size:
         raise DataError("there must be scores of one training at least; keep_scores = true keeps them")
-    return right
+    return records, right
+
+
+def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The values in ascending order, each once; `np.unique` takes a hundred times as long."""
+    ascending = np.sort(values)
+    return ascending[np.diff(ascending, prepend=-1) != 0]
+
+
+def _asked_twice(replay: NDArray[np.int64], canary: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The replays in which some record has several scores."""
+    order = np.lexsort((canary, replay))
+    same = (np.diff(replay[order]) == 0) & (np.diff(canary[order]) == 0)
+    twice: NDArray[np.int64] = replay[order][1:][same]
+    return twice
+
+
+def _guesses(score: NDArray[np.float64], replay: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """The guess of each row, by the scores of its replay; replays of one length are guessed together."""
+    order = np.argsort(replay, kind="stable")
+    starts = np.flatnonzero(np.diff(replay[order], prepend=-1))
+    lengths = np.diff(starts, append=replay.size)
+    guesses = np.zeros(replay.size, bool)
+    for length in np.unique(lengths):
+        rows = order[starts[lengths == length, None] + np.arange(length)]  # shape (replays, length)
+        scores = score[rows]
+        ranks = np.quantile(np.arange(length), [0.1, 0.9], method="inverted_cdf").astype(np.int64)
+        low, high = np.sort(scores, axis=1)[:, ranks].T[..., None]
+        guesses[rows] = scores > np.clip(scores, low, high).mean(axis=1, keepdims=True)
+    return guesses
 
 
 def _columns(

@@ -6,7 +6,6 @@ what keeps a configuration below a limit is its claim, as long as no bound refut
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,10 +15,12 @@ from typing import Any
 from dpaudit.actors.events import read_events
 from dpaudit.engine.reading.noted import last_note, note_of
 from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.reading.stated_values import StatedValue
 from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.spec.audit_spec import MAX_SEED
 from dpaudit.engine.spec.error_budget import ErrorBudget
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, Sweep
-from dpaudit.errors import RunError, printable
+from dpaudit.errors import AuditError, printable
 from dpaudit.estimators.bound import format_lower, format_upper
 from dpaudit.plain_files import bytes_of
 
@@ -333,14 +334,19 @@ def _reaudit(summary: SweepSummary, folder: Path) -> Reaudit | None:
         bounds = bytes_of(folder / REAUDIT / "bounds.json")
         if last_note(read_events(folder / REAUDIT / "events.jsonl")) not in ("", note_of(bounds)):
             return None
-        told = json.loads(bounds)
-        (result,) = told["results"]
-        if result["name"] != fresh_name(best.name):
+        told = StatedValue.read(bounds, "bounds.json")
+        (result,) = told["results"].items()
+        if result["name"].name() != fresh_name(best.name):
             return None
-        utility = result["metrics"].get(summary.sweep.metric, math.nan)
-        verdict = Verdict(result["verdict"]).value
-        return Reaudit(str(result["headline"]), verdict, int(told["seed"]), float(told["confidence"]), float(utility))
-    except (OSError, RunError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        utility = result["metrics"][summary.sweep.metric]
+        return Reaudit(
+            result["headline"].text(),
+            result["verdict"].one_of(Verdict).value,
+            told["seed"].whole(0, MAX_SEED - 1),
+            told["confidence"].number(0, 1),
+            math.nan if utility.value in (None, "nan") else utility.number(),
+        )
+    except (OSError, AuditError, ValueError):
         return None
 
 

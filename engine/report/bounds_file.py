@@ -21,13 +21,18 @@ if TYPE_CHECKING:
     from dpaudit.engine.reading.sweep_summary import SweepSummary
 
 
-def write_bounds(report: Report, folder: Path) -> None:
-    """`bounds.json`, `bounds.parquet`, and `sweep.json` and `sweep.parquet` of a sweep, each written whole."""
-    write_whole(folder / "bounds.json", lambda file: file.write(bounds_json(report).encode()))
+def write_bounds(report: Report, folder: Path) -> bytes:
+    """`bounds.json`, `bounds.parquet`, and `sweep.json` and `sweep.parquet` of a sweep, each written whole.
+
+    Returns: The content of `bounds.json`; what is in its place a moment later may be another's.
+    """
+    content = bounds_json(report).encode()
+    write_whole(folder / "bounds.json", lambda file: file.write(content))
     write_whole(folder / "bounds.parquet", lambda file: pq.write_table(bounds_table(report), file))
     if (summary := report.sweep) is not None:
         write_whole(folder / "sweep.json", lambda file: file.write(in_json(summary).encode()))
         write_whole(folder / "sweep.parquet", lambda file: pq.write_table(_sweep_table(summary), file))
+    return content
 
 
 def bounds_json(report: Report) -> str:

@@ -17,6 +17,7 @@ from dpaudit.engine.run.run_folder import run_folder
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.spec.check import BUDGET, CHOOSING, CheckOptions, CheckRequest, check_spec, function_on_rows
 from dpaudit.errors import SpecError, shortened
+from dpaudit.given import argument
 from dpaudit.mechanisms.adapters.own_function import Form
 
 MORE = 4
@@ -100,6 +101,8 @@ def check(
             time=time,
         )
         data, claim = made if data is None else data, None
+    seed = argument("seed", seed, int | None)
+    until_decided = argument("until_decided", until_decided, bool)
     request = CheckRequest(mechanism, data, claim, split, budget)  # type: ignore[arg-type]
     with told(listeners, quiet=quiet) as listening:
         EventStream(*listening).emit(Event(EventKind.STAGE, detail=CHOOSING))

@@ -43,7 +43,7 @@ from dpaudit.engine.run.run_folder import (
     run_folder,
 )
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
-from dpaudit.engine.spec.loading import load_spec
+from dpaudit.engine.spec.loading import load_spec, spec_in
 from dpaudit.errors import RunError
 from dpaudit.given import argument
 
@@ -105,10 +105,12 @@ def resume(
     place = place_of(folder)
     fresh = argument("fresh", fresh, bool)
     asked = Consent(allow_code, allow_network, allow_files)
-    with told(listeners, quiet=quiet) as listening, opened(place, listening) as here, under(consent_for(here, asked)):
-        plan = dataclasses.replace(make_plan(read_spec(here)), apart=given().spec is not None)
-        require_contacts(plan.spec, plan.price)
-        return _run_here(plan, here, place, listening, fresh=fresh)
+    with told(listeners, quiet=quiet) as listening, opened(place, listening) as here:
+        spec = read_spec(here)
+        with under(consent_for(spec, asked)):
+            plan = dataclasses.replace(make_plan(spec_in(spec)), apart=given().spec is not None)
+            require_contacts(plan.spec, plan.price)
+            return _run_here(plan, here, place, listening, fresh=fresh)
 
 
 @contextlib.contextmanager
@@ -163,8 +165,8 @@ def _run_here(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[L
                     report = _report(plan, outcome, store, folder, place, began)
                     reached = ", ".join(dict.fromkeys(str(one.verdict) for one in report.told))
                     events.emit(Event(EventKind.STAGE, detail=f"{reached}; writing the report"))
-                    _write(report, folder, plan)
-                    events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began, detail=_written(folder)))
+                    note = _written(report, folder, plan)
+                    events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began, detail=note))
                     return report
             except KeyboardInterrupt as err:
                 events.emit(Event(EventKind.INTERRUPTED, detail=str(err)))
@@ -199,18 +201,19 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
     """
     place = place_of(folder)
     asked = Consent(code=allow_code, files=allow_files)
-    with opened(place) as here, under(consent_for(here, asked)):
-        record = Record.required(here, place)
-        _require_same(record.spec_differs(here), place)  # before anything that the spec names is imported
-        with as_of(record.version, record.own):
-            plan = make_plan(read_spec(here))
-            _require_same(record.differences(Record.of(plan)), place)
-        # The log is opened before anything is written: a folder whose log is no file of its own is left as it is.
-        with held(here), contextlib.closing(EventLog(here / "events.jsonl")) as log:
-            report = _report_of_finished(plan, here, place)
-            _write(report, here, plan)
-            log(Event(EventKind.REPORTED, detail=_written(here)))
-            return report
+    with opened(place) as here:
+        spec = read_spec(here)
+        with under(consent_for(spec, asked)):
+            record = Record.required(here, place)
+            _require_same(record.spec_differs(spec), place)  # before anything that the spec names is imported
+            with as_of(record.version, record.own):
+                plan = make_plan(spec_in(spec))
+                _require_same(record.differences(Record.of(plan)), place)
+            # The log is opened before anything is written: a folder whose log is no file of its own is left as it is.
+            with held(here), contextlib.closing(EventLog(here / "events.jsonl")) as log:
+                report = _report_of_finished(plan, here, place)
+                log(Event(EventKind.REPORTED, detail=_written(report, here, plan)))
+                return report
 
 
 def _require_same(differs: Sequence[str], place: str | Path) -> None:
@@ -219,10 +222,6 @@ def _require_same(differs: Sequence[str], place: str | Path) -> None:
             f"{place} holds results of something else: {'; '.join(differs)}; nothing was written; put back what was "
             f"there, or `dpaudit resume {place} --fresh` runs anew beside them"
         )
-
-
-def _written(folder: Path) -> str:
-    return note_of((folder / "bounds.json").read_bytes())
 
 
 def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
@@ -288,13 +287,14 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
     )
 
 
-def _write(report: Report, folder: Path, plan: Plan) -> None:
-    """What was found, for machines; the figures and `report.html`."""
+def _written(report: Report, folder: Path, plan: Plan) -> str:
+    """Write what was found, for machines, the figures and `report.html`; return what an event says of it."""
     from dpaudit.engine.report.page import write_page  # only where a folder is written
 
-    write_bounds(report, folder)
+    note = note_of(write_bounds(report, folder))
     write_page(report, folder, draw=plan.spec.run.figures)
     forget_renamed(folder, plan.spec, report.results)
+    return note
 
 
 def run_missing(

@@ -5,23 +5,18 @@ Both are made of what the run folder says, which may be a stranger's: it is text
 
 from __future__ import annotations
 
-import io
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from dpaudit.actors.events import events_in
-from dpaudit.actors.storage.mirror import FileStore
-from dpaudit.actors.storage.places import inside
-from dpaudit.engine.reading.noted import last_note
 from dpaudit.engine.reading.run_report import NOT_SHOWN
+from dpaudit.engine.reading.stated_values import StatedValue
 from dpaudit.engine.reading.verdict import COLOURS, NEXT, Verdict
 from dpaudit.engine.report.markdown import markdown_text
-from dpaudit.engine.run.run_folder import PLAN, read_plan
-from dpaudit.engine.run.watching import WORSE, Found, run_status
+from dpaudit.engine.run.watching import WORSE, Found, RunStatus, run_status
+from dpaudit.engine.spec.audit_spec import MAX_SEED
 from dpaudit.errors import SpecError, shortened
 
 NO_PROOF = "No proof of privacy: an audit can refute a claim, it cannot confirm one."
@@ -70,15 +65,12 @@ class ModelCard:
         Raises: SpecError where it is no run folder, or has no report; RunError where it cannot be read.
         """
         status = run_status(place)
-        found = status.found
-        try:
-            lines = [_line(name, one, status.report) for name, one in found.items()]
-            name, seed = shortened(status.report["name"]), int(status.report["seed"])
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as err:
-            raise status.unreadable() from err
+        found, report = status.found, status.report
+        by_name = {result["name"].name(): result for result in report["results"].items()}
+        lines = [_line(name, one, by_name, report["joint"]) for name, one in found.items()]
         lines.sort(key=lambda line: -WORSE.index(line.verdict))
-        command = f"dpaudit run spec.yaml --seed {seed}"
-        return cls(name, tuple(lines), _facts(place, status.heard), command, status.cautions)
+        command = f"dpaudit run spec.yaml --seed {report['seed'].whole(0, MAX_SEED - 1)}"
+        return cls(report["name"].text(120), tuple(lines), _facts(status), command, status.cautions)
 
     def markdown(self) -> str:
         """The block: YAML between two lines `---`, then Markdown."""
@@ -145,55 +137,58 @@ class ModelCard:
         return rendered
 
 
-def _line(name: str, found: Found, report: Mapping[str, Any]) -> _Line:
+def _line(name: str, found: Found, by_name: Mapping[str, StatedValue], joint: StatedValue) -> _Line:
     """A verdict with what stands of it in `bounds.json`; of tests of one claim, that of the test it rests on."""
-    by_name = {one["name"]: one for one in report["results"]}
-    joint = report["joint"]
     if joint:
-        test = joint.get("rests_on") or next(iter(by_name))
+        test = joint["rests_on"].name() if joint["rests_on"] else next(iter(by_name))
+        if test not in by_name:
+            raise joint["rests_on"].refusal("must be the name of a result", repr(shortened(test)))
         told = by_name[test]
         if found.verdict is Verdict.VIOLATION:
             told = by_name.get(f"{test}, confirmatory run", told)
-        sure, seen = joint["how_sure"], joint["detectable"]
+        sure, seen = joint["how_sure"], list(joint["detectable"].items())
     else:
         told = by_name[name]
         sure, seen = told["certainty"], [told["seen"]]
-    finding = told["finding"] or {}
-    epsilon, delta = finding.get("lower"), finding.get("delta")
     return _Line(
         shortened(name),
         found.verdict,
-        "none" if found.claim.epsilon == float("inf") else shortened(found.claim),
+        "none" if found.claim.epsilon == math.inf else shortened(found.claim),
         shortened(found.observed, 400) or "no bound",
-        None if epsilon is None else float(epsilon),
-        None if delta is None else float(delta),
-        shortened(sure, 400),
-        tuple(shortened(one, 400) for one in seen if one),
-        shortened(told["assumes"], 400),
-        shortened(f"{told['mechanism']} on {told['data']}; {told['game']}", 400),
+        *_bound(told["finding"]),
+        sure.text(400),
+        tuple(words for words in (each.text(400) for each in seen) if words),
+        told["assumes"].text(400),
+        shortened(f"{told['mechanism'].text()} on {told['data'].text()}; {told['game'].text()}", 400),
     )
 
 
-def _facts(place: str | Path, heard: datetime | None) -> dict[str, str]:
+def _bound(finding: StatedValue) -> tuple[float | None, float | None]:
+    """The lower bound and its delta, where the finding has them."""
+    if not finding:
+        return None, None
+    lower, delta = finding["lower"], finding["delta"]
+    return (
+        None if lower.value is None else lower.number(),
+        None if delta.value is None else delta.number(0, 1),
+    )
+
+
+def _facts(status: RunStatus) -> dict[str, str]:
     """When and by what it was found, and what data, code, spec and results are known by."""
-    store = FileStore.at(place)
-    with store.answering("must be a run folder that can be read"):
-        plan, log = store.content(PLAN), store.content("events.jsonl")
-    record = read_plan(plan or b"", inside(place, PLAN), ["key"]).schema.metadata or {}
     try:
-        about = json.loads(record[b"record"])
+        about = json.loads(status.made_from[b"record"])
         own = {str(name): str(digest)[:16] for name, digest in about["own"].items()}
         shared, version, spec = sorted(map(str, about["shared"])), str(about["version"]), str(about["spec"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
-        raise SpecError(f"{shortened(place)} must have a plan.parquet of this version; run it again") from err
-    noted = last_note(event for event in events_in(io.BytesIO(log or b"")) if event is not None)
+        raise SpecError(f"{shortened(status.place)} must have a plan.parquet of this version; run it again") from err
     facts = {
-        "date": "" if heard is None else f"{heard:%Y-%m-%d}",
+        "date": "" if status.heard is None else f"{status.heard:%Y-%m-%d}",
         "version": f"dpaudit {version}",
         "data": ", ".join(shared),
         "code": ", ".join(f"{name} {digest}" for name, digest in own.items()) or "of dpaudit alone",
         "spec": f"spec.yaml sha256:{spec}",
-        "results": noted,
+        "results": status.noted,
     }
     return {name: shortened(said, 500) for name, said in facts.items() if said}
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.engine.reading.records import Records
-from dpaudit.engine.run.watching import run_status
+from dpaudit.engine.run.watching import point_of, run_status
 from dpaudit.engine.spec.audit_spec import slug
 from dpaudit.errors import DataError, RunError, SpecError, shortened
 
@@ -26,11 +26,10 @@ def records_in(place: str | Path, *, top: int, rate: float, audit: str | None) -
         spec = store.content("spec.yaml") or b""
         names = sorted(store.infos())
     name, game = Records.chosen(spec.decode(errors="replace"), audit)
-    try:
-        (said,) = (one["compared_with"] for one in status.report["results"] if one["name"] == name)
-        claim = float(said["epsilon"]), float(said["delta"])
-    except (KeyError, TypeError, ValueError) as err:
-        raise SpecError(f"{shortened(place)} must have a report of {name!r}; `dpaudit report` writes it") from err
+    results = [result for result in status.report["results"].items() if result["name"].name() == name]
+    if len(results) != 1:
+        raise SpecError(f"{shortened(place)} must have a report of {shortened(name)!r}; `dpaudit report` writes it")
+    claim = point_of(results[0]["compared_with"])
     files = [file for file in names if file.startswith(f"scores/{slug(name)}/") and file.endswith(".parquet")]
     if not files:
         raise RunError(f"{shortened(place)}: no scores of {name!r} were kept; run it with keep_scores = true")

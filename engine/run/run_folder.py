@@ -35,7 +35,7 @@ from dpaudit.consent import OWN, Consent, given
 from dpaudit.engine.planning.plan import Plan
 from dpaudit.engine.spec.audit_spec import AuditSpec, keep_data, slug
 from dpaudit.engine.spec.build import in_words
-from dpaudit.engine.spec.loading import load_spec
+from dpaudit.engine.spec.plain_yaml import YamlFile
 from dpaudit.errors import AuditError, RunError, SpecError, printable, shortened
 from dpaudit.given import path
 from dpaudit.plain_files import bytes_of, created, opened_in_place, reading, require_plain, write_whole
@@ -201,8 +201,9 @@ class Record:
         write_whole(folder / PLAN, lambda file: pq.write_table(table, file))
         for entry in plan.spec.audits:
             keep_data(entry.data, folder)
-        write_whole(folder / SPEC, lambda file: file.write(plan.spec.to_yaml().encode()))
-        remember(folder)
+        spec = YamlFile(folder / SPEC, plan.spec.to_yaml().encode())
+        write_whole(spec.path, lambda file: file.write(spec.content))
+        remember(spec)
 
     @staticmethod
     def set_aside(folder: Path) -> str:
@@ -233,10 +234,9 @@ class Record:
         found = tuple(why for why, holds in reasons.items() if holds)
         return found if found or now.unseen else ("units have other keys",)
 
-    def spec_differs(self, folder: Path) -> tuple[str, ...]:
-        """A difference, in words, where the folder's spec is not the one that was written with its plan."""
-        same = hashlib.sha256(bytes_of(folder / SPEC)).hexdigest() == self.spec
-        return () if same else ("the spec has changed",)
+    def spec_differs(self, spec: YamlFile) -> tuple[str, ...]:
+        """A difference, in words, where a spec is not the one that was written with this plan."""
+        return () if spec.digest == self.spec else ("the spec has changed",)
 
 
 def read_plan(content: bytes, name: object, columns: Sequence[str]) -> pa.Table:
@@ -260,10 +260,16 @@ def _no_plan(name: object, err: Exception) -> RunError:
     )
 
 
-def read_spec(folder: Path) -> AuditSpec:
-    """The spec a run folder was made from, built with the consent there is."""
+def read_spec(folder: Path) -> YamlFile:
+    """Read the spec that a run folder was made from; nothing of it is built.
+
+    Consent, the comparison with the plan and what is built must all be of this one reading: the file may be swapped
+    in between.
+
+    Raises: SpecError where it is no run folder.
+    """
     _require_run_folder(folder)
-    return load_spec(folder / SPEC)
+    return YamlFile.read_plain(folder / SPEC)
 
 
 def _require_run_folder(folder: Path) -> None:
@@ -285,29 +291,29 @@ def _is_file(file: Path) -> bool:
         return False
 
 
-def remember(folder: Path, name: str = SPEC) -> None:
-    """Notes, outside the folder, that this user wrote its spec; without a home to write to, nothing is noted.
+def remember(spec: YamlFile) -> None:
+    """Notes, outside its folder, that this user wrote a spec; without a home to write to, nothing is noted.
 
     Of a folder of somebody else's that was opened by consent nothing is noted: the code it names may change, so the
     next command asks again, and runs that code in a process apart.
     """
     if given().spec is not None:
         return
-    note = _note_of(folder / name)
+    note = _note_of(spec.path)
     with contextlib.suppress(OSError):
         note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(note, lambda file: file.write(_digest_of(folder / name).encode()))
+        write_whole(note, lambda file: file.write(spec.digest.encode()))
 
 
-def consent_for(folder: Path, asked: Consent, name: str = SPEC) -> Consent:
-    """What the spec in a folder may do: everything where this user wrote it, else what was consented to."""
-    return OWN if _made_here(folder, name) else replace(asked, spec=folder / name)
+def consent_for(spec: YamlFile, asked: Consent) -> Consent:
+    """What a spec may do, as it was read: everything where this user wrote it, else what was consented to."""
+    return OWN if _made_here(spec) else replace(asked, spec=spec.path)
 
 
-def _made_here(folder: Path, name: str = SPEC) -> bool:
-    """Whether this user wrote the very spec that is in a folder."""
+def _made_here(spec: YamlFile) -> bool:
+    """True if this user wrote the very spec that was read."""
     try:
-        return _note_of(folder / name).read_text(encoding="ascii") == _digest_of(folder / name)
+        return _note_of(spec.path).read_text(encoding="ascii") == spec.digest
     except (OSError, ValueError):
         return False
 
@@ -317,10 +323,6 @@ def _note_of(spec: Path) -> Path:
     path = spec.parent if spec.name == SPEC else spec
     state = Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser())
     return state / "dpaudit" / "folders" / hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
-
-
-def _digest_of(spec: Path) -> str:
-    return hashlib.sha256(spec.read_bytes()).hexdigest()
 
 
 BEAT_S = 10.0

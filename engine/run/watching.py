@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
+import math
 import shutil
 import time
 from collections import Counter
@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from dpaudit.actors.events import Event, EventKind, events_in
 from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.actors.storage.places import inside, is_remote
 from dpaudit.engine.reading.noted import last_note, note_of
+from dpaudit.engine.reading.stated_values import StatedValue
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.run.run_folder import PLAN, read_plan
 from dpaudit.errors import RunError, SpecError, printable, shortened
@@ -24,7 +24,6 @@ from dpaudit.plain_files import new_file
 
 _ENDED = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED, EventKind.WORKER_LOST}
 _OVER = {EventKind.FINISHED: "finished", EventKind.INTERRUPTED: "interrupted"}
-MAX_BOUNDS = 64 << 20  # bytes of a `bounds.json` that is read here
 SHOWN = 8  # running units that are named
 _OF_RUNS = (PLAN, "spec.yaml", "sweep.yaml")  # one of these is in every run folder and in every sweep's
 
@@ -54,8 +53,9 @@ class _Claim:
     curve: str
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> _Claim:
-        return cls(float(said["epsilon"]), float(said["delta"]), str(said["relation"]), str(said["curve"]))
+    def of(cls, stated: StatedValue) -> _Claim:
+        epsilon, delta = point_of(stated)
+        return cls(epsilon, delta, stated["relation"].text(), stated["curve"].text())
 
     def as_strict_as(self, other: _Claim) -> bool:
         """Whether it promises no less, as far as one point of its curve can say."""
@@ -96,7 +96,11 @@ class RunStatus:
     left_s: float | None  # seconds to go at that rate; None where it is not known
     verdicts: tuple[tuple[str, str], ...]  # by the audit's name, as in `bounds.json`, once the report is written
     cautions: tuple[str, ...] = ()  # what a reader must know before believing the rest
-    report: Mapping[str, Any] = field(default_factory=dict, repr=False)  # `bounds.json` that the verdicts are of
+    # Of the very files that were read: `bounds.json` that the verdicts are of, the hash of one in the last event that
+    # has any, and what `plan.parquet` says of what it was made from
+    report: StatedValue = field(default=StatedValue(None, ""), repr=False)
+    noted: str = field(default="", repr=False)
+    made_from: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         lines = [
@@ -121,19 +125,12 @@ class RunStatus:
     def found(self) -> Mapping[str, Found]:
         """What was found, by name: each audit, or the one claim that all are tests of, as `bounds.json` says.
 
-        Raises: SpecError for a run without a report.
+        Raises: SpecError for a run without a report, and for a `bounds.json` that is none of this version.
         """
         if not self.verdicts:
             why = "; ".join(self.cautions) or f"it is {self.stage}"
             raise SpecError(f"{shortened(self.place)} must be a run folder with a report: {why}")
-        try:
-            return _found(self.report)
-        except (AttributeError, KeyError, TypeError, ValueError) as err:
-            raise self.unreadable() from err
-
-    def unreadable(self) -> SpecError:
-        """What to say of a `bounds.json` that lacks what is asked for."""
-        return SpecError(f"{shortened(self.place)} must have a bounds.json of this version; `dpaudit report` writes it")
+        return _found(self.report)
 
 
 def run_status(place: str | Path) -> RunStatus:
@@ -151,14 +148,16 @@ def run_status(place: str | Path) -> RunStatus:
     read = list(events_in(io.BytesIO(log or b"")))
     events = [event for event in read if event is not None]
     begun = max((at for at, event in enumerate(events) if event.kind is EventKind.UNITS_PLANNED), default=0)
+    made_from: Mapping[bytes, bytes] = {}
     if plan is None:  # a sweep that tries configurations has a plan for each round, and none that is written
         planned = events[begun].count if events else 0
     else:
-        planned = read_plan(plan, inside(place, PLAN), ["key"]).num_rows
+        table = read_plan(plan, inside(place, PLAN), ["key"])
+        planned, made_from = table.num_rows, table.schema.metadata or {}
     status = _status(str(place), planned, events[begun:], bounds)
     unread = len(read) - len(events)
     left_out = (f"{unread:,} lines of events.jsonl are no events, and are left out",) if unread else ()
-    return replace(status, cautions=(*left_out, *status.cautions))
+    return replace(status, cautions=(*left_out, *status.cautions), noted=last_note(events), made_from=made_from)
 
 
 def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | None) -> RunStatus:
@@ -180,7 +179,7 @@ def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | Non
     stages = [event.detail for event in events if event.kind is EventKind.STAGE]
     last = events[-1] if events else None
     finished = last is not None and last.kind is EventKind.FINISHED
-    verdicts, caution, report = _verdicts(bounds, said) if finished else ((), "", {})
+    verdicts, caution, report = _verdicts(place, bounds, said) if finished else ((), "", RunStatus.report)
     return RunStatus(
         place=place,
         stage=_OVER.get(last.kind, stages[-1] if stages else "running") if last else "planned",
@@ -203,43 +202,47 @@ def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | Non
 
 
 def _verdicts(
-    bounds: bytes | None, events: Sequence[Event]
-) -> tuple[tuple[tuple[str, str], ...], str, Mapping[str, Any]]:
+    place: str, bounds: bytes | None, events: Sequence[Event]
+) -> tuple[tuple[tuple[str, str], ...], str, StatedValue]:
     """The verdicts in `bounds.json`, how far to believe them, and all of it; nothing of one that is not the last."""
     anew = "`dpaudit report` reads the results themselves"
-    noted = last_note(events)
+    noted, nothing = last_note(events), RunStatus.report
     if bounds is None:
-        return (), f"there is no bounds.json; {anew}", {}
+        return (), f"there is no bounds.json; {anew}", nothing
     if noted and noted != note_of(bounds):
-        return (), f"bounds.json is not the one that the run's last event names, and is not shown; {anew}", {}
+        return (), f"bounds.json is not the one that the run's last event names, and is not shown; {anew}", nothing
     try:
-        if len(bounds) > MAX_BOUNDS:
-            raise ValueError
-        report = json.loads(bounds)
-        found = [(audit["name"], Verdict(audit["verdict"])) for audit in report["results"]]
-        if not all(isinstance(name, str) for name, _ in found):
-            raise TypeError
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return (), f"bounds.json is no report that can be read; {anew}", {}
+        report = StatedValue.read(bounds, f"{place}/bounds.json", remedy="`dpaudit report` writes it anew")
+        found = [(audit["name"].name(), audit["verdict"].one_of(Verdict)) for audit in report["results"].items()]
+    except SpecError:  # which would show what nobody vouches for
+        return (), f"bounds.json is no report that can be read; {anew}", nothing
     how = "the file that the run's last event names" if noted else "not checked"
     said = f"verdicts as written in bounds.json ({how}); who writes in the folder can forge both; {anew}"
     return tuple(found), said, report
 
 
-def _found(report: Mapping[str, Any]) -> dict[str, Found]:
+def point_of(claim: StatedValue) -> tuple[float, float]:
+    """Epsilon and delta of a claim in `bounds.json`."""
+    return claim["epsilon"].number(0, math.inf), claim["delta"].number(0, 1)
+
+
+def _found(report: StatedValue) -> dict[str, Found]:
     """By name, each audit, or the one claim that all are tests of; that has no verdict where a test of it failed."""
-    results, joint = report["results"], report["joint"]
+    results, joint = list(report["results"].items()), report["joint"]
+    verdicts = [result["verdict"].one_of(Verdict) for result in results]
     if not joint:
         return {
-            one["name"]: Found(
-                Verdict(one["verdict"]), (one["comparison"] or {}).get("words", ""), _Claim.of(one["claim"])
-            )
-            for one in results
+            result["name"].name(): Found(verdict, _words(result["comparison"]), _Claim.of(result["claim"]))
+            for result, verdict in zip(results, verdicts, strict=True)
         }
-    verdict = Verdict(joint["verdict"])
-    if verdict is not Verdict.VIOLATION and any(one["verdict"] == Verdict.FAILED for one in results):
+    verdict = joint["verdict"].one_of(Verdict)
+    if verdict is not Verdict.VIOLATION and Verdict.FAILED in verdicts:
         verdict = Verdict.FAILED
-    return {report["name"]: Found(verdict, joint["headline"], _Claim.of(results[0]["claim"]))}
+    return {report["name"].name(): Found(verdict, joint["headline"].text(), _Claim.of(results[0]["claim"]))}
+
+
+def _words(comparison: StatedValue) -> str:
+    return comparison["words"].text() if comparison else ""
 
 
 def fetch(place: str | Path, folder: Path) -> None:

@@ -30,6 +30,7 @@ from dpaudit.engine.games.neighbours.summaries import HOPELESS
 from dpaudit.engine.games.protocol import CheckTest, Fits
 from dpaudit.engine.spec.audit_spec import (
     ACCOUNTANT,
+    MAX_SEED,
     Audit,
     AuditSpec,
     RunOptions,
@@ -39,8 +40,8 @@ from dpaudit.engine.spec.audit_spec import (
 )
 from dpaudit.engine.spec.build import build
 from dpaudit.engine.spec.error_budget import JointTest
-from dpaudit.errors import AuditError, InputError, SpecError, require
-from dpaudit.given import check_fields, is_number
+from dpaudit.errors import AuditError, InputError, SpecError, require, shortened
+from dpaudit.given import argument, check_fields, fitted
 from dpaudit.locations import has_location, location
 from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
 from dpaudit.mechanisms.compute import Compute
@@ -107,7 +108,9 @@ class Budget:
             if found[2] in _SECONDS:
                 seconds = float(found[1]) * _SECONDS[found[2]]
             else:
-                trainings = int(float(found[1]))
+                number = float(found[1])
+                require(math.isfinite(number), "a budget must have a number that is finite", budget=text)
+                trainings = int(number)
         return cls(seconds, trainings)
 
 
@@ -158,6 +161,8 @@ class CheckOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        require(0 <= self.seed < MAX_SEED, "seed must be in 0 .. 10^18 - 1", seed=self.seed)
+        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
 
 
 @dataclass(frozen=True)
@@ -396,13 +401,15 @@ def function_on_rows(
         form, settings, python, folder, memory_mb, time: As in `OwnFunction`.
     Raises: SpecError when nothing states a claim; InputError for what does not fit.
     """
-    given = {} if settings is None else dict(settings)
+    rows = SchemaRows(dict(argument("schema", schema, Mapping[str, Any])))
+    given = {} if settings is None else dict(argument("settings", settings, Mapping[str, Any]))
+    relation = argument("relation", relation, Relation)
     made = OwnFunction(
         function, form=form, settings=given, python=python, folder=folder, memory_mb=memory_mb, time=time
     )
     if claim is None:
         claim = stated_claim(made.function if isinstance(function, str) else function, made.settings)
-    return replace(made, claimed=claim_of(claim, Relation(relation))), SchemaRows(dict(schema))
+    return replace(made, claimed=claim_of(claim, relation)), rows
 
 
 def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
@@ -415,14 +422,22 @@ def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
         return own() if callable(own) and not isinstance(own, Claim) else own
     known = {name: each[0] if isinstance(each, list) and len(each) == 1 else each for name, each in settings.items()}
     if callable(function):
-        parameters = inspect.signature(function).parameters.values()
+        parameters = _parameters(function)
         known = {each.name: each.default for each in parameters if each.default is not each.empty} | known
     if "epsilon" not in known:
         raise SpecError(
             "a function must be checked against a claim: give `claim=1.0`, `claim=(1.0, 1e-5)`, `claim='rho=0.5'` or "
             "`claim='mu=1'`; or let the function have a parameter `epsilon` with a default"
         )
-    return (known["epsilon"], known["delta"]) if known.get("delta") else known["epsilon"]
+    return known["epsilon"] if known.get("delta") is None else (known["epsilon"], known["delta"])
+
+
+def _parameters(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
+    """The parameters of a function; none where Python does not know them, as of some that are compiled."""
+    try:
+        return tuple(inspect.signature(function).parameters.values())
+    except (ValueError, TypeError):
+        return ()
 
 
 def cost_of_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) -> tuple[float, int]:
@@ -606,13 +621,16 @@ def claim_of(given: object, relation: Relation) -> Claim:
     """
     if isinstance(given, Claim):
         return given
-    if is_number(given):
-        return Claim(float(given), relation=relation)  # type: ignore[arg-type]
     if isinstance(given, str):
         return _in_words(given, relation)
-    if isinstance(given, Sequence) and len(given) == 2 and all(map(is_number, given)):
-        return Claim(float(given[0]), float(given[1]), relation)
-    raise InputError(f"a claim must be a Claim, epsilon, (epsilon, delta) or a text such as 'rho=0.5', got {given!r}")
+    is_number, number = fitted(given, float)
+    if is_number:
+        return Claim(number, relation=relation)
+    is_point, point = fitted(given, tuple[float, float])
+    if is_point:
+        return Claim(*point, relation)
+    shown = shortened(given)
+    raise InputError(f"a claim must be a Claim, epsilon, (epsilon, delta) or a text such as 'rho=0.5', got {shown}")
 
 
 def _in_words(given: str, relation: Relation) -> Claim:
@@ -622,10 +640,12 @@ def _in_words(given: str, relation: Relation) -> Claim:
         try:
             stated[name.strip().lower() if sign else ("epsilon", "delta")[min(place, 1)]] = float(number)
         except ValueError as err:
-            raise InputError(f"a claim must be like '1', '1, 1e-5', 'rho=0.5' or 'mu=1', got {given!r}") from err
+            shown = repr(shortened(given))
+            raise InputError(f"a claim must be like '1', '1, 1e-5', 'rho=0.5' or 'mu=1', got {shown}") from err
     curves = stated.keys() - {"delta"}
     if len(curves) != 1 or not curves <= {"epsilon", "rho", "mu"}:
-        raise InputError(f"a claim must state one of epsilon, rho and mu, and may state delta, got {given!r}")
+        shown = repr(shortened(given))
+        raise InputError(f"a claim must state one of epsilon, rho and mu, and may state delta, got {shown}")
     (named,) = curves
     require(stated[named] > 0, f"{named} of a claim must be > 0", given=stated[named])
     if "epsilon" in stated:

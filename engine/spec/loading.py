@@ -13,7 +13,7 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.protocol import StopRule
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, found_data
 from dpaudit.engine.spec.build import build_dataclass
-from dpaudit.engine.spec.plain_yaml import read_yaml
+from dpaudit.engine.spec.plain_yaml import YamlFile
 from dpaudit.engine.spec.sweep import described_values
 from dpaudit.errors import SpecError, did_you_mean, shortened
 
@@ -30,19 +30,23 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
     """
     if isinstance(source, Mapping):
         return _from_mapping(source)
-    path = Path(given.path("a spec", source))
-    spec = _from_mapping(read_content(path))
+    return spec_in(YamlFile.read(Path(given.path("a spec", source))))
+
+
+def spec_in(file: YamlFile) -> AuditSpec:
+    """Build the spec that a YAML file holds; raises as `load_spec`."""
+    spec = _from_mapping(content_of(file))
     # The spec of a run folder lies beside the rows that were given in memory.
-    found = tuple(replace(audit, data=found_data(audit.data, path.parent)) for audit in spec.audits)
+    found = tuple(replace(audit, data=found_data(audit.data, file.path.parent)) for audit in spec.audits)
     return replace(spec, audits=found)
 
 
-def read_content(path: Path) -> dict[str, Any]:
-    """What a spec file holds, with a name; nothing of it is built."""
-    content = read_yaml(path)
+def content_of(file: YamlFile) -> dict[str, Any]:
+    """Return the fields of a spec file, with a name; nothing of it is built."""
+    content = file.value()
     if not isinstance(content, Mapping):
-        raise SpecError(f"{path} must hold a mapping with `mechanism` or `audits`, got {type(content).__name__}")
-    return {"name": path.stem, **content}
+        raise SpecError(f"{file.path} must hold a mapping with `mechanism` or `audits`, got {type(content).__name__}")
+    return {"name": file.path.stem, **content}
 
 
 def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import math
 from collections.abc import Hashable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from dpaudit.errors import SpecError, shortened
+from dpaudit.plain_files import reading
 
 MAX_CHARACTERS = 200_000
+_MAX_BYTES = 4 * MAX_CHARACTERS  # of so many characters in UTF-8
 MAX_VALUES = 50_000
 """With every alias written out."""
 MAX_DEPTH = 40
@@ -23,31 +28,78 @@ _TAGS = frozenset(
 )
 
 
-def read_yaml(path: Path) -> Any:
-    """The content of a YAML file.
+@dataclass(frozen=True)
+class YamlFile:
+    """A YAML file that was read once: its hash, its text and its value are of the same bytes.
 
-    Raises: SpecError, one sentence, for a file that cannot be read, is no YAML, or goes beyond the limits.
+    Attributes:
+        path: Where the file was read.
+        content: Its bytes, or one byte more than a file may have.
     """
-    text = read_text(path)
-    try:
-        return plain_values(text)
-    except yaml.YAMLError as err:
-        raise SpecError(f"{path} must be YAML: {shortened(' '.join(str(err).split()), 400)}") from err
-    except SpecError as err:
-        raise SpecError(f"{path}: {err}") from err
+
+    path: Path
+    content: bytes
+
+    @classmethod
+    def read(cls, path: Path) -> YamlFile:
+        """Read a file of the user's own, which may be a link or a pipe.
+
+        Raises: SpecError, one sentence, for a file that cannot be read.
+        """
+        try:
+            with path.open("rb") as file:
+                return cls(path, file.read(_MAX_BYTES + 1))
+        except (OSError, ValueError) as err:
+            raise _unreadable(path, getattr(err, "strerror", None) or err) from err
+
+    @classmethod
+    def read_plain(cls, path: Path) -> YamlFile:
+        """Read a file of a folder that may be a stranger's; links are not followed.
+
+        Raises: SpecError, one sentence, for a file that cannot be read; RunError for one that is no plain file.
+        """
+        try:
+            with reading(path) as file:
+                return cls(path, file.read(_MAX_BYTES + 1))
+        except (OSError, ValueError) as err:
+            raise _unreadable(path, getattr(err, "strerror", None) or err) from err
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content in hexadecimal digits."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def text(self) -> str:
+        """The text, with line breaks as Python has them.
+
+        Raises: SpecError, one sentence, for a file that is no UTF-8 or too long.
+        """
+        too_long = len(self.content) > _MAX_BYTES
+        try:
+            text = "" if too_long else io.TextIOWrapper(io.BytesIO(self.content), encoding="utf-8").read()
+        except UnicodeDecodeError as err:
+            raise _unreadable(self.path, "it is not UTF-8") from err
+        if too_long or len(text) > MAX_CHARACTERS:
+            raise SpecError(f"{self.path} must have at most {MAX_CHARACTERS:,} characters")
+        return text
+
+    def value(self) -> Any:
+        """The plain value that the file stands for.
+
+        Raises: SpecError, one sentence, for a file that is no YAML or goes beyond the limits.
+        """
+        text = self.text
+        try:
+            return plain_values(text)
+        except yaml.YAMLError as err:
+            raise SpecError(f"{self.path} must be YAML: {shortened(' '.join(str(err).split()), 400)}") from err
+        except SpecError as err:
+            raise SpecError(f"{self.path}: {err}") from err
 
 
-def read_text(path: Path) -> str:
-    """The text of a YAML file."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(MAX_CHARACTERS + 1)
-    except (OSError, ValueError) as err:
-        why = "it is not UTF-8" if isinstance(err, UnicodeDecodeError) else getattr(err, "strerror", None) or err
-        raise SpecError(f"{shortened(path)} must be a readable spec file: {why}") from err
-    if len(text) > MAX_CHARACTERS:
-        raise SpecError(f"{path} must have at most {MAX_CHARACTERS:,} characters")
-    return text
+def _unreadable(path: Path, why: object) -> SpecError:
+    return SpecError(f"{shortened(path)} must be a readable spec file: {why}")
 
 
 def plain_values(text: str) -> Any:

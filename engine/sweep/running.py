@@ -43,9 +43,9 @@ from dpaudit.engine.spec.audit_spec import (
     slug,
 )
 from dpaudit.engine.spec.build import anchored, build, build_dataclass, describe
-from dpaudit.engine.spec.loading import read_content, spec_parts
+from dpaudit.engine.spec.loading import content_of, spec_parts
 from dpaudit.engine.spec.override import overridden
-from dpaudit.engine.spec.plain_yaml import in_yaml, read_text
+from dpaudit.engine.spec.plain_yaml import YamlFile, in_yaml
 from dpaudit.engine.spec.space import configurations, in_words
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, Rungs, SubjectTo, Sweep, described_values
 from dpaudit.engine.sweep.result import SweepResult
@@ -176,10 +176,11 @@ def restore_sweep(
             f"{shortened(place)} must be the folder of a sweep (with {FILE} in it); `dpaudit sweep SPEC` makes one"
         )
     with opened(place) as here:
-        consent = consent_for(here, asked, FILE)
-        require_whole(here / FILE)
+        file = YamlFile.read_plain(here / FILE)
+        consent = consent_for(file, asked)
+        require_whole(file)
         with under(consent):
-            request = read_request(here / FILE)
+            request = request_in(file)
     with under(consent):
         return carry_out(request, place, None, listeners=listeners, quiet=quiet)
 
@@ -246,7 +247,6 @@ def _running(request: Request, place: str | Path, listeners: Sequence[Listener],
         signals_interrupt(),
     ):
         request.write(folder)
-        remember(folder, FILE)
         with contextlib.closing(EventLog(folder / "events.jsonl")) as log:
             yield _Running(request, folder, place, EventStream(log, *listeners), began)
 
@@ -522,10 +522,11 @@ class Request:
         return {**about, **describe(replace(self.base, name="audit"))}
 
     def write(self, folder: Path) -> None:
-        """`sweep.yaml`, and beside it the rows that have no file of their own."""
+        """Writes `sweep.yaml`, noted as this user's, and beside it the rows that have no file of their own."""
         keep_data(self.base.data, folder)
-        text = in_yaml(self.to_words())
-        write_whole(folder / FILE, lambda file: file.write(f"{text}{_SEAL}{_seal(text)}".encode()))
+        made = YamlFile(folder / FILE, sealed(in_yaml(self.to_words())))
+        write_whole(made.path, lambda file: file.write(made.content))
+        remember(made)
 
 
 def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> Request:
@@ -539,15 +540,20 @@ def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> 
         return _request([source], {"name": source.name}, {}, {})
     if isinstance(source, Mapping):
         return _from_content(source)
-    path = Path(given.path("a sweep", source))
-    request = _from_content(read_content(path))
+    return request_in(YamlFile.read(Path(given.path("a sweep", source))))
+
+
+def request_in(file: YamlFile) -> Request:
+    """Build the sweep that a YAML file holds."""
+    request = _from_content(content_of(file))
     # The rows of a folder's sweep that were given in memory lie beside it.
-    return replace(request, base=replace(request.base, data=found_data(request.base.data, path.parent)))
+    return replace(request, base=replace(request.base, data=found_data(request.base.data, file.path.parent)))
 
 
-def require_whole(path: Path) -> None:
+def require_whole(file: YamlFile) -> None:
     """Refuses a sweep's file of a folder that is not what was written: what was cut off would count as left out."""
-    text, _, seal = read_text(path).rpartition(_SEAL)
+    path = file.path
+    text, _, seal = file.text.rpartition(_SEAL)
     if seal != _seal(text):
         raise SpecError(
             f"{shortened(path)} must be as it was written, it was cut, damaged or edited; put back what was there, or "
@@ -556,6 +562,11 @@ def require_whole(path: Path) -> None:
 
 
 _SEAL = "# SHA-256 of all lines above: "
+
+
+def sealed(text: str) -> bytes:
+    """The content of a sweep's file: its text, and a line with the hash of it."""
+    return f"{text}{_SEAL}{_seal(text)}".encode()
 
 
 def _seal(text: str) -> str:

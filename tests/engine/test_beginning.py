@@ -52,9 +52,40 @@ def test_a_class_of_one_s_own_states_its_claim_itself(tmp_path: Path) -> None:
     assert make_plan(load_spec("audit.yaml")).units
 
 
+@pytest.mark.parametrize("label", ["Größe", "\N{GRINNING FACE}", "a\x7fb", "x: {y}, #z", "'", "$HOME", "null", "1"])
+def test_a_label_of_any_letters_is_written_so_that_it_is_read_back(label: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(f'\ufeffage,"{label}"\n1,0\n2,1\n', encoding="utf-8")
+    assert dpaudit("init", "--mechanism", "lp-1st", "--epsilon", "1.23456789", "--data", "rows.csv").exit_code == 0
+    (audit,) = load_spec("audit.yaml").audits
+    assert audit.data.label == label
+    assert audit.mechanism.epsilon == 1.23456789
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("age,Größe\n1,0\n".encode("latin-1"), "must be UTF-8 text; convert the file to UTF-8"),
+        ("age,clicked\n1,0\n".encode("utf-16"), "must be UTF-8 text; convert the file to UTF-8"),
+        (b"age," + b"x" * 200_000 + b"\n1,0\n", "is not a text table (field larger than field limit (131072))"),
+        (b"age," * 3_000_000 + b"clicked", "must have lines of at most 8,388,608 characters"),
+        (b"", "is empty"),
+        (b"\n\n\n", "is empty"),
+    ],
+    ids=["latin-1", "utf-16", "long field", "long line", "empty", "blank lines"],
+)
+def test_a_file_that_is_no_csv_is_one_sentence(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(content)
+    ended = dpaudit("init", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "rows.csv")
+    assert (ended.exit_code, said in ended.output) == (2, True), ended.output
+    assert ended.output.count("\n") == 1, ended.output
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--mechanism", "lp-1st", "--epsilon", "nan", "--data", "iris"], "--epsilon must be a finite number"),
+        (["--mechanism", "lp-1st", "--epsilon", "inf", "--data", "iris"], "--epsilon must be a finite number"),
+        (["--mechanism", "x:{y}\nz", "--data", "iris"], "must be a name of `dpaudit list mechanisms`"),
         (["--mechanism", "lp-1sst"], "must be a name of `dpaudit list mechanisms`"),
         (["--mechanism", "lp-1st", "--epsilon", "1", "--data", "nowhere.csv"], "must be a name of `dpaudit list data`"),
         (["--mechanism", "a: b:C", "--data", "iris"], "must be a name of `dpaudit list mechanisms`"),

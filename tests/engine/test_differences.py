@@ -147,7 +147,7 @@ def test_of_a_check_the_one_verdict_counts_and_a_test_that_failed(
 
 
 def test_a_report_of_another_form_is_refused(run: Path, edited: Callable[[Callable[[Any], object]], Path]) -> None:
-    with pytest.raises(SpecError, match=r"must have a bounds\.json of this version"):
+    with pytest.raises(SpecError, match=r"bounds\.json: results\[0\]\.comparison must be a mapping, got a list"):
         run_differences(run, edited(became("honest", comparison=["epsilon"])))
 
 

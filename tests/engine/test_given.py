@@ -256,3 +256,45 @@ def test_looking_at_arguments_imports_nothing_heavy() -> None:
 def test_numbers_of_the_other_byte_order_are_numbers() -> None:
     for values in (np.array([1.0, 2.0], ">f4"), pd.Series(np.array([1.0, 2.0], ">f4"))):
         assert column("age", values).to_pylist() == [1.0, 2.0]
+
+
+def count(rows: pd.DataFrame, rng: np.random.Generator) -> float:
+    return len(rows) + rng.laplace()
+
+
+GOOD: dict[str, Any] = {"schema": {"age": (0, 100)}, "claim": 1.0}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *({"schema": value} for value in ([1], "x", 1e308, 10**400, {1: 2}, {"a": "x"}, {"a": [1, 10**400]}, Fails())),
+        *({"settings": value} for value in ("x", [1], 5, {1: 2}, Fails())),
+        *({"relation": value} for value in ("x", 5, None, Fails())),
+        *({"claim": value} for value in (Fails(), [1, 2, 3], 10**400, Decimal("sNaN"), "rho=x", "nan", (1.0, "x"), -1)),
+        *({"seed": value} for value in (Fails(), "x", 10**400, -1, 1.5)),
+        *({"until_decided": value} for value in (Fails(), "x", 1)),
+        *({"budget": value} for value in ("9" * 400 + " trainings", "x", 5, "", "-1s", "0s", Fails())),
+        *({"form": value} for value in ("x", 5, Fails())),
+        *({"time": value} for value in ("x", 5, Fails())),
+        *({"memory_mb": value} for value in ("x", -1, 10**400, Fails())),
+        *({"confidence": value} for value in ("x", 1.0, 2, float("nan"), Fails())),
+        *({"name": value} for value in (5, "\ud800", Fails())),
+        {"claim": None},
+        {"claim": None, "settings": {"epsilon": Fails()}},
+    ],
+    ids=lambda odd: " ".join(f"{name}={shortened(value, 20)}" for name, value in odd.items()),
+)
+def test_an_odd_argument_of_a_check_is_one_sentence(odd: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(AuditError) as raised:
+        dpaudit.check(count, **GOOD | odd, output=tmp_path / "run", quiet=True)
+    assert len(str(raised.value)) < 1000
+    assert "secret" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("function", [dict, len, print, object(), Fails(), "no.module:name", 5, None, pd.DataFrame])
+def test_what_is_no_function_on_rows_is_one_sentence(function: object, tmp_path: Path) -> None:
+    with pytest.raises(AuditError) as raised:
+        dpaudit.check(function, schema={"age": (0, 100)}, output=tmp_path / "run", quiet=True)
+    assert len(str(raised.value)) < 1000

@@ -20,9 +20,9 @@ from dpaudit.engine.games.neighbours.game import as_numbers
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.run.driver import report_again
-from dpaudit.engine.run.run_folder import read_spec
 from dpaudit.engine.spec.audit_spec import found_data
 from dpaudit.engine.spec.build import describe
+from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import AuditError, DataError, SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -214,7 +214,7 @@ def test_a_run_on_own_rows_is_resumed_from_its_folder(tmp_path: Path) -> None:
     spec = spec_of(table(frame, label="y"))
     first = audit(spec, output=tmp_path)
     assert first.executed > 0
-    restored = read_spec(tmp_path)
+    restored = load_spec(tmp_path / "spec.yaml")
     assert [unit.key for unit in make_plan(restored).units] == [unit.key for unit in make_plan(spec).units]
     again = audit(restored, output=tmp_path)
     assert again.executed == 0
@@ -224,11 +224,11 @@ def test_a_run_on_own_rows_is_resumed_from_its_folder(tmp_path: Path) -> None:
     (kept,) = (tmp_path / "data").iterdir()
     kept.rename(tmp_path / "elsewhere.parquet")
     with pytest.raises(DataError, match=r"in the memory of another program \(300 rows, 2 features"):
-        make_plan(read_spec(tmp_path))
+        make_plan(load_spec(tmp_path / "spec.yaml"))
     table(frame.assign(x=1.0), label="y").keep(tmp_path)
     next((tmp_path / "data").iterdir()).rename(kept)
     with pytest.raises(DataError, match="was changed"):
-        read_spec(tmp_path)
+        load_spec(tmp_path / "spec.yaml")
 
 
 class HasKeep:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit import load_spec
-from dpaudit.engine.spec.plain_yaml import MAX_CHARACTERS, in_yaml, plain_values, read_yaml
+from dpaudit.engine.spec.plain_yaml import MAX_CHARACTERS, YamlFile, in_yaml, plain_values
 from dpaudit.errors import SpecError
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
@@ -46,7 +46,7 @@ def test_what_is_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(text)
     with pytest.raises(SpecError) as caught:
-        read_yaml(path)
+        YamlFile.read(path).value()
     assert message in str(caught.value)
     assert len(str(caught.value)) < 700
     assert "\n" not in str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -239,6 +240,60 @@ def test_a_folder_of_a_stranger_is_data(report: Report, tmp_path: Path) -> None:
         (scores / "99999.parquet").unlink(missing_ok=True)
 
 
+def test_a_claim_that_no_audit_has_is_refused() -> None:
+    table = played(np.ones(50), 60, np.random.default_rng(0))
+    for epsilon, delta in ((-1e3, 0), (math.nan, 0), (-0.5, 0), (1, -1), (1, 2), (1e308, 0), (-math.inf, 0)):
+        with pytest.raises(SpecError, match="the claim must"):
+            Records.of("it", GAME, (epsilon, delta), [table])
+
+
+def test_one_large_number_of_a_record_takes_no_memory() -> None:
+    """What is held is as large as the tables; it was as large as the largest number."""
+    table = played(np.ones(50), 60, np.random.default_rng(0))
+    canary = table.column("canary").to_numpy() * 2_000_000 + 1_999_999
+    tracemalloc.start()
+    try:
+        found = read(table.set_column(3, "canary", pa.array(canary)))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 50_000_000
+    assert found.record.max() == 99_999_999
+    assert found.record.size == found.found == 50
+
+
+def test_replays_of_any_lengths_are_guessed_as_one_by_one() -> None:
+    """By the definition, replay by replay: of rows in any order, of many lengths, with ties, in one table or two."""
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        replays = 40
+        lengths = rng.integers(1, 9, replays)
+        replay = np.repeat(rng.permutation(replays), lengths)
+        canary = np.concatenate([rng.choice(30, length, replace=False) for length in lengths])
+        score, truth = np.round(rng.normal(size=replay.size), int(rng.integers(0, 3))), rng.random(replay.size) < 0.5
+        order = rng.permutation(replay.size)
+        score, truth, replay, canary = (values[order] for values in (score, truth, replay, canary))
+        right = dict.fromkeys(canary.tolist(), 0)
+        for number in range(replays):
+            rows = replay == number
+            low, high = np.quantile(score[rows], [0.1, 0.9], method="inverted_cdf")
+            guess = score[rows] > np.clip(score[rows], low, high).mean()
+            for record, hit in zip(canary[rows].tolist(), guess == truth[rows], strict=True):
+                right[record] += int(hit)
+        whole = pa.table({"score": score, "truth": truth, "replay": replay, "canary": canary})
+        parts = [whole.filter(pc.less(whole["replay"], 17)), whole.filter(pc.greater_equal(whole["replay"], 17))]
+        for tables in ([whole], parts):
+            found = Records.of("it", {"name": "label-canaries", "replays": 1, "trainings": replays}, (1.0, 0.0), tables)
+            counted = dict(zip(found.record.tolist(), np.rint(found.right * replays).astype(int).tolist(), strict=True))
+            assert counted == right
+
+
+def test_a_replay_in_two_tables_is_refused() -> None:
+    table = played(np.ones(50), 60, np.random.default_rng(0))
+    with pytest.raises(DataError, match="each record must have one score in a replay, replay 7 has several"):
+        Records.of("it", GAME, (EPSILON, 0.0), [table, table.filter(pc.equal(table["replay"], 7))])
+
+
 def test_other_games_and_runs_without_scores_are_told_why(report: Report) -> None:
     other = replace(report, spec=report.spec.replace("label-canaries", "label-inference"))
     with pytest.raises(SpecError, match="records are told apart by label-canaries and membership"):
@@ -260,7 +315,7 @@ def test_a_claim_in_the_file_that_is_none_is_one_sentence(report: Report) -> Non
         path.write_text(json.dumps(said))
         log.write_text(events.replace(note_of(before), note_of(path.read_bytes())))
         ended = CliRunner().invoke(main, ["records", report.folder])
-        assert (ended.exit_code, "must have a report of" in ended.output) == (2, True)
+        assert (ended.exit_code, "compared_with.epsilon must be a number >= 0, got" in ended.output) == (2, True)
     finally:
         path.write_bytes(before)
         log.write_text(events)

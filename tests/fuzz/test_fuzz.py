@@ -18,7 +18,7 @@ from tests.fuzz.outcome import End, command, outcome
 
 @pytest.mark.filterwarnings("ignore")
 def test_nothing_odd_ends_in_a_traceback_a_hang_or_an_answer(tmp_path: Path) -> None:
-    ended = list(itertools.islice(cases(2026, tmp_path), 150))
+    ended = list(itertools.islice(cases(2027, tmp_path), 150))
     assert [(name, described, end.text) for name, described, end in ended if end.end.wrong] == []
     assert {name.partition(" ")[0] for name, _, _ in ended} == {kind.__name__ for kind in SHARES}
     assert {end.end for _, _, end in ended} == {End.ANSWERED, End.REFUSED}
@@ -50,7 +50,7 @@ def test_it_can_say_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(outcomes, "SLEPT_S", 0.1)
         assert outcome(lambda: str(threading.Event().wait())).end is End.HANG
-    monkeypatch.setattr("dpaudit.engine.estimate.tables.SourceTable.of_file", lambda path: fail())
+    monkeypatch.setattr("dpaudit.engine.estimate.tables.SourceTable.of_file", lambda *_: fail())
     with monkeypatch.context() as patch:
         patch.setattr(outcomes, "LIMIT_S", 0.1)
         assert outcome(lambda: str([None for _ in iter(int, 1)])).end is End.HANG

@@ -1,0 +1,409 @@
+"""Files of scores or counts, which anybody may have made: each of six formats is read within bounds.
+
+How much a file unpacks to is told by its footer, its directory and its headers, and asked before anything is unpacked.
+Of the arrays in a `.npz` those that are used are read. A file that is not what its name says is one sentence.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import math
+import os
+import stat
+import struct
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from dpaudit.actors.storage.bounded_parquet import bytes_of_rows, read_bounded, require_unpacked, require_unpacks
+from dpaudit.errors import AuditError, DataError, shortened
+from dpaudit.plain_files import SMALL, require_fits
+
+STANDARD_INPUT = "-"
+FORMATS = "CSV, TSV, JSON lines, Parquet (or a folder of it), .npy or .npz"
+MAX_COLUMNS = 10_000
+MAX_LINE = 1 << 20  # bytes of a line of JSON
+MAX_HEADER = 10_000  # bytes of the header of an array; NumPy's own limit
+MAX_DIRECTORY = 4 << 20  # bytes of the directory of a `.npz`
+MAX_TIMES_ZIPPED = 100
+"""So many times its size a `.npz` may unpack to, where that is much: zeros are packed to 1/1,000, scores to a half."""
+_RECORDS_AT_ONCE = 1 << 16  # that are held as Python has them, as long as their lines are no longer than:
+_BYTES_AT_ONCE = 8 << 20
+_CELL = 8  # bytes of a number in memory
+
+Used = Callable[[Sequence[str]], Collection[str]]
+"""From the names of all columns of a file to those that are going to be read."""
+
+
+def every(names: Sequence[str]) -> Collection[str]:
+    """All columns."""
+    return names
+
+
+@dataclass(frozen=True, eq=False)
+class FileContent:
+    """What was read of a file.
+
+    Attributes:
+        name: How messages call the file.
+        columns: The columns that are used; arrays of any lengths where they come from a `.npz`.
+        unread: Names of the others.
+        header_lines: Lines above the first row where rows are lines of a text; None where rows are just counted.
+    """
+
+    name: str
+    columns: pa.Table | Mapping[str, NDArray[Any]]
+    unread: tuple[str, ...] = ()
+    header_lines: int | None = None
+
+
+def read_file(path: Path, used: Used = every) -> FileContent:
+    """Read a file, by the ending of its name; a folder of Parquet; or for "-" standard input, told by its bytes.
+
+    Raises: DataError, one sentence, for what is no table within bounds; RunError where it does not fit into the memory.
+    """
+    if str(path) == STANDARD_INPUT:
+        content = _all_of(sys.stdin.buffer, "standard input")
+        return _read("standard input", io.BytesIO(content), _guessed_format(content), used)
+    if not path.exists():
+        raise DataError(f"{path} must be a table ({FORMATS}), there is none")
+    with _refusing(str(path)):
+        if path.is_dir():
+            return FileContent(str(path), _folder_of_parquet(path))
+        with path.open("rb") as file:
+            regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            source: BinaryIO = file if regular else io.BytesIO(_all_of(file, str(path)))
+            return _read(str(path), source, _ENDINGS.get(path.suffix.lower(), "csv"), used)
+    raise AssertionError("unreachable")
+
+
+def require_width(name: str, columns: int) -> None:
+    """Refuses a table of too many columns."""
+    if columns > MAX_COLUMNS:
+        raise DataError(f"{name} must have at most {MAX_COLUMNS:,} columns, it has {columns:,} or more")
+
+
+def line_of(err: Exception) -> str:
+    """The first line of an error's text, or what kind it is."""
+    lines = str(err).splitlines()
+    return shortened(lines[0], 300) if lines else type(err).__name__
+
+
+_ENDINGS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".json": "jsonl",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".npy": "npy",
+    ".npz": "npz",
+}
+_UNPACK = "unpack it first"
+_SAVE = "write the scores as CSV, Parquet or .npz"
+_KINDS: tuple[tuple[bytes, str, str, str], ...] = (  # first bytes, what they are, the format they are of, what to do
+    (b"PAR1", "a Parquet file", "parquet", "name it .parquet"),
+    (b"\x93NUMPY", "an array of NumPy", "npy", "name it .npy"),
+    (b"PK\x03\x04", "a zip archive", "npz", "name it .npz if NumPy wrote it, else unpack it first"),
+    (b"\x1f\x8b", "a gzip file", "", _UNPACK),
+    (b"BZh", "a bzip2 file", "", _UNPACK),
+    (b"\xfd7zXZ\x00", "an xz file", "", _UNPACK),
+    (b"\x28\xb5\x2f\xfd", "a zstd file", "", _UNPACK),
+    *((b"\x80" + bytes([version]), "a pickle, which runs code when it is read", "", _SAVE) for version in range(2, 6)),
+    (b"\x89HDF\r\n", "an HDF5 file", "", _SAVE),
+    (b"%PDF", "a PDF", "", _SAVE),
+    (b"\xff\xfe", "text in UTF-16", "", "save it as UTF-8"),
+    (b"\xfe\xff", "text in UTF-16", "", "save it as UTF-8"),
+)
+
+
+def _guessed_format(content: bytes) -> str:
+    first_line = content[: 1 << 20].partition(b"\n")[0]
+    known = next((format_name for magic, _, format_name, _ in _KINDS if format_name and content.startswith(magic)), "")
+    if known:
+        return known
+    if content[:4096].lstrip()[:1] == b"{":
+        return "jsonl"
+    return "tsv" if b"\t" in first_line and b"," not in first_line else "csv"
+
+
+def _read(name: str, file: BinaryIO, format_name: str, used: Used) -> FileContent:
+    with _refusing(name):
+        _require_kind(name, file, format_name)
+        match format_name:
+            case "parquet":
+                return FileContent(name, read_bounded(file, name))
+            case "jsonl":
+                columns, unread = _json_lines(name, file, used)
+                return FileContent(name, columns, unread, header_lines=0)
+            case "npy":
+                return _array(name, file, used)
+            case "npz":
+                return _archive(name, file, used)
+            case _:
+                return FileContent(name, _text(name, file, "\t" if format_name == "tsv" else ","), header_lines=1)
+    raise AssertionError("unreachable")
+
+
+def _require_kind(name: str, file: BinaryIO, format_name: str) -> None:
+    """Refuses a file whose first bytes are those of another format than its name says."""
+    first = file.read(4096)
+    file.seek(0)
+    for magic, kind, of, remedy in _KINDS:
+        if first.startswith(magic) and of != format_name:
+            raise DataError(f"{name} must be a table ({FORMATS}), its first bytes are those of {kind}; {remedy}")
+    if format_name in ("csv", "tsv", "jsonl") and b"\0" in first:
+        raise DataError(f"{name} must be text in UTF-8, it has bytes that are zero; save it as UTF-8")
+    if format_name == "jsonl" and first.lstrip()[:1] == b"[":
+        raise DataError(f"{name} must hold one record a line, it begins with a list; write each record in its own line")
+
+
+def _all_of(file: IO[bytes], name: str) -> bytes:
+    """All that a pipe or a device gives, as far as it fits into the memory."""
+    parts, size = [], 0
+    while part := file.read(SMALL):
+        size += len(part)
+        require_fits(size, name)
+        parts.append(part)
+    return b"".join(parts)
+
+
+@contextmanager
+def _refusing(name: str) -> Iterator[None]:
+    """Turns what readers of a format raise into one sentence."""
+    try:
+        yield
+    except AuditError:
+        raise
+    except Exception as err:  # NumPy's reader alone raises a dozen kinds, some of Python's tokenizer
+        raise DataError(f"{name} must be a table with named columns ({FORMATS}): {line_of(err)}") from err
+
+
+def _size_of(file: IO[bytes]) -> int:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    return size
+
+
+def _folder_of_parquet(path: Path) -> pa.Table:
+    import pyarrow.dataset as pads  # brings pandas, which takes as long as all the rest
+
+    texts, unpacked = set(), 0
+    for part in pads.dataset(path, format="parquet").files:
+        with open(part, "rb") as file:
+            texts.update(require_unpacks(file, part))
+            unpacked += bytes_of_rows(file, None)
+            require_fits(unpacked, path)
+    return pq.read_table(path, read_dictionary=sorted(texts))
+
+
+def _text(name: str, file: BinaryIO, delimiter: str) -> pa.Table:
+    """The table in a text whose first line names the columns."""
+    size, separator = _size_of(file), delimiter.encode()
+    first = file.read(1 << 20)
+    header = first[: min(place for place in (first.find(b"\n"), first.find(b"\r"), len(first)) if place >= 0)]
+    require_width(name, 1 + header.count(separator))
+    if size > SMALL:
+        file.seek(0)
+        cells = sum(
+            part.count(separator) + part.count(b"\n") + part.count(b"\r")
+            for part in iter(lambda: file.read(SMALL), b"")
+        )
+        require_fits(max(size, _CELL * cells), name)
+    file.seek(0)
+    return pacsv.read_csv(file, parse_options=pacsv.ParseOptions(delimiter=delimiter))
+
+
+def _json_lines(name: str, file: BinaryIO, used: Used) -> tuple[pa.Table, tuple[str, ...]]:
+    """The columns that are used of a text with one mapping a line, and the names of the others.
+
+    Python's reader refuses a depth at which Arrow's ends the process, and makes no column of a name that few lines
+    have.
+    """
+    names: dict[str, None] = {}
+    parts: list[pa.Table] = []
+    for records in _records(name, file):
+        for record in records:
+            if not names.keys() >= record.keys():
+                names |= dict.fromkeys(record)
+                require_width(name, len(names))
+        kept = set(used(list(names)))
+        parts.append(pa.table({column: _column(records, column) for column in names if column in kept}))
+        require_fits(sum(part.nbytes for part in parts), name)
+    table = pa.concat_tables(parts, promote_options="permissive")
+    return table, tuple(column for column in names if column not in set(table.column_names))
+
+
+def _records(name: str, file: BinaryIO) -> Iterator[list[dict[str, Any]]]:
+    """The mappings in the lines of a text, some thousands at a time."""
+    lines: list[tuple[int, bytes]] = []  # each with its number; blank ones are left out
+    size = 0
+    for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
+        if len(line) > MAX_LINE:
+            raise DataError(f"{name}: line {number} must have at most {MAX_LINE:,} bytes, it has more")
+        if line.strip():
+            lines.append((number, line.removeprefix(b"\xef\xbb\xbf")))
+            size += len(line)
+        if len(lines) == _RECORDS_AT_ONCE or size > _BYTES_AT_ONCE:
+            yield _parsed(name, lines)
+            lines, size = [], 0
+    yield _parsed(name, lines)
+
+
+def _parsed(name: str, lines: Sequence[tuple[int, bytes]]) -> list[dict[str, Any]]:
+    """What each line holds; parsed together, and one by one only to say where they are wrong."""
+    try:
+        records = json.loads(b"[" + b",".join(line for _, line in lines) + b"]")
+        if len(records) == len(lines) and all(isinstance(record, dict) for record in records):
+            return list(records)
+    except (ValueError, RecursionError):
+        pass
+    return [_record(f"{name}: line {number}", line) for number, line in lines]
+
+
+def _record(place: str, line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line.decode())
+    except RecursionError as err:
+        raise DataError(f"{place} must hold one record of numbers, it is nested too deep") from err
+    except ValueError as err:
+        raise DataError(f"{place} must be JSON in UTF-8: {line_of(err)}") from err
+    if not isinstance(record, dict):
+        raise DataError(f"{place} must hold a mapping from columns to values, got {shortened(record)}")
+    return record
+
+
+def _column(records: Sequence[Mapping[str, Any]], name: str) -> pa.Array:
+    """The values of a field; whole numbers of more than 64 bits make it a column of floats."""
+    values = [record.get(name) for record in records]
+    try:
+        return pa.array(values)
+    except (OverflowError, pa.ArrowInvalid):
+        if not all(value is None or type(value) in (int, float) for value in values):
+            raise
+        return pa.array([None if value is None else float(value) for value in values])
+
+
+def _array(name: str, file: BinaryIO, used: Used) -> FileContent:
+    """The columns of a `.npy`: two, score and member, or those of a structured array."""
+    header = _Header.of(file)
+    header.require_held(name, _size_of(file))
+    if header.dtype.names:
+        fields = header.dtype.names
+        require_width(name, len(fields))
+        wanted = [field for field in fields if field in set(used(fields))]
+        for field in wanted:
+            _require_column(f"{name}: column {field}", header.dtype[field], header.shape)
+        records = np.lib.format.read_array(file, allow_pickle=False)
+        columns = {field: np.ascontiguousarray(records[field]) for field in wanted}
+        return FileContent(name, columns, tuple(field for field in fields if field not in columns))
+    if len(header.shape) != 2 or header.shape[1] != 2:
+        raise DataError(
+            f"{name} must hold two columns, score and member, or be a structured array with named fields, got an array "
+            f"of shape {shortened(header.shape)}"
+        )
+    _require_column(name, header.dtype, header.shape[:1])
+    array = np.lib.format.read_array(file, allow_pickle=False)
+    return FileContent(name, {"score": array[:, 0], "member": array[:, 1]})
+
+
+def _archive(name: str, file: BinaryIO, used: Used) -> FileContent:
+    """The arrays of a `.npz` that are used."""
+    size = _size_of(file)
+    _require_directory(name, file, size)
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        names = [member.filename.removesuffix(".npy") for member in members]
+        require_width(name, len(names))
+        twice = [column for column, count in Counter(names).items() if count > 1]
+        if twice:
+            raise DataError(f"{name} must name each column once, got {shortened(twice[0])!r} more than once")
+        wanted = set(used(names))
+        chosen = {column: member for column, member in zip(names, members, strict=True) if column in wanted}
+        # What the directory promises is also what is read of a member at most.
+        require_unpacked(sum(member.file_size for member in chosen.values()), size, name, times=MAX_TIMES_ZIPPED)
+        for column, member in chosen.items():
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise DataError(f"{name}: array {shortened(column)} must be packed as NumPy packs it")
+            with archive.open(member) as unpacked:
+                header = _Header.of(unpacked)
+            header.require_held(f"{name}: array {shortened(column)}", member.file_size)
+            _require_column(f"{name}: array {shortened(column)}", header.dtype, header.shape)
+        columns = {}
+        for column, member in chosen.items():
+            with archive.open(member) as unpacked:
+                columns[column] = np.lib.format.read_array(unpacked, allow_pickle=False)
+    return FileContent(name, columns, tuple(column for column in names if column not in columns))
+
+
+def _require_directory(name: str, file: BinaryIO, size: int) -> None:
+    """Refuses an archive whose directory is longer than that of as many columns as there may be.
+
+    Its size stands at the end of the file, in one of two forms; reading a directory takes a hundred times its size.
+    """
+    file.seek(max(0, size - (1 << 16) - 22))
+    end = file.read()
+    at = end.rfind(b"PK\x05\x06")
+    if at < 0 or len(end) - at < 22:
+        raise ValueError("it is no whole zip archive")
+    (length,) = struct.unpack_from("<I", end, at + 12)
+    large = end.rfind(b"PK\x06\x06", 0, at)
+    if large >= 0 and at - large >= 56:
+        length = max(length if length < 0xFFFFFFFF else 0, struct.unpack_from("<Q", end, large + 40)[0])
+    if length > MAX_DIRECTORY:
+        raise DataError(f"{name} must have a directory of at most {MAX_DIRECTORY:,} bytes, it has {length:,}")
+    file.seek(0)
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What an array of NumPy says of itself before its values."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    length: int  # bytes of the header itself
+
+    @classmethod
+    def of(cls, file: IO[bytes]) -> _Header:
+        version = np.lib.format.read_magic(file)
+        width = 2 if version == (1, 0) else 4
+        length = int.from_bytes(file.read(width), "little")
+        if length > MAX_HEADER:
+            raise ValueError(f"the header of an array must have at most {MAX_HEADER:,} bytes")
+        about = ast.literal_eval(file.read(length).decode("utf-8" if version >= (3, 0) else "latin-1"))
+        shape = about["shape"]
+        if not isinstance(shape, tuple) or not all(type(end) is int and end >= 0 for end in shape):
+            raise ValueError("the shape of an array must be whole numbers >= 0")
+        return cls(np.lib.format.descr_to_dtype(about["descr"]), shape, length + width + 8)
+
+    def require_held(self, name: str, size: int) -> None:
+        """Refuses an array whose values are not in a file of so many bytes."""
+        unpacked = math.prod(self.shape) * self.dtype.itemsize
+        if unpacked > size - self.length:
+            raise DataError(
+                f"{name} must hold what its header says, {unpacked:,} bytes of shape {shortened(self.shape)}, it has "
+                f"{size - self.length:,}"
+            )
+        require_fits(unpacked, name)
+
+
+def _require_column(name: str, kind: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Refuses what is no column of numbers or texts: objects, times, tables, texts without a letter."""
+    if len(shape) != 1 or kind.kind not in "biufUS" or not kind.itemsize or kind.shape:
+        raise DataError(
+            f"{name} must be one column of numbers or texts, got {shortened(kind, 60)} of shape {shortened(shape)}"
+        )

@@ -1,0 +1,206 @@
+"""Numbers and words of a stranger's `bounds.json`: each verb shows what may be, and says where the rest stands."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpaudit.engine.reading import stated_values
+from dpaudit.engine.reading.noted import note_of
+from dpaudit.engine.reading.stated_values import StatedValue
+from dpaudit.engine.run.differences import run_differences
+from dpaudit.engine.run.model_card import ModelCard
+from dpaudit.engine.run.recorded import records_in
+from dpaudit.engine.run.watching import run_status
+from dpaudit.errors import AuditError, SpecError
+
+LONG = 10**399  # an integer of 400 digits: beyond the largest float, and JSON reads it
+
+
+def forge(folder: Path, content: bytes) -> None:
+    """Another `bounds.json`, which the run's last event names."""
+    path, log = folder / "bounds.json", folder / "events.jsonl"
+    log.write_text(log.read_text().replace(note_of(path.read_bytes()), note_of(content)))
+    path.write_bytes(content)
+
+
+def card(folder: Path) -> str:
+    made = ModelCard.of(folder)
+    return made.markdown() + made.page()
+
+
+VERBS: dict[str, Callable[[Path], object]] = {
+    "status": lambda folder: str(run_status(folder)),
+    "card": card,
+    "diff": lambda folder: str(run_differences(folder, folder)),
+    "records": lambda folder: str(records_in(folder, top=20, rate=0.05, audit=None)),
+}
+PLACES: dict[str, tuple[str, ...]] = {
+    # the fields that lead to a value, and the verbs that read it
+    "seed": ("card",),
+    "name": ("card",),
+    "results": ("status", "card", "diff", "records"),
+    "results.0": ("status", "card", "diff", "records"),
+    "results.0.name": ("status", "card", "diff", "records"),
+    "results.0.verdict": ("status", "card", "diff", "records"),
+    "results.0.claim": ("card", "diff", "records"),
+    "results.0.claim.epsilon": ("card", "diff", "records"),
+    "results.0.claim.delta": ("card", "diff", "records"),
+    "results.0.claim.curve": ("card", "diff", "records"),
+    "results.0.claim.relation": ("card", "diff", "records"),
+    "results.0.comparison.words": ("card", "diff", "records"),
+    "results.0.compared_with": ("records",),
+    "results.0.compared_with.epsilon": ("records",),
+    "results.0.compared_with.delta": ("records",),
+    "results.0.finding.lower": ("card",),
+    "results.0.finding.delta": ("card",),
+    "results.0.certainty": ("card",),
+    "results.0.seen": ("card",),
+    "results.0.assumes": ("card",),
+    "results.0.game": ("card",),
+}
+NUMBERS = ("seed", "epsilon", "delta", "lower")
+ODD: dict[str, Any] = {
+    "400 digits": LONG,
+    "-400 digits": -LONG,
+    "1e999": math.inf,
+    "-1e999": -math.inf,
+    "NaN": math.nan,
+    "true": True,
+    "-1000": -1000,
+    "-0.5": -0.5,
+    "a word": "a word",
+    "'nan'": "nan",
+    "null": None,
+    "[]": [],
+    "{}": {},
+    "a list": [1.0, 2.0],
+    "a list of lists": [[[[1]]]],
+    "a mapping": {"epsilon": 1.0},
+    "a long word": "9" * 300_000,
+    "a surrogate": "\ud800",
+}
+MAY_BE = {
+    "results.0.finding.lower": {"-1000", "-0.5", "1e999", "-1e999", "null"},
+    "results.0.finding.delta": {"null"},
+    "results.0.claim.epsilon": {"1e999"},  # nothing is claimed
+    "results.0.compared_with.epsilon": {"1e999"},
+}
+
+
+def changed(report: Any, place: str, value: Any) -> bytes:
+    *way, last = place.split(".")
+    inside = report
+    for step in way:
+        inside = inside[int(step)] if step.isdigit() else inside[step]
+    inside[int(last) if last.isdigit() else last] = value
+    return json.dumps(report).encode()
+
+
+@pytest.fixture
+def report(folder: Path) -> Any:
+    return json.loads((folder / "bounds.json").read_text())
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_odd_value_anywhere_is_shown_or_refused_in_a_sentence(folder: Path, report: Any, place: str) -> None:
+    """Whatever it is; a number that cannot be is refused, and the sentence says where it stands."""
+    last = place.rpartition(".")[2]
+    for words, value in ODD.items():
+        forge(folder, changed(json.loads(json.dumps(report)), place, value))
+        for verb in PLACES[place]:
+            said = ended(VERBS[verb], folder)
+            if last in NUMBERS and words not in MAY_BE.get(place, ()):
+                assert isinstance(said, SpecError), (verb, words, said)
+                assert last in str(said), (verb, words, said)
+                assert "`dpaudit report`" in str(said), (verb, words, said)
+
+
+def ended(verb: Callable[[Path], object], folder: Path) -> object:
+    """What a verb answered, or the sentence with which it refused; anything else is raised."""
+    try:
+        return verb(folder)
+    except AuditError as err:
+        return err if len(str(err)) < 1000 else f"too long a sentence: {str(err)[:200]}"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"results": ' + b"[" * 200_000,
+        b'{"results": [], "more": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}",
+        b'{"results": [' + b"9" * 5000 + b"]}",
+        b'{"results": [' + b"{}," * 2_000_001 + b"{}]}",
+        b'{"results": [' + b'{"name": "x", "verdict": "VIOLATION"},' * 30_000 + b'{"name": "x", "verdict": "FAILED"}]}',
+        b"[]",
+        b"3",
+        b'"results"',
+        b"\x80\x04\x95",
+    ],
+    ids=["deep list", "deep mapping", "5000 digits", "many values", "many results", "list", "number", "text", "bytes"],
+)
+def test_what_is_no_report_is_not_shown(folder: Path, content: bytes) -> None:
+    forge(folder, content)
+    assert "bounds.json is no report that can be read; " in str(run_status(folder))
+    for verb in ("card", "diff", "records"):
+        with pytest.raises(SpecError, match=r"must be a run folder with a report: bounds\.json is no report"):
+            VERBS[verb](folder)
+
+
+def test_a_card_of_many_audits_looks_each_up_once(folder: Path, report: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice as many audits cost twice as many looks at names."""
+    looks: list[str] = []
+    name = StatedValue.name
+    monkeypatch.setattr(StatedValue, "name", lambda stated: looks.append(stated.at) or name(stated))
+    counts = []
+    for many in (50, 100):
+        report["results"] = [report["results"][0] | {"name": f"audit {number}"} for number in range(many)]
+        forge(folder, json.dumps(report).encode())
+        looks.clear()
+        assert len(ModelCard.of(folder).lines) == many
+        counts.append(len(looks))
+    assert counts[1] == 2 * counts[0]
+
+
+def test_values_are_what_they_must_be() -> None:
+    read = StatedValue.read
+    stated = read(b'{"a": [1, 2.5, "inf", true, "x", null, -0.0], "b": 1e999}', "FILE", remedy="write it anew")
+    one, real, infinite, flag, word, nothing, zero = stated["a"].items()
+    assert (one.whole(0, 1), one.number(), real.number(0, 3), infinite.number(), zero.number(0)) == (
+        1,
+        1,
+        2.5,
+        math.inf,
+        0,
+    )
+    assert stated["b"].number(0) == math.inf
+    for wrong in (
+        lambda: one.whole(2, 3),
+        lambda: real.whole(0, 3),
+        lambda: flag.whole(0, 3),
+        lambda: flag.number(),
+        lambda: word.number(),
+        lambda: nothing.number(),
+        lambda: infinite.number(0, 5),
+        lambda: one.text(),
+        lambda: one["c"],
+        lambda: one.items(),
+        lambda: stated["none"].text(),
+    ):
+        with pytest.raises(SpecError, match=r"^FILE: .* must be .*, got .*; write it anew$"):
+            wrong()
+    assert "a[4]" in str(word.refusal("must be", "x"))
+    with pytest.raises(SpecError, match="FILE must be JSON, got"):
+        read(b"{", "FILE")
+
+
+def test_a_file_of_too_many_values_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stated_values, "MAX_VALUES", 10)
+    assert StatedValue.read(b"[1,2,3]", "FILE").value == [1, 2, 3]
+    with pytest.raises(SpecError, match=r"must hold at most .* 10 values"):
+        StatedValue.read(b"[" + b"{}," * 20, "FILE")  # and it is no JSON
