@@ -17,6 +17,7 @@ import click
 
 from dpaudit.engine.exits import RUN_FAILED, end, show_lines, tell
 from dpaudit.errors import InputError
+from dpaudit.plain_files import write_asked, written_into
 from dpaudit.registry import catalogue
 
 NEEDED = ("numpy", "scipy", "pyarrow", "pandas", "scikit-learn", "torch", "ray", "catboost", "numba", "matplotlib")
@@ -56,7 +57,7 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
 
     What the options answer is not asked.
     """
-    if file.exists():
+    if file.exists() and not written_into(file):
         raise InputError(f"{file} must not be there yet: give another name, `dpaudit init other.yaml`, or move it away")
     if mechanism is None:
         tell("Functions on rows, scores and predictors need no spec: `dpaudit check` and `dpaudit estimate`.")
@@ -80,9 +81,8 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
     if data is None:
         data = click.prompt("Which data (digits, iris, or a CSV file)", "digits", err=True)
     part = mechanism if own else f"{{name: {mechanism}, epsilon: {epsilon:g}}}"
-    file.write_text(
-        SPEC.format(title=f"my audit of {mechanism}", mechanism=part, data=_data(data), file=file), encoding="utf-8"
-    )
+    spec = SPEC.format(title=f"my audit of {mechanism}", mechanism=part, data=_data(data), file=file)
+    write_asked(file, spec.encode())
     show_lines(f"{file} is written. Next: dpaudit plan {file}")
 
 

@@ -192,20 +192,17 @@ def _values(reading: Reading) -> dict[str, Any]:
 
 
 def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> None:
-    """Writes the page whole or not at all; an estimate of a slice below its name."""
+    """Write the page, whole where it is a plain file; an estimate of a slice stands below its name."""
     from dpaudit.engine.estimate.estimating import Estimate
     from dpaudit.engine.report.page import escaping
-    from dpaudit.plain_files import write_whole
+    from dpaudit.plain_files import write_asked
 
     named = slices.items() if slices else [("", reading) for reading in readings]
     estimates = [(name, reading) for name, reading in named if isinstance(reading, Estimate)]
     others = [reading for reading in readings if not isinstance(reading, Estimate)]
     page = escaping("dpaudit.engine.estimate").get_template("estimate.html.j2")
     text = page.render(source=source, estimates=estimates, others=others, not_shown=NOT_SHOWN)
-    try:
-        write_whole(path, lambda file: file.write(text.encode()))
-    except OSError as err:
-        raise DataError(f"{path} must be a file that can be written: {err.strerror or err}") from err
+    write_asked(path, text.encode())
 
 
 def field_values(method: str, options: Sequence[str]) -> dict[str, object]:
