@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
+import re
 import socket
 import stat
 import threading
@@ -129,9 +131,11 @@ def test_a_descriptor_gets_what_is_written(write: Write, begins: str, report: Re
     number, writer = os.pipe()
     (tmp_path / "link").symlink_to(f"/dev/fd/{writer}")
     with os.fdopen(number, "rb") as stream, read_meanwhile(stream.read) as received:
-        write(report, Path(f"/dev/fd/{writer}"))
-        write(report, tmp_path / "link")
-        os.close(writer)
+        try:
+            write(report, Path(f"/dev/fd/{writer}"))
+            write(report, tmp_path / "link")
+        finally:
+            os.close(writer)
     assert received[0].decode().startswith(begins)
     assert received[0].decode().count(begins) >= 2
     assert (tmp_path / "link").is_symlink()
@@ -141,8 +145,9 @@ def test_a_descriptor_gets_what_is_written(write: Write, begins: str, report: Re
 def test_the_standard_output_gets_the_page_and_the_words(piped: bool, tmp_path: Path) -> None:
     """Also where it is a plain file, which is neither replaced nor written from its beginning."""
     (tmp_path / "scores.csv").write_text(SCORES)
+    (tmp_path / "stdout").symlink_to("/dev/fd/1")  # as /dev/stdout is one, which no test may put at risk
     number, writer = os.pipe() if piped else (-1, os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT))
-    words = ["estimate", "scores.csv", "-o", "/dev/stdout"]
+    words = ["estimate", "scores.csv", "-o", "stdout"]
     with os.fdopen(writer, "wb") as out, (tmp_path / "errors").open("wb") as err:
         surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "editable"), str(ROOT)))}
         code = run_warm(words, cwd=tmp_path, environment=surroundings, out=out, err=err, time_limit_s=120)
@@ -156,6 +161,26 @@ def test_the_standard_output_gets_the_page_and_the_words(piped: bool, tmp_path: 
     assert page.startswith("<!doctype html>")
     assert "A low bound is no evidence of privacy" in page
     assert "epsilon >= " in words_behind
+
+
+def test_every_file_that_a_command_writes_is_tried_here_and_written_by_one_function() -> None:
+    """Options that name such a file say so; `init` has it as its argument."""
+    named = {
+        (name, option.name)
+        for name, verb in main.commands.items()
+        for option in verb.params
+        if re.match("(Write|Add) ", getattr(option, "help", None) or "")
+    }
+    tried = {("estimate", "output"), ("card", "output"), ("card", "html"), ("records", "csv"), ("records", "html")}
+    for_ci = {(verb, option) for verb in ("run", "check") for option in ("junit", "sarif", "summary")}
+    assert named == tried | for_ci
+    for path in (*(ROOT / "engine" / "cli").glob("*.py"), ROOT / "engine" / "report" / "ci_files.py"):
+        called = {
+            getattr(node.func, "attr", getattr(node.func, "id", ""))
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call)
+        }
+        assert called.isdisjoint({"write_whole", "write_text", "write_bytes", "created", "new_file"}), path.name
 
 
 def test_a_socket_gets_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,8 +236,10 @@ def test_what_is_added_to_a_file_comes_behind_and_alone_into_a_pipe(tmp_path: Pa
     assert (tmp_path / "summary").read_bytes() == b"before, now"
     number, writer = os.pipe()
     with os.fdopen(number, "rb") as stream, read_meanwhile(stream.read) as received:
-        add_asked(Path(f"/dev/fd/{writer}"), b"now")
-        os.close(writer)
+        try:
+            add_asked(Path(f"/dev/fd/{writer}"), b"now")
+        finally:
+            os.close(writer)
     assert received == [b"now"]
 
 
