@@ -283,7 +283,10 @@ def _direct(path: Path) -> BinaryIO:
 
 
 def _replace(path: Path, content: bytes, *, add: bool) -> None:
-    """Replace a plain file, which keeps its permissions, or make one; written where it is if its folder allows no more."""
+    """Make a plain file, or replace one, which keeps its permissions.
+
+    One that nothing can take the place of is written where it is.
+    """
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
     except FileNotFoundError:

@@ -95,7 +95,10 @@ def test_no_type_of_click_takes_brackets_at_run_time() -> None:
         ("import click\nclass A(click.ParamType[str]): ...", [("ParamType", 2)]),
         ("from click import ParamType as Kind\nclass A(Kind[str]): ...", [("ParamType", 2)]),
         ("import click\nclass A(click.ParamType): ...", [("ParamType", 0)]),
-        ("import click\nif TYPE_CHECKING:\n    A = click.ParamType[str]\nelse:\n    A = click.ParamType", [("ParamType", 0)]),
+        (
+            "import click\nif TYPE_CHECKING:\n    A = click.ParamType[str]\nelse:\n    A = click.ParamType",
+            [("ParamType", 0)],
+        ),
         ("import click\ndef f(a: click.Choice[str]) -> click.Choice[str]: ...", []),
     ],
 )

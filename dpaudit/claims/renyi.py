@@ -113,9 +113,9 @@ class RenyiDP:
         """Lower convex hull of (order - 1, (order - 1) value) and (0, 0), on which the log moments lie."""
         hull = [(0.0, 0.0)]
         for order, value in zip(self.orders, self.values, strict=True):
-            if math.isinf(value):
+            point = (order - 1, (order - 1) * value)
+            if math.isinf(point[1]):
                 continue
-            point = (order - 1, _at_most_finite(value, order - 1))
             while len(hull) > 1 and _turns_down(hull[-2], hull[-1], point):
                 hull.pop()
             hull.append(point)
@@ -128,14 +128,9 @@ def _(curve: RenyiDP) -> PrivacyCurve:
     # Order a in both terms of the triangle is enough for order b = a^2 / (2a - 1), and for no larger one; there the
     # first term's factor (b - b / a) / (b - 1) is a / (a - 1).
     orders = tuple(a * a / (2 * a - 1) for a in curve.orders)
-    factors = ((2 * a - 1) / (a - 1) for a in curve.orders)
-    direct = [_at_most_finite(value, factor) for value, factor in zip(curve.values, factors, strict=True)]
-    return RenyiDP(orders, tuple(map(min, direct, map(TwoSteps(curve).renyi, orders))))
-
-
-def _at_most_finite(value: float, factor: float) -> float:
-    """The product, or the largest number where it would not be one; inf only where `value` is."""
-    return value if math.isinf(value) else min(value * factor, sys.float_info.max)
+    direct = [value * ((2 * a - 1) / (a - 1)) for a, value in zip(curve.orders, curve.values, strict=True)]
+    values = tuple(map(min, direct, map(TwoSteps(curve).renyi, orders)))
+    return RenyiDP(orders, values) if min(values) < math.inf else TwoSteps(curve)
 
 
 def _turns_down(first: Sequence[float], middle: Sequence[float], last: Sequence[float]) -> bool:
