@@ -14,8 +14,10 @@ COLOURS = (OTHER, MEMBER, "#7c3aed", "#111827", "#0e7490", "#be185d", "#a16207",
 """Of what has no colour by its meaning, in turn."""
 
 LARGEST_CLAIM = 700.0
-"""The largest claim in nats that is drawn, about the logarithm of the largest number. Beyond it nothing is promised that
-could be seen, and an axis that reached so far would show nothing else."""
+"""The largest claim in nats that is drawn, about the logarithm of the largest number.
+
+Beyond it nothing is promised that could be seen, and an axis that reached so far would show nothing else.
+"""
 
 Numbers: TypeAlias = Sequence[float] | NDArray[Any]
 

@@ -83,7 +83,7 @@ def test_no_name_of_click_is_newer_than_what_is_declared() -> None:
 
 
 def test_no_type_of_click_takes_brackets_at_run_time() -> None:
-    """`class Place(click.ParamType[str])` is a TypeError below 8.4; annotations and what only checkers read may have them."""
+    """`class Place(click.ParamType[str])` is a TypeError below 8.4; annotations do not run."""
     for source in sources():
         lines = [line for _, line in click_names(source.read_text(encoding="utf-8")) if line]
         assert not lines, f"{source.relative_to(ROOT)}, line {lines}"
