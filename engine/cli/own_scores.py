@@ -15,7 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from dpaudit.engine.exits import INCONCLUSIVE, VIOLATION, end, show, show_lines
-from dpaudit.errors import DataError, InputError, SpecError
+from dpaudit.errors import DataError, InputError, RunError, SpecError
 from dpaudit.registry import catalogue, load
 
 if TYPE_CHECKING:
@@ -202,7 +202,10 @@ def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Map
     others = [reading for reading in readings if not isinstance(reading, Estimate)]
     page = escaping("dpaudit.engine.estimate").get_template("estimate.html.j2")
     text = page.render(source=source, estimates=estimates, others=others, not_shown=NOT_SHOWN)
-    write_asked(path, text.encode())
+    try:
+        write_asked(path, text.encode())
+    except RunError as err:  # no run has failed: the option must change
+        raise DataError(str(err)) from err
 
 
 def field_values(method: str, options: Sequence[str]) -> dict[str, object]:
