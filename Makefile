@@ -18,7 +18,8 @@ SUITE = DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) DPAUDIT_S3_SERVER=$(S3_SERVER)
 # Empty is as good as not set: where it is set, each of many processes would compile all libraries anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: diffprivlib libraries s3 docs docs-serve demo test nightly mutants bench compare evidence pages house chaos fuzz lint clean
+.PHONY: diffprivlib libraries s3 docs docs-serve demo test nightly lowest mutants bench compare evidence pages house chaos \
+	fuzz lint clean
 
 demo: $(STAMP)
 	$(BIN)/dpaudit run examples/label-privacy.yaml
@@ -30,6 +31,7 @@ test: $(STAMP) $(DIFFPRIVLIB_STAMP) $(S3_STAMP) $(DOCS_STAMP)
 nightly: $(STAMP) $(DIFFPRIVLIB_STAMP) $(S3_STAMP) $(DOCS_STAMP)
 	DPAUDIT_NIGHTLY=yes $(SUITE)
 	$(BIN)/python -W ignore -m tests.fuzz $(FUZZ)
+	$(MAKE) lowest
 	$(MAKE) mutants
 
 # 200 random mutants of estimators, claims and verdict: the share that the tests of the day and of the night catch. Hours;
@@ -37,6 +39,26 @@ nightly: $(STAMP) $(DIFFPRIVLIB_STAMP) $(S3_STAMP) $(DOCS_STAMP)
 mutants: $(STAMP) $(MUTATION_STAMP)
 	mkdir -p build
 	.venv-mutation/bin/python -m benchmarks.mutants $(MUTANTS)
+
+# The lowest versions that are declared: the command, the demo, and quick tests of many rooms.
+LOWEST := .venv-lowest
+LOWEST_TESTS ?= tests/engine/test_cli.py tests/engine/test_spec.py tests/engine/test_estimate.py \
+	tests/engine/test_mlflow_runs.py tests/engine/test_outputs.py tests/engine/test_boundless_claims.py \
+	tests/estimators/test_binomial.py tests/estimators/test_counts.py tests/estimators/test_scores.py \
+	tests/mechanisms/test_catboost.py tests/mechanisms/test_labels.py tests/mechanisms/test_opacus.py \
+	tests/test_claims.py tests/test_lowest.py tests/test_registry.py
+lowest: $(LOWEST)/.installed
+	$(LOWEST)/bin/dpaudit --version
+	rm -rf build/lowest
+	$(LOWEST)/bin/dpaudit run examples/label-privacy.yaml -o build/lowest
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest $(LOWEST_TESTS)
+
+$(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints-lowest.txt torch
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints-lowest.txt \
+		-e ".[accounting,cluster,dev,diffprivlib,mlflow,opacus,text]"
+	touch $@
 
 # An hour of odd tables, specs, data files and run folders; FUZZ="--cases 20000 --seed 7" for so many.
 fuzz: $(STAMP)

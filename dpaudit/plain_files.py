@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import socket
 import stat
 import sys
 from collections.abc import Callable
@@ -210,9 +211,97 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def write_asked(path: Path, content: bytes, more: str = "") -> None:
-    """A file that the user asked for, whole; RunError where it cannot be written, with what more there is to say."""
+    """Write a file that the user named; RunError where it cannot be written, with what more there is to say.
+
+    A plain file is replaced in one step, a link keeps leading to the file that is written, and a device, a pipe, a
+    socket or a descriptor (`/dev/stdout`, `/dev/fd/5`) is written into.
+    """
+    _write_asked(path, content, more, add=False)
+
+
+def add_asked(path: Path, content: bytes, more: str = "") -> None:
+    """Write as `write_asked`, behind what a plain file holds already."""
+    _write_asked(path, content, more, add=True)
+
+
+def _write_asked(path: Path, content: bytes, more: str, *, add: bool) -> None:
     try:
-        write_whole(path, lambda file: file.write(content))
+        if written_into(path):
+            with _direct(path) as file:
+                file.write(content)
+        else:
+            _replace(Path(os.path.realpath(path)), content, add=add)
     except OSError as err:
-        must = f"{shortened(path)} must be a file that can be written, it is not: {err.strerror}"
+        must = f"{shortened(path)} must be a file that can be written, it is not: {err.strerror or shortened(err)}"
         raise RunError(must + more) from err
+
+
+def written_into(path: Path) -> bool:
+    """True if what has this name is neither a plain file nor absent, or is a descriptor of this process.
+
+    To rename a file over such a name would end what it stands for: `/dev/null` for the whole machine, where root asks.
+    """
+    if _own_descriptor(path) is not None:
+        return True
+    try:
+        target = os.stat(path)
+    except FileNotFoundError:  # nothing, or a link to nothing
+        return False
+    if not stat.S_ISREG(target.st_mode):
+        return True
+    try:
+        return not os.path.samestat(os.stat(os.path.realpath(path)), target)
+    except FileNotFoundError:  # a file without a name, which only a link of /proc leads to
+        return True
+
+
+def _own_descriptor(path: Path) -> int | None:
+    """The number of the descriptor of this process that a path names, as `/dev/stdout` does; None if it names none."""
+    homes = {os.path.realpath(folder) for folder in ("/proc/self/fd", "/dev/fd")}
+    name = os.path.abspath(path)
+    for _ in range(40):  # links in a row that a system follows
+        folder, last = os.path.split(name)
+        if last.isdecimal() and os.path.realpath(folder) in homes:
+            return int(last)
+        try:
+            name = os.path.join(folder, os.readlink(name))
+        except OSError:  # no link
+            return None
+    return None
+
+
+def _direct(path: Path) -> BinaryIO:
+    """Something that is no plain file with a name, open to be written into; a pipe waits for its reader."""
+    number = _own_descriptor(path)
+    if number is not None:  # opened by its name, a file that it leads to would be written from its beginning
+        return os.fdopen(os.dup(number), "wb")
+    if stat.S_ISSOCK(os.stat(path).st_mode):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
+            connected.connect(os.fspath(path))
+            return os.fdopen(connected.detach(), "wb")
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC), "wb")
+
+
+def _replace(path: Path, content: bytes, *, add: bool) -> None:
+    """Make a plain file, or replace one, which keeps its permissions.
+
+    One that nothing can take the place of is written where it is.
+    """
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    except FileNotFoundError:
+        write_whole(path, lambda file: file.write(content))
+        return
+    whole = path.read_bytes() + content if add else content
+
+    def write(file: BinaryIO) -> None:
+        os.fchmod(file.fileno(), mode)
+        file.write(whole)
+
+    try:
+        write_whole(path, write)
+    except OSError as err:  # a folder of others', or a file that is mounted by itself, as into a container
+        if err.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY):
+            raise
+        with path.open("wb") as file:
+            file.write(whole)

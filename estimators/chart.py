@@ -13,7 +13,18 @@ QUIET = "#9aa5b1"
 COLOURS = (OTHER, MEMBER, "#7c3aed", "#111827", "#0e7490", "#be185d", "#a16207", "#65a30d")
 """Of what has no colour by its meaning, in turn."""
 
+LARGEST_CLAIM = 700.0
+"""The largest claim in nats that is drawn, about the logarithm of the largest number.
+
+Beyond it nothing is promised that could be seen, and an axis that reached so far would show nothing else.
+"""
+
 Numbers: TypeAlias = Sequence[float] | NDArray[Any]
+
+
+def can_be_drawn(claimed: float) -> bool:
+    """True if a claim of so many nats has a place on an axis beside what is observed."""
+    return abs(claimed) <= LARGEST_CLAIM
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.chart import (
     CLAIM,
     INK,
+    LARGEST_CLAIM,
     MEMBER,
     OTHER,
     QUIET,
@@ -29,6 +30,7 @@ from dpaudit.estimators.chart import (
     Mark,
     Panel,
     Rule,
+    can_be_drawn,
 )
 from dpaudit.estimators.finding import Comparison, Series
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
@@ -36,6 +38,7 @@ from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.two_world.confusion import epsilon_posterior_cdf, epsilon_posterior_pdf
 
 BOUND = Axis("lower bound on ε, nats", low=0)
+_LARGEST = 1e100  # a number that no axis reaches: none is drawn from here on
 MAX_NAMED = 25  # queries whose numbers are written
 CONFIDENCE = 0.95  # of the intervals of a reliability diagram
 
@@ -53,7 +56,7 @@ def _one(stem: str, title: str, x: Axis, y: Axis, marks: Sequence[Mark], square:
 
 def _claimed(claim: Claim, *, upright: bool = False) -> list[Mark]:
     """A rule at the epsilon that is claimed; none where nothing is."""
-    if math.isinf(claim.epsilon):
+    if not can_be_drawn(claim.epsilon):
         return []
     return [Rule(claim.epsilon, f"claimed ε = {claim.epsilon:g}", CLAIM, upright=upright)]
 
@@ -65,7 +68,7 @@ def _allowed(claim: Claim, orders: Floats) -> Floats:
 
 def _above_zero(x: Floats | Ints, y: Floats, label: str, colour: str, dash: str = "-", marker: str = "") -> list[Mark]:
     """What a logarithmic axis can show of a line; nothing where nothing is known."""
-    shown = np.isfinite(y) & (y > 0)
+    shown = (y < _LARGEST) & (y > 0)
     return [Line(x[shown], y[shown], label, colour, dash, marker)] if shown.any() else []
 
 
@@ -153,7 +156,7 @@ def posterior(
     reach = np.geomspace(1e-3, 30.0, 400)
     mass = np.asarray(epsilon_posterior_cdf(reach, *counts, delta=delta))
     end = float(reach[min(int(np.searchsorted(mass, 0.999)), reach.size - 1)])
-    epsilon = np.linspace(0.0, max(end, 1.1 * claim.epsilon if math.isfinite(claim.epsilon) else 0.0), 400)
+    epsilon = np.linspace(0.0, max(end, 1.1 * claim.epsilon if can_be_drawn(claim.epsilon) else 0.0), 400)
     density = np.asarray(epsilon_posterior_pdf(epsilon, *counts, delta=delta))
     marks = [
         Band(epsilon, np.zeros_like(density), density),
@@ -168,8 +171,9 @@ def profile(claim: Claim, _: Comparison, *, delta: Floats, epsilon: Floats) -> C
     """Epsilon against delta, at every delta at once; ascending, shape (n,)."""
     marks = [Line(delta, epsilon, "lower bound, all δ at once", MEMBER)]
     if not claim.is_point:
-        marks.append(Line(delta, [claim.curve.epsilon(float(at)) for at in delta], "the claim's curve", CLAIM))
-    if math.isfinite(claim.epsilon) and claim.delta > 0:
+        promised = np.array([claim.curve.epsilon(float(at)) for at in delta])
+        marks.append(Line(delta, np.where(promised <= LARGEST_CLAIM, promised, np.inf), "the claim's curve", CLAIM))
+    if can_be_drawn(claim.epsilon) and claim.delta > 0:
         point = f"claim: ε = {claim.epsilon:g}"
         marks.append(Line([claim.delta], [claim.epsilon], point, CLAIM, "", "o", size=4.5))
     return _one("delta", "Trade-off between ε and δ", Axis("δ", log=True), Axis("ε, nats", low=0), marks)
@@ -188,7 +192,7 @@ def renyi(claim: Claim, _: Comparison, *, order: Floats, forward: Floats, backwa
         Line(order, backward, "D(world 0 ‖ world 1) at least", OTHER, marker="s"),
     ]
     promised = _allowed(claim, order)
-    implied = np.isfinite(promised)
+    implied = promised <= LARGEST_CLAIM
     if implied.any():
         marks.append(Line(order[implied], promised[implied], "the claim allows", CLAIM, width=1.6))
     title = "Rényi divergence at every order, from below"
@@ -219,7 +223,7 @@ def advantages(
     marks += [
         Rule(value, f"{comparison.quantity}, {word}", colour, dash, upright=True)
         for value, colour, dash, word in words
-        if compared and math.isfinite(value)
+        if compared and can_be_drawn(value)
     ]
     finite = np.isfinite(advantage)
     within = share[finite][-1] if finite.any() else 0.0
@@ -346,7 +350,7 @@ def total_epsilons(
     claimed = np.broadcast_to(answers * _allowed(claim, order), bound.shape)
     curves = dict(zip(COLUMNS, (claimed, dependent, exact, bound), strict=True))
     return {
-        name: np.array([rdp_to_epsilon(order, row, delta=delta) if np.isfinite(row).all() else np.nan for row in rows])
+        name: np.array([rdp_to_epsilon(order, row, delta=delta) if (row < _LARGEST).all() else np.nan for row in rows])
         for name, rows in curves.items()
     }
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests import nightly
 from tests.processes import processor_s
@@ -24,6 +27,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What this user made here is noted in their home: not in that of whoever runs the tests.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="dpaudit-tests-")
 
+
+if "mix_stderr" in inspect.signature(CliRunner).parameters:  # below click 8.2 what goes to both is mixed unless told
+    CliRunner.__init__ = partialmethod(CliRunner.__init__, mix_stderr=False)  # type: ignore[method-assign, assignment]
 
 STARTED = pytest.StashKey[float]()
 PROCESSOR_S = "processor_s"

@@ -542,7 +542,7 @@ def test_an_event_nobody_knows_is_refused() -> None:
     with pytest.raises(InputError, match="GaussianDpEvent cannot be made from"):
         AccountedEvent({"name": "GaussianDpEvent", "sigma": 1.0})
     with pytest.raises(InputError, match="that the PLDAccountant of dp_accounting supports"):
-        AccountedEvent({"name": "ZCDpEvent", "rho": 1.0, "xi": 0.0})
+        AccountedEvent({"name": "UnsupportedDpEvent"})
 
 
 def test_dp_sgd_claims_its_whole_curve() -> None:

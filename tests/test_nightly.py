@@ -41,3 +41,4 @@ def test_make_nightly_sets_the_switch_and_runs_the_fuzzer() -> None:
     recipe = (ROOT.parent / "Makefile").read_text().partition("\nnightly:")[2].partition("\n\n")[0]
     assert f"{SWITCH}=yes" in recipe
     assert "tests.fuzz" in recipe
+    assert "$(MAKE) lowest" in recipe

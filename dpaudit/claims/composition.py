@@ -88,7 +88,8 @@ class DeltaTable:
         if self.epsilons[right] == epsilon:
             return float(self.deltas[right])
         left, end = self.epsilons[right - 1], self.epsilons[right]
-        share = math.expm1(epsilon - left) / math.expm1(end - left)
+        # (e^epsilon - e^left) / (e^end - e^left), without a power of e that is no number
+        share = math.exp(epsilon - end) * math.expm1(left - epsilon) / math.expm1(left - end)
         return float(self.deltas[right - 1] + share * (self.deltas[right] - self.deltas[right - 1]))
 
     def epsilon(self, delta: float) -> float:
@@ -101,7 +102,9 @@ class DeltaTable:
             return float(self.epsilons[right])
         left, end = self.epsilons[right - 1], self.epsilons[right]
         share = (self.deltas[right - 1] - delta) / (self.deltas[right - 1] - self.deltas[right])
-        return float(min(end, left + math.log1p(share * math.expm1(end - left))))
+        width = end - left
+        rise = math.log1p(share * math.expm1(width)) if width < 700 else width + math.log(share)
+        return float(min(end, left + max(0.0, rise)))
 
     def miss_rate(self, alarm: float) -> float:
         """The largest over the table of what each (epsilon, delta) implies: the corners of the chords decide."""

@@ -14,6 +14,7 @@ Source: Dong, Roth and Su (2022), arXiv:1905.02383, sections 2.2 and 2.3.
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -181,11 +182,12 @@ class PureDP(_Point):
     def renyi(self, order: float, /) -> float:
         """The divergence of randomised response (Mironov, 2017, arXiv:1702.07476, proposition 5)."""
         checked_order(order)
-        if math.isinf(self.bound):
-            return math.inf
+        if self.bound > _LARGEST_EPSILON:  # e^-bound is 0 to the last digit, and every divergence the bound
+            return self.bound
         keep, flip = -np.logaddexp(0, -self.bound), -np.logaddexp(0, self.bound)
-        moment = np.logaddexp(order * keep + (1 - order) * flip, order * flip + (1 - order) * keep)
-        return max(0.0, float(moment / (order - 1)))
+        with np.errstate(over="ignore"):  # at orders near 1e308, where the bound is what is left
+            moment = np.logaddexp(order * keep + (1 - order) * flip, order * flip + (1 - order) * keep)
+        return min(self.bound, max(0.0, float(moment / (order - 1))))
 
 
 @register("curve", "approximate", source="Dwork et al. (2006)")
@@ -255,7 +257,7 @@ class GaussianDP(DeltaCurve):
     def renyi(self, order: float, /) -> float:
         """order mu^2 / 2."""
         checked_order(order)
-        return order * self.mu**2 / 2
+        return order * self.mu * self.mu / 2  # a power would raise OverflowError where a product is inf
 
 
 @singledispatch
@@ -266,7 +268,7 @@ def two_steps(curve: PrivacyCurve) -> PrivacyCurve:
 
 @two_steps.register
 def _(curve: GaussianDP) -> PrivacyCurve:
-    return GaussianDP(2 * curve.mu)
+    return GaussianDP(min(2 * curve.mu, sys.float_info.max))
 
 
 @register("curve", "two-steps", source="Dong, Roth and Su (2022), arXiv:1905.02383, theorem 2.14")
@@ -332,7 +334,8 @@ def _two_step_delta(curve: PrivacyCurve, epsilon: float) -> float:
         return delta_at(curve, s) + math.exp(s) * delta_at(curve, epsilon - s)
 
     reach = 40.0  # below -40, 1 - e^s is 1 to the last digit
-    return min(at(epsilon / 2), -_largest(lambda s: -at(s), -reach, min(epsilon + reach, _LARGEST_EPSILON)))
+    middle = min(epsilon / 2, _LARGEST_EPSILON)
+    return min(at(middle), -_largest(lambda s: -at(s), -reach, min(epsilon + reach, _LARGEST_EPSILON)))
 
 
 @_two_step_delta.register

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -68,7 +69,8 @@ class RenyiDP:
         if math.isinf(epsilon):
             return 0.0
         orders, log_factor = self._finite()
-        return min(self._total_variation(), math.exp(min(0.0, float((log_factor - (orders - 1) * epsilon).min()))))
+        with np.errstate(over="ignore"):  # (order - 1) x epsilon may be too large a number: then delta is 0
+            return min(self._total_variation(), math.exp(min(0.0, float((log_factor - (orders - 1) * epsilon).min()))))
 
     def miss_rate(self, alarm: float, /) -> float:
         """The envelope of every (epsilon, delta) that any order implies, each order at its best epsilon."""
@@ -79,12 +81,13 @@ class RenyiDP:
         # d/d epsilon of 1 - c e^(-(a-1) epsilon) - alarm e^epsilon, and of e^-epsilon (1 - alarm) - c e^(-a epsilon).
         steep = np.maximum(0, (log_factor + np.log(orders - 1) - math.log(alarm)) / orders)
         flat = np.maximum(0, (log_factor + np.log(orders) - math.log1p(-alarm)) / (orders - 1))
-        return max(
-            0.0,
-            1 - self._total_variation() - alarm,
-            float((1 - np.exp(log_factor - (orders - 1) * steep) - alarm * np.exp(steep)).max()),
-            float((np.exp(-flat) * (1 - alarm) - np.exp(log_factor - orders * flat)).max()),
-        )
+        with np.errstate(over="ignore"):  # a power too large for a number leaves -inf, which promises nothing
+            return max(
+                0.0,
+                1 - self._total_variation() - alarm,
+                float((1 - np.exp(log_factor - (orders - 1) * steep) - alarm * np.exp(steep)).max()),
+                float((np.exp(-flat) * (1 - alarm) - np.exp(log_factor - orders * flat)).max()),
+            )
 
     def renyi(self, order: float, /) -> float:
         """Between stated orders by the convexity of (order - 1) x divergence; inf above the largest."""
@@ -96,7 +99,9 @@ class RenyiDP:
         """Orders with a finite value, and log c in delta(epsilon) = c e^(-(order - 1) epsilon)."""
         orders, values = np.array(self.orders), np.array(self.values)
         orders, values = orders[np.isfinite(values)], values[np.isfinite(values)]
-        return orders, (orders - 1) * (values + np.log1p(-1 / orders)) - np.log(orders)
+        with np.errstate(over="ignore"):
+            log_factor = (orders - 1) * (values + np.log1p(-1 / orders)) - np.log(orders)
+        return orders, np.minimum(log_factor, sys.float_info.max)
 
     def _total_variation(self) -> float:
         """By Pinsker and by Bretagnolle and Huber: the KL divergence is below every Renyi divergence above order 1."""
@@ -108,9 +113,9 @@ class RenyiDP:
         """Lower convex hull of (order - 1, (order - 1) value) and (0, 0), on which the log moments lie."""
         hull = [(0.0, 0.0)]
         for order, value in zip(self.orders, self.values, strict=True):
-            if math.isinf(value):
-                continue
             point = (order - 1, (order - 1) * value)
+            if math.isinf(point[1]):
+                continue
             while len(hull) > 1 and _turns_down(hull[-2], hull[-1], point):
                 hull.pop()
             hull.append(point)
@@ -120,9 +125,12 @@ class RenyiDP:
 
 @two_steps.register
 def _(curve: RenyiDP) -> PrivacyCurve:
-    # Order a in both terms of the triangle is enough for order a^2 / (2a - 1), and for no larger one.
+    # Order a in both terms of the triangle is enough for order b = a^2 / (2a - 1), and for no larger one; there the
+    # first term's factor (b - b / a) / (b - 1) is a / (a - 1).
     orders = tuple(a * a / (2 * a - 1) for a in curve.orders)
-    return RenyiDP(orders, tuple(map(TwoSteps(curve).renyi, orders)))
+    direct = [value * ((2 * a - 1) / (a - 1)) for a, value in zip(curve.orders, curve.values, strict=True)]
+    values = tuple(map(min, direct, map(TwoSteps(curve).renyi, orders)))
+    return RenyiDP(orders, values) if min(values) < math.inf else TwoSteps(curve)
 
 
 def _turns_down(first: Sequence[float], middle: Sequence[float], last: Sequence[float]) -> bool:

@@ -18,16 +18,13 @@ import click
 
 from dpaudit.engine.exits import RUN_FAILED, end, show_lines, tell
 from dpaudit.errors import InputError, printable, shortened
-from dpaudit.plain_files import new_file
+from dpaudit.plain_files import write_asked, written_into
 from dpaudit.registry import catalogue
 
-_CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")  # package.module:Class
 NEEDED = ("numpy", "scipy", "pyarrow", "pandas", "scikit-learn", "torch", "ray", "catboost", "numba", "matplotlib")
 MEMORY_GB, DISK_GB = 4.0, 2.0
 """Below which runs of the examples may fail."""
-
-_OWN = re.compile(r"[\w.]+:[\w.]+")
-"""A class of one's own: package.module:Class."""
 
 SPEC = """\
 # What is audited, and what it promises. `dpaudit list mechanisms` has more names, `dpaudit show NAME` their fields;
@@ -62,7 +59,9 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
 
     What the options answer is not asked.
     """
-    if os.path.lexists(file):  # a link that leads nowhere too: what it names is not ours to make
+    if os.path.lexists(file) and not written_into(
+        file
+    ):  # a link that leads nowhere too: its target is not ours to make
         raise InputError(f"{file} must not be there yet: give another name, `dpaudit init other.yaml`, or move it away")
     if mechanism is None:
         tell("Functions on rows, scores and predictors need no spec: `dpaudit check` and `dpaudit estimate`.")
@@ -96,11 +95,10 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
         file=shlex.quote(printable(str(file))),
     )
     try:
-        with new_file(file) as written:
-            written.write(spec.encode())
-    except (OSError, UnicodeEncodeError) as err:  # of a name of `--data` that is no text
-        why = getattr(err, "strerror", None) or "a name in it is no text"
-        raise InputError(f"{file} must be a file that can be written, it is not: {why}; give another name") from err
+        content = spec.encode()
+    except UnicodeEncodeError as err:
+        raise InputError(f"the name of the data must be text in UTF-8, got {shortened(data)}; rename the file") from err
+    write_asked(file, content)
     show_lines(f"{file} is written. Next: dpaudit plan {file}")
 
 

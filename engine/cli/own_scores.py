@@ -16,7 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from dpaudit.engine.exits import INCONCLUSIVE, VIOLATION, end, show, show_lines
-from dpaudit.errors import DataError, InputError, SpecError
+from dpaudit.errors import DataError, InputError, RunError, SpecError
 from dpaudit.registry import catalogue, load
 
 if TYPE_CHECKING:
@@ -194,10 +194,10 @@ def _values(reading: Reading) -> dict[str, Any]:
 
 
 def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> None:
-    """Writes the page whole or not at all; an estimate of a slice below its name."""
+    """Write the page, whole where it is a plain file; an estimate of a slice stands below its name."""
     from dpaudit.engine.estimate.estimating import Estimate
     from dpaudit.engine.report.page import escaping
-    from dpaudit.plain_files import write_whole
+    from dpaudit.plain_files import write_asked
 
     named = slices.items() if slices else [("", reading) for reading in readings]
     estimates = [(name, reading) for name, reading in named if isinstance(reading, Estimate)]
@@ -205,9 +205,9 @@ def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Map
     page = escaping("dpaudit.engine.estimate").get_template("estimate.html.j2")
     text = page.render(source=source, estimates=estimates, others=others, not_shown=NOT_SHOWN)
     try:
-        write_whole(path, lambda file: file.write(text.encode()))
-    except OSError as err:
-        raise DataError(f"{path} must be a file that can be written: {err.strerror or err}") from err
+        write_asked(path, text.encode())
+    except RunError as err:  # no run has failed: the option must change
+        raise DataError(str(err)) from err
 
 
 def field_values(method: str, options: Sequence[str]) -> dict[str, object]:

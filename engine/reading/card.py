@@ -8,6 +8,7 @@ from html import escape
 
 from dpaudit.engine.reading.verdict import COLOURS, Verdict
 from dpaudit.errors import printable
+from dpaudit.estimators.chart import can_be_drawn
 from dpaudit.estimators.finding import Comparison
 
 
@@ -23,7 +24,7 @@ def _bar(compared: Comparison | None) -> str:
     """What was observed, and a line at the claim."""
     if compared is None or not math.isfinite(compared.observed):
         return ""
-    claimed = compared.claimed if math.isfinite(compared.claimed) else 0.0
+    claimed = compared.claimed if can_be_drawn(compared.claimed) else 0.0
     unit = 400 / max(compared.observed, claimed, 1e-9)
     line = f'<rect x="{claimed * unit - 1:.0f}" width="2" height="20" fill="#111"/>' if claimed else ""
     bar = f'<rect y="4" width="{max(compared.observed, 0) * unit:.0f}" height="12" fill="#94a3b8"/>'

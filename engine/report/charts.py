@@ -31,6 +31,7 @@ from dpaudit.estimators.chart import (
     Panel,
     Rule,
     Words,
+    can_be_drawn,
 )
 from dpaudit.estimators.finding_charts import bars_side_by_side, total_epsilons
 
@@ -51,10 +52,10 @@ def overview(results: Sequence[AuditResult]) -> Chart:
         shown, colour = format_lower(observed) if result.comparison else "no bound", VERDICTS[result.verdict]
         marks.append(Bars([row], [end], colour=colour, thickness=0.55, upright=False, values=[shown], size=9))
         for value, tick in ((claimed, (INK, "-", 2.0)), (ceiling, (VERDICTS[Verdict.INCONCLUSIVE], ":", 1.5))):
-            if math.isfinite(value):
+            if can_be_drawn(value):
                 colour, dash, width = tick
                 marks.append(Line([value] * 2, [row - 0.4, row + 0.4], colour=colour, dash=dash, width=width))
-        reach = max(reach, *(value for value in (observed, claimed, ceiling) if math.isfinite(value)), 0.0)
+        reach = max(reach, end, *(value for value in (claimed, ceiling) if can_be_drawn(value)), 0.0)
     lines = f"{_quantities(results)}:\nbar = what leaks at least, black line = what is claimed"
     if any(math.isfinite(_ceiling(result)) for result in results):
         lines += ",\ndotted = what a mechanism with no privacy would show"
@@ -152,7 +153,7 @@ def lines_of(results: Sequence[AuditResult]) -> list[DetectedLine]:
     """The lines there are, in the order of the results."""
     groups: dict[str, list[AuditResult]] = {}
     for result in results:
-        if isinstance(result.finding, Bound) and math.isfinite(result.claimed.epsilon):
+        if isinstance(result.finding, Bound) and can_be_drawn(result.claimed.epsilon):
             groups.setdefault(_without_epsilon(result), []).append(result)
     lines = [DetectedLine(label, tuple(sorted(map(point_of, members)))) for label, members in groups.items()]
     return [line for line in lines if len({claimed for claimed, _, _ in line.points}) >= MIN_POINTS]
@@ -188,18 +189,18 @@ def predictors_compared(results: Sequence[AuditResult]) -> Chart | None:
 def frontier(summary: SweepSummary) -> Chart:
     """What was shown as a dot, what is claimed as a tick; dominated configurations in grey, the best one ringed."""
     rows = [row for row in summary.rows if row.is_audited and not math.isnan(row.utility)]
-    reach = max([1e-9, *(value for row in rows for value in (row.audited, row.claimed) if math.isfinite(value))])
+    reach = max([1e-9, *(value for row in rows for value in (row.audited, row.claimed) if can_be_drawn(value))])
     marks: list[Mark] = []
     for row in rows:
         dominated = row.dominated_claim and row.dominated_audit
         colour, label = (QUIET, "dominated") if dominated else (OTHER, "audited epsilon, a lower bound")
         shown = min(row.audited, 1.12 * reach)
-        if math.isfinite(row.claimed):
+        if can_be_drawn(row.claimed):
             marks.append(Line([shown, row.claimed], [row.utility] * 2, colour=colour, width=1, alpha=0.6))
             marks.append(Line([row.claimed], [row.utility], "claimed epsilon", CLAIM, "", "|", size=11))
         marks.append(Line([shown], [row.utility], label, colour, "", "o", size=6))
     marks += _names(rows, summary.best, reach)
-    leading = [row for row in rows if math.isfinite(row.claimed) and not row.dominated_claim]
+    leading = [row for row in rows if can_be_drawn(row.claimed) and not row.dominated_claim]
     points = sorted({(row.claimed, row.utility) for row in leading})
     if len(points) > 1:  # a staircase: the most useful one for each epsilon that is claimed
         claimed, utility = zip(*points, strict=True)
@@ -219,7 +220,7 @@ def _names(rows: Sequence[SweepRow], best: SweepRow | None, reach: float) -> lis
     height = max((row.utility for row in rows), default=0.0) - min((row.utility for row in rows), default=0.0)
     placed: list[Words] = []
     for row in sorted(rows, key=lambda row: (row is not best, row.dominated_claim, row.dominated_audit)):
-        x = min(row.claimed if math.isfinite(row.claimed) else row.audited, 1.12 * reach)
+        x = min(row.claimed if can_be_drawn(row.claimed) else row.audited, 1.12 * reach)
         if not any(abs(x - one.x) < 0.3 * reach and abs(row.utility - one.y) < NEAR * height for one in placed):
             colour = QUIET if row.dominated_claim and row.dominated_audit else INK
             placed.append(Words(x, row.utility, row.name, colour))

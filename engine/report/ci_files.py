@@ -15,7 +15,7 @@ from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import NEXT, Verdict
 from dpaudit.engine.report.markdown import markdown_text
 from dpaudit.errors import printable
-from dpaudit.plain_files import write_asked
+from dpaudit.plain_files import add_asked, write_asked
 
 _IN_JUNIT = {
     Verdict.VIOLATION: "failure",
@@ -54,8 +54,7 @@ def write_for_ci(
     if sarif is not None:
         write_asked(sarif, _sarif(report, subject), KEPT)
     if summary is not None:
-        before = summary.read_bytes() if summary.is_file() else b""
-        write_asked(summary, before + _markdown(report).encode(), KEPT)
+        add_asked(summary, _markdown(report).encode(), KEPT)
 
 
 def _junit(report: Report) -> bytes:

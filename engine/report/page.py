@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -142,7 +143,15 @@ def template(name: str, package: str = "dpaudit.engine.report") -> Template:
     """One of the templates of a package."""
     environment = escaping(package)
     environment.globals.update(format_lower=format_lower, format_upper=format_upper, isfinite=math.isfinite, slug=slug)
+    environment.globals.update(power_of_e=power_of_e)
     return environment.get_template(name)
+
+
+def power_of_e(exponent: float) -> str:
+    """e to a finite power >= 0 in three digits; as a power of ten where it is too large for a number."""
+    if exponent <= math.log(sys.float_info.max):
+        return f"{math.exp(exponent):.3g}"
+    return f"10^{exponent / math.log(10):.6g}"
 
 
 def figure_markup(svg: str) -> Markup:

@@ -158,4 +158,5 @@ class GeometricProportions(NoisyAggregation):
 
     def _beyond(self) -> float:
         """How far beyond the end lies, on average, what is cut there: a / (1 - a)."""
-        return 1 / math.expm1(self.epsilon)
+        # From 700 on e^epsilon may be no number, and what is divided by it is 0 to 300 digits.
+        return 1 / math.expm1(min(self.epsilon, 700.0))

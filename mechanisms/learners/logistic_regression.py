@@ -224,7 +224,8 @@ class LogisticObjectivePerturbation(PrivateLogistic):
         left = epsilon - 2 * math.log1p(CURVATURE / (n * self.penalty))
         if left > 0:
             return 0.0, 2 / left
-        return CURVATURE / (n * math.expm1(epsilon / 4)) - self.penalty, 4 / epsilon
+        # From 700 on e^(epsilon / 4) may be no number, and what is divided by it is 0 to 300 digits.
+        return CURVATURE / (n * math.expm1(min(epsilon / 4, 700.0))) - self.penalty, 4 / epsilon
 
 
 def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, small: float) -> Floats:

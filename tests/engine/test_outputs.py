@@ -1,0 +1,282 @@
+"""Files that a user names are written: plain ones in one step, links through them, anything else into it."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import os
+import re
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dpaudit import Audit, AuditSpec, RunOptions, audit
+from dpaudit.engine.cli.main import main
+from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.report.ci_files import write_for_ci
+from dpaudit.errors import RunError
+from dpaudit.plain_files import add_asked, write_asked
+from tests.warm import ROOT, run_warm
+
+SCORES = "score,member\n" + "\n".join(f"{place % 7},{int(place % 7 > 3)}" for place in range(60)) + "\n"
+Write = Callable[[Report, Path], object]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """A small run, several trainings on the same records, with a table of scores in the folder around it."""
+    entry = Audit(
+        {"name": "randomized-response", "epsilon": 1.0},
+        {"name": "gaussian-mixture", "rows": 200},
+        {"name": "label-canaries", "replays": 1, "trainings": 4},
+        name="it",
+    )
+    spec = AuditSpec((entry,), run=RunOptions(runner="in-process", figures=False))
+    place = tmp_path_factory.mktemp("place")
+    (place / "scores.csv").write_text(SCORES)
+    return audit(spec, output=place / "run", quiet=True)
+
+
+def command(*words: str) -> Write:
+    """Run a command; RUN, SCORES and FILE among its words are a run folder, a table and the file it writes."""
+
+    def write(report: Report, file: Path) -> None:
+        run = Path(str(report.folder))
+        places = {"RUN": run, "SCORES": run.parent / "scores.csv", "FILE": file}
+        ended = CliRunner().invoke(main, [str(places.get(word, word)) for word in words])
+        assert ended.exit_code == 0, ended.output
+
+    return write
+
+
+WRITERS: dict[str, tuple[Write, str]] = {
+    "estimate": (command("estimate", "SCORES", "-o", "FILE"), "<!doctype html>"),
+    "card": (command("card", "RUN", "-o", "FILE"), "---\n"),
+    "card as a page": (command("card", "RUN", "--html", "FILE"), "<!doctype html>"),
+    "records": (command("records", "RUN", "--csv", "FILE"), "record"),
+    "records as a page": (command("records", "RUN", "--html", "FILE"), "<!doctype html>"),
+    "init": (
+        command("init", "FILE", "--mechanism", "randomized-response", "--epsilon", "1", "--data", "iris"),
+        "# What is audited",
+    ),
+    "junit": (lambda report, file: write_for_ci(report, "it", junit=file), "<?xml"),
+    "sarif": (lambda report, file: write_for_ci(report, "it", sarif=file), "{"),
+    "summary": (lambda report, file: write_for_ci(report, "it", summary=file), "## Privacy audit"),
+}
+writers = pytest.mark.parametrize(("write", "begins"), WRITERS.values(), ids=list(WRITERS))
+
+
+@contextmanager
+def read_meanwhile(read: Callable[[], bytes]) -> Iterator[list[bytes]]:
+    """What a reader gets while something is written, known at the end."""
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(read()), daemon=True)
+    reader.start()
+    yield received
+    reader.join(60)
+    assert received, "the reader waits still"
+
+
+def null_device(path: Path) -> None:
+    """Make a device like /dev/null with a name of its own, where this user may make one."""
+    try:
+        os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+        path.write_bytes(b"")
+    except PermissionError:
+        pytest.skip("only root may make a device")
+
+
+@writers
+def test_a_device_is_written_into_and_stays(write: Write, begins: str, report: Report, tmp_path: Path) -> None:
+    null_device(tmp_path / "null")
+    (tmp_path / "link").symlink_to("null")
+    for name in ("null", "link"):
+        write(report, tmp_path / name)
+        assert stat.S_ISCHR((tmp_path / "null").stat().st_mode), name
+        assert os.readlink(tmp_path / "link") == "null"
+
+
+@writers
+def test_a_link_leads_to_what_is_written(write: Write, begins: str, report: Report, tmp_path: Path) -> None:
+    """Also over another link, and where it led to nothing."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "first").symlink_to("second")
+    (tmp_path / "second").symlink_to(tmp_path / "there" / "page")
+    write(report, tmp_path / "first")
+    assert (tmp_path / "first").is_symlink()
+    assert (tmp_path / "second").is_symlink()
+    (page,) = (tmp_path / "there").iterdir()
+    assert page.name == "page"
+    assert page.read_text().startswith(begins)
+
+
+@writers
+def test_a_pipe_gets_what_is_written(write: Write, begins: str, report: Report, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with read_meanwhile((tmp_path / "pipe").read_bytes) as received:
+        write(report, tmp_path / "pipe")
+    assert received[0].decode().startswith(begins)
+    assert (tmp_path / "pipe").is_fifo()
+
+
+@writers
+def test_a_descriptor_gets_what_is_written(write: Write, begins: str, report: Report, tmp_path: Path) -> None:
+    """As of `-o >(command)`, which a shell calls /dev/fd/63."""
+    number, writer = os.pipe()
+    (tmp_path / "link").symlink_to(f"/dev/fd/{writer}")
+    with os.fdopen(number, "rb") as stream, read_meanwhile(stream.read) as received:
+        try:
+            write(report, Path(f"/dev/fd/{writer}"))
+            write(report, tmp_path / "link")
+        finally:
+            os.close(writer)
+    assert received[0].decode().startswith(begins)
+    assert received[0].decode().count(begins) >= 2
+    assert (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("piped", [True, False])
+def test_the_standard_output_gets_the_page_and_the_words(piped: bool, tmp_path: Path) -> None:
+    """Also where it is a plain file, which is neither replaced nor written from its beginning."""
+    (tmp_path / "scores.csv").write_text(SCORES)
+    (tmp_path / "stdout").symlink_to("/dev/fd/1")  # as /dev/stdout is one, which no test may put at risk
+    number, writer = os.pipe() if piped else (-1, os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT))
+    words = ["estimate", "scores.csv", "-o", "stdout"]
+    with os.fdopen(writer, "wb") as out, (tmp_path / "errors").open("wb") as err:
+        surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "editable"), str(ROOT)))}
+        code = run_warm(words, cwd=tmp_path, environment=surroundings, out=out, err=err, time_limit_s=120)
+    assert code == 0, (tmp_path / "errors").read_text()
+    if piped:
+        with os.fdopen(number, "rb") as stream:
+            text = stream.read().decode()
+    else:
+        text = (tmp_path / "out").read_text()
+    page, words_behind = text.split("</html>")
+    assert page.startswith("<!doctype html>")
+    assert "A low bound is no evidence of privacy" in page
+    assert "epsilon >= " in words_behind
+
+
+def test_every_file_that_a_command_writes_is_tried_here_and_written_by_one_function() -> None:
+    """Options that name such a file say so; `init` has it as its argument."""
+    named = {
+        (name, option.name)
+        for name, verb in main.commands.items()
+        for option in verb.params
+        if re.match("(Write|Add) ", getattr(option, "help", None) or "")
+    }
+    tried = {("estimate", "output"), ("card", "output"), ("card", "html"), ("records", "csv"), ("records", "html")}
+    for_ci = {(verb, option) for verb in ("run", "check") for option in ("junit", "sarif", "summary")}
+    assert named == tried | for_ci
+    for path in (*(ROOT / "engine" / "cli").glob("*.py"), ROOT / "engine" / "report" / "ci_files.py"):
+        called = {
+            getattr(node.func, "attr", getattr(node.func, "id", ""))
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call)
+        }
+        assert called.isdisjoint({"write_whole", "write_text", "write_bytes", "created", "new_file"}), path.name
+
+
+def test_a_socket_gets_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the path of a socket is short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")
+        server.listen(1)
+
+        def read() -> bytes:
+            with server.accept()[0] as connection, connection.makefile("rb") as stream:
+                return stream.read()
+
+        with read_meanwhile(read) as received:
+            write_asked(Path("socket"), b"page")
+    assert received == [b"page"]
+    assert stat.S_ISSOCK(os.stat("socket").st_mode)
+
+
+def test_a_plain_file_is_replaced_in_one_step_and_stays_as_private(tmp_path: Path) -> None:
+    page = tmp_path / "page"
+    page.write_bytes(b"old")
+    page.chmod(0o600)
+    with page.open("rb") as old:
+        write_asked(page, b"new")
+        assert old.read() == b"old", "whoever reads it goes on with what was there"
+    assert page.read_bytes() == b"new"
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [page]
+
+
+def test_a_file_that_nothing_can_take_the_place_of_is_written_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is mounted by itself into a container, and one in a folder that others own."""
+    page = tmp_path / "page"
+    page.write_bytes(b"a longer page")
+
+    def busy(source: object, target: object) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(target))
+
+    monkeypatch.setattr(os, "replace", busy)
+    write_asked(page, b"new")
+    assert page.read_bytes() == b"new"
+    add_asked(page, b", and more")
+    assert page.read_bytes() == b"new, and more"
+    assert list(tmp_path.iterdir()) == [page]
+
+
+def test_what_is_added_to_a_file_comes_behind_and_alone_into_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "summary").write_bytes(b"before, ")
+    (tmp_path / "link").symlink_to("summary")
+    add_asked(tmp_path / "link", b"now")
+    assert (tmp_path / "summary").read_bytes() == b"before, now"
+    number, writer = os.pipe()
+    with os.fdopen(number, "rb") as stream, read_meanwhile(stream.read) as received:
+        try:
+            add_asked(Path(f"/dev/fd/{writer}"), b"now")
+        finally:
+            os.close(writer)
+    assert received == [b"now"]
+
+
+def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "itself").symlink_to("itself")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "beside").symlink_to("nowhere/page")
+    for name in ("itself", "folder", "beside", "nowhere/page"):
+        with pytest.raises(RunError, match=f"{name} must be a file that can be written, it is not: "):
+            write_asked(tmp_path / name, b"page")
+    number, writer = os.pipe()
+    with pytest.raises(RunError, match="must be a file that can be written, it is not: Bad file descriptor"):
+        write_asked(Path(f"/dev/fd/{number}"), b"page")  # the end that is read
+    os.close(number)
+    os.close(writer)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["beside", "folder", "itself"]
+
+
+def test_a_link_in_a_run_folder_is_not_written_through(report: Report, tmp_path: Path) -> None:
+    """What a stranger put where the reader's card would go."""
+    (tmp_path / "mine").write_text("years of work")
+    run = Path(str(report.folder))
+    (run / "card.md").symlink_to(tmp_path / "mine")
+    try:
+        ended = CliRunner().invoke(main, ["card", str(run), "-o", str(run / "card.md")])
+    finally:
+        (run / "card.md").unlink()
+    assert ended.exit_code == 3, ended.output
+    assert "card.md must be a plain file, it is a link" in ended.output
+    assert (tmp_path / "mine").read_text() == "years of work"
+
+
+def test_init_writes_over_no_file_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("years of work")
+    (tmp_path / "link").symlink_to("mine")
+    for name in ("mine", "link"):
+        ended = CliRunner().invoke(main, ["init", str(tmp_path / name), "--data", "iris"])
+        assert ended.exit_code == 2, ended.output
+        assert "must not be there yet" in ended.output
+    assert (tmp_path / "mine").read_text() == "years of work"
