@@ -110,7 +110,7 @@ def test_agrees_with_its_slow_twin(delta: float, digits: int) -> None:
 def test_a_true_claim_is_refuted_no_more_often_than_stated() -> None:
     """RR(1), 2,000 streams looked at after each of 150 pairs. False failure < 1e-6: the binomial quantile.
 
-    `make test` looks at the first 300; the planted defect refutes nearly every one.
+    `make test` looks at the first 100; the planted defect refutes nearly every one.
     """
     games = nightly_games(2000)
     limit = stats.binom.ppf(1 - 1e-6, games, 0.05)
@@ -136,7 +136,7 @@ def refuted_after_peeking(ones: Floats, zeros: Floats) -> bool:
 
 def test_the_claim_with_delta_is_refuted_no_more_often_than_stated() -> None:
     """(1, 0.05)-DP on its border: with probability delta the world is told. 1,000 streams, of which `make test`
-    plays 300; false failure < 1e-6."""
+    plays 100; false failure < 1e-6."""
     rng, delta, games = np.random.default_rng(12), 0.05, nightly_games(1000)
     misses = 0
     for _ in range(games):

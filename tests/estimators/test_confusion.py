@@ -21,6 +21,7 @@ from dpaudit.estimators.two_world.confusion import (
     epsilon_posterior_cdf,
     epsilon_posterior_pdf,
 )
+from tests.nightly import by_day
 
 PAPER = {"tp": 65, "fp": 25, "tn": 75, "fn": 35}
 
@@ -304,8 +305,9 @@ def _random_tables(count: int, most: int, seed: int) -> tuple[NDArray[np.int64],
 
 def test_interval_ends_are_the_posteriors_quantiles() -> None:
     """No end is on the wrong side, and none is further off than the 1e-8 (relative) it is rounded by."""
-    tables = _random_tables(2000, 10**7, seed=1)
-    delta = np.random.default_rng(2).choice([0, 1e-10, 1e-5, 1e-3, 0.05, 0.1], 2000)
+    count = by_day(400, by_night=2_000)
+    tables = _random_tables(count, 10**7, seed=1)
+    delta = np.random.default_rng(2).choice([0, 1e-10, 1e-5, 1e-3, 0.05, 0.1], count)
     lower, upper = epsilon_interval(*tables, delta=delta, confidence=0.9)
     at_lower, at_upper = (np.asarray(epsilon_posterior_cdf(end, *tables, delta=delta)) for end in (lower, upper))
     positive = np.asarray(lower) > 0

@@ -21,6 +21,7 @@ from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Split
 from dpaudit.estimators.two_world.fair_coins import FairCoins, GuessAccuracy
 from dpaudit.estimators.two_world.two_sample import Band, RateRegions
+from tests.nightly import nightly_games
 
 ERROR = 0.05
 Attack = Callable[[np.random.Generator], Scores]
@@ -81,9 +82,11 @@ def test_twice_the_claimed_mu_is_refuted_by_the_curve_alone(estimator: ScoreEsti
 
 
 def test_an_honest_gaussian_keeps_its_curve() -> None:
-    """300 games by the band, 300 by counts of one training. False failure < 2e-6."""
-    assert broken(Band(delta=1e-5), gaussian(1.0, 400), GaussianDP(1.0), 300) <= limit(300)
-    assert broken(OneRun(delta=1e-5), gaussian(1.0, 400), GaussianDP(1.0), 300) <= limit(300)
+    """300 games by the band, 300 by counts of one training. False failure < 2e-6; a mu of 2 breaks most."""
+    games = nightly_games(300)
+    for estimator in (Band(delta=1e-5), OneRun(delta=1e-5)):
+        assert broken(estimator, gaussian(1.0, 400), GaussianDP(1.0), games) <= limit(games)
+        assert broken(estimator, gaussian(2.5, 400), GaussianDP(1.0), 20) > limit(20)
 
 
 def test_a_mechanism_on_the_curve_keeps_it_no_more_often_than_stated() -> None:
@@ -94,7 +97,8 @@ def test_a_mechanism_on_the_curve_keeps_it_no_more_often_than_stated() -> None:
         return Scores(np.where(truth ^ (rng.random(300) >= special.expit(1.0)), 1.0, -1.0), truth)
 
     assert broken(FairCoins(), play, PureDP(1.0), 80) <= limit(80)
-    assert broken(OneRun(), play, PureDP(1.0), 300) <= limit(300)
+    games = nightly_games(300)
+    assert broken(OneRun(), play, PureDP(1.0), games) <= limit(games)
 
 
 def test_dp_sgd_without_half_its_noise_or_with_a_larger_norm_is_refuted_by_the_curve_and_honest_is_not() -> None:

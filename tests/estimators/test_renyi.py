@@ -35,6 +35,7 @@ from dpaudit.estimators.private_prediction.rdp_bound import (
 )
 from dpaudit.estimators.private_prediction.two_cut import two_cut_bound, two_cut_set
 from dpaudit.estimators.proportions.binomial import clopper_pearson
+from tests.nightly import nightly_games
 
 FIRST, SECOND = [14, 12, 10, 8, 6], [13, 13, 10, 8, 6]  # the example of Chadha et al. (2024), sigma = 2
 ORDERS = [1.5, 2.0, 4.0, 16.0]
@@ -341,7 +342,7 @@ def test_false_claims_of_the_k_cut(method: str) -> None:
     """Fails by chance with probability < 1e-6. Many draws here, so the asymptotic intervals have to hold as well."""
     rng = np.random.default_rng(11)
     p, q = toy()
-    trials = {"clopper-pearson": 300, "goodman": 300, "sison-glaz": 60}[method]  # the last is slow
+    trials = {"clopper-pearson": nightly_games(300), "goodman": nightly_games(300), "sison-glaz": 60}[method]
     truths = np.asarray(renyi_divergence(p, q, ORDERS)), np.asarray(renyi_divergence(q, p, ORDERS))
     first, second = rng.multinomial(3000, p, size=trials), rng.multinomial(3000, q, size=trials)
     forward = np.asarray(k_cut_bound(first, second, ORDERS, confidence=0.95, method=method))

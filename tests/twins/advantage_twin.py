@@ -11,6 +11,7 @@ from itertools import pairwise, product
 
 from mpmath import mp, mpf
 
+from tests.twins.answers import recorded
 from tests.twins.binomial_twin import DIGITS, Number
 
 Weight = Callable[[int], mpf]
@@ -106,16 +107,19 @@ def _additive(prior: Sequence[float], likelihoods: Sequence[Weight]) -> list[mpf
         return found
 
 
+@recorded
 def llp_additive(prior: Sequence[float]) -> list[mpf]:
     """Individual additive advantage of the exact count, given the bag."""
     return _additive(prior, [exactly(z) for z in range(len(prior) + 1)])
 
 
+@recorded
 def llp_geometric_additive(prior: Sequence[float], epsilon: float) -> list[mpf]:
     """The same for the clipped geometric count."""
     return _additive(prior, [geometric(z, len(prior), epsilon) for z in range(len(prior) + 1)])
 
 
+@recorded
 def llp_laplace_additive(prior: Sequence[float], epsilon: float) -> list[mpf]:
     """The same for the Laplace count, integrated over the real line between integers and where the guess changes."""
     with mp.workdps(25):

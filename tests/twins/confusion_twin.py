@@ -14,6 +14,7 @@ from mpmath import mp, mpf
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from tests.twins.answers import recorded
 from tests.twins.binomial_twin import (
     clopper_pearson_lower,
     clopper_pearson_upper,
@@ -147,6 +148,7 @@ class EpsilonPosterior:
         return float(brentq(lambda e: self.cdf(e) - mass, 0.0, high, xtol=1e-13, rtol=1e-14))
 
 
+@recorded
 def bayesian_interval(
     tp: int, fp: int, tn: int, fn: int, *, delta: float, confidence: float, side: str = "two-sided"
 ) -> tuple[float, float]:
@@ -155,6 +157,22 @@ def bayesian_interval(
     if side == "two-sided":
         return posterior.quantile((1 - confidence) / 2), posterior.quantile((1 + confidence) / 2)
     return posterior.quantile(1 - confidence), float("inf")
+
+
+@recorded
+def posterior_at_its_ends(
+    tp: int, fp: int, tn: int, fn: int, delta: float, *, confidence: float
+) -> tuple[tuple[float, float], tuple[float, ...]]:
+    """Both ends of the interval; the mass up to 0, the lower end, the middle, the upper end and 1 beyond; the density.
+
+    The density is that of the middle; it is 0 where both ends are one.
+    """
+    posterior = EpsilonPosterior(tp, fp, tn, fn, delta)
+    low, high = posterior.quantile((1 - confidence) / 2), posterior.quantile((1 + confidence) / 2)
+    middle = (low + high) / 2
+    mass = (posterior.cdf(epsilon) for epsilon in (0.0, low, middle, high, high + 1))
+    density = posterior.pdf(middle, step=(high - low) / 20) if high > low else 0.0
+    return (low, high), (*mass, density)
 
 
 def region_mass_by_plane(tp: int, fp: int, tn: int, fn: int, *, delta: float, epsilon: float) -> mpf:
@@ -189,6 +207,7 @@ def equation_1(fnr: mpf, fpr: mpf, delta: float) -> mpf:
     return found
 
 
+@recorded
 def rectangle_interval(
     tp: int, fp: int, tn: int, fn: int, *, delta: float, confidence: float, method: str, side: str = "two-sided"
 ) -> tuple[mpf, mpf]:
