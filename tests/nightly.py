@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pytest
 
 SWITCH = "DPAUDIT_NIGHTLY"
 """Set by `make nightly`: tests marked `nightly` run as well, and games are played in full number."""
@@ -28,3 +30,8 @@ def nightly_games(number: int) -> int:
 def by_day(size: T, *, by_night: T) -> T:
     """Return a size of the quick run, or that of the nightly run: of a planted fault, say, one that few games show."""
     return by_night if on() else size
+
+
+def too(*cases: object) -> list[Any]:
+    """Return parameters of a test that runs by night with these as well: those that follow the same lines of code."""
+    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.nightly) for case in cases]

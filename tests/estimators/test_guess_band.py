@@ -28,7 +28,7 @@ from dpaudit.estimators.one_run.guess_band import (
 )
 from dpaudit.estimators.one_run.right_guesses import right_in_fullest
 from dpaudit.estimators.scores import Scores
-from tests.nightly import nightly_games
+from tests.nightly import nightly_games, too
 from tests.twins import guess_band_twin as twin
 
 
@@ -113,7 +113,7 @@ def bits_shown(
 
 
 @pytest.mark.parametrize("how", ["singly", "together"])
-@pytest.mark.parametrize("delta", [1e-4, 1e-2])
+@pytest.mark.parametrize("delta", [1e-2, *too(1e-4)])
 def test_delta_is_paid_for(how: Literal["singly", "together"], delta: float) -> None:
     """(1, delta)-DP mechanisms that show bits outright, alone or all at once; false failure < 1e-6."""
     rng, looks, games = np.random.default_rng(7), guess_looks(500), 80
@@ -194,15 +194,12 @@ def answers(
     ("trainings", "sharing", "delta", "how"),
     [
         (200, 8, 5e-3, "together"),
-        (40, 20, 1e-2, "singly"),
-        *(
-            pytest.param(*other, marks=pytest.mark.nightly)
-            for other in (
-                (200, 8, 5e-3, "singly"),
-                (40, 20, 1e-2, "together"),
-                (2_000, 2, 1e-3, "singly"),
-                (2_000, 2, 1e-3, "together"),
-            )
+        *too(
+            (40, 20, 1e-2, "singly"),
+            (200, 8, 5e-3, "singly"),
+            (40, 20, 1e-2, "together"),
+            (2_000, 2, 1e-3, "singly"),
+            (2_000, 2, 1e-3, "together"),
         ),
     ],
 )

@@ -14,9 +14,9 @@ from dpaudit.claims import GaussianDP, Relation
 from dpaudit.errors import InputError
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.nights import Won, log_evidence, points_of
-from tests.nightly import nightly_games
+from tests.nightly import by_day, nightly_games
 
-ERROR, SERIES, NIGHTS, CALLS = 0.05, nightly_games(400), 30, 200
+ERROR, SERIES, NIGHTS, CALLS = 0.05, nightly_games(400), by_day(20, by_night=30), 200
 LIMIT = binom.ppf(1 - 1e-6, SERIES, ERROR)
 """Alarms among honest series: more of them come with probability below 1e-6."""
 Night = Callable[[int, np.random.Generator], Scores]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from itertools import product
@@ -128,6 +129,24 @@ def noisy_argmax(histogram: Sequence[float], sigma: float) -> list[mpf]:
             return size * mp.quad(lambda x: density(x) / size, points, method="gauss-legendre", maxdegree=5)
 
         return [chance(c) for c in range(len(counts))]
+
+
+@recorded
+def log_noisy_argmax(histogram: list[float], sigma: float, c: int) -> float:
+    """log Pr[argmax(n_i + N(0, sigma^2)) = c], the integrand of one class about its peak."""
+    with mp.workdps(25):
+        u = [mpf(n) / mpf(sigma) for n in histogram]
+        others = Counter(u[:c] + u[c + 1 :])
+
+        def exponent(x: mpf) -> mpf:
+            return -((x - u[c]) ** 2) / 2 + sum(m * mp.log(mp.ncdf(x - v)) for v, m in others.items())
+
+        grid = [float(u[c] + max(u)) / 2 - 1 + 0.1 * i for i in range(int(5 * abs(float(max(u) - u[c]))) + 50)]
+        peak = max(grid, key=lambda x: exponent(mpf(x)))
+        ends = [peak + step for step in (-9, -3, -1.2, -0.5, 0, 0.5, 1.2, 3, 9)]
+        top = exponent(peak)
+        whole = mp.quad(lambda x: mp.exp(exponent(x) - top), ends, maxdegree=5)
+        return float(top + mp.log(whole / mp.sqrt(2 * mp.pi)))
 
 
 def rdp_to_epsilon(orders: Sequence[float], rdp: Sequence[float], *, delta: float, conversion: str = "improved") -> mpf:

@@ -13,8 +13,10 @@ from tests.nightly import SWITCH
 from tests.twins import answers, record
 from tests.twins.answers import FOLDER, StaleRecord
 
-IMPORTS = "from mpmath import mp\nfrom tests.twins.answers import recorded\nfrom tests.twins.other_twin import anything\n"
-TWIN = f'''{IMPORTS}
+IMPORTS = (
+    "from mpmath import mp\nfrom tests.twins.answers import recorded\nfrom tests.twins.other_twin import anything\n"
+)
+TWIN = f"""{IMPORTS}
 CALLS = []
 
 @recorded
@@ -26,7 +28,7 @@ def root(x, *, digits=30):
 @recorded
 def fourth_root(x):
     return [mp.sqrt(root(x)[0])]
-'''
+"""
 OTHER = "anything = 1\n"
 COMMAND = r"Run `python -m tests\.twins\.record`"
 
