@@ -1,7 +1,7 @@
 """Answers of slow twins: read from a record by day, computed by night and compared with the record.
 
-A twin marked `@recorded` is called like any other function. `python -m tests.twins.record` runs the tests that call twins
-and writes their questions and answers to `tests/twins/recorded`, one file for each module of twins.
+A twin marked `@recorded` is called like any other function. `python -m tests.twins.record` runs the tests that call
+twins and writes their questions and answers to `tests/twins/recorded`, one file for each module of twins.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LONG = 160
 P = ParamSpec("P")
 R = TypeVar("R")
 Answers = dict[str, Any]
-"""Answer by question; a number in high precision, and a fraction, as text, a float as the number that reads back as the same float."""
+"""Answer by question. A number in high precision, or a fraction, is text; a float reads back as the same float."""
 
 
 class StaleRecord(Exception):
@@ -87,7 +87,7 @@ def recorded(twin: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def noting() -> Iterator[dict[str, Answers]]:
-    """Note the answers of recorded twins, by module, in what is yielded; run those whose record is stale or lacks one."""
+    """Yield the answers of recorded twins by module, as they come; those that the record lacks are computed."""
     _State.noted = noted = {}
     try:
         yield noted
