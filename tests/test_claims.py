@@ -35,6 +35,7 @@ from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.pate import PATE, PateFm
+from tests.nightly import too
 
 ORDERS = (1.1, 1.5, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 EXACT = [
@@ -377,7 +378,7 @@ def test_two_steps_of_sampling_are_the_integral_they_stand_for() -> None:
         assert curve.delta(epsilon) == pytest.approx(exact, rel=1e-4)
 
 
-@pytest.mark.parametrize("setting", SETTINGS[:3], ids=str)
+@pytest.mark.parametrize("setting", [*SETTINGS[1:2], *too((SETTINGS[0],), (SETTINGS[2],))], ids=str)
 def test_the_composed_curve_agrees_with_dp_accounting(setting: tuple[float, float, int]) -> None:
     """Between its optimistic and its pessimistic estimate, the latter to 1e-4: never below in the unsafe direction."""
     from dp_accounting.pld import privacy_loss_distribution as pld

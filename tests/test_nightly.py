@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import pytest_collection_modifyitems
-from tests.nightly import SWITCH, nightly_games
+from tests.nightly import SWITCH, by_day, nightly_games
 
 ROOT = Path(__file__).parent
 
@@ -30,11 +30,13 @@ def test_tests_marked_nightly_run_where_the_switch_is_set(
     assert [one.name for one in deselected] == left
 
 
-def test_coverage_is_of_300_games_or_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coverage_is_of_100_games_or_of_all_and_a_fault_large_or_subtle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SWITCH, raising=False)
-    assert [nightly_games(number) for number in (80, 1_000)] == [80, 300]
+    assert [nightly_games(number) for number in (80, 1_000)] == [80, 100]
+    assert by_day(0.1, by_night=0.01) == 0.1
     monkeypatch.setenv(SWITCH, "yes")
     assert [nightly_games(number) for number in (80, 1_000)] == [80, 1_000]
+    assert by_day(0.1, by_night=0.01) == 0.01
 
 
 def test_make_nightly_sets_the_switch_and_runs_the_fuzzer() -> None:

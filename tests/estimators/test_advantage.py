@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import pairwise, product
+from itertools import product
 
-import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     rr_additive_advantage,
     rr_posterior,
 )
+from tests.twins import advantage_twin
 
 Floats = NDArray[np.float64]
 EPSILONS = [1e-3, 0.5, 2.0, 12.0]
@@ -237,33 +237,8 @@ def test_laplace_advantage_is_the_integral_of_what_the_best_guess_gains(epsilon:
     eta = bags(7, 5)[0]
     got = llp_laplace_additive_advantage(eta, epsilon=epsilon)
     for i in range(5):
-        assert got[i] == pytest.approx(_laplace_integral(eta, i, epsilon), abs=1e-12)
-
-
-def _laplace_integral(eta: Floats, i: int, epsilon: float) -> float:
-    """int max(eta L1, (1 - eta) L0) dz - max(eta, 1 - eta), split at whole numbers and at every change of the guess."""
-    law = law_of_sum(np.delete(eta, i))
-    k = len(eta)
-    with mpmath.workdps(25):
-        e, h = mpmath.mpf(epsilon), mpmath.mpf(float(eta[i]))
-
-        def joint(z: mpmath.mpf, shift: int) -> mpmath.mpf:
-            return e / 2 * mpmath.fsum(float(q) * mpmath.exp(-e * abs(z - s - shift)) for s, q in enumerate(law))
-
-        def difference(z: mpmath.mpf) -> mpmath.mpf:
-            return h * joint(z, 1) - (1 - h) * joint(z, 0)
-
-        whole_numbers = [mpmath.mpf(m) for m in range(k + 1)]
-        changes = [
-            mpmath.findroot(difference, pair, solver="anderson")
-            for pair in pairwise(whole_numbers)
-            if difference(pair[0]) * difference(pair[1]) < 0
-        ]
-        points = sorted(whole_numbers + changes)
-        whole = mpmath.quad(lambda z: abs(difference(z)), points)
-        # Outside [0, k] both laws fall off as e^(-epsilon |z|), so the integral is the end value over epsilon.
-        whole += (abs(difference(mpmath.mpf(0))) + abs(difference(mpmath.mpf(k)))) / e
-        return float((whole - abs(2 * h - 1)) / 2)
+        exact = advantage_twin.llp_laplace_advantage_by_difference(eta.tolist(), i, epsilon)
+        assert got[i] == pytest.approx(exact, abs=1e-12)
 
 
 def test_advantages_of_larger_bags_agree_with_posteriors() -> None:

@@ -21,6 +21,7 @@ from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Split
 from dpaudit.estimators.two_world.fair_coins import FairCoins, GuessAccuracy
 from dpaudit.estimators.two_world.two_sample import Band, RateRegions
+from tests.nightly import by_day, nightly_games
 
 ERROR = 0.05
 Attack = Callable[[np.random.Generator], Scores]
@@ -36,6 +37,16 @@ def gaussian(mu: float, rows: int) -> Attack:
 
     def play(rng: np.random.Generator) -> Scores:
         truth = rng.random(rows) < 0.5
+        return Scores(rng.normal(0, 1, rows) + mu * (truth - 0.5), truth)
+
+    return play
+
+
+def two_worlds(mu: float, rows: int) -> Attack:
+    """The same with as many trials in each world: their limits are computed once for all games."""
+
+    def play(rng: np.random.Generator) -> Scores:
+        truth = np.arange(rows) % 2 == 0
         return Scores(rng.normal(0, 1, rows) + mu * (truth - 0.5), truth)
 
     return play
@@ -69,9 +80,9 @@ DP_SGD = SubsampledGaussian(noise_multiplier=0.99, sample_rate=0.1, steps=100)
 
 @pytest.mark.parametrize("estimator", [Band(delta=1e-5), FairCoins(delta=1e-5)], ids=["band", "fair-coins"])
 def test_twice_the_claimed_mu_is_refuted_by_the_curve_alone(estimator: ScoreEstimator[Any]) -> None:
-    """The bound at 1e-5 stays below the claimed 4.377; every run breaks the curve elsewhere."""
+    """The bound at 1e-5 stays below the claimed 4.377; each of 20 runs, by day 6, breaks the curve elsewhere."""
     play, claim = gaussian(2.0, 1_000), GaussianDP(1.0)
-    for seed in np.random.SeedSequence(1).spawn(20):
+    for seed in np.random.SeedSequence(1).spawn(by_day(6, by_night=20)):
         bound = estimator.bound([estimator.tally(play(np.random.default_rng(seed)))])
         assert bound.lower < claim.epsilon(1e-5)
         violation_point = bound.violation_point(claim)
@@ -81,28 +92,32 @@ def test_twice_the_claimed_mu_is_refuted_by_the_curve_alone(estimator: ScoreEsti
 
 
 def test_an_honest_gaussian_keeps_its_curve() -> None:
-    """300 games by the band, 300 by counts of one training. False failure < 2e-6."""
-    assert broken(Band(delta=1e-5), gaussian(1.0, 400), GaussianDP(1.0), 300) <= limit(300)
-    assert broken(OneRun(delta=1e-5), gaussian(1.0, 400), GaussianDP(1.0), 300) <= limit(300)
+    """300 games by the band (by day 40), 300 by counts. False failure < 2e-6; a mu of 2.5 breaks most."""
+    band, counts = (Band(delta=1e-5), two_worlds), (OneRun(delta=1e-5), gaussian)
+    for (estimator, attack), games in ((band, by_day(40, by_night=300)), (counts, nightly_games(300))):
+        assert broken(estimator, attack(1.0, 400), GaussianDP(1.0), games) <= limit(games)
+        assert broken(estimator, attack(2.5, 400), GaussianDP(1.0), 20) > limit(20)
 
 
 def test_a_mechanism_on_the_curve_keeps_it_no_more_often_than_stated() -> None:
-    """Randomised response fills its curve: 80 and 300 games of a sharp claim. False failure < 2e-6."""
+    """Randomised response fills its curve: 80 (by day 40) and 300 games of a sharp claim. False failure < 2e-6."""
 
     def play(rng: np.random.Generator) -> Scores:
         truth = rng.random(300) < 0.5
         return Scores(np.where(truth ^ (rng.random(300) >= special.expit(1.0)), 1.0, -1.0), truth)
 
-    assert broken(FairCoins(), play, PureDP(1.0), 80) <= limit(80)
-    assert broken(OneRun(), play, PureDP(1.0), 300) <= limit(300)
+    for estimator, games in ((FairCoins(), by_day(40, by_night=80)), (OneRun(), nightly_games(300))):
+        assert broken(estimator, play, PureDP(1.0), games) <= limit(games)
+        assert broken(estimator, play, PureDP(0.3), 20) > limit(20), "less than what is spent"
 
 
 def test_dp_sgd_without_half_its_noise_or_with_a_larger_norm_is_refuted_by_the_curve_and_honest_is_not() -> None:
     """512 trials each; a norm of 1.5 clips is what clipping by coordinate may let through. False failure < 1e-6."""
     estimator = FairCoins(delta=1e-5)
-    assert broken(estimator, dp_sgd(512, noise=0.99 / 2), DP_SGD, 10) == 10
-    assert broken(estimator, dp_sgd(512, noise=0.99, norm=1.5), DP_SGD, 10) == 10
-    assert broken(estimator, dp_sgd(512, noise=0.99), DP_SGD, 40) <= limit(40)
+    few, games = by_day(4, by_night=10), by_day(20, by_night=40)
+    assert broken(estimator, dp_sgd(512, noise=0.99 / 2), DP_SGD, few) == few
+    assert broken(estimator, dp_sgd(512, noise=0.99, norm=1.5), DP_SGD, few) == few
+    assert broken(estimator, dp_sgd(512, noise=0.99), DP_SGD, games) <= limit(games)
     half = [
         estimator.bound([estimator.tally(dp_sgd(512, noise=0.99 / 2)(np.random.default_rng(seed)))])
         for seed in range(3)

@@ -29,6 +29,9 @@ from dpaudit.estimators.one_run.f_dp import (
     member,
 )
 from dpaudit.estimators.one_run.guesses import one_run_p_value
+from tests.nightly import by_day, too
+
+GAMES = by_day(500, by_night=3_000)
 
 
 def slow_rate(family: str, parameter: float, delta: float, r: mp.mpf) -> mp.mpf:
@@ -57,7 +60,7 @@ def slow_rejects(
         return False
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", [*range(60), *too(*range(60, 150))])
 def test_the_parameter_is_where_the_listing_turns(seed: int) -> None:
     """Rejected at the bound, accepted 2.2e-9 (1 + bound) above it: the search's width and its safety, and no more."""
     rng = np.random.default_rng(seed)
@@ -331,19 +334,19 @@ def gaussian_counts(rng: np.random.Generator, games: int, guesses: int, canaries
 
 
 def test_bound_holds_with_its_stated_probability() -> None:
-    """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(3000, 0.05), at exactly mu = 1."""
-    counts = gaussian_counts(np.random.default_rng(6), 3000, 60, 600)
+    """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(games, 0.05), at exactly mu = 1."""
+    counts = gaussian_counts(np.random.default_rng(6), GAMES, 60, 600)
     bounds = f_dp_parameter(60, counts, canaries=600, confidence=0.95)
-    assert np.sum(bounds > 1.0) <= binom.ppf(1 - 1e-6, 3000, 0.05)
+    assert np.sum(bounds > 1.0) <= binom.ppf(1 - 1e-6, GAMES, 0.05)
 
 
 def test_planted_defects_are_seen() -> None:
     """The point estimate in place of the bound, and bits no fair coin decided, err more often than stated.
 
-    False failure < 1e-6 each: both err in more than 0.3 of 3000 games.
+    False failure < 1e-6 each: both err in more than 0.3 of the games.
     """
-    rng, limit = np.random.default_rng(7), binom.ppf(1 - 1e-6, 3000, 0.05)
-    counts = gaussian_counts(rng, 3000, 60, 600)
+    rng, limit = np.random.default_rng(7), binom.ppf(1 - 1e-6, GAMES, 0.05)
+    counts = gaussian_counts(rng, GAMES, 60, 600)
     share = np.clip(counts / 60, 0, 59.5 / 60)
     # Every guess taken for a fair coin's: the Gaussian with this accuracy at its surest guesses, without a confidence.
     assert np.sum(2 * norm.ppf(share) > 1.0) > limit
@@ -354,9 +357,9 @@ def test_planted_defects_are_seen() -> None:
 def test_every_approximate_dp_mechanism_satisfies_its_family() -> None:
     """False failure < 1e-6: a mechanism that names a bit with probability delta, else RR, is the worst one."""
     rng = np.random.default_rng(8)
-    named = rng.binomial(300, 0.01, 3000)
+    named = rng.binomial(300, 0.01, GAMES)
     counts = named + rng.binomial(300 - named, 1 / (1 + math.exp(-1.0)))
     bounds = f_dp_epsilon(300, counts, canaries=300, delta=0.01, confidence=0.95, family="approx-dp")
-    assert np.sum(bounds > 1.0) <= binom.ppf(1 - 1e-6, 3000, 0.05)
+    assert np.sum(bounds > 1.0) <= binom.ppf(1 - 1e-6, GAMES, 0.05)
     wrong_family = f_dp_epsilon(300, counts, canaries=300, delta=0.01, confidence=0.95, family="gaussian")
     assert np.median(wrong_family) > np.median(bounds)

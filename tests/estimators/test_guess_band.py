@@ -29,6 +29,7 @@ from dpaudit.estimators.one_run.guess_band import (
 )
 from dpaudit.estimators.one_run.right_guesses import right_in_fullest
 from dpaudit.estimators.scores import Scores
+from tests.nightly import nightly_games, too
 from tests.twins import guess_band_twin as twin
 
 
@@ -85,21 +86,22 @@ def test_no_more_false_claims_than_stated_and_little_error_unused(epsilon: float
 
     Few canaries at a large epsilon are almost all right, so few p-values exist and much of the error cannot be used.
     """
-    games = 1_000
+    games = nightly_games(1_000)
     misses = misses_at_the_truth(epsilon, canaries, games, 0.05)
     assert misses <= binom.ppf(1 - 1e-6, games, 0.05)
     assert misses >= binom.ppf(1e-6, games, used)
 
 
 def test_without_the_price_of_many_looks_the_claims_are_false(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted defect: each look at the level of the last one."""
+    """Planted defect: each look at the level of the last one. 200 games."""
+    games = nightly_games(200)
     monkeypatch.setattr(guess_band, "_step_levels", guess_band._step_levels.__wrapped__)  # nothing is remembered
     monkeypatch.setattr(
         guess_band,
         "_largest_p_value",
         lambda low, high, level, looks, weights, enough, few=False: level * float(weights.min()),
     )
-    assert misses_at_the_truth(1.0, 1_000, 200, 0.05) > binom.ppf(1 - 1e-6, 200, 0.05)
+    assert misses_at_the_truth(1.0, 1_000, games, 0.05) > binom.ppf(1 - 1e-6, games, 0.05)
 
 
 def bits_shown(
@@ -112,7 +114,7 @@ def bits_shown(
 
 
 @pytest.mark.parametrize("how", ["singly", "together"])
-@pytest.mark.parametrize("delta", [1e-4, 1e-2])
+@pytest.mark.parametrize("delta", [1e-2, *too(1e-4)])
 def test_delta_is_paid_for(how: Literal["singly", "together"], delta: float) -> None:
     """(1, delta)-DP mechanisms that show bits outright, alone or all at once; false failure < 1e-6."""
     rng, looks, games = np.random.default_rng(7), guess_looks(500), 80
@@ -189,13 +191,24 @@ def answers(
     return Scores(score.ravel(), truth.ravel())
 
 
-@pytest.mark.parametrize("how", ["singly", "together"])
-@pytest.mark.parametrize(("trainings", "sharing", "delta"), [(200, 8, 5e-3), (40, 20, 1e-2), (2_000, 2, 1e-3)])
+@pytest.mark.parametrize(
+    ("trainings", "sharing", "delta", "how"),
+    [
+        (200, 8, 5e-3, "together"),
+        *too(
+            (40, 20, 1e-2, "singly"),
+            (200, 8, 5e-3, "singly"),
+            (40, 20, 1e-2, "together"),
+            (2_000, 2, 1e-3, "singly"),
+            (2_000, 2, 1e-3, "together"),
+        ),
+    ],
+)
 def test_the_fullest_trainings_pay_for_those_that_tell(
     trainings: int, sharing: int, delta: float, how: Literal["singly", "together"]
 ) -> None:
     """Covers at the truth (false failure < 1e-6); planted defect: with nothing allowed for, it does not."""
-    method, rng, games = SimultaneousGuessCount(delta, sharing=sharing), np.random.default_rng(11), 120
+    method, rng, games = SimultaneousGuessCount(delta, sharing=sharing), np.random.default_rng(11), nightly_games(120)
     tallies = [method.tally(answers(rng, trainings, sharing, delta, how)) for _ in range(games)]
     bounds = bounds_of_guesses(tallies, method._added, 0.1)
     assert np.count_nonzero(bounds > 1.0) <= binom.ppf(1 - 1e-6, games, 0.1)

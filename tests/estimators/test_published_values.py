@@ -15,6 +15,7 @@ from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
 from dpaudit.estimators.proportions.binomial import clopper_pearson, jeffreys, katz_log
 from dpaudit.estimators.two_world.confusion import epsilon_interval, epsilon_posterior_cdf
 from dpaudit.estimators.two_world.two_sample import roc_corners
+from tests.nightly import by_day
 from tests.twins import one_run_twin
 
 
@@ -121,12 +122,12 @@ def _outcomes(n: int, rate: float) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize(("n", "exact", "katz"), [(100, 0.032, 0.287), (1000, 0.068, 0.449)])
 def test_the_best_threshold_uncorrected_claims_falsely(n: int, exact: float, katz: float) -> None:
-    """Nothing leaks, delta 0, the best of all thresholds on the reporting sample; 800 games.
+    """Nothing leaks, delta 0, the best of all thresholds on the reporting sample; 800 games, by day 200.
 
-    The printed rates were simulated as well, in as many games or more: two rates p from 800 games differ by more than
-    5 sqrt(2 p (1 - p) / 800) less than once in a million times.
+    The printed rates were simulated as well, in 800 games or more: two rates p from n and 800 games differ by more than
+    5 sqrt(p (1 - p) (1 / n + 1 / 800)) about once in a million times.
     """
-    rng, games = np.random.default_rng(7), 800
+    rng, games = np.random.default_rng(7), by_day(200, by_night=800)
     member = np.repeat([True, False], n)
     false_claims = np.zeros(2)
     for _ in range(games):
@@ -140,4 +141,4 @@ def test_the_best_threshold_uncorrected_claims_falsely(n: int, exact: float, kat
             np.max(katz_log(tp, n, fp, n, confidence=0.95).lower) > 0,
         ]
     for found, printed in zip(false_claims / games, (exact, katz), strict=True):
-        assert abs(found - printed) < 5 * math.sqrt(2 * printed * (1 - printed) / games)
+        assert abs(found - printed) < 5 * math.sqrt(printed * (1 - printed) * (1 / games + 1 / 800))

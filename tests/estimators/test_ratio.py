@@ -12,6 +12,7 @@ from dpaudit.errors import InputError
 from dpaudit.estimators.proportions.binomial import clopper_pearson, katz_log
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.estimators.two_world.ratio import detectable_ceiling, ratio_epsilon
+from tests.nightly import by_day
 
 
 def test_one_direction_is_the_ratio_of_two_limits() -> None:
@@ -94,8 +95,8 @@ def test_nothing_seen_claims_nothing() -> None:
 def test_clopper_pearson_claims_falsely_no_more_than_stated(
     directions: str, epsilon: float, delta: float, group: int
 ) -> None:
-    """Summed over every outcome of 60 runs a world, at worlds on the boundary of what the claim allows."""
-    n = 60
+    """Summed over every outcome of 60 runs a world, by day 40, at worlds on the boundary of what the claim allows."""
+    n = by_day(40, by_night=60)
     k = np.arange(n + 1)
     bounds = ratio_epsilon(k[:, None], k, n, n, delta=delta, confidence=0.9, group=group, directions=directions)
     grown = math.exp(group * epsilon)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from itertools import product
 
 import mpmath
@@ -35,6 +34,8 @@ from dpaudit.estimators.private_prediction.rdp_bound import (
 )
 from dpaudit.estimators.private_prediction.two_cut import two_cut_bound, two_cut_set
 from dpaudit.estimators.proportions.binomial import clopper_pearson
+from tests.nightly import by_day, nightly_games
+from tests.twins import renyi_twin
 
 FIRST, SECOND = [14, 12, 10, 8, 6], [13, 13, 10, 8, 6]  # the example of Chadha et al. (2024), sigma = 2
 ORDERS = [1.5, 2.0, 4.0, 16.0]
@@ -130,25 +131,9 @@ def test_two_classes_have_a_closed_form_however_small() -> None:
 def test_probabilities_against_high_precision_integrals(histogram: list[float], sigma: float) -> None:
     logs = noisy_argmax_probabilities(histogram, sigma, log=True)
     for c in {0, 1, len(histogram) - 1}:
-        assert logs[c] == pytest.approx(_log_probability(histogram, sigma, c), abs=1e-12)
+        assert logs[c] == pytest.approx(renyi_twin.log_noisy_argmax(histogram, sigma, c), abs=1e-12)
     assert np.exp(logs).sum() == pytest.approx(1, abs=1e-13)
     assert np.allclose(np.exp(logs), noisy_argmax_probabilities(histogram, sigma), rtol=0, atol=0)
-
-
-def _log_probability(histogram: list[float], sigma: float, c: int) -> float:
-    with mpmath.workdps(25):
-        u = [mpmath.mpf(n) / mpmath.mpf(sigma) for n in histogram]
-        others = Counter(u[:c] + u[c + 1 :])
-
-        def exponent(x: mpmath.mpf) -> mpmath.mpf:
-            return -((x - u[c]) ** 2) / 2 + sum(m * mpmath.log(mpmath.ncdf(x - v)) for v, m in others.items())
-
-        grid = [float(u[c] + max(u)) / 2 - 1 + 0.1 * i for i in range(int(5 * abs(float(max(u) - u[c]))) + 50)]
-        peak = max(grid, key=lambda x: exponent(mpmath.mpf(x)))
-        ends = [peak + step for step in (-9, -3, -1.2, -0.5, 0, 0.5, 1.2, 3, 9)]
-        top = exponent(peak)
-        whole = mpmath.quad(lambda x: mpmath.exp(exponent(x) - top), ends, maxdegree=5)
-        return float(top + mpmath.log(whole / mpmath.sqrt(2 * mpmath.pi)))
 
 
 def test_equal_counts_share_equally_and_batches_are_rows() -> None:
@@ -341,7 +326,11 @@ def test_false_claims_of_the_k_cut(method: str) -> None:
     """Fails by chance with probability < 1e-6. Many draws here, so the asymptotic intervals have to hold as well."""
     rng = np.random.default_rng(11)
     p, q = toy()
-    trials = {"clopper-pearson": 300, "goodman": 300, "sison-glaz": 60}[method]  # the last is slow
+    trials = {
+        "clopper-pearson": nightly_games(300),
+        "goodman": nightly_games(300),
+        "sison-glaz": by_day(30, by_night=60),
+    }[method]
     truths = np.asarray(renyi_divergence(p, q, ORDERS)), np.asarray(renyi_divergence(q, p, ORDERS))
     first, second = rng.multinomial(3000, p, size=trials), rng.multinomial(3000, q, size=trials)
     forward = np.asarray(k_cut_bound(first, second, ORDERS, confidence=0.95, method=method))

@@ -25,6 +25,7 @@ from dpaudit.estimators.two_world.ratio import KatzLog
 from dpaudit.estimators.two_world.two_sample import Band, TwoSampleEstimator, epsilon_of_rates, roc_corners
 from dpaudit.registry import catalogue, load
 from dpaudit.testing import check_estimator
+from tests.nightly import by_day
 
 
 def noisy(n: int, *, seed: int = 0, replay: int = 0, distance: float = 2.0) -> Scores:
@@ -427,7 +428,7 @@ def test_every_estimator_of_scores_is_found_by_name(name: str) -> None:
     """And holds what all of them promise; coverage at full size is in test_coverage.py. False failure < 1e-6."""
     fields = {"delta": 1e-3} if name == "one-run-f-dp" else {}
     estimator = load("estimator", name)(**fields)
-    check_estimator(estimator, games=50)
+    check_estimator(estimator, games=by_day(20, by_night=50))
     scores = noisy(2_000)
     bound = estimator.bound([estimator.tally(scores)])
     assert bound.lower > 0.5

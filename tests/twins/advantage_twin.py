@@ -11,6 +11,7 @@ from itertools import pairwise, product
 
 from mpmath import mp, mpf
 
+from tests.twins.answers import recorded
 from tests.twins.binomial_twin import DIGITS, Number
 
 Weight = Callable[[int], mpf]
@@ -63,6 +64,12 @@ def geometric(count: int, size: int, epsilon: Number) -> Weight:
     return weight
 
 
+@recorded
+def llp_geometric_posterior(prior: Sequence[float], count: int, epsilon: float) -> list[mpf]:
+    """Pr[y_i = 1 | the clipped geometric count], for each label of the bag."""
+    return posterior(prior, geometric(count, len(prior), epsilon))
+
+
 def rr_posterior(prior: float, released: int, epsilon: float) -> mpf:
     """Posterior of one label after randomized response with flip probability 1/(1 + e^eps)."""
     with mp.workdps(DIGITS):
@@ -106,16 +113,19 @@ def _additive(prior: Sequence[float], likelihoods: Sequence[Weight]) -> list[mpf
         return found
 
 
+@recorded
 def llp_additive(prior: Sequence[float]) -> list[mpf]:
     """Individual additive advantage of the exact count, given the bag."""
     return _additive(prior, [exactly(z) for z in range(len(prior) + 1)])
 
 
+@recorded
 def llp_geometric_additive(prior: Sequence[float], epsilon: float) -> list[mpf]:
     """The same for the clipped geometric count."""
     return _additive(prior, [geometric(z, len(prior), epsilon) for z in range(len(prior) + 1)])
 
 
+@recorded
 def llp_laplace_additive(prior: Sequence[float], epsilon: float) -> list[mpf]:
     """The same for the Laplace count, integrated over the real line between integers and where the guess changes."""
     with mp.workdps(25):
@@ -179,3 +189,36 @@ def posterior_by_convolution(prior: Sequence[float], i: int, weight: Weight) -> 
         one = mpf(prior[i]) * mp.fsum(p * weight(s + 1) for s, p in enumerate(others))
         zero = (1 - mpf(prior[i])) * mp.fsum(p * weight(s) for s, p in enumerate(others))
         return one / (one + zero)
+
+
+@recorded
+def llp_posterior_by_convolution(prior: Sequence[float], i: int, positives: int) -> mpf:
+    """Pr[y_i = 1 | the exact count] for one example of a bag too large to enumerate."""
+    return posterior_by_convolution(prior, i, exactly(positives))
+
+
+@recorded
+def llp_laplace_advantage_by_difference(prior: Sequence[float], i: int, epsilon: float) -> float:
+    """int max(eta L1, (1 - eta) L0) dz - max(eta, 1 - eta), split at whole numbers and at every change of the guess."""
+    law = [float(chance) for chance in poisson_binomial([*prior[:i], *prior[i + 1 :]])]
+    k = len(prior)
+    with mp.workdps(25):
+        e, h = mpf(epsilon), mpf(prior[i])
+
+        def joint(z: mpf, shift: int) -> mpf:
+            return e / 2 * mp.fsum(q * mp.exp(-e * abs(z - s - shift)) for s, q in enumerate(law))
+
+        def difference(z: mpf) -> mpf:
+            return h * joint(z, 1) - (1 - h) * joint(z, 0)
+
+        whole_numbers = [mpf(m) for m in range(k + 1)]
+        changes = [
+            mp.findroot(difference, pair, solver="anderson")
+            for pair in pairwise(whole_numbers)
+            if difference(pair[0]) * difference(pair[1]) < 0
+        ]
+        points = sorted(whole_numbers + changes)
+        whole = mp.quad(lambda z: abs(difference(z)), points)
+        # Outside [0, k] both laws fall off as e^(-epsilon |z|), so the integral is the end value over epsilon.
+        whole += (abs(difference(mpf(0))) + abs(difference(mpf(k)))) / e
+        return float((whole - abs(2 * h - 1)) / 2)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tests.twins.answers import recorded
+
 DESIGNS = [(epsilon, margin) for margin in (0.25, 0.75) for epsilon in (0.5, 1.5, 3.0, 5.0)]
 STAKES = {1.0: 0.2, 0.9: 0.2, 0.7: 0.18, 0.5: 0.14, 0.3: 0.1, 0.15: 0.08, 0.07: 0.05, 0.03: 0.03, 0.01: 0.02}
 
@@ -33,6 +35,7 @@ def threshold(ones: Sequence[float], zeros: Sequence[float], epsilon: float, mar
     return max(cuts, key=value, default=None)  # the first of equals: the highest
 
 
+@recorded
 def wealth(ones: Sequence[float], zeros: Sequence[float], epsilon: float, delta: float) -> float:
     """What 1 has become after all pairs: the mean over (way, stake) of S and (way, stake) of S' of separate wealths."""
     chooses_at = {1}

@@ -11,6 +11,8 @@ from math import comb
 
 from mpmath import mp, mpf
 
+from tests.twins.answers import recorded
+
 DIGITS = 40
 Number = float | int | mpf
 """What the twins accept: a float stands for its exact binary value."""
@@ -134,6 +136,7 @@ def increasing_root(f: Callable[[mpf], mpf], start: Number, step: Number = 1 / 6
         return (low + high) / 2
 
 
+@recorded
 def clopper_pearson_lower(successes: int, trials: int, error: Number) -> mpf:
     """The p with Pr[Bin(trials, p) >= successes] = error; 0 without a success."""
     if successes == 0:
@@ -152,6 +155,7 @@ def clopper_pearson_upper(successes: int, trials: int, error: Number) -> mpf:
     return 1 - clopper_pearson_lower(trials - successes, trials, error)
 
 
+@recorded
 def jeffreys_lower(successes: int, trials: int, error: Number) -> mpf:
     """The `error` quantile of Beta(1/2 + successes, 1/2 + failures); 0 without a success."""
     half = mpf(1) / 2
@@ -222,6 +226,7 @@ def _poisson(i: int, rate: int) -> mpf:
     return mpf(i == 0) if rate == 0 else mp.exp(i * mp.log(rate) - rate - mp.loggamma(i + 1))
 
 
+@recorded
 def sison_glaz(counts: Sequence[int], confidence: float) -> list[tuple[mpf, mpf]]:
     """Shares - c/n and + (c + 2 g)/n, cut to [0, 1]; c the first with nu(c) <= confidence < nu(c + 1)."""
     n = sum(counts)

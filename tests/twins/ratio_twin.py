@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mpmath import mp, mpf
 
+from tests.twins.answers import recorded
 from tests.twins.binomial_twin import (
     DIGITS,
     Number,
@@ -33,6 +34,7 @@ def group_epsilon(high: Number, low: Number, delta: Number, group: int) -> mpf:
         return (bottom + top) / 2
 
 
+@recorded
 def clopper_pearson_epsilon(
     n1: int, n0: int, trials1: int, trials0: int, *, delta: float, confidence: float, group: int = 1, best: bool = True
 ) -> mpf:
@@ -47,6 +49,7 @@ def clopper_pearson_epsilon(
     return max(group_epsilon(high, low, delta, group) for high, low in pairs)
 
 
+@recorded
 def katz_epsilon(
     n1: int, n0: int, trials1: int, trials0: int, *, confidence: float, group: int = 1, best: bool = True
 ) -> mpf:
@@ -71,6 +74,7 @@ def _katz_claim(k1: int, n1: int, k0: int, n0: int, error: mpf) -> mpf:
     return mpf(0) if k1 == 0 or k0 == 0 else max(mpf(0), katz_log(k1, n1, k0, n0, error)[0])
 
 
+@recorded
 def katz_ceiling(trials: int, *, confidence: float) -> tuple[mpf, int, int]:
     """The largest one-direction Katz limit over every pair of counts, with the counts; trials**2 evaluations."""
     error = (1 - mpf(confidence)) / 2
@@ -78,6 +82,7 @@ def katz_ceiling(trials: int, *, confidence: float) -> tuple[mpf, int, int]:
     return max((katz_log(n1, trials, n0, trials, error)[0], n1, n0) for n1, n0 in pairs)
 
 
+@recorded
 def katz_ceiling_at_all_hits(trials: int, *, confidence: float, most_alarms: int = 50) -> tuple[mpf, int]:
     """The same with n1 = trials and few n0, for large trials."""
     error = (1 - mpf(confidence)) / 2

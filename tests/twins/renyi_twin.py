@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from itertools import product
@@ -12,6 +13,7 @@ from mpmath import mp, mpf
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from tests.twins.answers import recorded
 from tests.twins.binomial_twin import (
     DIGITS,
     Number,
@@ -55,6 +57,7 @@ def two_cut_rectangle(k1: int, n1: int, k2: int, n2: int, confidence: float) -> 
     )
 
 
+@recorded
 def two_cut_minimum(k1: int, n1: int, k2: int, n2: int, order: float, *, confidence: float) -> mpf:
     """min of the 2-cut divergence over the rectangle; 0 where it meets the diagonal.
 
@@ -68,6 +71,7 @@ def two_cut_minimum(k1: int, n1: int, k2: int, n2: int, order: float, *, confide
     return min(bernoulli_divergence(p, q, order) for p, q in product(grid1, grid2))
 
 
+@recorded
 def two_cut_termwise(k1: int, n1: int, k2: int, n2: int, order: float, *, confidence: float) -> mpf:
     """Appendix B as published: log(p1_lo^a p2_hi^(1-a) + (1-p1_hi)^a (1-p2_lo)^(1-a))/(a - 1), not cut at 0."""
     low1, high1, low2, high2 = two_cut_rectangle(k1, n1, k2, n2, confidence)
@@ -81,6 +85,7 @@ def _termwise(numerators: Sequence[mpf], denominators: Sequence[mpf], order: flo
         return mp.log(total) / (a - 1) if total > 0 else -mp.inf
 
 
+@recorded
 def k_cut_limits(
     counts: Sequence[int], method: str, *, confidence: float, error_of_a_limit: Number | None = None
 ) -> list[tuple[mpf, mpf]]:
@@ -99,6 +104,7 @@ def k_cut_termwise(limits1: Sequence[tuple[mpf, mpf]], limits2: Sequence[tuple[m
     return _termwise([low for low, _ in limits1], [high for _, high in limits2], order)
 
 
+@recorded
 def noisy_argmax(histogram: Sequence[float], sigma: float) -> list[mpf]:
     """Pr[argmax(n_c + N(0, sigma^2)) = c] = int phi((x - n_c)/sigma)/sigma prod_(i != c) Phi((x - n_i)/sigma) dx."""
     with mp.workdps(30):
@@ -125,6 +131,24 @@ def noisy_argmax(histogram: Sequence[float], sigma: float) -> list[mpf]:
         return [chance(c) for c in range(len(counts))]
 
 
+@recorded
+def log_noisy_argmax(histogram: list[float], sigma: float, c: int) -> float:
+    """log Pr[argmax(n_i + N(0, sigma^2)) = c], the integrand of one class about its peak."""
+    with mp.workdps(25):
+        u = [mpf(n) / mpf(sigma) for n in histogram]
+        others = Counter(u[:c] + u[c + 1 :])
+
+        def exponent(x: mpf) -> mpf:
+            return -((x - u[c]) ** 2) / 2 + sum(m * mp.log(mp.ncdf(x - v)) for v, m in others.items())
+
+        grid = [float(u[c] + max(u)) / 2 - 1 + 0.1 * i for i in range(int(5 * abs(float(max(u) - u[c]))) + 50)]
+        peak = max(grid, key=lambda x: exponent(mpf(x)))
+        ends = [peak + step for step in (-9, -3, -1.2, -0.5, 0, 0.5, 1.2, 3, 9)]
+        top = exponent(peak)
+        whole = mp.quad(lambda x: mp.exp(exponent(x) - top), ends, maxdegree=5)
+        return float(top + mp.log(whole / mp.sqrt(2 * mp.pi)))
+
+
 def rdp_to_epsilon(orders: Sequence[float], rdp: Sequence[float], *, delta: float, conversion: str = "improved") -> mpf:
     """min over orders a of rdp + log((a-1)/a) - (log delta + log a)/(a-1), or classical rdp - log(delta)/(a-1)."""
     with mp.workdps(DIGITS):
@@ -137,6 +161,7 @@ def rdp_to_epsilon(orders: Sequence[float], rdp: Sequence[float], *, delta: floa
         return min(found)
 
 
+@recorded
 def k_cut_minimum(
     limits1: Sequence[tuple[float, float]], limits2: Sequence[tuple[float, float]], order: float
 ) -> float:
