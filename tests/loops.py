@@ -13,10 +13,10 @@ from collections.abc import Iterator
 class Cases:
     """Collects the failures of a loop and raises them together where the loop ends.
 
-        with Cases() as cases:
-            for page in pages:
-                with cases.case(page.name):
-                    assert links_lead_somewhere(page)
+    with Cases() as cases:
+        for page in pages:
+            with cases.case(page.name):
+                assert links_lead_somewhere(page)
     """
 
     def __init__(self) -> None:
