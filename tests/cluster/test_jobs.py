@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit import RunOptions, audit, load_spec
+from dpaudit.actors.events import EventKind, read_events
 from dpaudit.cluster.jobs import Job, Jobs
 from dpaudit.engine.cli.remote import job_of
 from dpaudit.engine.run.watching import fetch
@@ -84,6 +85,33 @@ def test_a_job_is_begun_once_watched_and_gone_on_with_after_its_driver_died(
     assert refused.returncode == 3
     assert "asks for a token, and the one given here is not its own" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.cluster
+def test_a_submitted_job_runs_on_two_nodes_and_leaves_the_tables_of_this_process(
+    working_dir: Path, tmp_path: Path
+) -> None:
+    """The one cluster by day. Each node has one CPU, so the job's second worker is on the second node.
+
+    No unit ends before both workers are up: they wait at the gate.
+    """
+    (working_dir / "spec.yaml").write_text(SPEC.replace("workers: 1", "workers: 2"))
+    here = RunOptions(runner="in-process", figures=False, repeats=0)
+    audit(replace(load_spec(working_dir / "spec.yaml"), run=here), output=tmp_path / "here", quiet=True)
+    gate, events = tmp_path / "gate", tmp_path / "job" / "events.jsonl"
+    gate.touch()
+    with head_node(tmp_path, jobs=True, cpus=1) as head, another_node(head):
+        submit = ("submit", "spec.yaml", "-o", str(tmp_path / "job"), "--working-dir", ".")
+        done = with_token(head.token, "dpaudit", *submit, "--address", head.dashboard, folder=working_dir)
+        assert done.returncode == 0, done.stderr
+        until(lambda: events.exists() and _most_workers(events) == 2, "a worker has started on each node")
+        gate.unlink()
+        until((tmp_path / "job" / "report.html").exists, "the job has written its report")
+    assert scores(tmp_path / "job") == scores(tmp_path / "here") != {}
+
+
+def _most_workers(events: Path) -> int:
+    return max((event.count for event in read_events(events) if event.kind is EventKind.WORKER_STARTED), default=0)
 
 
 FOUR = """
