@@ -165,9 +165,7 @@ def forests_at_once(count: int) -> int:
         pytest.param(lambda: forests_at_once(400_000), 400_000, ERROR, id="at once"),
     ],
 )
-def test_forests_at_once_and_one_by_one_have_the_exact_law(
-    sample: Callable[[], int], trees: int, error: float
-) -> None:
+def test_forests_at_once_and_one_by_one_have_the_exact_law(sample: Callable[[], int], trees: int, error: float) -> None:
     low, high = binom.ppf([FALSE_FAILURE / 2, 1 - FALSE_FAILURE / 2], trees, less_frequent(EPSILON))
     assert low <= sample() <= high
     # A scale that is 5 % off is seen, either way; of the few forests one by one that are played by day, one of 20 %.
