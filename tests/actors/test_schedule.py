@@ -56,7 +56,13 @@ def in_children(
         yield backend
 
 
-@pytest.fixture(params=["in-process", "processes", pytest.param("ray", marks=(pytest.mark.ray, pytest.mark.nightly))])
+@pytest.fixture(
+    params=[
+        "in-process",
+        pytest.param("processes", marks=pytest.mark.nightly),
+        pytest.param("ray", marks=(pytest.mark.ray, pytest.mark.nightly)),
+    ]
+)
 def make_backend(request: pytest.FixtureRequest) -> MakeBackend:
     if request.param == "processes":
         return in_children
@@ -147,11 +153,16 @@ def test_a_unit_that_failed_is_tried_again_by_the_next_run(tmp_path: Path) -> No
     assert store.failures() == {}
 
 
-@pytest.mark.ray
-def test_two_workers_run_all_that_can_run_whatever_is_lost_and_fails(ray_cluster: None, tmp_path: Path) -> None:
-    """The one pool of this file by day: results that flow from unit to unit, a killed worker, a failed training, a bug,
+@pytest.mark.parametrize("where", ["processes", pytest.param("ray", marks=pytest.mark.ray)])
+def test_two_workers_run_all_that_can_run_whatever_is_lost_and_fails(
+    where: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The one pool of its kind by day: results that flow from unit to unit, a killed worker, a failed training, a bug,
     code that leaves, and some that writes into its input. By night each has a pool of its own.
     """
+    if where == "ray":
+        request.getfixturevalue("ray_cluster")
+    make = in_children if where == "processes" else partial(on_ray, workers=2)
     chain = diamond()
     dying = Unit(FailsFirst(str(tmp_path), "d", 1, "die"), "dies once")
     flaky = Unit(FailsFirst(str(tmp_path), "a", 1, "training"), "flaky")
@@ -160,7 +171,7 @@ def test_two_workers_run_all_that_can_run_whatever_is_lost_and_fails(ray_cluster
     leaving, writing = Unit(Leaves("exit"), "leaves"), Unit(WritesToItsInput(), "writes", shared=("array",))
     others = [Unit(Add(number, 0.05), f"other {number}") for number in range(12)]
     units, array = [*chain, dying, flaky, bug, after, leaving, writing, *others], np.ones(1000)
-    outcome, store, seen = run(partial(on_ray, workers=2), units, tmp_path, ten=10, array=array)
+    outcome, store, seen = run(make, units, tmp_path, ten=10, array=array)
     assert outcome.failed.keys() == {bug.key, after.key, leaving.key, writing.key}
     assert outcome.finished == {unit.key for unit in units} - outcome.failed.keys()
     assert [store.read(unit.key)["total"][0].as_py() for unit in chain] == [11, 111, 211, 322]

@@ -1,9 +1,11 @@
-"""Audits as jobs of a real cluster on this machine, which asks for a token: watched, crashed, gone on with."""
+"""A real cluster on this machine, which asks for a token: joined, and given jobs that are watched, crash and go on."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,7 +62,8 @@ def working_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
-    with head_node(tmp_path_factory.mktemp("head"), jobs=True) as started:
+    """A node of one CPU, with a job server; two of its size make a cluster of two CPUs."""
+    with head_node(tmp_path_factory.mktemp("head"), jobs=True, cpus=1) as started:
         yield started
 
 
@@ -87,11 +90,49 @@ def test_a_job_is_begun_once_watched_and_gone_on_with_after_its_driver_died(
     assert len(refused.stderr.strip().splitlines()) == 1
 
 
+JOIN = """
+import json, os, sys
+from dpaudit.cluster import session
+from dpaudit.errors import RunError
+
+address, token, wrong = sys.argv[1:]
+said, begun, init = {}, [], session._init
+session._init = lambda **options: (begun.append(name), init(**options))
+for name, mode, path in (("wrong", "token", wrong), ("none", "disabled", ""), ("right", "token", token)):
+    os.environ.update(RAY_AUTH_MODE=mode, RAY_AUTH_TOKEN_PATH=path)
+    try:
+        with session.ray_session(address):
+            import ray
+
+            said[name] = str(ray.get(ray.remote(num_cpus=1)(lambda: 40 + 2).remote()))
+    except RunError as err:
+        said[name] = str(err)
+print(json.dumps({**said, "begun": begun}))
+"""
+
+
+@pytest.mark.cluster
+def test_a_cluster_with_a_token_is_joined_with_it_and_with_no_other(head: Head, tmp_path: Path) -> None:
+    (tmp_path / "other").write_text(secrets.token_hex(32))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", JOIN, head.address, str(head.token), str(tmp_path / "other")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["right"] == "42"
+    assert said["begun"] == ["right"], "Ray alone tries for 22 s with a token that is not the cluster's, and says less"
+    for name in ("wrong", "none"):
+        assert said[name].startswith(f"the Ray cluster at {head.address} cannot be joined: it asks for a token"), said
+        assert "\n" not in said[name], said
+    assert "(RAY_AUTH_MODE is disabled)" in said["none"]
+
+
 @pytest.mark.cluster
 def test_a_submitted_job_runs_on_two_nodes_and_leaves_the_tables_of_this_process(
-    working_dir: Path, tmp_path: Path
+    head: Head, working_dir: Path, tmp_path: Path
 ) -> None:
-    """The one cluster by day. Each node has one CPU, so the job's second worker is on the second node.
+    """Each node has one CPU, so the job's second worker is on the second node.
 
     No unit ends before both workers are up: they wait at the gate.
     """
@@ -100,7 +141,7 @@ def test_a_submitted_job_runs_on_two_nodes_and_leaves_the_tables_of_this_process
     audit(replace(load_spec(working_dir / "spec.yaml"), run=here), output=tmp_path / "here", quiet=True)
     gate, events = tmp_path / "gate", tmp_path / "job" / "events.jsonl"
     gate.touch()
-    with head_node(tmp_path, jobs=True, cpus=1) as head, another_node(head):
+    with another_node(head):
         submit = ("submit", "spec.yaml", "-o", str(tmp_path / "job"), "--working-dir", ".")
         done = with_token(head.token, "dpaudit", *submit, "--address", head.dashboard, folder=working_dir)
         assert done.returncode == 0, done.stderr
