@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Set
+from collections.abc import Callable, Set
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
+import pytest
+
+Test = TypeVar("Test", bound=Callable[..., Any])
 SWITCH = "DPAUDIT_NIGHTLY"
 """Set by `make nightly`: tests marked `nightly` run as well, and games are played in full number."""
 QUICK = 300
@@ -37,6 +41,11 @@ def changed(*patterns: str) -> bool:
         patterns: Paths from the root of the repository; `*` stands for any characters, slashes among them.
     """
     return any(fnmatch(path, pattern) for path in changed_files() for pattern in patterns)
+
+
+def by_night_unless_changed(*patterns: str) -> Callable[[Test], Test]:
+    """Mark a test `nightly` unless a file that matches a pattern was changed."""
+    return (lambda test: test) if changed(*patterns) else pytest.mark.nightly
 
 
 @cache

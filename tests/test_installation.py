@@ -12,7 +12,6 @@ import sysconfig
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Callable
 from email.parser import Parser
 from importlib import metadata
 from pathlib import Path
@@ -23,22 +22,16 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from tests.nightly import changed
+from tests.nightly import by_night_unless_changed
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 FLOORS = ("actors", "cluster", "engine", "estimators", "mechanisms")
 MAKES_THE_WHEEL = ("pyproject.toml", "MANIFEST.in", "editable/*", "*.j2", "*/py.typed", "tests/test_installation.py")
-BY_DAY = changed(*MAKES_THE_WHEEL)
+of_a_build = by_night_unless_changed(*MAKES_THE_WHEEL)
+"""Mark of a test that builds or installs the package. That every folder is a listed package, and every package there,
+is held by `test_architecture`."""
 BUILD = "from setuptools import build_meta; import sys; print(build_meta.{}(sys.argv[1]))"
-
-
-def of_a_build(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test that builds or installs the package: by day it runs where what makes a wheel has changed.
-
-    That every folder is a listed package, and every package found, is held by `test_architecture`.
-    """
-    return test if BY_DAY else pytest.mark.nightly(test)
 
 
 @pytest.fixture(scope="module")

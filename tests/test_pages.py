@@ -14,6 +14,7 @@ from benchmarks.pages import Query, linked, origin_line, table, written
 from benchmarks.rows import DATA, Origin, Row, note_origin, origins, read, setting, table_rows, write
 from benchmarks.versions import digest, modules_of, sources, version_of
 from tests.loops import Cases
+from tests.nightly import by_night_unless_changed
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -21,14 +22,30 @@ TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
+NOTICE = re.compile(r", its code (?:has changed since|was not recorded)")
+
+
 def test_the_tables_of_every_page_are_what_the_data_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the notices of changed code, which are read off the whole package."""
+    monkeypatch.setattr("benchmarks.pages.said_of_code", lambda origin: "")
+    known = origins()
+    with Cases() as cases:
+        for page, text in TEXTS.items():
+            with cases.case(page.relative_to(ROOT)):
+                plain = NOTICE.sub("", text)
+                assert plain == written(plain, page, known), "`make pages` writes the tables anew"
+                assert text.count("<!-- table") == text.count("<!-- end -->")
+
+
+@by_night_unless_changed("docs/data/*", "benchmarks/*", "papers/*")
+def test_the_tables_say_whose_code_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten seconds: the code behind every data file is read."""
     monkeypatch.setattr("benchmarks.pages.version_of", cache(version_of))  # seconds where each table asks anew
     known = origins()
     with Cases() as cases:
         for page, text in TEXTS.items():
             with cases.case(page.relative_to(ROOT)):
                 assert text == written(text, page, known), "`make pages` writes the tables anew"
-                assert text.count("<!-- table") == text.count("<!-- end -->")
 
 
 def test_a_number_that_was_changed_by_hand_is_seen() -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from functools import partial
 from pathlib import Path
 
@@ -25,23 +25,15 @@ from dpaudit.engine.cli.main import main
 from dpaudit.engine.cli.names import spec_schema
 from dpaudit.registry import PACKAGES, catalogue, plural
 from tests.engine.test_page_in_a_browser import BROWSER, Markup
-from tests.nightly import changed
+from tests.nightly import by_night_unless_changed
 from tests.test_pages import PAGES
 
 ROOT = Path(__file__).parent.parent
 MAKES_THE_SITE = ("mkdocs.yml", "benchmarks/site_hook.py", "constraints-docs.txt", "docs/site.css", "docs/reference/*")
-by_day = changed(*MAKES_THE_SITE, "tests/test_site.py")
-
-
-def of_the_built_site(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test of the built site, which takes 20 s: by day it runs where what makes the site has changed.
-
-    Links, headings and tables of the pages are read by `test_pages`.
-    """
-    return test if by_day else pytest.mark.nightly(test)
-
-
 MOVED = {"README.md": "index", "CONTRIBUTING.md": "developers/contributing", "CHANGELOG.md": "changelog"}
+of_the_built_site = by_night_unless_changed(*MAKES_THE_SITE, "tests/test_site.py")
+"""Mark of a test of the built site, which takes 20 s. Links, headings and tables of the pages are read by
+`test_pages`."""
 
 
 @pytest.fixture(scope="module")
