@@ -355,3 +355,8 @@ def test_each_class_is_read_once_a_plan(write: Callable[[str, str], None], monke
         assert len({fingerprint((made(), number)).digest for number in range(500)}) == 500
     assert "owner" in read
     assert sorted(set(read)) == sorted(read)
+
+
+def test_words_do_not_run_into_one_another() -> None:
+    """Where only a word's length tells where it ends."""
+    assert fingerprint(("xstry", "z")) != fingerprint(("x", "ystrz"))

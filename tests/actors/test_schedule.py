@@ -126,6 +126,14 @@ def test_a_failure_is_recorded_with_its_log_and_takes_its_dependents_along(
     assert len(list(tmp_path.glob("b.*"))) == 1, "a bug is not tried again: it would fail the same way"
 
 
+def test_a_training_that_always_fails_has_two_attempts(tmp_path: Path) -> None:
+    unit = Unit(FailsFirst(str(tmp_path), "f", 9, "training"), "fails")
+    outcome, _, seen = run(in_process, [unit], tmp_path)
+    assert "loss is NaN" in outcome.failed[unit.key]
+    assert len(list(tmp_path.glob("f.*"))) == 2
+    assert [event.kind for event in seen].count(EventKind.UNIT_RETRIED) == 1
+
+
 def test_results_that_wait_take_no_more_memory_than_is_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five results of 8 bytes each, of which two may wait in memory: the others are read from disk when needed."""
     monkeypatch.setattr("dpaudit.actors.schedule.HELD_BYTES", 16)

@@ -6,11 +6,14 @@ import hashlib
 import json
 import os
 import secrets
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -207,6 +210,56 @@ def test_the_same_work_has_one_name_and_other_work_another(working_dir: Path, tm
     assert name() == first, "a run folder does not travel"
     (working_dir / "mine.py").write_text("# changed\n" + (working_dir / "mine.py").read_text())
     assert name() != first
+
+
+class Server:
+    """In place of Ray's client: the states of jobs by name. `race` has the next job begun by somebody else."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, str] = {}
+        self.given: list[dict[str, Any]] = []
+        self.race = False
+
+    def get_job_status(self, name: str) -> SimpleNamespace:
+        if name not in self.states:
+            raise RuntimeError(f"Job {name} does not exist")
+        return SimpleNamespace(value=self.states[name])
+
+    def submit_job(self, *, submission_id: str, **given: Any) -> None:
+        if self.race:
+            self.race, self.states[submission_id] = False, "RUNNING"
+            raise RuntimeError(f"Job with submission_id {submission_id} already exists")
+        self.states[submission_id] = "RUNNING"
+        self.given.append(given)
+
+
+def test_the_same_work_is_begun_once_and_again_after_it_failed(
+    working_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a cluster; by night a real one is asked."""
+    server, job = Server(), Job(("run", "spec.yaml"), working_dir)
+    monkeypatch.setattr(Jobs, "_connect", lambda jobs: server)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(1)
+        jobs = Jobs(f"http://127.0.0.1:{listening.getsockname()[1]}")
+    first = jobs.submit(job)
+    assert (first.name, first.new) == (job.key(), True)
+    assert server.given == [
+        {"entrypoint": "python -m dpaudit run spec.yaml", "runtime_env": job.runtime_env(), "metadata": {}}
+    ]
+    for state, name, new in [
+        ("PENDING", job.key(), False),
+        ("RUNNING", job.key(), False),
+        ("SUCCEEDED", job.key(), False),
+        ("FAILED", f"{job.key()}-2", True),
+    ]:
+        server.states[job.key()] = state
+        submitted = jobs.submit(job)
+        assert (submitted.name, submitted.new) == (name, new), state
+    server.states[f"{job.key()}-2"], server.race = "STOPPED", True
+    jobs.submit(job)
+    assert server.states[f"{job.key()}-3"] == "RUNNING", "somebody else was faster, which is no error"
 
 
 def test_a_job_whose_results_would_not_last_is_refused(
