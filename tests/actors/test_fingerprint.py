@@ -17,7 +17,7 @@ import pytest
 
 from dpaudit.actors import fingerprint as reading
 from dpaudit.actors import unit
-from dpaudit.actors.fingerprint import Fingerprint, fingerprint, one_reading
+from dpaudit.actors.fingerprint import Fingerprint, _Reading, _Walk, fingerprint, one_reading
 
 FILES = {
     "owner/__init__.py": "",
@@ -358,5 +358,10 @@ def test_each_class_is_read_once_a_plan(write: Callable[[str, str], None], monke
 
 
 def test_words_do_not_run_into_one_another() -> None:
-    """Where only a word's length tells where it ends."""
-    assert fingerprint(("xstry", "z")) != fingerprint(("x", "ystrz"))
+    def digest(*words: str) -> str:
+        walk = _Walk(_Reading())
+        walk.word(*words)
+        return walk.digest()
+
+    assert digest("ab", "c") == digest("ab", "c")
+    assert len({digest("ab", "c"), digest("a", "bc"), digest("abc"), digest("abc", "")}) == 4
