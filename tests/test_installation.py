@@ -22,9 +22,15 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from tests.nightly import by_night_unless_changed
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 FLOORS = ("actors", "cluster", "engine", "estimators", "mechanisms")
+MAKES_THE_WHEEL = ("pyproject.toml", "MANIFEST.in", "editable/*", "*.j2", "*/py.typed", "tests/test_installation.py")
+of_a_build = by_night_unless_changed(*MAKES_THE_WHEEL)
+"""Mark of a test that builds or installs the package. That every folder is a listed package, and every package there,
+is held by `test_architecture`."""
 BUILD = "from setuptools import build_meta; import sys; print(build_meta.{}(sys.argv[1]))"
 
 
@@ -89,6 +95,7 @@ def printed(folder: Path, *command: object) -> str:
     return done.stdout.strip()
 
 
+@of_a_build
 def test_a_clone_does_not_shadow_the_package(clone: Path, tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     python = installed(built(clone, tmp_path / "made", "build_editable"), tmp_path / "editable")
@@ -98,6 +105,7 @@ def test_a_clone_does_not_shadow_the_package(clone: Path, tmp_path: Path) -> Non
     assert printed(tmp_path, python, "-c", code) == "[None, None]"
 
 
+@of_a_build
 def test_a_wheel_holds_the_package_and_nothing_else(clone: Path, wheel: Path) -> None:
     held = contents(wheel)
     about = {name: held.pop(name) for name in list(held) if name.startswith("dpaudit-")}
@@ -106,6 +114,7 @@ def test_a_wheel_holds_the_package_and_nothing_else(clone: Path, wheel: Path) ->
     assert any(name.endswith("/licenses/LICENSE") for name in about)
 
 
+@of_a_build
 def test_an_sdist_holds_the_sources_and_makes_the_same_wheel(clone: Path, wheel: Path, tmp_path: Path) -> None:
     for name in ("sdist", "wheel", "opened"):
         (tmp_path / name).mkdir()
@@ -119,6 +128,7 @@ def test_an_sdist_holds_the_sources_and_makes_the_same_wheel(clone: Path, wheel:
     assert contents(built(opened, tmp_path / "wheel", "build_wheel")) == contents(wheel)
 
 
+@of_a_build
 def test_a_wheel_says_what_pyproject_says(wheel: Path) -> None:
     (about,) = (text for name, text in contents(wheel).items() if name.endswith("dist-info/METADATA"))
     said = Parser().parsestr(about.decode())
@@ -138,6 +148,7 @@ def test_every_extra_is_in_the_table_of_the_install_page() -> None:
             assert any(Requirement(o).name == package for o in PROJECT["optional-dependencies"][name]), (name, package)
 
 
+@of_a_build
 def test_an_installed_wheel_works_far_from_any_checkout(wheel: Path, tmp_path: Path) -> None:
     """As `uvx --from dpaudit dpaudit estimate scores.csv` and pipx run it: an environment of its own, any folder."""
     python = installed(wheel, tmp_path / "own")

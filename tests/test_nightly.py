@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import pytest_collection_modifyitems
-from tests.nightly import SWITCH, by_day, nightly_games
+from tests.nightly import SWITCH, by_day, changed, changed_files, nightly_games
 
 ROOT = Path(__file__).parent
 
@@ -44,3 +45,29 @@ def test_make_nightly_sets_the_switch_and_runs_the_fuzzer() -> None:
     assert f"{SWITCH}=yes" in recipe
     assert "tests.fuzz" in recipe
     assert "$(MAKE) lowest" in recipe
+
+
+def test_changes_are_those_of_the_working_tree_and_of_the_last_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*arguments: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    assert changed_files(tmp_path / "nowhere") == set()
+    git("init", "-q")
+    (tmp_path / "docs").mkdir()
+    for name in ("old.md", "last.md", "edited.md", "docs/gone.md"):
+        (tmp_path / name).write_text("a")
+        git("add", "-A")
+        git("commit", "-q", "-m", name)
+    (tmp_path / "last.md").write_text("b")
+    git("commit", "-q", "-a", "-m", "last")
+    (tmp_path / "edited.md").write_text("b")
+    (tmp_path / "new.md").write_text("b")
+    (tmp_path / "docs" / "gone.md").unlink()
+    changed_files.cache_clear()
+    assert changed_files(tmp_path) == {"last.md", "edited.md", "new.md", "docs/gone.md"}
+    monkeypatch.setattr("tests.nightly.changed_files", lambda: {"docs/gone.md"})
+    assert changed("mkdocs.yml", "docs/*")
+    assert not changed("*.py", "gone.md")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,39 @@ import pytest
 from benchmarks.pages import Query, linked, origin_line, table, written
 from benchmarks.rows import DATA, Origin, Row, note_origin, origins, read, setting, table_rows, write
 from benchmarks.versions import digest, modules_of, sources, version_of
+from tests.loops import Cases
+from tests.nightly import by_night_unless_changed
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_the_tables_of_a_page_are_what_the_data_say(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert text == written(text, page, origins()), "`make pages` writes the tables anew"
-    assert text.count("<!-- table") == text.count("<!-- end -->")
+NOTICE = re.compile(r", its code (?:has changed since|was not recorded)")
+
+
+def test_the_tables_of_every_page_are_what_the_data_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the notices of changed code, which are read off the whole package."""
+    monkeypatch.setattr("benchmarks.pages.said_of_code", lambda origin: "")
+    known = origins()
+    with Cases() as cases:
+        for page, text in TEXTS.items():
+            with cases.case(page.relative_to(ROOT)):
+                plain = NOTICE.sub("", text)
+                assert plain == written(plain, page, known), "`make pages` writes the tables anew"
+                assert text.count("<!-- table") == text.count("<!-- end -->")
+
+
+@by_night_unless_changed("docs/data/*", "benchmarks/*", "papers/*")
+def test_the_tables_say_whose_code_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten seconds: the code behind every data file is read."""
+    monkeypatch.setattr("benchmarks.pages.version_of", cache(version_of))  # seconds where each table asks anew
+    known = origins()
+    with Cases() as cases:
+        for page, text in TEXTS.items():
+            with cases.case(page.relative_to(ROOT)):
+                assert text == written(text, page, known), "`make pages` writes the tables anew"
 
 
 def test_a_number_that_was_changed_by_hand_is_seen() -> None:
@@ -35,19 +58,21 @@ def test_a_number_that_was_changed_by_hand_is_seen() -> None:
 
 def test_every_data_file_has_an_origin_and_a_page() -> None:
     files = {path.name for path in DATA.glob("*.csv")} - {"index.csv"}
-    shown = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    shown = "".join(TEXTS.values())
     assert files == set(origins())
     assert [name for name in sorted(files) if f"data/{name})" not in shown] == []
 
 
-@pytest.mark.parametrize("path", sorted(set(DATA.glob("*.csv")) - {DATA / "index.csv"}), ids=lambda path: path.stem)
-def test_a_data_file_holds_measurements(path: Path) -> None:
-    rows = read(path)
-    assert rows
-    for row in rows:
-        assert setting(row.settings()) == row.setting
-        assert row.what
-        assert row.value or row.interval
+def test_every_data_file_holds_measurements() -> None:
+    with Cases() as cases:
+        for path in sorted(set(DATA.glob("*.csv")) - {DATA / "index.csv"}):
+            with cases.case(path.name):
+                rows = read(path)
+                assert rows
+                for row in rows:
+                    assert setting(row.settings()) == row.setting
+                    assert row.what
+                    assert row.value or row.interval
 
 
 def broken_links(page: Path, text: str) -> Iterator[str]:
@@ -74,9 +99,9 @@ def without_code(text: str) -> str:
     return re.sub(r"```.*?```", "", re.sub(r"(?m)^ {4}.*$", "", text), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
-    assert list(broken_links(page, page.read_text(encoding="utf-8"))) == []
+def test_the_links_of_every_page_lead_somewhere() -> None:
+    broken = {page.relative_to(ROOT).as_posix(): list(broken_links(page, text)) for page, text in TEXTS.items()}
+    assert {page: links for page, links in broken.items() if links} == {}
 
 
 def test_a_link_that_leads_nowhere_is_seen() -> None:
@@ -99,9 +124,8 @@ def unreachable(pages: Mapping[Path, str]) -> list[str]:
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
-    pages = {page: page.read_text(encoding="utf-8") for page in PAGES}
-    assert unreachable(pages) == []
-    assert unreachable({**pages, ROOT / "docs" / "lost.md": "# Lost"}) == ["docs/lost.md"]
+    assert unreachable(TEXTS) == []
+    assert unreachable({**TEXTS, ROOT / "docs" / "lost.md": "# Lost"}) == ["docs/lost.md"]
 
 
 def missing_files(text: str) -> list[str]:
@@ -110,9 +134,9 @@ def missing_files(text: str) -> list[str]:
     return [name for name in dict.fromkeys(named) if not (ROOT / name).exists()]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_files_that_a_page_names_are_there(page: Path) -> None:
-    assert missing_files(page.read_text(encoding="utf-8")) == []
+def test_files_that_a_page_names_are_there() -> None:
+    missing = {page.relative_to(ROOT).as_posix(): missing_files(text) for page, text in TEXTS.items()}
+    assert {page: names for page, names in missing.items() if names} == {}
 
 
 def test_a_file_that_is_not_there_is_seen() -> None:

@@ -10,23 +10,30 @@ import subprocess
 import sys
 import threading
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 from functools import partial
 from pathlib import Path
 
 import click
 import pytest
+import yaml
 from markdown_it import MarkdownIt
 
 import dpaudit
+from benchmarks import reference
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.cli.names import spec_schema
 from dpaudit.registry import PACKAGES, catalogue, plural
 from tests.engine.test_page_in_a_browser import BROWSER, Markup
+from tests.nightly import by_night_unless_changed
 from tests.test_pages import PAGES
 
 ROOT = Path(__file__).parent.parent
+MAKES_THE_SITE = ("mkdocs.yml", "benchmarks/site_hook.py", "constraints-docs.txt", "docs/site.css", "docs/reference/*")
 MOVED = {"README.md": "index", "CONTRIBUTING.md": "developers/contributing", "CHANGELOG.md": "changelog"}
+of_the_built_site = by_night_unless_changed(*MAKES_THE_SITE, "tests/test_site.py")
+"""Mark of a test of the built site, which takes 20 s. Links, headings and tables of the pages are read by
+`test_pages`."""
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +58,7 @@ def place_of(page: Path, site: Path) -> Path:
     return site / "index.html" if path == "index" else site / path / "index.html"
 
 
+@of_the_built_site
 def test_all_of_a_page_is_shown(site: Path) -> None:
     """As many headings, lists, tables and blocks as GitHub shows: MkDocs reads another kind of Markdown."""
     reader = MarkdownIt().enable("table")
@@ -86,6 +94,7 @@ def broken(site: Path) -> Iterator[tuple[str, str]]:
                 yield path.relative_to(site).as_posix(), link
 
 
+@of_the_built_site
 def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
     assert list(broken(site.resolve())) == []
 
@@ -101,6 +110,7 @@ def test_a_link_that_leads_nowhere_is_seen(tmp_path: Path) -> None:
     ]
 
 
+@of_the_built_site
 def test_the_reference_has_every_name(site: Path) -> None:
     def ids(page: str) -> set[str | None]:
         html = (site / "reference" / page / "index.html").read_text(encoding="utf-8")
@@ -147,6 +157,7 @@ def too_wide(site: Path, pages: list[str]) -> dict[str, int]:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(BROWSER is None, reason="no browser on the path")
 def test_no_page_is_wider_than_a_phone(site: Path) -> None:
     found = [path.relative_to(site).as_posix() for path in sorted(site.rglob("index.html"))]
@@ -157,6 +168,41 @@ def test_no_page_is_wider_than_a_phone(site: Path) -> None:
     (site / "wide.html").write_text(planted, encoding="utf-8")
     assert len(pages) > 35
     assert too_wide(site, [*pages, "wide.html"]).keys() == {"wide.html"}
+
+
+def not_in_the_navigation(navigation: object, made: Set[str]) -> Set[str]:
+    """Pages that the navigation does not name, and names of it that are no page; a folder stands for its pages."""
+    leaves = {leaf for leaf in _leaves(navigation) if not leaf.endswith("/")}
+    folders = tuple(leaf for leaf in _leaves(navigation) if leaf.endswith("/"))
+    written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    pages = written | {f"{path}.md" for path in MOVED.values()} | made
+    return leaves ^ {page for page in pages if not page.startswith(folders)}
+
+
+def _leaves(navigation: object) -> Iterator[str]:
+    if isinstance(navigation, str):
+        yield navigation
+    else:
+        inner = navigation.values() if isinstance(navigation, dict) else navigation
+        for part in inner if isinstance(inner, Iterable) else ():
+            yield from _leaves(part)
+
+
+def test_the_navigation_names_every_page_and_the_reference_every_name() -> None:
+    """Without MkDocs: the built site is looked at where what makes it has changed, and by night."""
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    navigation, made = yaml.safe_load(f"nav:{nav}")["nav"], reference.pages()
+    assert not_in_the_navigation(navigation, made.keys()) == set()
+    assert not_in_the_navigation([*navigation[1:], "lost.md"], made.keys()) == {"index.md", "lost.md"}
+    for kind in PACKAGES:
+        headings = set(re.findall(r"^## `(.+)`$", made[f"reference/names/{plural(kind)}.md"], re.MULTILINE))
+        assert headings == set(catalogue(kind)), kind
+    python, commands = made["reference/python.md"], made["reference/commands.md"]
+    assert [name for name in dpaudit.__all__ if name[0] != "_" and f"::: dpaudit.{name}\n" not in python] == []
+    listed = main.list_commands(click.Context(main))
+    assert [name for name in listed if f"## `dpaudit {name}`" not in commands] == []
+    fields = made["reference/spec.md"]
+    assert [name for name in spec_schema()["properties"] if f"`{name}`" not in fields] == []
 
 
 def test_all_that_the_site_needs_is_pinned() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import urllib.request
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -27,12 +28,22 @@ def scraped(run: str) -> dict[str, float]:
     return found
 
 
-@pytest.mark.ray
-def test_a_run_can_be_watched_by_its_metrics(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+EXPECTED = {
+    "units_done": 2,
+    "units_failed": 1,
+    "units_retried": 1,
+    "trainings": 128,
+    "units_running": 0,
+    "workers": 2,
+}
+
+
+def heard(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, float]) -> None:
+    """Let metrics hear of four units in 8 s: two are done, one fails, one is lost with its worker."""
     now = 1_000.0
     monkeypatch.setattr(measured, "time", SimpleNamespace(time=lambda: now))  # the run begins with its first event
     events = EventStream()
-    metrics = RunMetrics("watched", {"a": 64, "b": 64}, {})
+    metrics = RunMetrics("watched", {"a": 64, "b": 64}, gpus)
     with events.heard_by(metrics):
         events.emit(Event(EventKind.WORKER_STARTED, count=2, time=now))
         for key in ("a", "b", "c", "d"):
@@ -43,19 +54,55 @@ def test_a_run_can_be_watched_by_its_metrics(ray_cluster: None, monkeypatch: pyt
         events.emit(Event(EventKind.UNIT_DONE, "b", seconds=6.0, time=now + 8))
     metrics.tell()
     events.emit(Event(EventKind.UNIT_DONE, "d", time=now + 9))  # nobody listens any more
-    expected = {
-        "units_done": 2,
-        "units_failed": 1,
-        "units_retried": 1,
-        "trainings": 128,
-        "units_running": 0,
-        "workers": 2,
+
+
+class Metric:
+    """In place of one of Ray's: the value it was set to, or has grown to, and the tag of its run."""
+
+    made: ClassVar[list[Metric]] = []
+
+    def __init__(self, name: str, words: str, tags: tuple[str, ...]) -> None:
+        self.name, self.tag_names, self.value = name, tags, 0.0
+        self.tags: dict[str, str] = {}
+        self.made.append(self)
+
+    def set_default_tags(self, tags: dict[str, str]) -> None:
+        assert tuple(tags) == self.tag_names
+        self.tags = tags
+
+    def inc(self, number: float) -> None:
+        self.value += number
+
+    def set(self, value: float) -> None:
+        self.value = value
+
+
+@pytest.mark.parametrize(("gpus", "busy"), [(2.0, 4.5 / (2 * 8)), (0.0, 0.0), (0.5, 1.0)])
+def test_metrics_are_what_the_events_say(monkeypatch: pytest.MonkeyPatch, gpus: float, busy: float) -> None:
+    """Without Ray, whose exporter is asked by night. Two units hold half a GPU each, for 9 s together."""
+    monkeypatch.setattr(Metric, "made", [])
+    for kind in ("Counter", "Gauge"):
+        monkeypatch.setattr(measured, kind, Metric)
+    monkeypatch.setattr(measured.ray, "cluster_resources", lambda: {"GPU": gpus})
+    heard(monkeypatch, {"a": 0.5, "b": 0.5})
+    assert {metric.tags["run"] for metric in Metric.made} == {"watched"}
+    found = {metric.name.removeprefix("dpaudit_"): metric.value for metric in Metric.made}
+    assert found == {
+        **EXPECTED,
+        "trainings_per_second": pytest.approx(128 / 8),
+        "gpu_busy_share": pytest.approx(busy),
     }
+
+
+@pytest.mark.nightly
+@pytest.mark.ray
+def test_a_run_can_be_watched_by_its_metrics(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard(monkeypatch, {})
 
     def told() -> dict[str, float]:
         found = {name.removesuffix("_total"): value for name, value in scraped("watched").items()}
-        return found if expected.items() <= found.items() else {}
+        return found if EXPECTED.items() <= found.items() else {}
 
-    found = until(told, f"the session exports {expected}")
-    assert found["trainings_per_second"] == pytest.approx(16)
+    found = until(told, f"the session exports {EXPECTED}")
+    assert found["trainings_per_second"] == pytest.approx(128 / 8)
     assert found["gpu_busy_share"] == 0

@@ -61,6 +61,16 @@ def test_what_was_never_brought_there_is_not_lost_by_what_is(uri: str, tmp_path:
     assert tree(one.folder) == tree(other.folder) == {"first": b"changed", "second": b"2"}
 
 
+def test_a_copy_at_another_place_is_whole_though_one_was_made_elsewhere(tmp_path: Path) -> None:
+    first, second = (f"file://{tmp_path / name}" for name in ("there", "elsewhere"))
+    mirror = Mirror(tmp_path / "one", first)
+    (mirror.folder / "a").write_text("a")
+    mirror.push()
+    again = Mirror(tmp_path / "one", second)
+    again.push()
+    assert tree(tmp_path / "there") == tree(tmp_path / "elsewhere") == {"a": b"a"}
+
+
 def test_only_what_changed_is_copied(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = Mirror(tmp_path / "one", uri)
     copied: list[str] = []

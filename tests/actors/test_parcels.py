@@ -168,6 +168,15 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def test_the_same_bytes_in_processes_beside_this_one(tmp_path: Path) -> None:
+    units = units_of()
+    beside(tmp_path / "here", units, InProcess({}))
+    beside(tmp_path / "children", units, InChildren({}, None, EventStream(), Deadlines(), WORKERS))
+    assert len(files(tmp_path / "here")) == len(units)
+    assert files(tmp_path / "children") == files(tmp_path / "here")
+
+
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_the_same_bytes_with_parcels_of_any_size(
     ray_cluster: None, tmp_path: Path, sized: list[int], monkeypatch: pytest.MonkeyPatch
@@ -175,10 +184,7 @@ def test_the_same_bytes_with_parcels_of_any_size(
     """Written by the workers and by the driver; and nothing else is left in the folder."""
     units = units_of()
     beside(tmp_path / "here", units, InProcess({}))
-    beside(tmp_path / "children", units, InChildren({}, None, EventStream(), Deadlines(), WORKERS))
     expected = files(tmp_path / "here")
-    assert len(expected) == len(units)
-    assert files(tmp_path / "children") == expected
     for name, seconds, shared_folder in (("single", 0.0, True), ("large", 2.0, True), ("driver", 2.0, False)):
         sized.clear()
         monkeypatch.setattr("dpaudit.actors.pool.PARCEL_S", seconds)
@@ -194,6 +200,7 @@ def test_the_same_bytes_with_parcels_of_any_size(
         assert not [event for event in seen if event.kind is EventKind.UNIT_REMARKED]
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.parametrize("shared_folder", [True, False])
 def test_a_fault_in_the_middle_of_a_parcel_costs_its_own_unit_alone(
@@ -220,6 +227,7 @@ def test_a_fault_in_the_middle_of_a_parcel_costs_its_own_unit_alone(
     assert len(lost) <= 1 + 4 + 2
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_a_unit_that_hangs_in_a_parcel_is_ended_and_the_rest_goes_on(
     ray_cluster: None, tmp_path: Path, sized: list[int], monkeypatch: pytest.MonkeyPatch

@@ -56,7 +56,13 @@ def in_children(
         yield backend
 
 
-@pytest.fixture(params=["in-process", "processes", pytest.param("ray", marks=pytest.mark.ray)])
+@pytest.fixture(
+    params=[
+        "in-process",
+        pytest.param("processes", marks=pytest.mark.nightly),
+        pytest.param("ray", marks=(pytest.mark.ray, pytest.mark.nightly)),
+    ]
+)
 def make_backend(request: pytest.FixtureRequest) -> MakeBackend:
     if request.param == "processes":
         return in_children
@@ -120,6 +126,14 @@ def test_a_failure_is_recorded_with_its_log_and_takes_its_dependents_along(
     assert len(list(tmp_path.glob("b.*"))) == 1, "a bug is not tried again: it would fail the same way"
 
 
+def test_a_training_that_always_fails_has_two_attempts(tmp_path: Path) -> None:
+    unit = Unit(FailsFirst(str(tmp_path), "f", 9, "training"), "fails")
+    outcome, _, seen = run(in_process, [unit], tmp_path)
+    assert "loss is NaN" in outcome.failed[unit.key]
+    assert len(list(tmp_path.glob("f.*"))) == 2
+    assert [event.kind for event in seen].count(EventKind.UNIT_RETRIED) == 1
+
+
 def test_results_that_wait_take_no_more_memory_than_is_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five results of 8 bytes each, of which two may wait in memory: the others are read from disk when needed."""
     monkeypatch.setattr("dpaudit.actors.schedule.HELD_BYTES", 16)
@@ -147,6 +161,39 @@ def test_a_unit_that_failed_is_tried_again_by_the_next_run(tmp_path: Path) -> No
     assert store.failures() == {}
 
 
+@pytest.mark.parametrize("where", ["processes", pytest.param("ray", marks=pytest.mark.ray)])
+def test_two_workers_run_all_that_can_run_whatever_is_lost_and_fails(
+    where: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The one pool of its kind by day: results that flow from unit to unit, a killed worker, a failed training, a bug,
+    code that leaves, and some that writes into its input. By night each has a pool of its own.
+    """
+    if where == "ray":
+        request.getfixturevalue("ray_cluster")
+    make = in_children if where == "processes" else partial(on_ray, workers=2)
+    chain = diamond()
+    dying = Unit(FailsFirst(str(tmp_path), "d", 1, "die"), "dies once")
+    flaky = Unit(FailsFirst(str(tmp_path), "a", 1, "training"), "flaky")
+    bug = Unit(FailsFirst(str(tmp_path), "b", 9, "bug"), "buggy")
+    after = Unit(Add(1), "after", needs=(bug.key,))
+    leaving, writing = Unit(Leaves("exit"), "leaves"), Unit(WritesToItsInput(), "writes", shared=("array",))
+    others = [Unit(Add(number, 0.05), f"other {number}") for number in range(12)]
+    units, array = [*chain, dying, flaky, bug, after, leaving, writing, *others], np.ones(1000)
+    outcome, store, seen = run(make, units, tmp_path, ten=10, array=array)
+    assert outcome.failed.keys() == {bug.key, after.key, leaving.key, writing.key}
+    assert outcome.finished == {unit.key for unit in units} - outcome.failed.keys()
+    assert [store.read(unit.key)["total"][0].as_py() for unit in chain] == [11, 111, 211, 322]
+    assert [store.read(unit.key)["total"][0].as_py() for unit in others] == list(range(12))
+    assert "ValueError: a bug" in store.failures()[bug.key]
+    assert "needs 'buggy'" in outcome.failed[after.key]
+    assert "SystemExit" in outcome.failed[leaving.key]
+    assert "ValueError" in outcome.failed[writing.key]
+    assert [event.label for event in seen if event.kind is EventKind.UNIT_RETRIED] == ["flaky"]
+    assert any(event.kind is EventKind.WORKER_LOST for event in seen)
+    assert array.sum() == 1000
+
+
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_units_of_a_killed_worker_run_on_another_one(ray_cluster: None, tmp_path: Path) -> None:
     dying = Unit(FailsFirst(str(tmp_path), "d", 1, "die"), "dies once")
@@ -157,6 +204,7 @@ def test_units_of_a_killed_worker_run_on_another_one(ray_cluster: None, tmp_path
     assert any(event.kind is EventKind.WORKER_LOST for event in seen)
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_a_unit_that_always_kills_its_worker_is_given_up(ray_cluster: None, tmp_path: Path) -> None:
     deadly = Unit(FailsFirst(str(tmp_path), "e", 99, "die"), "deadly")
@@ -216,6 +264,7 @@ def test_a_unit_that_fits_on_no_node_is_refused_before_anything_runs(ray_cluster
             RayPool({}, demand={Resources(): 1, kind: 1}, workers=None, events=EventStream())
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_a_node_that_is_gone_for_good_is_not_waited_for_for_ever(
     ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -249,6 +298,7 @@ def test_a_node_that_is_gone_for_good_is_not_waited_for_for_ever(
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_idle_workers_make_room_for_one_of_another_kind(
     ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -409,6 +459,7 @@ def test_an_alarm_of_somebody_else_goes_on(tmp_path: Path) -> None:
         signal.setitimer(signal.ITIMER_REAL, *before)
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_a_unit_that_hangs_on_a_worker_is_ended_and_what_waited_behind_it_is_not_blamed(
     ray_cluster: None, tmp_path: Path
@@ -424,6 +475,7 @@ def test_a_unit_that_hangs_on_a_worker_is_ended_and_what_waited_behind_it_is_not
     assert not [event for event in seen if event.kind is EventKind.WORKER_LOST]
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_a_stopped_worker_is_replaced(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpaudit.actors.pool.BEAT_S", 0.2)
@@ -434,6 +486,7 @@ def test_a_stopped_worker_is_replaced(ray_cluster: None, tmp_path: Path, monkeyp
     assert "has not answered" in lost.detail
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_a_worker_that_dies_while_it_starts_is_replaced(ray_cluster: None, tmp_path: Path) -> None:
     """Killed right after it was asked for; the pool asks for another."""

@@ -43,6 +43,16 @@ def refused(folder: Path, why: str) -> None:
     assert (folder / f"{ONE}.damaged").exists()
 
 
+def test_what_units_printed_is_kept_up_to_a_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpaudit.actors.storage.store.MAX_PRINTED", 120)
+    for number in range(9):
+        UnitStore(folder).keep_printed(f"unit {number}", b"x" * 40 + b"\n")
+    printed = (folder / "printed.log").read_text()
+    line = "x" * 40
+    kept = f"--- unit 0\n{line}\n--- unit 1\n{line}\n--- unit 2\n{line[:16]}\n"
+    assert printed == kept + "... full: what other units print is not kept ...\n"
+
+
 def test_what_was_written_is_read_and_known(folder: Path) -> None:
     store = UnitStore(folder)
     assert store.finished([ONE, OTHER, "c" * 32]) == {ONE, OTHER}

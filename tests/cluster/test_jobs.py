@@ -1,10 +1,11 @@
-"""Audits as jobs of a real cluster on this machine, which asks for a token: watched, crashed, gone on with."""
+"""A real cluster on this machine, which asks for a token: joined, and given jobs that are watched, crash and go on."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -15,12 +16,14 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
 from click.testing import CliRunner
 
 from dpaudit import RunOptions, audit, load_spec
+from dpaudit.actors.events import EventKind, read_events
 from dpaudit.cluster.jobs import Job, Jobs
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.cli.remote import job_of
@@ -75,7 +78,8 @@ def working_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
-    with head_node(tmp_path_factory.mktemp("head"), jobs=True) as started:
+    """A node of one CPU, with a job server; two of its size make a cluster of two CPUs."""
+    with head_node(tmp_path_factory.mktemp("head"), jobs=True, cpus=1) as started:
         yield started
 
 
@@ -100,6 +104,71 @@ def test_a_job_is_begun_once_watched_and_gone_on_with_after_its_driver_died(
     assert refused.returncode == 3
     assert "asks for a token, and the one given here is not its own" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
+
+
+JOIN = """
+import json, os, sys
+from dpaudit.cluster import session
+from dpaudit.errors import RunError
+
+address, token, wrong = sys.argv[1:]
+said, begun, init = {}, [], session._init
+session._init = lambda **options: (begun.append(name), init(**options))
+for name, mode, path in (("wrong", "token", wrong), ("none", "disabled", ""), ("right", "token", token)):
+    os.environ.update(RAY_AUTH_MODE=mode, RAY_AUTH_TOKEN_PATH=path)
+    try:
+        with session.ray_session(address):
+            import ray
+
+            said[name] = str(ray.get(ray.remote(num_cpus=1)(lambda: 40 + 2).remote()))
+    except RunError as err:
+        said[name] = str(err)
+print(json.dumps({**said, "begun": begun}))
+"""
+
+
+@pytest.mark.cluster
+def test_a_cluster_with_a_token_is_joined_with_it_and_with_no_other(head: Head, tmp_path: Path) -> None:
+    (tmp_path / "other").write_text(secrets.token_hex(32))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", JOIN, head.address, str(head.token), str(tmp_path / "other")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["right"] == "42"
+    assert said["begun"] == ["right"], "Ray alone tries for 22 s with a token that is not the cluster's, and says less"
+    for name in ("wrong", "none"):
+        assert said[name].startswith(f"the Ray cluster at {head.address} cannot be joined: it asks for a token"), said
+        assert "\n" not in said[name], said
+    assert "(RAY_AUTH_MODE is disabled)" in said["none"]
+
+
+@pytest.mark.cluster
+def test_a_submitted_job_runs_on_two_nodes_and_leaves_the_tables_of_this_process(
+    head: Head, working_dir: Path, tmp_path: Path
+) -> None:
+    """Each node has one CPU, so the job's second worker is on the second node.
+
+    No unit ends before both workers are up: they wait at the gate.
+    """
+    (working_dir / "spec.yaml").write_text(SPEC.replace("workers: 1", "workers: 2"))
+    here = RunOptions(runner="in-process", figures=False, repeats=0)
+    audit(replace(load_spec(working_dir / "spec.yaml"), run=here), output=tmp_path / "here", quiet=True)
+    gate, events = tmp_path / "gate", tmp_path / "job" / "events.jsonl"
+    gate.touch()
+    with another_node(head):
+        submit = ("submit", "spec.yaml", "-o", str(tmp_path / "job"), "--working-dir", ".")
+        done = with_token(head.token, "dpaudit", *submit, "--address", head.dashboard, folder=working_dir)
+        assert done.returncode == 0, done.stderr
+        until(lambda: events.exists() and _most_workers(events) == 2, "a worker has started on each node")
+        gate.unlink()
+        until((tmp_path / "job" / "report.html").exists, "the job has written its report")
+    assert scores(tmp_path / "job") == scores(tmp_path / "here") != {}
+
+
+def _most_workers(events: Path) -> int:
+    return max((event.count for event in read_events(events) if event.kind is EventKind.WORKER_STARTED), default=0)
 
 
 FOUR = """
@@ -154,6 +223,56 @@ def test_the_same_work_has_one_name_and_other_work_another(working_dir: Path, tm
     assert name() == first, "a run folder does not travel"
     (working_dir / "mine.py").write_text("# changed\n" + (working_dir / "mine.py").read_text())
     assert name() != first
+
+
+class Server:
+    """In place of Ray's client: the states of jobs by name. `race` has the next job begun by somebody else."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, str] = {}
+        self.given: list[dict[str, Any]] = []
+        self.race = False
+
+    def get_job_status(self, name: str) -> SimpleNamespace:
+        if name not in self.states:
+            raise RuntimeError(f"Job {name} does not exist")
+        return SimpleNamespace(value=self.states[name])
+
+    def submit_job(self, *, submission_id: str, **given: Any) -> None:
+        if self.race:
+            self.race, self.states[submission_id] = False, "RUNNING"
+            raise RuntimeError(f"Job with submission_id {submission_id} already exists")
+        self.states[submission_id] = "RUNNING"
+        self.given.append(given)
+
+
+def test_the_same_work_is_begun_once_and_again_after_it_failed(
+    working_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a cluster; by night a real one is asked."""
+    server, job = Server(), Job(("run", "spec.yaml"), working_dir)
+    monkeypatch.setattr(Jobs, "_connect", lambda jobs: server)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(1)
+        jobs = Jobs(f"http://127.0.0.1:{listening.getsockname()[1]}")
+    first = jobs.submit(job)
+    assert (first.name, first.new) == (job.key(), True)
+    assert server.given == [
+        {"entrypoint": "python -m dpaudit run spec.yaml", "runtime_env": job.runtime_env(), "metadata": {}}
+    ]
+    for state, name, new in [
+        ("PENDING", job.key(), False),
+        ("RUNNING", job.key(), False),
+        ("SUCCEEDED", job.key(), False),
+        ("FAILED", f"{job.key()}-2", True),
+    ]:
+        server.states[job.key()] = state
+        submitted = jobs.submit(job)
+        assert (submitted.name, submitted.new) == (name, new), state
+    server.states[f"{job.key()}-2"], server.race = "STOPPED", True
+    jobs.submit(job)
+    assert server.states[f"{job.key()}-3"] == "RUNNING", "somebody else was faster, which is no error"
 
 
 def test_a_job_whose_results_would_not_last_is_refused(

@@ -63,6 +63,7 @@ def test_what_a_killed_driver_left_is_removed_and_nothing_else(tmp_path: Path, m
     os.close(held)
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 def test_a_session_after_import_ray_keeps_little_and_leaves_nothing(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

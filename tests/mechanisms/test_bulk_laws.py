@@ -26,6 +26,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_regression import LogisticObjectivePerturbation, LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
+from tests import nightly
 
 FALSE_FAILURE, MISSED = 1e-6, 1e-4
 ERROR = 1.05
@@ -112,7 +113,7 @@ def test_trainings_at_once_have_the_law_of_trainings_one_by_one(case: Case) -> N
 
 MANY, APART = 3, 0.4
 """Records of class 1 at a point; one of class 0 lies so far from it, which one split separates as often."""
-TREES, FORESTS = 200, 600
+TREES, FORESTS = 200, 600 if nightly.on() else 60
 EPSILON = 0.75
 
 
@@ -153,15 +154,20 @@ def forests_at_once(count: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("sample", "trees"),
+    ("sample", "trees", "error"),
     [
-        pytest.param(lambda: forests_one_by_one(TREES, FORESTS), TREES * FORESTS, id="one by one"),
-        pytest.param(lambda: forests_at_once(400_000), 400_000, id="at once"),
+        pytest.param(
+            lambda: forests_one_by_one(TREES, FORESTS),
+            TREES * FORESTS,
+            ERROR if nightly.on() else 1.2,
+            id="one by one",
+        ),
+        pytest.param(lambda: forests_at_once(400_000), 400_000, ERROR, id="at once"),
     ],
 )
-def test_forests_at_once_and_one_by_one_have_the_exact_law(sample: Callable[[], int], trees: int) -> None:
+def test_forests_at_once_and_one_by_one_have_the_exact_law(sample: Callable[[], int], trees: int, error: float) -> None:
     low, high = binom.ppf([FALSE_FAILURE / 2, 1 - FALSE_FAILURE / 2], trees, less_frequent(EPSILON))
     assert low <= sample() <= high
-    # A scale that is 5 % off is seen, either way.
-    assert binom.sf(low - 1, trees, less_frequent(ERROR * EPSILON)) < MISSED
-    assert binom.cdf(high, trees, less_frequent(EPSILON / ERROR)) < MISSED
+    # A scale that is 5 % off is seen, either way; of the few forests one by one that are played by day, one of 20 %.
+    assert binom.sf(low - 1, trees, less_frequent(error * EPSILON)) < MISSED
+    assert binom.cdf(high, trees, less_frequent(EPSILON / error)) < MISSED

@@ -28,6 +28,7 @@ from dpaudit.mechanisms.learners.dp_sgd import dp_sgd_epsilon
 from dpaudit.mechanisms.models.networks import BagOfEmbeddings, Mlp, Network, SmallCnn, SmallTransformer
 from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.training.private.private_steps import StepCanary
+from tests import nightly
 from tests.mechanisms import user_code
 
 CPU = Compute()
@@ -72,7 +73,11 @@ def test_it_trains_and_is_decided_by_its_seed() -> None:
     assert (first.argmax(1) == test.labels).mean() > 0.6
 
 
-@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+SLOW = {"prv": pytest.mark.nightly}
+"""Whose search takes seconds."""
+
+
+@pytest.mark.parametrize("accountant", [pytest.param(name, marks=SLOW.get(name, ())) for name in ACCOUNTANTS])
 def test_the_noise_costs_what_is_claimed(accountant: str) -> None:
     """By its own accountant at most epsilon, and by ours within the slack of its search and of Renyi bounds."""
     pytest.importorskip("opacus")
@@ -203,7 +208,7 @@ def test_the_steps_of_a_loop_with_opacus_are_watched_as_it_is(loop: Any, verdict
     one = Audit(
         from_opacus(loop, delta=1e-5),
         DIGITS.take(np.arange(200)),
-        game={"name": "dp-sgd-steps", "trainings": 4},
+        game={"name": "dp-sgd-steps", "trainings": 4 if nightly.on() else 2},
         split=Partition(target=1.0, reference=0.0, test=0.0),
         claim="accountant",
     )
@@ -233,13 +238,15 @@ def describe_of(mechanism: Any) -> str:
     return repr(describe(mechanism))
 
 
-def test_steps_with_less_noise_than_stated_are_refused() -> None:
+@pytest.mark.parametrize("loop", [loop_with_opacus, pytest.param(by_its_epsilon, marks=pytest.mark.nightly)])
+def test_steps_with_less_noise_than_stated_are_refused(loop: Any) -> None:
+    """By night also of a loop that searches for its noise, which takes seconds each time."""
     pytest.importorskip("opacus")
     canary = StepCanary(
         StepProber(StepMidpoint(), 1.0, np.random.default_rng(3)), np.random.default_rng(0), clip=1.0, divisor=1.0
     )
     train = DIGITS.take(np.arange(100))
-    learner = from_opacus(by_its_epsilon, delta=1e-5).with_steps_of(train, seed=SeedSequence(0))
+    learner = from_opacus(loop, delta=1e-5).with_steps_of(train, seed=SeedSequence(0))
     louder = replace(learner, steps={**learner.steps, "noise_multiplier": 1.01 * learner.steps["noise_multiplier"]})
     with pytest.raises(InputError, match="each training must have a noise multiplier of at least"):
         louder.show_steps(train, canary, seed=SeedSequence(0), compute=CPU)

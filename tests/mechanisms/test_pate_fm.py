@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ TINY = PateFm(
 
 def test_fixmatch_learns_from_few_labels() -> None:
     rows = np.arange(60)
-    settings = {"classes": 10, "steps": 200, "ratio": 3, "threshold": 0.8, "seed": SeedSequence(0), "compute": CPU}
+    settings = {"classes": 10, "steps": 100, "ratio": 3, "threshold": 0.8, "seed": SeedSequence(0), "compute": CPU}
     model = FixMatch(NETWORK, IMAGES[:1200], rows, DIGITS.labels[rows], **settings).trained()
     assert (model.probabilities(IMAGES[1200:]).argmax(1) == DIGITS.labels[1200:]).mean() > 0.6
 
@@ -59,11 +60,49 @@ def test_fixmatch_is_decided_by_its_seed() -> None:
     assert np.abs(models[0].parameters - models[2].parameters).max() > 1e-3
 
 
+@pytest.mark.nightly
 def test_pate_fm_learns_without_ever_seeing_all_labels() -> None:
     assert isinstance(TINY, Learner)
     model = TINY.fit(DIGITS.take(np.arange(800)), seed=SeedSequence(0), compute=CPU)
     test = DIGITS.take(np.arange(1200, 1797))
     assert (model.probabilities(test.features).argmax(1) == test.labels).mean() > 0.6
+
+
+class Trainings:
+    """In place of FixMatch: keeps what each training was given; its models know every digit."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[Any, Any, dict[str, Any]]] = []
+
+    def __call__(self, network: Any, images: Any, rows: Any, labels: Any, **settings: Any) -> Trainings:
+        self.given.append((rows, labels, settings))
+        return self
+
+    def trained(self) -> Trainings:
+        return self
+
+    def logits(self, images: Any) -> Any:
+        known = {image.tobytes(): label for image, label in zip(IMAGES, DIGITS.labels, strict=True)}
+        return np.eye(10)[[known[image.tobytes()] for image in images]]
+
+
+def test_teachers_share_the_labels_and_the_student_has_their_answers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three teachers have 267 of 801 labels each, none twice; what they vote for without noise is the truth."""
+    trainings = Trainings()
+    monkeypatch.setattr("dpaudit.mechanisms.training.fixmatch.FixMatch", trainings)
+    train = DIGITS.take(np.arange(801))
+    TINY.fit(train, seed=SeedSequence(0), compute=CPU)
+    *teachers, (rows, labels, settings) = trainings.given
+    assert [len(rows) for rows, *_ in teachers] == [267] * 3
+    assert sorted(np.concatenate([rows for rows, *_ in teachers])) == list(range(801))
+    assert all((labels == train.labels[rows]).all() for rows, labels, _ in teachers)
+    assert len(rows) == len(set(rows)) == 150
+    np.testing.assert_array_equal(labels, train.labels[rows])
+    assert [settings["steps"] for *_, settings in trainings.given] == [120, 120, 120, 150]
+    assert len({settings["seed"].generate_state(1)[0] for *_, settings in trainings.given}) == 4
+    assert (settings["ratio"], settings["threshold"], settings["classes"]) == (1, 0.8, 10)
+    TINY.fit(train, seed=SeedSequence(0), compute=CPU)
+    np.testing.assert_array_equal(trainings.given[-1][0], rows)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 8.0])

@@ -46,7 +46,7 @@ ALIKE = Examples(np.ones((100, 1), np.float32), np.zeros(100, np.int64), 2)
 ONE_STEP = Mlp(hidden=(), epochs=1, batch_size=100, learning_rate=30_000.0, momentum=0.0)
 
 
-@pytest.mark.parametrize("theirs", [True, False])
+@pytest.mark.parametrize("theirs", [pytest.param(True, marks=pytest.mark.nightly), False])
 def test_dividing_by_the_number_of_records_shows_twice_what_the_noise_is_for(theirs: bool) -> None:
     """One step on 99 equal records, and one of the opposite gradient or not: 1 / noise apart, by Opacus 2 / noise.
 

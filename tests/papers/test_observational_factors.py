@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.csv as pacsv
+import pytest
 
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.spec.audit_spec import RunOptions
@@ -13,6 +14,7 @@ from papers.making import Options
 from papers.observational_factors import RedrawnLabels, factors
 
 
+@pytest.mark.nightly
 def test_what_rows_never_seen_show_is_not_left_of_a_bound(tmp_path: Path) -> None:
     run = RunOptions(runner="in-process")
     options = Options(tmp_path, run=run, say=lambda text: None, only=("images, no privacy",))

@@ -14,6 +14,7 @@ from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.errors import InputError
 from papers import noisy_argmax_figures, private_prediction
 from papers.making import Made, Options
+from tests import nightly
 
 
 def options(folder: Path) -> Options:
@@ -84,7 +85,10 @@ def test_no_more_is_asked_than_the_test_part_has(scale: Literal["small", "paper"
 
 
 @pytest.mark.usefixtures("tiny")
-def test_figures_by_order_are_read_off_the_runs_of_the_others(tmp_path: Path) -> None:
+def test_figures_by_order_are_read_off_the_runs_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not nightly.on():  # a dozen pictures take three seconds
+        monkeypatch.setattr(private_prediction, "_lines_by_order", lambda *_: None)
+        monkeypatch.setattr(private_prediction.style, "save", _not_drawn)
     asked = replace(options(tmp_path), only=("Private-kNN",))
     made = private_prediction.figures_7_to_31(asked)
     rows = rows_of(made)
@@ -95,6 +99,11 @@ def test_figures_by_order_are_read_off_the_runs_of_the_others(tmp_path: Path) ->
     units = {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("units/*")}
     check_bars(private_prediction.figure_5(asked), {"Private-kNN": 5})
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("units/*")} == units
+
+
+def _not_drawn(figure: object, folder: Path, name: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.png").write_bytes(b"not drawn")
 
 
 def test_figures_7_to_31_are_as_many_as_the_papers() -> None:
