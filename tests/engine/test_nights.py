@@ -15,6 +15,7 @@ from dpaudit.engine.exits import Ended
 from dpaudit.engine.run.nights import OverNights
 from dpaudit.errors import InputError, SpecError
 
+pytestmark = pytest.mark.nightly
 KEPT: list[int] = []
 
 

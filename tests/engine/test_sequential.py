@@ -149,6 +149,7 @@ def test_the_bound_rests_on_the_first_trials_that_suffice(stopped: Path, tmp_pat
     assert one_less.stopped.reason == f"the budget of {used - STACK} trials is used up"
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_the_bound_is_the_same_on_workers_that_finish_in_any_order(
     ray_cluster: None, stopped: Path, tmp_path: Path
