@@ -422,7 +422,10 @@ def test_a_planted_defect_of_a_learner_is_refuted(tmp_path: Path) -> None:
     assert report.joint.verdict is Verdict.VIOLATION
 
 
-def test_a_first_pass_that_was_begun_ends_soon_after_the_budget(tmp_path: Path) -> None:
+def test_a_first_pass_that_was_begun_ends_soon_after_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_seconds.__module__ + ".seconds_a_training", lambda mechanism, target: 0.05)
     plan = make_plan(check_spec(CheckRequest(DpSgd(1.0), budget="60s")))
     store = UnitStore(tmp_path)
     pairs = Policy(plan, store).pairs
