@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import subprocess
 from functools import cache
-from multiprocessing import Pipe
+from multiprocessing import Pipe, forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -32,10 +32,15 @@ PRELOADED = (
 
 
 @cache
-def _context() -> Any:
-    """The fork server of this process of the tests."""
+def started() -> Any:
+    """The fork server of this process of the tests.
+
+    It must run before the first audit: an audit ends the processes that were begun while it ran.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
+    resource_tracker.ensure_running()
+    forkserver.ensure_running()
     return context
 
 
@@ -44,7 +49,7 @@ class ForkedChild:
 
     def __init__(self, line: Connection) -> None:
         surroundings = (dict(os.environ), os.getcwd())
-        self._process = _context().Process(target=serve, args=(line, *surroundings), daemon=True)
+        self._process = started().Process(target=serve, args=(line, *surroundings), daemon=True)
         self._process.start()
 
     def wait(self, timeout: float | None = None) -> int:

@@ -85,7 +85,7 @@ def test_records_that_leak_are_found_and_no_more_others_than_the_rate_says() -> 
 @pytest.mark.parametrize("replays", [1, 5])
 def test_honest_records_are_hardly_ever_found(replays: int) -> None:
     """All at the limit: any finding is wrong, so games with one come at most as often as the rate; failure < 1e-6."""
-    games, right = nightly_games(1_000), np.full(100, likelihood(EPSILON))
+    games, right = 1_000 if nightly.on() else 100, np.full(100, likelihood(EPSILON))
     game = {"replays": replays, "trainings": 40}
     found = [read(played(right, 40, np.random.default_rng(s), replays), game=game).found for s in range(games)]
     limit = binom.ppf(1 - 1e-6, games, RATE)
