@@ -55,8 +55,9 @@ CASES = [
 @pytest.mark.parametrize("seen", [1.0, pytest.param(0.5, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(("law", "curve", "estimator"), CASES)
 def test_noise_that_is_too_small_by_the_stated_factor_is_refuted(law, curve, estimator, seen) -> None:  # type: ignore[no-untyped-def]
-    """At least 85 of 100, by day 34 of 40; measured 91 % and more. The seed is fixed: with another one and a probability
-    of 0.91, fewer are found in 3 % of such tests, and by day in 10 %.
+    """At least 85 of 100, by day 34 of 40; measured 91 % and more.
+
+    The seed is fixed: with another one and a probability of 0.91, fewer are found in 3 % of such tests, by day in 10 %.
     """
     laws = 10 if nightly.on() else 4
     rng = np.random.default_rng(4)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from scipy.stats import binom
 
 import dpaudit
 from dpaudit import Bound, Claim, Estimate, Relation, Verdict

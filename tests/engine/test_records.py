@@ -26,6 +26,7 @@ from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.spec.audit_spec import slug
 from dpaudit.engine.spec.build import build
 from dpaudit.errors import AuditError, DataError, InputError, RunError, SpecError
+from tests import nightly
 from tests.nightly import nightly_games
 from tests.own_mechanism import KeepsSomeRecords
 
