@@ -30,6 +30,7 @@ from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.sweep.running import read_request
 from dpaudit.errors import UnknownNameError, VerdictError
 from tests.engine.test_python_page import in_this_process
+from tests.small import few_calls
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -89,6 +90,8 @@ def test_every_block_has_a_test_or_a_known_language() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_functions_of_the_guide_are_refuted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By day with fewer calls."""
+    few_calls(monkeypatch)
     write_files("docs/guides/functions.md", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -3,6 +3,10 @@
 The command is the one that `python -m dpaudit` starts, in a session of its own, with the environment, the folder and
 the files for its output that the test gives. What a test says of imports, of the working folder or of processes left
 behind by audited code needs a Python of its own: such tests start one.
+
+    ended = dpaudit("run", "spec.yaml", "--quiet", cwd=tmp_path)
+    assert (ended.code, ended.err) == (0, "")
+    ended = python("import dpaudit; print(dpaudit.__name__)", cwd=tmp_path)
 """
 
 from __future__ import annotations
@@ -18,15 +22,70 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any, NoReturn
 
 from dpaudit.actors.audited.leftovers import adopt_orphans
 from tests.processes import below
+from tests.waiting import HANGS_S
 
 ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """Exit code and output of a finished command.
+
+    Attributes:
+        code: The exit code, as `subprocess` gives it (negative: killed by that signal); None where it hung.
+        out, err: What the command printed.
+    """
+
+    code: int | None
+    out: str
+    err: str
+
+
+def dpaudit(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = None) -> CommandResult:
+    """Run `dpaudit ARGUMENTS`, as a shell would, from a warm start.
+
+    Args:
+        arguments: Words behind the name of the command.
+        cwd: Its working folder, from which modules are imported too.
+        environment: Variables added to those of the tests.
+    """
+    return _result(list(map(str, arguments)), None, cwd, environment)
+
+
+def python(program: str, *arguments: object, cwd: Path, environment: Mapping[str, str] | None = None) -> CommandResult:
+    """Run a program of Python, as `python - ARGUMENTS < PROGRAM` would, from a warm start: libraries are imported."""
+    return _result(list(map(str, arguments)), program, cwd, environment)
+
+
+def _result(
+    arguments: list[str], program: str | None, cwd: Path, environment: Mapping[str, str] | None
+) -> CommandResult:
+    added = {"PYTHONPATH": os.pathsep.join((str(ROOT / "editable"), str(ROOT))), **(environment or {})}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        code = run_warm(
+            arguments,
+            cwd=cwd,
+            environment={**os.environ, **added},
+            out=out,
+            err=err,
+            time_limit_s=HANGS_S,
+            program=program,
+        )
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+    return CommandResult(code, *texts)
 
 
 def run_warm(
@@ -37,6 +96,7 @@ def run_warm(
     out: IO[bytes],
     err: IO[bytes],
     time_limit_s: float,
+    program: str | None = None,
 ) -> int | None:
     """Runs `dpaudit ARGUMENTS` and waits for it.
 
@@ -46,6 +106,7 @@ def run_warm(
         environment: All of its environment.
         out, err: Files with a number of their own, where its output goes.
         time_limit_s: After so long all processes of its session are killed.
+        program: Runs in place of the command: the text of a program of Python.
     Returns: Its exit code, as `subprocess` gives it; None where it was killed for its time.
     """
     asked = {
@@ -55,6 +116,7 @@ def run_warm(
         "out": f"/proc/{os.getpid()}/fd/{out.fileno()}",
         "err": f"/proc/{os.getpid()}/fd/{err.fileno()}",
         "time_limit_s": time_limit_s,
+        "program": program,
     }
     server = _server()
     assert server.stdin is not None
@@ -134,13 +196,27 @@ def _become(asked: dict[str, Any]) -> NoReturn:
     first = next((path for path in paths if Path(path, "sitecustomize.py").is_file()), None)
     if first is not None:  # as a Python that starts here would
         runpy.run_path(f"{first}/sitecustomize.py")
-    sys.argv = ["dpaudit", *asked["arguments"]]
     code: object = 0
     try:
-        runpy.run_module("dpaudit", run_name="__main__", alter_sys=True)
+        if asked["program"] is not None:
+            _run_program(asked["program"], asked["arguments"])
+        else:
+            sys.argv = ["dpaudit", *asked["arguments"]]
+            runpy.run_module("dpaudit", run_name="__main__", alter_sys=True)
     except SystemExit as end:
         code = end.code or 0
     _end(code if isinstance(code, int) else 1)
+
+
+def _run_program(text: str, arguments: list[str]) -> None:
+    """Run it as one typed at a prompt: as the module `__main__`, with a traceback where it fails."""
+    sys.argv = ["-", *arguments]
+    sys.modules["__main__"] = main_module = ModuleType("__main__")
+    try:
+        exec(compile(text, "<stdin>", "exec"), vars(main_module))
+    except Exception:
+        traceback.print_exc()
+        raise SystemExit(1) from None
 
 
 def _end(code: int) -> NoReturn:

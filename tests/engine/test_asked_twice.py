@@ -19,6 +19,7 @@ from dpaudit.engine.spec.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.mechanisms.compute import Compute
 from tests import remembering
 
+pytestmark = pytest.mark.usefixtures("few_releases")
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 
 
@@ -90,7 +91,7 @@ def test_a_memoised_release_is_undecided_and_a_seeded_one_a_violation(tmp_path: 
     assert "a seed in the code" in seeded.joint.how_sure
 
 
-def test_a_run_looks_for_memory_too(tmp_path: Path) -> None:
+def test_a_run_looks_for_memory_too(own_python: None, tmp_path: Path) -> None:
     """Outside of a check as well."""
     entry = Audit(
         remembering.Memoised(),

@@ -175,7 +175,12 @@ class Mute:
 
 
 @pytest.mark.parametrize(
-    "game", [LabelChannel(releases=5), LabelRepeats(trials=400), LabelCrafted(search=100, releases=100, canaries=400)]
+    "game",
+    [
+        LabelChannel(releases=5),
+        LabelRepeats(trials=400),
+        pytest.param(LabelCrafted(search=100, releases=100, canaries=400), marks=pytest.mark.nightly),
+    ],
 )
 def test_label_mechanisms_are_played_without_their_noise(tmp_path: Path, game: object) -> None:
     data = GaussianMixture(rows=800)

@@ -67,6 +67,7 @@ from dpaudit.mechanisms.models.networks import SmallCnn
 from dpaudit.mechanisms.protocols import Model
 from tests.mechanisms import user_code
 
+pytestmark = pytest.mark.usefixtures("few_releases")
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 SMALL = GaussianMixture(classes=2, rows=400)
 FEW = GaussianMixture(classes=10, rows=600)
@@ -422,7 +423,10 @@ def test_a_planted_defect_of_a_learner_is_refuted(tmp_path: Path) -> None:
     assert report.joint.verdict is Verdict.VIOLATION
 
 
-def test_a_first_pass_that_was_begun_ends_soon_after_the_budget(tmp_path: Path) -> None:
+def test_a_first_pass_that_was_begun_ends_soon_after_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_seconds.__module__ + ".seconds_a_training", lambda mechanism, target: 0.05)
     plan = make_plan(check_spec(CheckRequest(DpSgd(1.0), budget="60s")))
     store = UnitStore(tmp_path)
     pairs = Policy(plan, store).pairs
@@ -597,7 +601,7 @@ def test_a_test_without_a_verdict_is_named_in_the_headline_and_is_no_pass(leak: 
 
 
 def test_what_stays_undecided_is_played_once_more_with_more_trials(tmp_path: Path) -> None:
-    request = CheckRequest(RandomizedResponse(epsilon=1.4), claim=Claim(1.0))
+    request = CheckRequest(RandomizedResponse(epsilon=1.4), FEW, claim=Claim(1.0))
     spec = check_spec(request, CheckOptions(until_decided=True, run=HERE))
     assert spec.confidence == pytest.approx(0.9995)  # both runs share the error of 0.001
     assert check_spec(request, CheckOptions(run=HERE)).confidence == 0.999

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audit, from_predictor
 from dpaudit.actors.seed import Seed
@@ -27,6 +28,7 @@ from dpaudit.engine.planning.plan import PlannedAudit, make_plan
 from dpaudit.engine.spec.check import CheckRequest, Choice, affordable_looks, check_spec, seconds_a_training
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
+from tests import nightly
 
 ADDED = Claim(1.0, relation=Relation.ADD_REMOVE)
 REPLACED = Claim(1.0, relation=Relation.REPLACE)
@@ -141,16 +143,23 @@ def test_noise_that_two_answers_share() -> None:
     assert bound(Shared, Claim(2.0, relation=Relation.ADD_REMOVE), answers=2, trials=2_000).lower > 2
 
 
-@pytest.mark.parametrize("claim", [REPLACED, Claim.of(GaussianDP(1.25), relation=Relation.REPLACE, delta=1e-6)])
+@pytest.mark.parametrize(
+    "claim",
+    [
+        REPLACED,
+        pytest.param(Claim.of(GaussianDP(1.25), relation=Relation.REPLACE, delta=1e-6), marks=pytest.mark.nightly),
+    ],
+)
 def test_an_honest_predictor_is_refuted_as_seldom_as_stated(claim: Claim) -> None:
-    """It gives away what it claims: of 20 games at 95 % more than 6 refute with probability 0.0003.
+    """It gives away what it claims: more games at 95 % refute with probability 0.0003.
 
     1.25-GDP covers randomised response at epsilon 1: total variation 0.46 of 0.468.
     """
+    games = 20 if nightly.on() else 8
     found = [
-        bound(Nearest, claim, search=600, trials=300, seed=seed).violation_point(claim.curve) for seed in range(20)
+        bound(Nearest, claim, search=600, trials=300, seed=seed).violation_point(claim.curve) for seed in range(games)
     ]
-    assert sum(point is not None for point in found) <= 6
+    assert sum(point is not None for point in found) <= binom.ppf(1 - 3e-4, games, 0.05)
 
 
 def test_a_predictor_that_always_raises_has_no_verdict(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from dpaudit.estimators.one_run.step_martingale import StepMartingale
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from tests import nightly
 
 IN_PROCESS = RunOptions(runner="in-process", figures=False)
 
@@ -51,21 +52,23 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("seen", [1.0, 0.5])
+@pytest.mark.parametrize("seen", [1.0, pytest.param(0.5, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(("law", "curve", "estimator"), CASES)
 def test_noise_that_is_too_small_by_the_stated_factor_is_refuted(law, curve, estimator, seen) -> None:  # type: ignore[no-untyped-def]
-    """At least 85 of 100; measured 91 and more. With a probability of 0.91, fewer are found in 3 % of such tests: the
-    seed is fixed.
+    """At least 85 of 100, by day 34 of 40; measured 91 % and more.
+
+    The seed is fixed: with another one and a probability of 0.91, fewer are found in 3 % of such tests, by day in 10 %.
     """
+    laws = 10 if nightly.on() else 4
     rng = np.random.default_rng(4)
     found = []
-    for _ in range(10):
+    for _ in range(laws):
         factor = detectable_factor(estimator, [law(rng, 1.0, 1500, seen)], curve)
         for _ in range(10 if factor else 0):
             planted = law(rng, factor, 1500, seen)
             tally = estimator.tally(estimator.evidence(planted.score, planted.truth))
             found.append(estimator.find([tally]).violation_point(curve) is not None)
-    assert len(found) >= 80
+    assert len(found) >= 8 * laws
     assert np.mean(found) >= 0.85
 
 
@@ -102,5 +105,7 @@ def test_the_factor_of_an_audit_is_told_and_true(tmp_path: Path) -> None:
     assert verdict is Verdict.NO_VIOLATION
     assert factor is not None
     assert f"detectable with 90 % power: noise {factor:.2f} times smaller than it is; at most epsilon >= " in said
-    found = [run(factor, seed, f"leaky {seed}")[0] for seed in range(1, 9)]
-    assert found.count(Verdict.VIOLATION) >= 6  # fewer in 4 % of such tests, were it 0.9: the seeds are fixed
+    found = [run(factor, seed, f"leaky {seed}")[0] for seed in range(1, 9 if nightly.on() else 5)]
+    assert found.count(Verdict.VIOLATION) >= 0.75 * len(
+        found
+    )  # fewer in 4 % of such tests, were it 0.9: the seeds are fixed

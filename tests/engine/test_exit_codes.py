@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.actors.events import EventKind, read_events
+from tests.warm import CommandResult, dpaudit
 
 MINE = """
 import dataclasses, os, signal, subprocess, sys, time
@@ -52,9 +53,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def command(folder: Path, how: str, *options: str) -> subprocess.Popen[str]:
-    (folder / "spec.yaml").write_text(SPEC.replace("HOW", how))
-    words = [sys.executable, "-m", "dpaudit", "run", "spec.yaml", "-o", "run", "--quiet", *options]
+def ended(folder: Path, how: str, *options: str) -> CommandResult:
+    """The command with a mechanism that ends in this way, from a warm start."""
+    return dpaudit("run", spec(folder, how), "-o", "run", "--quiet", *options, cwd=folder)
+
+
+def spec(folder: Path, how: str) -> Path:
+    path = folder / "spec.yaml"
+    path.write_text(SPEC.replace("HOW", how))
+    return path
+
+
+def started(folder: Path, how: str) -> subprocess.Popen[str]:
+    """The same in a Python of its own, for signals."""
+    words = [sys.executable, "-m", "dpaudit", "run", str(spec(folder, how)), "-o", "run", "--quiet"]
     path = os.pathsep.join(map(os.path.abspath, filter(None, [*sys.path])))
     environment = {**os.environ, "PYTHONPATH": path}
     return subprocess.Popen(words, cwd=folder, env=environment, stdout=-1, stderr=-1, text=True)
@@ -70,28 +82,26 @@ def asleep(folder: Path, running: subprocess.Popen[str]) -> int:
 
 @pytest.mark.parametrize(("how", "said"), [("exits", "ended (exit code 0) before it was done"), ("dies", "SIGKILL")])
 def test_a_mechanism_that_ends_the_process_has_not_finished_the_run(folder: Path, how: str, said: str) -> None:
-    done = command(folder, how)
-    _, errors = done.communicate(timeout=120)
-    assert done.returncode == 3
-    assert said in errors
-    assert "dpaudit resume" in errors
+    done = ended(folder, how)
+    assert done.code == 3
+    assert said in done.err
+    assert "dpaudit resume" in done.err
     if how == "dies":
         assert not os.path.exists(f"/proc/{(folder / 'helper').read_text()}"), "what it started ends with it"
 
 
 def test_a_module_that_exits_when_it_is_imported_gives_no_result(folder: Path) -> None:
     (folder / "mine.py").write_text("raise SystemExit(0)")
-    done = command(folder, "")
-    _, errors = done.communicate(timeout=120)
-    assert done.returncode == 3
-    assert "code that was run or imported ended the program (sys.exit(0)): no result" in errors
+    done = ended(folder, "")
+    assert done.code == 3
+    assert "code that was run or imported ended the program (sys.exit(0)): no result" in done.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_command_as_ctrl_c_does(folder: Path, number: signal.Signals) -> None:
     """Sent twice, as by a hand that shakes: still one message and one exit code."""
     before = signal.signal(number, signal.SIG_DFL)  # where the tests run in the background, it is ignored
-    running = command(folder, "sleeps")
+    running = started(folder, "sleeps")
     signal.signal(number, before)
     worker = asleep(folder, running)
     running.send_signal(number)
@@ -105,7 +115,7 @@ def test_a_signal_ends_the_command_as_ctrl_c_does(folder: Path, number: signal.S
 
 
 def test_nothing_is_left_of_a_command_that_was_killed(folder: Path) -> None:
-    running = command(folder, "sleeps")
+    running = started(folder, "sleeps")
     worker = asleep(folder, running)
     assert worker != running.pid, "the process that was started watches the one that works"
     running.kill()
@@ -115,5 +125,5 @@ def test_nothing_is_left_of_a_command_that_was_killed(folder: Path) -> None:
 
 
 def test_a_violation_and_bad_input_keep_their_codes(folder: Path) -> None:
-    running = [command(folder, "keeps", option) for option in ("--fail-on-violation", "--no-such-option")]
-    assert [process.wait(timeout=120) for process in running] == [1, 2]
+    codes = [ended(folder, "keeps", option).code for option in ("--fail-on-violation", "--no-such-option")]
+    assert codes == [1, 2]

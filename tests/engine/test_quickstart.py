@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.small import few_calls
+
 PAGE = Path(__file__).parents[2] / "docs" / "quickstart.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"\n## ([^\n]+)\n(?:(?!\n## ).)*?```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", TEXT, re.DOTALL)
@@ -23,6 +25,8 @@ def test_each_kind_of_thing_has_a_section() -> None:
 def test_a_program_says_what_stands_under_it(
     code: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """By day with fewer calls of each function."""
+    few_calls(monkeypatch)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, str(PAGE), "exec"), {"__name__": "__main__"})
     said, place = " ".join(capsys.readouterr().out.split()), 0

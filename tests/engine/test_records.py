@@ -27,6 +27,7 @@ from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.spec.audit_spec import slug
 from dpaudit.engine.spec.build import build
 from dpaudit.errors import AuditError, DataError, InputError, RunError, SpecError
+from tests import nightly
 from tests.nightly import nightly_games
 from tests.own_mechanism import KeepsSomeRecords
 
@@ -86,7 +87,7 @@ def test_records_that_leak_are_found_and_no_more_others_than_the_rate_says() -> 
 @pytest.mark.parametrize("replays", [1, 5])
 def test_honest_records_are_hardly_ever_found(replays: int) -> None:
     """All at the limit: any finding is wrong, so games with one come at most as often as the rate; failure < 1e-6."""
-    games, right = nightly_games(1_000), np.full(100, likelihood(EPSILON))
+    games, right = 1_000 if nightly.on() else 100, np.full(100, likelihood(EPSILON))
     game = {"replays": replays, "trainings": 40}
     found = [read(played(right, 40, np.random.default_rng(s), replays), game=game).found for s in range(games)]
     limit = binom.ppf(1 - 1e-6, games, RATE)

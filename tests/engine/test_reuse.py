@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from dpaudit import Report, Verdict, audit
 from dpaudit.actors.events import EventKind, read_events
 from dpaudit.engine.run.driver import report_again
+from tests.warm import python
 
 MECHANISM = """
 from dataclasses import dataclass
@@ -112,9 +112,9 @@ def test_a_leak_typed_at_a_prompt_is_found(tmp_path: Path) -> None:
     shown = []
     for helper in (HONEST, HONEST, LEAK):
         code = text.replace("{helper}", helper)
-        done = subprocess.run([sys.executable, "-"], input=code, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        shown.append(done.stdout)
+        done = python(code, cwd=tmp_path)
+        assert done.code == 0, done.err
+        shown.append(done.out)
     assert shown[0].startswith("NO VIOLATION FOUND")
     assert "\n0 of " in shown[1]
     assert shown[2].startswith("VIOLATION")

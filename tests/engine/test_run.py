@@ -32,6 +32,7 @@ from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.recalled_labels import Recall
 from dpaudit.mechanisms.protocols import Model
 from tests.processes import own_workers
+from tests.warm import python
 
 SPEC = {
     "name": "small",
@@ -66,6 +67,7 @@ def in_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_scores_are_the_same_on_a_worker(ray_cluster: None, in_process: Path, tmp_path: Path) -> None:
     audit(spec_on("ray", 1), output=tmp_path)
@@ -194,8 +196,7 @@ def test_a_killed_run_goes_on_where_it_stopped(in_process: Path, tmp_path: Path)
         "        if len(done) == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"audit({str(spec)!r}, output={str(folder)!r}, listeners=[stop])\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert ended.returncode == -signal.SIGKILL
+    assert python(code, cwd=tmp_path).code == -signal.SIGKILL
     goes_on(folder, in_process)
 
 

@@ -29,6 +29,7 @@ from dpaudit.engine.run.run_folder import Record, lease, remote_lease
 from dpaudit.engine.run.watching import run_status
 from dpaudit.errors import RunError, SpecError
 from tests.waiting import HANGS_S
+from tests.warm import python
 
 SPEC: dict[str, Any] = {
     "name": "small",
@@ -260,13 +261,8 @@ def test_a_disk_that_is_full_ends_in_one_sentence_and_the_run_goes_on_later(tmp_
     """Every write beyond so many bytes of a file fails, as on a full disk: at the plan, a unit, the report."""
     (tmp_path / "spec.yaml").write_text(YAML)
     sizes = ("0", "1000", "3000", "8000", "10000")
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path / "spec.yaml"), str(tmp_path / "run"), *sizes],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    done = python(FULL, tmp_path / "spec.yaml", tmp_path / "run", *sizes, cwd=tmp_path)
+    assert done.code == 0, done.err
     assert not list((tmp_path / "run").rglob("*.partial"))
 
 

@@ -8,8 +8,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +46,7 @@ from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.protocols import Model
 from tests.processes import own_workers
+from tests.warm import python
 
 SPEC: dict[str, Any] = {
     "name": "worlds",
@@ -144,13 +143,13 @@ def test_a_killed_driver_costs_only_unfinished_stacks(finished: Path, tmp_path: 
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
         f"audit({str(tmp_path / 'spec.yaml')!r}, output={str(folder)!r}, listeners=[stop])\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert ended.returncode == -signal.SIGKILL
+    assert python(code, cwd=tmp_path).code == -signal.SIGKILL
     report = audit(spec, output=folder)
     assert report.executed == 3, "the last stack, the scores, the counts"
     assert digests(folder) == digests(finished)
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_a_killed_worker_costs_only_its_own_stack(ray_cluster: None, finished: Path, tmp_path: Path) -> None:
     """The worker is killed while the first stack of trials runs: what was done is not done again."""

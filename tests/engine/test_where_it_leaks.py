@@ -219,7 +219,7 @@ def own_noise_for_the_mean(rows: Any, rng: np.random.Generator) -> dict[str, flo
     ("function", "claim"),
     [
         (noisy_count, CLAIM),
-        (noisy_count, Claim(2.0, relation=Relation.ADD_REMOVE)),
+        pytest.param(noisy_count, Claim(2.0, relation=Relation.ADD_REMOVE), marks=pytest.mark.nightly),
         (in_single_precision, CLAIM),
         (own_noise_for_the_mean, CLAIM),
     ],

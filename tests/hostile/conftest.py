@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,8 +25,7 @@ def made_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     maker = Reader(tmp_path_factory.mktemp("maker"))
     (maker.work / "spec.yaml").write_text(SPEC)
     folder = maker.work / "run"
-    command = [sys.executable, "-m", "dpaudit", "run", "spec.yaml", "--output", str(folder), "--quiet"]
-    subprocess.run(command, cwd=maker.work, env=maker.environment(WATCHED_LOG=""), check=True, capture_output=True)
+    assert maker.opens("run", "spec.yaml", "--output", folder, "--quiet", WATCHED_LOG="").code == 0
     return folder
 
 

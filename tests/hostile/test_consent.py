@@ -6,7 +6,6 @@ import hashlib
 import json
 import pickle
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -131,6 +130,7 @@ def test_nothing_beside_the_reader_is_imported(reader: Reader, folder: Path, mar
     reader.starts("report", folder, cwd=cwd).refused("mechanism must be one of")
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_nothing_beside_the_reader_is_imported_by_workers(reader: Reader, folder: Path, mark: Path) -> None:
     """Ray would put the folder its driver works in before everything installed."""
@@ -241,8 +241,7 @@ def test_no_pickle_of_a_strangers_sweep_is_opened(
     maker = Reader(tmp_path_factory.mktemp("maker"))
     (maker.work / "spec.yaml").write_text(SWEEP)
     made = maker.work / "swept"
-    command = [sys.executable, "-m", "dpaudit", "sweep", "spec.yaml", "--output", str(made), "--quiet"]
-    subprocess.run(command, cwd=maker.work, env=maker.environment(WATCHED_LOG=""), check=True, capture_output=True)
+    assert maker.opens("sweep", "spec.yaml", "--output", made, "--quiet", WATCHED_LOG="").code == 0
     folder = Path(shutil.copytree(made, reader.stranger / "swept"))
     content = pickle.dumps(Runs(mark))
     for name in ("tune/x/tuner.pkl", "tune/x/trainable.pkl", "tune/x/searcher-state.pkl", "tune/x/t/error.pkl"):

@@ -57,7 +57,7 @@ def test_what_audited_code_does_to_its_process_is_said_and_the_audits_after_it_a
     at_work: Reader,
 ) -> None:
     deeds = ("detaches helps forks_twice", "prints", "changes closes", "")
-    found = at_work.starts("run", spec(at_work.work, *deeds), "-o", "odd")
+    found = at_work.opens("run", spec(at_work.work, *deeds), "-o", "odd")
     assert found.code == 0, found.err
     assert not found.left
     assert "Traceback" not in found.err
@@ -84,13 +84,13 @@ def test_what_audited_code_does_to_its_process_is_said_and_the_audits_after_it_a
     ):
         assert words in remarks, remarks
         assert words in " ".join(found.out.split())
-    at_work.starts("run", spec(at_work.work, *[""] * 4), "-o", "even")
+    at_work.opens("run", spec(at_work.work, *[""] * 4), "-o", "even")
     assert scores(at_work.work / "odd") == scores(at_work.work / "even") != {}
 
 
 @pytest.mark.parametrize("do", ["stays", "closes_all"])
 def test_a_command_ends_whatever_code_left_in_its_process(at_work: Reader, do: str) -> None:
-    found = at_work.starts("run", spec(at_work.work, do), "-o", "run", time_limit_s=60)
+    found = at_work.opens("run", spec(at_work.work, do), "-o", "run", time_limit_s=60)
     assert found.code in (0, 3), found.err
     assert not found.left
     assert "Traceback" not in found.err
@@ -108,13 +108,13 @@ def test_in_python_processes_of_the_audited_code_end_with_the_run_and_others_sta
 def test_code_that_nobody_here_wrote_runs_in_a_child_and_cannot_end_the_run(at_work: Reader) -> None:
     """It is finished elsewhere, loses its units on the way, and is gone on with by the reader."""
     theirs = at_work.stranger / "run"
-    made = at_work.starts("run", spec(at_work.work, "", "dies"), "-o", theirs, HOME=str(at_work.stranger))
+    made = at_work.opens("run", spec(at_work.work, "", "dies"), "-o", theirs, HOME=str(at_work.stranger))
     assert made.code == 3, "in one's own process, one's own code may end the run"
     for unit in (theirs / "units").iterdir():
         unit.unlink()
     shutil.rmtree(at_work.home / ".local", ignore_errors=True)
-    at_work.starts("resume", theirs).refused("--allow-code")
-    found = at_work.starts("resume", theirs, "--allow-code", PYTHONPATH=f"{at_work.environment()['PYTHONPATH']}")
+    at_work.opens("resume", theirs).refused("--allow-code")
+    found = at_work.opens("resume", theirs, "--allow-code", PYTHONPATH=f"{at_work.environment()['PYTHONPATH']}")
     assert found.code == 3, found.err
     assert "1 of 2 audits have no result" in found.err
     assert "exit code 7" in found.out + found.err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from dpaudit.engine.exits import Door
 from tests.hostile.reader import BAD_SIGNS, Reader
+from tests.warm import python
 
 CSI, OSC, BEL, TURNED, ISOLATED = "\x1b[2J", "\x1b]0;owned\x07", "\x07", "\u202e", "\u2067"
 FAKED = "\rNO VIOLATION       faked\nNO VIOLATION       faked\x85NO VIOLATION       faked"
@@ -142,9 +142,9 @@ def test_what_passes_the_commands_own_words_by(tmp_path: Path) -> None:
         "print(hostile); warnings.warn(hostile); logging.warning(hostile); show(hostile, bold=hostile)\n"
         "raise ValueError(hostile)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout + done.stderr).count("owned") == 6
-    readable(done.stdout + done.stderr)
+    done = python(code, cwd=tmp_path)
+    assert (done.out + done.err).count("owned") == 6
+    readable(done.out + done.err)
 
 
 def test_a_door_takes_bytes_numbers_and_order_as_the_stream_did(tmp_path: Path) -> None:

@@ -1,0 +1,29 @@
+"""Children of audits come from a warm start; documented sizes that tests may make smaller by day."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import small, warm_children
+
+
+@pytest.fixture
+def own_python() -> None:
+    """For tests whose children are Pythons of their own, as users have them."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_server() -> None:
+    warm_children.started()
+
+
+@pytest.fixture(autouse=True)
+def _forked_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "own_python" not in request.fixturenames:
+        monkeypatch.setattr("dpaudit.actors.children._Child.begun", warm_children.begun)
+
+
+@pytest.fixture
+def few_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By day, checks make few releases of crafted data."""
+    small.few_releases(monkeypatch)

@@ -1,0 +1,26 @@
+"""Smaller sizes for tests that play a documented program: by day they reach the same verdict sooner."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import nightly
+
+SECONDS_A_CALL = 0.01
+"""Pretended: a check then plans some 1,400 calls of a function a test, in place of 20,000."""
+
+
+def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have checks of functions on rows plan few calls, on any machine as many; by night nothing changes."""
+    if not nightly.on():
+        monkeypatch.setattr("dpaudit.engine.spec.check.cost_of_a_call", lambda *_: (SECONDS_A_CALL, 1))
+
+
+def few_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have checks of label mechanisms release crafted data seldom; by night nothing changes."""
+    from dpaudit.engine.games.labels.label_crafted import LabelCrafted
+
+    if not nightly.on():
+        of_mechanisms = LabelCrafted.fits.check_tests[0].game
+        for name, number in (("search", 1_600), ("releases", 400), ("canaries", 40_000)):
+            monkeypatch.setitem(of_mechanisms, name, number)  # type: ignore[arg-type]
