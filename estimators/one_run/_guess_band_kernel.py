@@ -45,7 +45,7 @@ def crossing_probability(
     The looks are numbers of trials, ascending, >= 1. At each look the mass of the lowest counts is lifted while it is
     below `negligible`, and terms below a hundredth of it are left out: the fewer counts are followed, the faster.
     """
-    return crossing_compared(looks, limits, p, negligible, np.zeros(looks.size), 0.0, 2.0)
+    return float(crossing_compared(looks, limits, p, negligible, np.zeros(looks.size), 0.0, 2.0))
 
 
 @njit(cache=True, nogil=True)

@@ -371,7 +371,7 @@ def crossing_in_arrays(
         if crossed > too_much:
             return min(1.0, crossed + 1e-12)
         if crossed + beyond + 1e-12 <= enough:
-            return crossed + beyond + 1e-12
+            return float(crossed + beyond + 1e-12)
         lifted = np.cumsum(moved)
         cut = int(np.searchsorted(lifted[:-1], negligible))
         moved[cut] = lifted[cut]
