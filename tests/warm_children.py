@@ -11,11 +11,14 @@ import multiprocessing
 import os
 import subprocess
 from functools import cache
-from multiprocessing import Pipe, forkserver, resource_tracker
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
 PRELOADED = (
+    # An audit ends the processes that were begun while it ran, but for those that name this helper on their command
+    # line, as the fork server does with all that it preloads.
+    "multiprocessing.resource_tracker",
     "pytest",
     "sklearn.linear_model",
     "sklearn.ensemble",
@@ -32,15 +35,10 @@ PRELOADED = (
 
 
 @cache
-def started() -> Any:
-    """The fork server of this process of the tests.
-
-    It must run before the first audit: an audit ends the processes that were begun while it ran.
-    """
+def fork_server() -> Any:
+    """Return the context of the fork server of this process of the tests; the first child starts the server."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
-    resource_tracker.ensure_running()
-    forkserver.ensure_running()
     return context
 
 
@@ -49,7 +47,7 @@ class ForkedChild:
 
     def __init__(self, line: Connection) -> None:
         surroundings = (dict(os.environ), os.getcwd())
-        self._process = started().Process(target=serve, args=(line, *surroundings), daemon=True)
+        self._process = fork_server().Process(target=serve, args=(line, *surroundings), daemon=True)
         self._process.start()
 
     def wait(self, timeout: float | None = None) -> int:
@@ -75,7 +73,7 @@ def serve(line: Connection, environment: dict[str, str], folder: str) -> None:
 
 
 def begun() -> Any:
-    """A child, as `_Child.begun` makes it."""
+    """Return a child, as `_Child.begun` makes it."""
     from dpaudit.actors.children import _Child
 
     ours, theirs = Pipe()

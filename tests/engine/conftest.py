@@ -12,11 +12,6 @@ def own_python() -> None:
     """For tests whose children are Pythons of their own, as users have them."""
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _fork_server() -> None:
-    warm_children.started()
-
-
 @pytest.fixture(autouse=True)
 def _forked_children(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "own_python" not in request.fixturenames:

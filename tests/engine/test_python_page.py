@@ -27,15 +27,22 @@ def test_the_page_has_its_examples() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("code", "output"),
-    [pytest.param(*EXAMPLES[0], marks=pytest.mark.ray), *EXAMPLES[1:]],
-    ids=["on Ray", *range(1, len(EXAMPLES))],
+    ("code", "output", "on_ray"),
+    [
+        pytest.param(*EXAMPLES[0], True, marks=[pytest.mark.ray, pytest.mark.nightly], id="on Ray"),
+        *(pytest.param(*example, False, id=str(number)) for number, example in enumerate(EXAMPLES)),
+    ],
 )
 def test_an_example_prints_what_stands_under_it(
-    code: str, output: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str,
+    output: str,
+    on_ray: bool,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One on workers as it stands; workers give the same results and take long to start, so the others in process."""
-    if code == EXAMPLES[0][0]:
+    """In process: workers give the same results and take long to start. By night, one on workers, as it stands."""
+    if on_ray:
         request.getfixturevalue("ray_cluster")
     else:
         monkeypatch.setattr("dpaudit.engine.run.driver.backend_for", in_this_process)
