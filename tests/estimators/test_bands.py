@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from mpmath import mp, mpf
 from scipy import special, stats
 
 from dpaudit.errors import InputError
@@ -189,6 +190,14 @@ def test_the_best_of_all_thresholds_is_found_among_the_few_that_are_looked_at(ap
             best - 1e-3 <= region.epsilon(delta) <= best * (1 + 1e-15)
         )  # the last digit depends on the vector's length
     assert found.lower == region.epsilon(1e-5)
+
+
+def test_an_epsilon_of_two_rates_is_rounded_down_and_hardly() -> None:
+    for alarm, miss, delta in ((0.01, 0.3, 0.0), (0.3, 0.01, 1e-5), (1e-9, 0.5, 0.1), (0.2, 0.2, 0.05)):
+        with mp.workdps(30):
+            exact = max(mp.log((1 - mpf(delta) - b) / a) for a, b in ((alarm, miss), (miss, alarm)))
+        (found,) = epsilon_of_rates(np.array([alarm]), np.array([miss]), delta)
+        assert exact - 1e-9 < found < exact
 
 
 def test_few_thresholds_are_all_looked_at() -> None:

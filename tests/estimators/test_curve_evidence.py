@@ -18,7 +18,7 @@ from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.f_dp import f_dp_p_value
 from dpaudit.estimators.one_run.signed_scores import OneRun, most_allowed, tangents
 from dpaudit.estimators.scores import ScoreEstimator, Scores
-from dpaudit.estimators.selection import AsPublished, Split
+from dpaudit.estimators.selection import AsPublished, Grid, Split
 from dpaudit.estimators.two_world.fair_coins import FairCoins, GuessAccuracy
 from dpaudit.estimators.two_world.two_sample import Band, RateRegions
 from tests.nightly import by_day, nightly_games
@@ -149,6 +149,14 @@ def test_most_allowed_is_where_algorithm_3_rejects_first(guesses: int, canaries:
     assert f_dp_p_value(guesses, allowed, canaries=canaries, parameter=1.0) > 0.01
     if allowed < guesses - 1:  # lines reject no more than the curve, and hardly less
         assert f_dp_p_value(guesses, allowed + 2, canaries=canaries, parameter=1.0) <= 0.01
+
+
+def test_counts_against_a_curve_share_the_error_over_their_candidates_and_replays() -> None:
+    estimator = OneRun(delta=1e-5, selection=Grid((0.05, 0.1, 0.5)))
+    tally = estimator.tally(gaussian(1.0, 400)(np.random.default_rng(0)))
+    for replays, share in ((1, 3), (2, 6)):
+        (counts,) = estimator.bound([tally] * replays).evidence
+        assert counts.error == pytest.approx(0.05 / share)  # type: ignore[attr-defined]
 
 
 def test_regions_of_replays_go_by_the_median_and_lost_ones_show_nothing() -> None:

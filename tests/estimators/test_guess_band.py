@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -65,6 +65,18 @@ def test_bound_is_the_first_epsilon_that_is_not_rejected() -> None:
     slow = twin.epsilon(right.tolist(), looks.tolist(), 0.1, steps=50, largest=1.0)
     assert 0 < slow <= guess_band_epsilon(right, looks, significance=0.1) + 1e-3
     assert guess_band_epsilon(right, looks, significance=0.1) <= slow + 1 / 50
+
+
+@pytest.mark.parametrize("significance", [0.05, 1e-4])
+@pytest.mark.parametrize("share", [0.6, 0.9, 0.99])
+def test_bound_is_where_the_exact_p_value_reaches_the_error(share: float, significance: float) -> None:
+    """Of 300 guesses, where the chance to cross is that of no single look, nor their sum."""
+    looks = guess_looks(300)
+    right = np.cumsum(np.random.default_rng(1).random(300) < share)[looks - 1]
+    bound = guess_band_epsilon(right, looks, significance=significance)
+    below, above = (guess_band_p_value(epsilon, right, looks) for epsilon in (bound, bound + 0.02))
+    assert bound == 0 or below <= significance * (1 + 1e-6)
+    assert above > 0.97 * significance
 
 
 def walks(rng: np.random.Generator, games: int, chance: float, looks: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -149,6 +161,26 @@ def test_a_few_canaries_a_training_cost_less_than_one_training_of_all() -> None:
     """The data set of tied votes: 3,000 canaries, 32 a release, at the confidence of a second game."""
     assert OneTraining(3_000, 1e-5).allowance(0.0, 3.3e-4)[0] >= 128
     assert SeveralTrainings(3_000, 32, 1e-5).allowance(0.0, 3.3e-4)[0] == 32
+
+
+@dataclass(frozen=True)
+class OnlyCost:
+    """Bad guesses that add nothing, but may with this probability."""
+
+    cost: float
+
+    def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
+        return 0, self.cost
+
+
+def test_what_delta_may_cost_is_taken_off_the_error() -> None:
+    looks = guess_looks(100)
+    right = np.floor(0.9 * looks).astype(np.int64)
+    strict, paid, lax = (
+        guess_band_epsilon(right, looks, significance=error, bad=OnlyCost(cost))
+        for error, cost in ((0.02, 0.0), (0.05, 0.03), (0.05, 0.0))
+    )
+    assert strict == paid < lax - 0.05
 
 
 def test_trainings_are_paid_for_where_some_show_everything() -> None:

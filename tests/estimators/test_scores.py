@@ -18,9 +18,10 @@ from dpaudit.estimators.one_run.right_guesses import guesses_at_fractions, right
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
-from dpaudit.estimators.selection import AsPublished, Fixed, Grid, SimultaneousBand, Split
+from dpaudit.estimators.selection import AsPublished, Bonferroni, Fixed, Grid, SimultaneousBand, Split
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.estimators.two_world.confusion_tables import Bayesian, ClopperPearson, Jeffreys
+from dpaudit.estimators.two_world.fair_coins import FairCoins, GuessAccuracy, TwoSamples
 from dpaudit.estimators.two_world.ratio import KatzLog
 from dpaudit.estimators.two_world.two_sample import Band, TwoSampleEstimator, epsilon_of_rates, roc_corners
 from dpaudit.registry import catalogue, load
@@ -354,6 +355,35 @@ def test_grid_looks_are_at_ranks_of_each_world() -> None:
     assert tally.true_positives[0] == (members > others[4]).sum()
     assert tally.true_positives[1] == 40 - 3
     assert tally.false_positives[1] == (others > members[3]).sum()
+
+
+def test_bonferroni_shares_the_error_over_a_threshold_for_each_non_member() -> None:
+    estimator, scores = ClopperPearson(selection=Bonferroni()), noisy(200)
+    tally = estimator.tally(scores)
+    members, others = int(scores.truth.sum()), int((~scores.truth).sum())
+    tp, fp = tally.true_positives, tally.false_positives
+    each = epsilon_interval(
+        tp,
+        fp,
+        others - fp,
+        members - tp,
+        delta=0.0,
+        confidence=1 - 0.05 / others,
+        method="clopper-pearson",
+        side="lower",
+    )
+    assert estimator.bound([tally]).lower == pytest.approx(float(np.max(each.lower)), abs=1e-9)
+
+
+@pytest.mark.parametrize("made", [FairCoins, TwoSamples])
+def test_the_parts_of_an_estimator_share_its_error(made: type[FairCoins]) -> None:
+    shares = made.guess_share, made.band_share, made.accuracy_share, getattr(made, "drawing_share", 0.0)
+    assert sum(shares) == pytest.approx(1)
+    estimator = made(confidence=0.9)
+    tally = estimator.tally(noisy(200))
+    (accuracy,) = [part for part in estimator.bound([tally]).evidence if isinstance(part, GuessAccuracy)]
+    assert accuracy.error == pytest.approx(0.1 * made.accuracy_share)
+    assert estimator.band.confidence == pytest.approx(1 - 0.1 * made.band_share)
 
 
 def test_band_is_the_best_threshold_inside_both_bands() -> None:
