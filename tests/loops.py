@@ -33,13 +33,14 @@ class Cases:
         try:
             yield
         except Exception as err:
-            self._note(" ".join(map(str, name)), err)
+            self._note(name, err)
         except BaseException as err:  # `pytest.fail` and `pytest.raises` end with one of pytest's own
             if type(err).__name__ != "Failed":
                 raise
-            self._note(" ".join(map(str, name)), err)
+            self._note(name, err)
 
-    def _note(self, name: str, err: BaseException) -> None:
+    def _note(self, parts: tuple[object, ...], err: BaseException) -> None:
+        name = " ".join(map(_words, parts))
         places = [frame for frame in traceback.extract_tb(err.__traceback__) if frame.filename != __file__]
         place = f"{places[0].filename}:{places[0].lineno}: " if places else ""
         key = name if name not in self._failures else f"{name} (case {self._number})"
@@ -51,3 +52,11 @@ class Cases:
             lines = [f"{name}\n    {failure}" for name, failure in self._failures.items()]
             if lines:
                 raise AssertionError(f"{len(lines)} of {self._number} cases failed:\n" + "\n".join(lines))
+
+
+def _words(part: object) -> str:
+    """What a case is called by; some cases are objects that cannot be printed."""
+    try:
+        return str(part)[:200]
+    except Exception:
+        return f"an object of {type(part).__name__}"

@@ -21,6 +21,7 @@ import pytest
 
 import dpaudit
 from tests.import_graph import Sources, circles, import_graph, imports, module_of, read_sources
+from tests.loops import Cases
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("actors", "cluster", "engine", "estimators", "mechanisms")
@@ -243,9 +244,11 @@ RULES: Mapping[str, Callable[[Sources], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_the_package_holds(rule: str) -> None:
-    assert RULES[rule](SOURCES) == []
+def test_the_package_holds() -> None:
+    with Cases() as cases:
+        for rule in RULES:
+            with cases.case(rule):
+                assert RULES[rule](SOURCES) == []
 
 
 HOW = {
@@ -299,16 +302,18 @@ def with_more(module: str, text: str) -> dict[str, str]:
     return {**SOURCES, module: f"{SOURCES.get(module, '')}\n{text}\n"}
 
 
-@pytest.mark.parametrize(("rule", "module", "target"), PLANTED)
-def test_a_wrong_import_is_found_however_it_is_written(rule: str, module: str, target: str) -> None:
-    assert {module, target} <= SOURCES.keys()
-    package, _, name = target.rpartition(".")
-    around, _, last = package.rpartition(".")
-    for how, text in HOW.items():
-        inner = target.removeprefix("dpaudit.")
-        planted = text.format(package=package, name=name, inner=inner, around=around, last=last)
-        found = RULES[rule](with_more(module, planted))
-        assert any(module in violation and target in violation for violation in found), how
+def test_a_wrong_import_is_found_however_it_is_written() -> None:
+    with Cases() as cases:
+        for rule, module, target in PLANTED:
+            with cases.case(rule, module, target):
+                assert {module, target} <= SOURCES.keys()
+                package, _, name = target.rpartition(".")
+                around, _, last = package.rpartition(".")
+                for how, text in HOW.items():
+                    inner = target.removeprefix("dpaudit.")
+                    planted = text.format(package=package, name=name, inner=inner, around=around, last=last)
+                    found = RULES[rule](with_more(module, planted))
+                    assert any(module in violation and target in violation for violation in found), how
 
 
 def test_a_wrong_import_is_found_in_relative_form() -> None:
@@ -327,39 +332,38 @@ def test_a_wrong_import_is_found_in_relative_form() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("rule", "module", "text"),
-    [
-        ("order of dpaudit", "dpaudit.helpers", ""),
-        ("order of dpaudit.engine", "dpaudit.engine.helpers.texts", ""),
-        ("order of dpaudit.mechanisms", "dpaudit.mechanisms.helpers", ""),
-        ("past the package", "dpaudit.engine.planning.plan", "def f():\n    from actors.store import UnitStore"),
-        ("past the package", "dpaudit.errors", "import engine"),
-        ("front door, from inside", "dpaudit.engine.planning.plan", "from dpaudit import Claim"),
-        ("front door, from inside", "dpaudit.mechanisms.ranges", "import dpaudit\nx = dpaudit.audit"),
-        ("front door, from inside", "dpaudit.mechanisms.ranges", "import dpaudit as d\nx = d.audit"),
-        (
-            "front door, from inside",
-            "dpaudit.registry",
-            "import importlib\nx = importlib.import_module('dpaudit.audit')",
-        ),
-        ("ground floor", "dpaudit.claims.curve", "def f():\n    import torch.nn as nn"),
-        ("ground floor", "dpaudit.estimators.bound", "if TYPE_CHECKING:\n    from pandas import DataFrame"),
-        (
-            "ground floor",
-            "dpaudit.estimators.one_run.guesses",
-            "import importlib\nx = importlib.import_module('torch')",
-        ),
-        ("ground floor", "dpaudit.mechanisms.ranges", "from ray.util import metrics"),
-        ("front door", "dpaudit", "_HOMES = {'b': '', 'a': ''}"),
-        ("front door", "dpaudit", "if TYPE_CHECKING:\n    from dpaudit.errors import SpecError"),
-    ],
-)
-def test_a_planted_violation_is_found(rule: str, module: str, text: str) -> None:
-    planted = with_more(module, text)
-    if rule == "front door" and text.startswith("_HOMES"):
-        planted["dpaudit"] = re.sub(r"_HOMES = \{.*?\}", text, SOURCES["dpaudit"], flags=re.DOTALL)
-    assert RULES[rule](planted)
+def test_a_planted_violation_is_found() -> None:
+    with Cases() as cases:
+        for rule, module, text in [
+            ("order of dpaudit", "dpaudit.helpers", ""),
+            ("order of dpaudit.engine", "dpaudit.engine.helpers.texts", ""),
+            ("order of dpaudit.mechanisms", "dpaudit.mechanisms.helpers", ""),
+            ("past the package", "dpaudit.engine.planning.plan", "def f():\n    from actors.store import UnitStore"),
+            ("past the package", "dpaudit.errors", "import engine"),
+            ("front door, from inside", "dpaudit.engine.planning.plan", "from dpaudit import Claim"),
+            ("front door, from inside", "dpaudit.mechanisms.ranges", "import dpaudit\nx = dpaudit.audit"),
+            ("front door, from inside", "dpaudit.mechanisms.ranges", "import dpaudit as d\nx = d.audit"),
+            (
+                "front door, from inside",
+                "dpaudit.registry",
+                "import importlib\nx = importlib.import_module('dpaudit.audit')",
+            ),
+            ("ground floor", "dpaudit.claims.curve", "def f():\n    import torch.nn as nn"),
+            ("ground floor", "dpaudit.estimators.bound", "if TYPE_CHECKING:\n    from pandas import DataFrame"),
+            (
+                "ground floor",
+                "dpaudit.estimators.one_run.guesses",
+                "import importlib\nx = importlib.import_module('torch')",
+            ),
+            ("ground floor", "dpaudit.mechanisms.ranges", "from ray.util import metrics"),
+            ("front door", "dpaudit", "_HOMES = {'b': '', 'a': ''}"),
+            ("front door", "dpaudit", "if TYPE_CHECKING:\n    from dpaudit.errors import SpecError"),
+        ]:
+            with cases.case(rule, module, text):
+                planted = with_more(module, text)
+                if rule == "front door" and text.startswith("_HOMES"):
+                    planted["dpaudit"] = re.sub(r"_HOMES = \{.*?\}", text, SOURCES["dpaudit"], flags=re.DOTALL)
+                assert RULES[rule](planted)
 
 
 def test_a_name_that_the_front_door_does_not_find_is_told() -> None:

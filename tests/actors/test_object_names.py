@@ -6,6 +6,7 @@ import pytest
 
 from dpaudit.actors.storage.mirror import _require_below
 from dpaudit.errors import RunError
+from tests.loops import Cases
 
 GOOD = ["plan.parquet", "units/a.parquet", "scores/one/00000.parquet", ".mirror.json", "a..b", "dot./x", "Ünits/ß"]
 
@@ -14,15 +15,34 @@ def test_names_of_a_run_are_files_below_a_folder() -> None:
     _require_below(GOOD, "s3://bucket/run")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "../evil", "units/../../evil", "..", ".", "units/./x", "/etc/passwd", "units//x", "units/", "a\\..\\b", "C:x",
-        "file:stream", "nul\0x", "line\nbreak", "\x1b[2Jx", "right\u202eleft", "x" * 256, "",
-        "Units/a.parquet", "PLAN.parquet", "plan.parquet/x", "u\u0308nits/ß", "Ünits/SS",
-    ],
-)  # fmt: skip
-def test_a_name_that_leaves_the_folder_or_meets_another_is_refused(name: str) -> None:
-    with pytest.raises(RunError, match=r"must hold files that .* below a folder.*nothing was copied") as said:
-        _require_below([*GOOD, name], "s3://bucket/run")
-    assert str(said.value).isprintable()
+def test_a_name_that_leaves_the_folder_or_meets_another_is_refused() -> None:
+    with Cases() as cases:
+        for name in [
+            "../evil",
+            "units/../../evil",
+            "..",
+            ".",
+            "units/./x",
+            "/etc/passwd",
+            "units//x",
+            "units/",
+            "a\\..\\b",
+            "C:x",
+            "file:stream",
+            "nul\0x",
+            "line\nbreak",
+            "\x1b[2Jx",
+            "right\u202eleft",
+            "x" * 256,
+            "",
+            "Units/a.parquet",
+            "PLAN.parquet",
+            "plan.parquet/x",
+            "u\u0308nits/ß",
+            "Ünits/SS",
+        ]:
+            with cases.case(name):
+                refused = r"must hold files that .* below a folder.*nothing was copied"
+                with pytest.raises(RunError, match=refused) as said:
+                    _require_below([*GOOD, name], "s3://bucket/run")
+                assert str(said.value).isprintable()

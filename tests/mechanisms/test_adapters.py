@@ -54,6 +54,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.lp_mst import LP1ST
 from dpaudit.mechanisms.protocols import Learner, Trainer
+from tests.loops import Cases
 from tests.mechanisms import user_code
 
 CPU = Compute()
@@ -181,37 +182,35 @@ class ChangesItsParameter(KnowsNothing):
         self.gap = list(gap or [])
 
 
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda: from_sklearn(SVC()), "SVC must have predict_proba as it is set up; of a classifier choose a loss"),
-        (lambda: from_sklearn(SGDClassifier()), "SGDClassifier must have predict_proba"),
-        (lambda: from_sklearn(ChangesItsParameter([1])), "ChangesItsParameter must be cloneable"),
-        (lambda: from_sklearn(lambda X: X), "takes an estimator with get_params and predict_proba"),
-        (lambda: from_sklearn(RandomForestClassifier(n_estimators=-3)), "'n_estimators' parameter"),
-        (lambda: from_sklearn(RandomForestClassifier(class_weight=object())), "'class_weight' parameter"),
-        (lambda: from_sklearn(KnowsNothing).claim(), r"needs a claim: from_sklearn\(..., claim="),
-        (lambda: from_sklearn(KnowsNothing, categories="two-hot"), "one of auto, one-hot, native"),
-        (lambda: from_callable(lambda X, y: None), r"train must take \(X, y, seed\)"),
-        (lambda: from_callable(user_code.shares, push=1.0), r"train must take \(X, y, seed, push=\)"),
-        (lambda: from_callable(3), "train must be a function or a class"),
-        (lambda: from_torch(user_code.shares, user_code.descend), "module cannot be made from"),
-        (lambda: from_torch(threading.Event, user_code.descend), "module must make a torch.nn.Module, got 'Event'"),
-        (lambda: from_torch(user_code.Linear, user_code.shares, inputz=3), "inputz"),
-        (lambda: from_torch(user_code.Linear, len), r"train must take \(module, X, y, seed\)"),
-        (lambda: from_callable(user_code.shares).claim(), "needs a claim: from_callable"),
-        (lambda: from_torch(user_code.Linear, user_code.descend).claim(), "needs a claim: from_torch"),
-        (
-            lambda: from_opacus(user_code.with_opacus, 1, delta=1e-5, epsilon=1.0),
-            "takes the engine of a run, or epsilon",
-        ),
-        (lambda: from_opacus(user_code.with_opacus, delta=1e-5).claim(), 'needs `claim="accountant"`'),
-        (lambda: OwnOpacus(user_code.with_opacus, 0.0, 1e-5), "epsilon must be > 0"),
-    ],
-)
-def test_what_does_not_fit_is_said_at_once(make: Any, sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        make()
+def test_what_does_not_fit_is_said_at_once() -> None:
+    with Cases() as cases:
+        for make, sentence in [
+            (lambda: from_sklearn(SVC()), "SVC must have predict_proba as it is set up; of a classifier choose a loss"),
+            (lambda: from_sklearn(SGDClassifier()), "SGDClassifier must have predict_proba"),
+            (lambda: from_sklearn(ChangesItsParameter([1])), "ChangesItsParameter must be cloneable"),
+            (lambda: from_sklearn(lambda X: X), "takes an estimator with get_params and predict_proba"),
+            (lambda: from_sklearn(RandomForestClassifier(n_estimators=-3)), "'n_estimators' parameter"),
+            (lambda: from_sklearn(RandomForestClassifier(class_weight=object())), "'class_weight' parameter"),
+            (lambda: from_sklearn(KnowsNothing).claim(), r"needs a claim: from_sklearn\(..., claim="),
+            (lambda: from_sklearn(KnowsNothing, categories="two-hot"), "one of auto, one-hot, native"),
+            (lambda: from_callable(lambda X, y: None), r"train must take \(X, y, seed\)"),
+            (lambda: from_callable(user_code.shares, push=1.0), r"train must take \(X, y, seed, push=\)"),
+            (lambda: from_callable(3), "train must be a function or a class"),
+            (lambda: from_torch(user_code.shares, user_code.descend), "module cannot be made from"),
+            (lambda: from_torch(threading.Event, user_code.descend), "module must make a torch.nn.Module, got 'Event'"),
+            (lambda: from_torch(user_code.Linear, user_code.shares, inputz=3), "inputz"),
+            (lambda: from_torch(user_code.Linear, len), r"train must take \(module, X, y, seed\)"),
+            (lambda: from_callable(user_code.shares).claim(), "needs a claim: from_callable"),
+            (lambda: from_torch(user_code.Linear, user_code.descend).claim(), "needs a claim: from_torch"),
+            (
+                lambda: from_opacus(user_code.with_opacus, 1, delta=1e-5, epsilon=1.0),
+                "takes the engine of a run, or epsilon",
+            ),
+            (lambda: from_opacus(user_code.with_opacus, delta=1e-5).claim(), 'needs `claim="accountant"`'),
+            (lambda: OwnOpacus(user_code.with_opacus, 0.0, 1e-5), "epsilon must be > 0"),
+        ]:
+            with cases.case(make, sentence), pytest.raises(InputError, match=sentence):
+                make()
 
 
 def test_what_cannot_be_sent_to_a_worker_is_said_at_once() -> None:

@@ -18,6 +18,7 @@ from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelPro
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
 from dpaudit.mechanisms.protocols import BagMechanism
+from tests.loops import Cases
 
 RNG = np.random.default_rng
 
@@ -106,26 +107,25 @@ def test_aggregated_labels_recall_the_expected_share_of_their_bag() -> None:
     assert answers == pytest.approx(0.3, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        (lambda: Bags.random(5, 6, RNG(0)), "the size of a bag must be in 1..5, the number of examples, got 6"),
-        (lambda: LabelProportions(size=0), "the size of a bag must be >= 1, got 0"),
-        (lambda: LaplaceProportions(epsilon=0.0), "epsilon must be > 0 and finite, got 0"),
-        (lambda: GeometricProportions(epsilon=-1.0), "epsilon must be > 0 and finite, got -1"),
-        (lambda: GeometricProportions(rest="dropped"), "rest must be one of left-out, smaller-bag"),  # type: ignore[arg-type]
-        (lambda: Bags(np.array([0, 2])), "no bag may be empty"),
-        (lambda: Bags(np.array([-1, -1])), "at least one bag must hold an example"),
-        (lambda: Bags(np.array([0, 0])).counts(np.array([0, 2]), 2), "labels must be in 0..1, got [0, 2]"),
-        (
-            lambda: LaplaceProportions().release_counts(np.ones((2, 3), np.int64), rng=RNG(0)),
-            "LaplaceProportions is for two classes, got 3; use llp, or merge some",
-        ),
-        (lambda: Bags.keyed(pa.table({"a": [1]}), "b"), "key must be one of the columns a, got 'b'"),
-        (lambda: AggregatedLabels(positives=1.0), "positives must be in (0, 1), got 1"),
-    ],
-)
-def test_what_is_no_release_is_refused_in_a_sentence(broken: object, message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        broken()  # type: ignore[operator]
-    assert message in str(caught.value)
+def test_what_is_no_release_is_refused_in_a_sentence() -> None:
+    with Cases() as cases:
+        for broken, message in [
+            (lambda: Bags.random(5, 6, RNG(0)), "the size of a bag must be in 1..5, the number of examples, got 6"),
+            (lambda: LabelProportions(size=0), "the size of a bag must be >= 1, got 0"),
+            (lambda: LaplaceProportions(epsilon=0.0), "epsilon must be > 0 and finite, got 0"),
+            (lambda: GeometricProportions(epsilon=-1.0), "epsilon must be > 0 and finite, got -1"),
+            (lambda: GeometricProportions(rest="dropped"), "rest must be one of left-out, smaller-bag"),  # type: ignore[arg-type]
+            (lambda: Bags(np.array([0, 2])), "no bag may be empty"),
+            (lambda: Bags(np.array([-1, -1])), "at least one bag must hold an example"),
+            (lambda: Bags(np.array([0, 0])).counts(np.array([0, 2]), 2), "labels must be in 0..1, got [0, 2]"),
+            (
+                lambda: LaplaceProportions().release_counts(np.ones((2, 3), np.int64), rng=RNG(0)),
+                "LaplaceProportions is for two classes, got 3; use llp, or merge some",
+            ),
+            (lambda: Bags.keyed(pa.table({"a": [1]}), "b"), "key must be one of the columns a, got 'b'"),
+            (lambda: AggregatedLabels(positives=1.0), "positives must be in (0, 1), got 1"),
+        ]:
+            with cases.case(broken, message):
+                with pytest.raises(InputError) as caught:
+                    broken()  # type: ignore[operator]
+                assert message in str(caught.value)

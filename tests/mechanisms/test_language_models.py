@@ -15,42 +15,42 @@ from dpaudit.mechanisms.language_models.prompts import UNREAD, Task, Teacher, re
 from dpaudit.mechanisms.language_models.protocol import LanguageModel
 from dpaudit.mechanisms.language_models.stand_in import StandIn
 from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
+from tests.loops import Cases
 
 AG = Task.of_data("ag-news", (), 4)
 TOPICS = ("World", "Sports", "Business", "Sci/Tech")
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("1", 1),
-        (" 1\nText: another", 1),
-        ("Answer: 2.", 2),
-        ("**3**", 3),
-        ('"0"', 0),
-        ("Sports", 1),
-        ("sports.", 1),
-        ("1 (Sports)", 1),
-        ("2: Business", 2),
-        ("3 - Sci/Tech", 3),
-        ("1 (Business)", UNREAD),
-        ("0 or 1", UNREAD),
-        ("0, 1", UNREAD),
-        ("10", UNREAD),
-        ("4", UNREAD),
-        ("-1", UNREAD),
-        ("1.5", UNREAD),
-        ("class 1", UNREAD),
-        ("The answer is 1", UNREAD),
-        ("I cannot say", UNREAD),
-        ("\n\n", UNREAD),
-        ("", UNREAD),
-        (None, UNREAD),
-        ("²", UNREAD),
-    ],
-)
-def test_an_answer_names_one_class_or_is_unread(text: str | None, found: int) -> None:
-    assert read_class(text, AG.labels, TOPICS) == found
+def test_an_answer_names_one_class_or_is_unread() -> None:
+    with Cases() as cases:
+        for text, found in [
+            ("1", 1),
+            (" 1\nText: another", 1),
+            ("Answer: 2.", 2),
+            ("**3**", 3),
+            ('"0"', 0),
+            ("Sports", 1),
+            ("sports.", 1),
+            ("1 (Sports)", 1),
+            ("2: Business", 2),
+            ("3 - Sci/Tech", 3),
+            ("1 (Business)", UNREAD),
+            ("0 or 1", UNREAD),
+            ("0, 1", UNREAD),
+            ("10", UNREAD),
+            ("4", UNREAD),
+            ("-1", UNREAD),
+            ("1.5", UNREAD),
+            ("class 1", UNREAD),
+            ("The answer is 1", UNREAD),
+            ("I cannot say", UNREAD),
+            ("\n\n", UNREAD),
+            ("", UNREAD),
+            (None, UNREAD),
+            ("²", UNREAD),
+        ]:
+            with cases.case(text, found):
+                assert read_class(text, AG.labels, TOPICS) == found
 
 
 def test_the_prompts_are_those_of_the_appendix() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pytest
 from dpaudit.engine.spec.plain_yaml import plain_values
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.queries.schema import Category, Number, Schema
+from tests.loops import Cases
 
 RNG = np.random.default_rng
 PEOPLE = Schema.of({"age": (0, 100), "share": (-1.0, 1), "sex": ["f", "m"]})
@@ -31,36 +31,38 @@ def test_a_mapping_is_a_schema() -> None:
     assert PEOPLE.arrow() == pa.schema([("age", pa.int64()), ("share", pa.float64()), ("sex", pa.string())])
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        (None, "a schema must be a mapping from columns to ranges or words, got NoneType; write, for example, {"),
-        ("age", "a schema must be a mapping from columns to ranges or words, got age; write"),
-        ({}, "a schema must have at least one column; write {column: [low, high]}"),
-        ({3: [0, 1]}, "the name of a column must be text, not empty, got 3; name each column"),
-        ({"": [0, 1]}, "the name of a column must be text, not empty, got ''; name each column"),
-        ({"a": []}, "a: a category must have at least one word; give all words that there are"),
-        ({"a": ["x", "y", "x"]}, "a: the words of a category must differ, got 'x'; keep one of them"),
-        ({"a": [2, 1]}, "a: low must be at most high, got low = 2.0, high = 1.0; swap them"),
-        ({"a": [0, math.nan]}, "a: a bound must be a finite number, got nan; give the widest that may be"),
-        ({"a": [-math.inf, 0]}, "a: a bound must be a finite number, got -inf; give the widest that may be"),
-        ({"a": [0, 10**400]}, "a: a bound must be a finite number, got 1000"),
-        ({"a": [0, 2**60]}, "a: a bound of whole numbers must be whole and at most 2**53 from zero, got 1.15"),
-        ({"a": [1, 2, 3]}, "a: must be two numbers, low and high, or a list of words, got [1, 2, 3]; a word that"),
-        ({"a": [True, False]}, "a: must be two numbers, low and high, or a list of words, got [True, False]; a word"),
-        ({"a": ["x", None]}, "a: must be two numbers, low and high, or a list of words, got ['x', None]; a word"),
-        ({"a": "xy"}, "a: must be two numbers, low and high, or a list of words, got xy; a word"),
-        ({"a": {"low": 0}}, "a: must be two numbers, low and high, or a list of words, got {'low': 0}; a word"),
-        ({"a": ["0", "\ud800"]}, "a: must be two numbers, low and high, or a list of words, got ['0', "),
-        (plain_values("a: [0, 1e6]"), "a: a bound must be a number, got the word 1e6; write it with a point"),
-        (plain_values("a: [1e3, 1e6]"), "a: a bound must be a number, got the word 1e3; write it with a point"),
-    ],
-)
-def test_what_is_no_schema_is_refused_in_a_sentence(given: Any, sentence: str) -> None:
-    with pytest.raises(InputError) as refused:
-        Schema.of(given)
-    assert str(refused.value).startswith(sentence)
-    assert "\n" not in str(refused.value)
+def test_what_is_no_schema_is_refused_in_a_sentence() -> None:
+    with Cases() as cases:
+        for given, sentence in [
+            (None, "a schema must be a mapping from columns to ranges or words, got NoneType; write, for example, {"),
+            ("age", "a schema must be a mapping from columns to ranges or words, got age; write"),
+            ({}, "a schema must have at least one column; write {column: [low, high]}"),
+            ({3: [0, 1]}, "the name of a column must be text, not empty, got 3; name each column"),
+            ({"": [0, 1]}, "the name of a column must be text, not empty, got ''; name each column"),
+            ({"a": []}, "a: a category must have at least one word; give all words that there are"),
+            ({"a": ["x", "y", "x"]}, "a: the words of a category must differ, got 'x'; keep one of them"),
+            ({"a": [2, 1]}, "a: low must be at most high, got low = 2.0, high = 1.0; swap them"),
+            ({"a": [0, math.nan]}, "a: a bound must be a finite number, got nan; give the widest that may be"),
+            ({"a": [-math.inf, 0]}, "a: a bound must be a finite number, got -inf; give the widest that may be"),
+            ({"a": [0, 10**400]}, "a: a bound must be a finite number, got 1000"),
+            ({"a": [0, 2**60]}, "a: a bound of whole numbers must be whole and at most 2**53 from zero, got 1.15"),
+            ({"a": [1, 2, 3]}, "a: must be two numbers, low and high, or a list of words, got [1, 2, 3]; a word that"),
+            (
+                {"a": [True, False]},
+                "a: must be two numbers, low and high, or a list of words, got [True, False]; a word",
+            ),
+            ({"a": ["x", None]}, "a: must be two numbers, low and high, or a list of words, got ['x', None]; a word"),
+            ({"a": "xy"}, "a: must be two numbers, low and high, or a list of words, got xy; a word"),
+            ({"a": {"low": 0}}, "a: must be two numbers, low and high, or a list of words, got {'low': 0}; a word"),
+            ({"a": ["0", "\ud800"]}, "a: must be two numbers, low and high, or a list of words, got ['0', "),
+            (plain_values("a: [0, 1e6]"), "a: a bound must be a number, got the word 1e6; write it with a point"),
+            (plain_values("a: [1e3, 1e6]"), "a: a bound must be a number, got the word 1e3; write it with a point"),
+        ]:
+            with cases.case(given, sentence):
+                with pytest.raises(InputError) as refused:
+                    Schema.of(given)
+                assert str(refused.value).startswith(sentence)
+                assert "\n" not in str(refused.value)
 
 
 def test_a_column_checks_itself() -> None:
@@ -96,42 +98,39 @@ def test_the_widest_ranges_are_drawn_from() -> None:
 USUAL = {"age": 3, "share": 0.5, "sex": "f"}
 
 
-@pytest.mark.parametrize(
-    ("column", "cell", "kind", "inside"),
-    [
-        ("age", 0, "int64", True),
-        ("age", 100, "int64", True),
-        ("age", 101, "int64", False),
-        ("age", 7.0, "double", True),
-        ("age", 7.5, "double", False),
-        ("age", -0.0, "double", True),
-        ("age", math.nan, "double", False),
-        ("age", math.inf, "double", False),
-        ("age", 2**70, "double", False),
-        ("age", None, "int64", False),
-        ("share", -1, "double", True),
-        ("share", -0.0, "double", True),
-        ("share", 5e-324, "double", True),
-        ("share", math.nextafter(1, 2), "double", False),
-        ("share", math.nan, "double", False),
-        ("share", -math.inf, "double", False),
-        ("share", None, "double", False),
-        ("sex", "m", "string", True),
-        ("sex", "", "string", False),
-        ("sex", "M", "string", False),
-        ("sex", None, "string", False),
-    ],
-)
-def test_a_table_keeps_its_cells_and_says_which_columns_go_beyond(
-    column: str, cell: Any, kind: str, inside: bool
-) -> None:
-    table = PEOPLE.table([USUAL, USUAL | {column: cell}, USUAL])
-    assert str(table.schema.field(column).type) == kind
-    kept = table[column].to_pylist()[1]
-    assert repr(kept) == repr(float(cell) if kind == "double" and cell is not None else cell)
-    assert PEOPLE.outside(table) == ([] if inside else [column])
-    assert PEOPLE.outside(table.slice(0, 1)) == []
-    assert PEOPLE.outside(table.slice(0, 0)) == []
+def test_a_table_keeps_its_cells_and_says_which_columns_go_beyond() -> None:
+    with Cases() as cases:
+        for column, cell, kind, inside in [
+            ("age", 0, "int64", True),
+            ("age", 100, "int64", True),
+            ("age", 101, "int64", False),
+            ("age", 7.0, "double", True),
+            ("age", 7.5, "double", False),
+            ("age", -0.0, "double", True),
+            ("age", math.nan, "double", False),
+            ("age", math.inf, "double", False),
+            ("age", 2**70, "double", False),
+            ("age", None, "int64", False),
+            ("share", -1, "double", True),
+            ("share", -0.0, "double", True),
+            ("share", 5e-324, "double", True),
+            ("share", math.nextafter(1, 2), "double", False),
+            ("share", math.nan, "double", False),
+            ("share", -math.inf, "double", False),
+            ("share", None, "double", False),
+            ("sex", "m", "string", True),
+            ("sex", "", "string", False),
+            ("sex", "M", "string", False),
+            ("sex", None, "string", False),
+        ]:
+            with cases.case(column, cell, kind, inside):
+                table = PEOPLE.table([USUAL, USUAL | {column: cell}, USUAL])
+                assert str(table.schema.field(column).type) == kind
+                kept = table[column].to_pylist()[1]
+                assert repr(kept) == repr(float(cell) if kind == "double" and cell is not None else cell)
+                assert PEOPLE.outside(table) == ([] if inside else [column])
+                assert PEOPLE.outside(table.slice(0, 1)) == []
+                assert PEOPLE.outside(table.slice(0, 0)) == []
 
 
 def test_a_column_of_another_type_is_outside() -> None:

@@ -12,36 +12,35 @@ from dpaudit.errors import InputError
 from dpaudit.mechanisms.language_models import transport
 from dpaudit.mechanisms.language_models.transport import INSIDE, HttpService, Trouble, named, require_url
 from tests.http_servers import serving
+from tests.loops import Cases
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://2130706433/",
-        "http://0x7f000001/",
-        "http://0x7f.1/",
-        "http://127.1/",
-        "http://0177.0.0.1/",
-        "http://127.0.0.1./",
-        "http://[::ffff:169.254.169.254]/",
-        "http://[64:ff9b::7f00:1]/",
-        "http://[2002:7f00:1::]/",
-        "http://%31%32%37.0.0.1/",
-        "http://good@evil.example/",
-        "http://good%40evil.example/",
-        "http://good\\@evil.example/",
-        "http://good .example/",
-        "http://good\t.example/",
-        "http://gооd.example/",
-        "http:///v1",
-        "file:///etc/passwd",
-        "https://api.example.com/$KEY",
-        "https://${HOST}/v1",
-    ],
-)
-def test_an_address_that_is_not_what_it_seems_is_refused(url: str) -> None:
-    with pytest.raises(InputError, match="url"):
-        require_url(url, sends_key=False, plain_http=False)
+def test_an_address_that_is_not_what_it_seems_is_refused() -> None:
+    with Cases() as cases:
+        for url in [
+            "http://2130706433/",
+            "http://0x7f000001/",
+            "http://0x7f.1/",
+            "http://127.1/",
+            "http://0177.0.0.1/",
+            "http://127.0.0.1./",
+            "http://[::ffff:169.254.169.254]/",
+            "http://[64:ff9b::7f00:1]/",
+            "http://[2002:7f00:1::]/",
+            "http://%31%32%37.0.0.1/",
+            "http://good@evil.example/",
+            "http://good%40evil.example/",
+            "http://good\\@evil.example/",
+            "http://good .example/",
+            "http://good\t.example/",
+            "http://gооd.example/",
+            "http:///v1",
+            "file:///etc/passwd",
+            "https://api.example.com/$KEY",
+            "https://${HOST}/v1",
+        ]:
+            with cases.case(url), pytest.raises(InputError, match="url"):
+                require_url(url, sends_key=False, plain_http=False)
 
 
 @pytest.mark.parametrize(
@@ -51,38 +50,35 @@ def test_an_address_that_says_what_it_is_is_taken(url: str) -> None:
     require_url(url, sends_key=False, plain_http=False)
 
 
-@pytest.mark.parametrize(
-    ("host", "address", "named_by_itself", "in_private"),
-    [
-        ("api.example.com", "93.184.216.34", True, True),
-        ("api.example.com", "2606:2800:220:1::1", True, True),
-        ("api.example.com", "64:ff9b::5db8:d822", True, True),  # 93.184.216.34 where there is no IPv4
-        ("localhost", "127.0.0.1", True, True),
-        ("localhost", "::1", True, True),
-        ("localhost", "10.0.0.1", False, True),
-        ("127.0.0.1", "127.0.0.1", True, True),
-        ("169.254.169.254", "169.254.169.254", True, True),
-        ("10.1.2.3", "10.1.2.3", True, True),
-        ("evil.example", "127.0.0.1", False, False),
-        ("evil.example", "169.254.169.254", False, False),
-        ("evil.example", "::ffff:169.254.169.254", False, False),
-        ("evil.example", "64:ff9b::a9fe:a9fe", False, False),
-        ("evil.example", "fe80::1", False, False),
-        ("evil.example", "::1", False, False),
-        ("evil.example", "0.0.0.0", False, False),
-        ("evil.example", "::", False, False),
-        ("evil.example", "224.0.0.1", False, False),
-        ("llm.internal", "10.1.2.3", False, True),
-        ("llm.internal", "fd00::5", False, True),
-        ("llm.internal", "100.64.0.9", False, True),
-    ],
-)
-def test_a_name_leads_inside_only_where_it_says_so(
-    host: str, address: str, named_by_itself: bool, in_private: bool
-) -> None:
-    found = ipaddress.ip_address(address)
-    assert named(host, found, private_network=False) is named_by_itself
-    assert named(host, found, private_network=True) is in_private
+def test_a_name_leads_inside_only_where_it_says_so() -> None:
+    with Cases() as cases:
+        for host, address, named_by_itself, in_private in [
+            ("api.example.com", "93.184.216.34", True, True),
+            ("api.example.com", "2606:2800:220:1::1", True, True),
+            ("api.example.com", "64:ff9b::5db8:d822", True, True),  # 93.184.216.34 where there is no IPv4
+            ("localhost", "127.0.0.1", True, True),
+            ("localhost", "::1", True, True),
+            ("localhost", "10.0.0.1", False, True),
+            ("127.0.0.1", "127.0.0.1", True, True),
+            ("169.254.169.254", "169.254.169.254", True, True),
+            ("10.1.2.3", "10.1.2.3", True, True),
+            ("evil.example", "127.0.0.1", False, False),
+            ("evil.example", "169.254.169.254", False, False),
+            ("evil.example", "::ffff:169.254.169.254", False, False),
+            ("evil.example", "64:ff9b::a9fe:a9fe", False, False),
+            ("evil.example", "fe80::1", False, False),
+            ("evil.example", "::1", False, False),
+            ("evil.example", "0.0.0.0", False, False),
+            ("evil.example", "::", False, False),
+            ("evil.example", "224.0.0.1", False, False),
+            ("llm.internal", "10.1.2.3", False, True),
+            ("llm.internal", "fd00::5", False, True),
+            ("llm.internal", "100.64.0.9", False, True),
+        ]:
+            with cases.case(host, address, named_by_itself, in_private):
+                found = ipaddress.ip_address(address)
+                assert named(host, found, private_network=False) is named_by_itself
+                assert named(host, found, private_network=True) is in_private
 
 
 def resolves_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
