@@ -12,7 +12,7 @@ from functools import partialmethod
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from tests import nightly
 from tests.processes import processor_s
@@ -27,9 +27,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What this user made here is noted in their home: not in that of whoever runs the tests.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="dpaudit-tests-")
 
-
-if "mix_stderr" in inspect.signature(CliRunner).parameters:  # below click 8.2 what goes to both is mixed unless told
+# Below click 8.2 a test is told either both outputs apart or both in one; from there on it has all three.
+if "mix_stderr" in inspect.signature(CliRunner).parameters:
     CliRunner.__init__ = partialmethod(CliRunner.__init__, mix_stderr=False)  # type: ignore[method-assign, assignment]
+    Result.output = property(lambda result: result.stdout + result.stderr)  # type: ignore[method-assign, assignment]
 
 STARTED = pytest.StashKey[float]()
 PROCESSOR_S = "processor_s"
