@@ -109,9 +109,10 @@ def check(
         until_decided=until_decided,
     )
     request = CheckRequest(mechanism, data, claim, split, budget)  # type: ignore[arg-type]
+    options = CheckOptions(name, seed or 0, confidence, until_decided, run)
     with told(listeners, quiet=quiet) as listening:
         EventStream(*listening).emit(Event(EventKind.STAGE, detail=CHOOSING))
-        spec = check_spec(request, CheckOptions(name, seed or 0, confidence, until_decided, run))
+        spec = check_spec(request, options)
     place = run_folder(spec) if output is None else output
     if evidence is not None:
         from dpaudit.engine.run.nights import Tonight  # few checks go on over nights
