@@ -277,7 +277,8 @@ def _right(tables: Sequence[pa.Table], replays: int, trainings: int) -> tuple[ND
 def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """The values in ascending order, each once; `np.unique` takes a hundred times as long."""
     ascending = np.sort(values)
-    return ascending[np.diff(ascending, prepend=-1) != 0]
+    distinct: NDArray[np.int64] = ascending[np.diff(ascending, prepend=-1) != 0]
+    return distinct
 
 
 def _asked_twice(replay: NDArray[np.int64], canary: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -104,9 +104,10 @@ def check(
     seed = argument("seed", seed, int | None)
     until_decided = argument("until_decided", until_decided, bool)
     request = CheckRequest(mechanism, data, claim, split, budget)  # type: ignore[arg-type]
+    options = CheckOptions(name, seed or 0, confidence, until_decided, run)
     with told(listeners, quiet=quiet) as listening:
         EventStream(*listening).emit(Event(EventKind.STAGE, detail=CHOOSING))
-        spec = check_spec(request, CheckOptions(name, seed or 0, confidence, until_decided, run))
+        spec = check_spec(request, options)
     place = run_folder(spec) if output is None else output
     report = audit(spec, output=place, listeners=listeners, quiet=quiet)
     if not until_decided:

@@ -137,6 +137,7 @@ class CheckRequest:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        Budget.parse(self.budget)  # a wrong one is refused before anything is timed
 
 
 @dataclass(frozen=True)
@@ -403,13 +404,13 @@ def function_on_rows(
     """
     rows = SchemaRows(dict(argument("schema", schema, Mapping[str, Any])))
     given = {} if settings is None else dict(argument("settings", settings, Mapping[str, Any]))
-    relation = argument("relation", relation, Relation)
+    neighbours: Relation = argument("relation", relation, Relation)
     made = OwnFunction(
         function, form=form, settings=given, python=python, folder=folder, memory_mb=memory_mb, time=time
     )
     if claim is None:
         claim = stated_claim(made.function if isinstance(function, str) else function, made.settings)
-    return replace(made, claimed=claim_of(claim, relation)), rows
+    return replace(made, claimed=claim_of(claim, neighbours)), rows
 
 
 def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
@@ -628,7 +629,8 @@ def claim_of(given: object, relation: Relation) -> Claim:
         return Claim(number, relation=relation)
     is_point, point = fitted(given, tuple[float, float])
     if is_point:
-        return Claim(*point, relation)
+        epsilon, delta = point
+        return Claim(epsilon, delta, relation)
     shown = shortened(given)
     raise InputError(f"a claim must be a Claim, epsilon, (epsilon, delta) or a text such as 'rho=0.5', got {shown}")
 

@@ -23,7 +23,7 @@ SCHEMA: dict[str, Any] = {"age": (0, 100), "weight": (40.0, 150.0), "sex": ["f",
 
 def count(rows: Any, rng: np.random.Generator, scale: float = 1.0) -> float:
     """A count with Laplace noise."""
-    return float(len(rows) + rng.laplace(scale=scale))
+    return float(len(rows) + rng.laplace(scale=float(scale)))  # NumPy looks at sequences of sequences without an end
 
 
 def exact(rows: Any, rng: np.random.Generator) -> Any:

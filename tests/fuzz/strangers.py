@@ -265,7 +265,7 @@ class Readers:
         else:
             try:
                 report = json.loads(before)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return "bounds left"
             places = [_put(report, rng) for _ in range(rng.randint(1, 3))]
             content, said = json.dumps(report).encode(), f"bounds {places}"
@@ -284,7 +284,10 @@ class Readers:
         if rng.random() < 0.4:
             path.write_bytes(damaged(path.read_bytes(), rng))
             return "spec damaged"
-        spec = yaml.safe_load(path.read_bytes()) if b"!" not in path.read_bytes() else None
+        try:
+            spec = yaml.safe_load(path.read_bytes())
+        except (yaml.YAMLError, ValueError, RecursionError):
+            spec = None
         if not isinstance(spec, dict):
             return "spec left"
         place = _put(spec, rng)
@@ -314,7 +317,10 @@ class Readers:
             path.unlink()  # a second name of a unit's file
             path.write_bytes(content)
             return "scores damaged"
-        table = pq.read_table(path)
+        try:
+            table = pq.read_table(path)
+        except (pa.ArrowException, OSError, ValueError):
+            return "scores left"
         name = rng.choice(("score", "truth", "replay", "canary"))
         if name not in table.column_names or not table.num_rows:
             return "scores left"
@@ -339,7 +345,7 @@ class Readers:
         try:
             table = pq.read_table(path)
             about = json.loads(table.schema.metadata[b"record"])
-        except (pa.ArrowException, OSError, KeyError, ValueError, TypeError):
+        except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, RecursionError):
             return "plan left"
         place = _put(about, rng) if isinstance(about, dict) else "none"
         said = json.dumps(about) if rng.random() < 0.9 else "[" * 100_000
