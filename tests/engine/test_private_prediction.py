@@ -68,6 +68,7 @@ from dpaudit.mechanisms.predictors.vote_laws import (
     VoteLaw,
     inclusion,
 )
+from tests import nightly
 
 Floats = NDArray[np.float64]
 
@@ -188,12 +189,14 @@ def false_claims(cut: str, audits: int, *, split: bool, confidence: float = 0.8)
 
 @pytest.mark.parametrize("cut", ["corner", "termwise", "clopper-pearson"])
 def test_all_queries_orders_and_directions_hold_together(cut: str) -> None:
-    """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(100, 0.2)."""
-    assert false_claims(cut, 100, split=True) <= binom.ppf(1 - 1e-6, 100, 0.2)
+    """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(audits, 0.2)."""
+    audits = 100 if nightly.on() else 40
+    assert false_claims(cut, audits, split=True) <= binom.ppf(1 - 1e-6, audits, 0.2)
 
 
 def test_planted_defect_queries_that_do_not_share_the_error_are_seen() -> None:
-    assert false_claims("corner", 60, split=False) > false_claims("corner", 60, split=True) + 5
+    audits = 60 if nightly.on() else 20
+    assert false_claims("corner", audits, split=False) > false_claims("corner", audits, split=True) + 5
 
 
 def test_planted_defect_estimates_instead_of_limits_are_seen() -> None:
