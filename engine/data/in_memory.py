@@ -34,9 +34,9 @@ from dpaudit.plain_files import bytes_of, write_whole
 from dpaudit.registry import register
 
 FOLDER = "data"
+"""Where a run folder keeps them."""
 _NO_DESCRIPTION = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What reading a description of rows raises that is none."""
-"""Where a run folder keeps them."""
 LARGEST = np.finfo(np.float32).max
 MAX_NAMES = 1_000_000
 """Columns that a caller may name; what goes on for ever is no list of them."""
