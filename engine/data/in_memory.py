@@ -35,6 +35,8 @@ from dpaudit.registry import register
 
 FOLDER = "data"
 """Where a run folder keeps them."""
+_NO_DESCRIPTION = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What reading a description of rows raises that is none."""
 LARGEST = np.finfo(np.float32).max
 MAX_NAMES = 1_000_000
 """Columns that a caller may name; what goes on for ever is no list of them."""
@@ -95,7 +97,7 @@ class InMemory:
             return self
         try:
             examples = _from_table(read_bounded(io.BytesIO(bytes_of(path)), str(path)))
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, InputError) as err:
+        except (pa.ArrowException, OSError, InputError, *_NO_DESCRIPTION) as err:
             why = (str(err).splitlines() or [type(err).__name__])[0]
             raise DataError(f"{path}: is not a whole Parquet file ({shortened(why)})") from err
         if _digest(examples) != self.digest:

@@ -57,10 +57,10 @@ class SourceTable:
             return cls(read.name, read.columns, read.header_lines, unread=read.unread)
         if read.columns.keys() == MEMBERS_APART and not read.unread:
             return replace(cls.of_two_samples(**read.columns), name=read.name)
-        if len({len(column) for column in read.columns.values()}) > 1:
-            listed = ", ".join(f"{len(column):,} {name}" for name, column in read.columns.items())
+        if len({len(values) for values in read.columns.values()}) > 1:
+            listed = ", ".join(f"{len(values):,} {name}" for name, values in read.columns.items())
             raise DataError(f"{read.name} must hold arrays of one length, got {shortened(listed, 400)}")
-        columns = pa.table({name: pa.array(column) for name, column in read.columns.items()})
+        columns = pa.table({name: column(f"{read.name}: {name}", values) for name, values in read.columns.items()})
         return cls(read.name, columns, unread=read.unread)
 
     @classmethod

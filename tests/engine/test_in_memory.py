@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_breast_cancer
 
@@ -255,3 +256,18 @@ def test_a_data_set_of_ones_own_needs_a_method_load() -> None:
 
     with pytest.raises(SpecError, match=r"a method `load\(seed=\.\.\.\) -> Examples`; got Nothing"):
         data_source(Nothing())
+
+
+@pytest.mark.parametrize(
+    "about",
+    ["[" * 100_000, "3", "{}", '{"shape": [' + "9" * 400 + "]}", '{"shape": null, "classes": []}'],
+    ids=["deep", "number", "nothing", "400 digits", "no classes"],
+)
+def test_kept_rows_with_another_description_are_one_sentence(tmp_path: Path, about: str) -> None:
+    rows = table(pd.DataFrame({"x": [1.0, 2.0, 3.0], "y": [0, 1, 0]}), label="y")
+    rows.keep(tmp_path)
+    (kept,) = (tmp_path / "data").iterdir()
+    stored = pq.read_table(kept).replace_schema_metadata({"examples": about})
+    pq.write_table(stored, kept)
+    with pytest.raises(DataError, match="is not a whole Parquet file"):
+        rows.found_in(tmp_path)

@@ -124,6 +124,8 @@ _OTHERS = ("method", "selection", "groups", "group_score", "replays", "ordered",
 
 
 def _instead(rng: random.Random, odd: Odd, *others: Any) -> Odd:
+    if isinstance(odd.value, str) and odd.value in others:
+        odd = Odd(odd.words, odd.value, ANY)
     return odd if rng.random() < 0.8 else Odd(f"{others[0]!r}", others[0], ANY)
 
 

@@ -172,6 +172,24 @@ def test_an_array_that_is_no_table_is_one_sentence(tmp_path: Path, kind: str) ->
     refused(estimate(tmp_path / "a.npz"), "a.npz")
 
 
+@pytest.mark.parametrize("kind", [">f4", ">f8", ">i4", "<f2", "<f4", "<i8", "|u1", "<u8", "<f16", "<U20", "|S20"])
+def test_numbers_of_any_kind_are_read_or_refused_in_a_sentence(tmp_path: Path, kind: str) -> None:
+    """Those that stand the other way round in memory too."""
+    score = np.round(SCORES * 8) + 100
+    table = np.array(list(zip(score, MEMBERS, strict=True)), dtype=[("score", kind), ("member", "?")])
+    np.save(tmp_path / "a.npy", table)
+    np.savez(tmp_path / "a.npz", score=table["score"], member=table["member"])
+    expected = str(dpaudit.estimate(score, MEMBERS)).splitlines()[0]
+    for name in ("a.npy", "a.npz"):
+        ended = estimate(tmp_path / name)
+        if kind in ("|S20", "<f16"):
+            refused(ended, name)
+        else:
+            assert ended.output.splitlines()[0] == expected
+    np.save(tmp_path / "b.npy", np.zeros((0, 2), kind))
+    refused(estimate(tmp_path / "b.npy"), "b.npy")
+
+
 def test_an_array_packed_in_another_way_is_refused(tmp_path: Path) -> None:
     for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         content = npz({"score": npy("'<f8'", "(2,)", bytes(16)), "member": npy("'|b1'", "(2,)", b"\0\1")}, method)
