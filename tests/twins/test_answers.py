@@ -28,6 +28,10 @@ def root(x, *, digits=30):
 @recorded
 def fourth_root(x):
     return [mp.sqrt(root(x)[0])]
+
+@recorded
+def third(x):
+    return mp.mpf(x) / 3
 """
 OTHER = "anything = 1\n"
 COMMAND = r"Run `python -m tests\.twins\.record`"
@@ -111,6 +115,17 @@ def test_by_night_the_twin_runs_and_must_agree_with_its_record(folder: Path, mon
     path.write_text(path.read_text().replace("1.41421356237309504880", "1.41421356237309504890"))
     with pytest.raises(StaleRecord, match=rf"is recorded.*{COMMAND}"):
         twin(folder).root(2)
+
+
+@pytest.mark.parametrize("digits", [5, 15, 40])
+def test_an_answer_does_not_depend_on_the_precision_that_is_set(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, digits: int
+) -> None:
+    monkeypatch.setenv(SWITCH, "yes")
+    with mp.workdps(digits):
+        found = twin(folder).third(1)
+    with mp.workdps(40):
+        assert abs(found - mpf(1) / 3) < mpf(10) ** -28
 
 
 def test_what_has_no_text_of_its_own_cannot_be_asked_or_answered(folder: Path) -> None:
