@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.actors.events import EventKind, read_events
+from dpaudit.engine.cli import supervisor
 from tests.warm import CommandResult, dpaudit
 
 MINE = """
@@ -127,3 +128,17 @@ def test_nothing_is_left_of_a_command_that_was_killed(folder: Path) -> None:
 def test_a_violation_and_bad_input_keep_their_codes(folder: Path) -> None:
     codes = [ended(folder, "keeps", option).code for option in ("--fail-on-violation", "--no-such-option")]
     assert codes == [1, 2]
+
+
+@pytest.mark.parametrize(("code", "meant"), [(7, 3), (1, 3), ("no", 3), (None, 0), (2, 2)])
+def test_an_exit_that_is_not_the_command_s_own_is_a_failed_run(
+    monkeypatch: pytest.MonkeyPatch, code: object, meant: int
+) -> None:
+    """1 and 4 are verdicts, which no other code may pretend."""
+
+    def exits(**_: object) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(supervisor, "put_doors", lambda: None)
+    monkeypatch.setattr("dpaudit.engine.cli.main.main", exits)
+    assert supervisor._command() == meant
