@@ -85,7 +85,8 @@ def crossing_compared(
         if kept == 0:
             return 1.0
         if crossed > too_much or crossed + later[look] + 1e-12 <= enough:
-            return min(1.0, crossed + later[look] * (crossed <= too_much) + 1e-12)
+            most: float = crossed if crossed > too_much else crossed + later[look]
+            return min(1.0, most + 1e-12)
         cut, lifted = 0, 0.0
         while cut < kept - 1 and lifted + moved[cut] < negligible:
             lifted += moved[cut]
