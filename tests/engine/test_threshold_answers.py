@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mpmath import mp, mpf, ncdf
+from mpmath import mp, mpf, ncdf, workdps
 from mpmath import quad as integral
 from numpy.typing import NDArray
 from scipy.stats import chi2
@@ -42,9 +42,9 @@ MOVED = np.array([[0.1, 0.8, 0.1]])
 WORLDS = Worlds(AlikeTeachers(34, SHARES, MOVED), AlikeTeachers(34, SHARES, SHARES[None]))
 
 
+@workdps(30)
 def algorithm_2(release: ConfidentArgmax, votes: NDArray[np.int64]) -> list[float]:
     """Papernot et al. (2018), algorithms 1 and 2, in thirty digits."""
-    mp.dps = 30
     said = release.expected if isinstance(release, InteractiveArgmax) else (0,) * len(votes)
     largest = max(mpf(int(count)) - mpf(one) for count, one in zip(votes, said, strict=True))
     passed = ncdf((largest - mpf(release.threshold)) / mpf(release.threshold_sigma))
@@ -137,12 +137,12 @@ def query_of(worlds: Worlds, release: ConfidentArgmax) -> AnsweredQuery:
     )  # fmt: skip
 
 
+@workdps(30)
 def test_the_charge_by_a_twin() -> None:
     """Theorem 6 for the answer, and again for the threshold, whose cost is that of sqrt(2) times its noise."""
     votes = np.array([38, 1, 1])
     release = ConfidentArgmax(4.0, 24.0, 3.0)
     tally = Answers(orders=(1.5, 2.0, 3.0)).tally(query_of(Worlds(KnownVotes(votes), KnownVotes(votes)), release))
-    mp.dps = 30
     for place, order in enumerate((1.5, 2.0, 3.0)):
         rarer = ncdf(-(mpf(38) - 24) / 3)
         charge = gnmax_twin.rdp(votes.tolist(), mpf(4), mpf(order)) + gnmax_twin.rdp_of(
