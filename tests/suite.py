@@ -3,8 +3,9 @@
     python -m tests.suite [--jobs N] [PYTEST ARGUMENTS]
     python -m tests.suite --long [FILE]       # the tests that take long, as the last run recorded them
 
-The linter comes first. The type checker then runs next to pytest, so that both cores are busy. Afterwards the run is
-read: a day test that took more than `LONGEST_S` seconds of processor and is not in `LONG` fails the run, unless other
+The linter comes first. The type checker then runs next to pytest, so that both cores are busy. On a new clone one
+process compiles the kernels (Numba) before the others start, so that each is compiled once. Afterwards the run is read:
+a day test that took more than `LONGEST_S` seconds of processor and is not in `LONG` fails the run, unless other
 programs kept the machine busy.
 """
 
@@ -30,6 +31,10 @@ LONGEST_S = 5.0
 SHOWN = 40
 BUSY_CORES = 0.3
 """From so many cores used by other programs on, processor seconds say little about a test."""
+KERNELS = ("engine", "estimators", "mechanisms")
+"""Floors with functions that Numba compiles and caches."""
+KERNEL_TESTS: tuple[str, ...] = ()
+"""Quick tests that together compile every kernel."""
 LONG: Mapping[str, str] = {}
 """Day tests that may take longer, each with the reason."""
 
@@ -53,6 +58,8 @@ def run(jobs: str, pytest_arguments: Sequence[str]) -> int:
     RECORD.unlink(missing_ok=True)
     busy_before, began = machine_busy_s(), time.monotonic()
     types = subprocess.Popen(command(["mypy"]), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if uncompiled_kernels():
+        subprocess.run(command(["pytest", "-q", *KERNEL_TESTS]), cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
     tests = failed(
         ["pytest", "-n", jobs, "--dist", "loadgroup", "--durations", str(SHOWN), *pytest_arguments],
         {RECORD_VARIABLE: str(RECORD)},
@@ -74,6 +81,20 @@ def command(tool: Sequence[str]) -> list[str]:
 def failed(tool: Sequence[str], environment: Mapping[str, str] = {}) -> bool:
     """True if a tool of this environment, run to its end, did not succeed."""
     return subprocess.run(command(tool), cwd=ROOT, env={**os.environ, **environment}, check=False).returncode != 0
+
+
+def uncompiled_kernels(root: Path = ROOT) -> list[Path]:
+    """Source files with functions that Numba has not compiled since the file was changed, or never."""
+    return [
+        path
+        for floor in KERNELS
+        for path in sorted((root / floor).rglob("*.py"))
+        if "cache=True" in path.read_text(encoding="utf-8")
+        and not any(
+            index.stat().st_mtime >= path.stat().st_mtime
+            for index in (path.parent / "__pycache__").glob(f"{path.stem}.*.nbi")
+        )
+    ]
 
 
 def read_record(path: Path) -> dict[str, dict[str, float]]:

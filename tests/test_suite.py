@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 from tests import suite
 from tests.conftest import PROCESSOR_S, TimesRecorder
-from tests.suite import LONGEST_S, long_tests, read_record, slowest
+from tests.suite import LONGEST_S, long_tests, read_record, slowest, uncompiled_kernels
 
 QUICK = {"clock_s": 60.0, "processor_s": LONGEST_S}
 LONG = {"clock_s": 6.0, "processor_s": LONGEST_S + 0.1}
@@ -32,10 +33,24 @@ def test_times_are_not_checked_on_a_busy_machine(capsys: pytest.CaptureFixture[s
 
 
 def test_every_listed_test_exists() -> None:
-    for test, reason in suite.LONG.items():
+    for test in (*suite.LONG, *suite.KERNEL_TESTS):
         file, name = test.split("::", 1)
         assert f"def {name.partition('[')[0]}(" in (suite.ROOT / file).read_text(encoding="utf-8"), test
-        assert len(reason) > 20, test
+    assert all(len(reason) > 20 for reason in suite.LONG.values())
+
+
+def test_a_kernel_is_compiled_again_after_a_change(tmp_path: Path) -> None:
+    kernel = tmp_path / "estimators" / "room" / "kernel.py"
+    index = kernel.parent / "__pycache__" / "kernel.sum-3.py311.nbi"
+    index.parent.mkdir(parents=True)
+    kernel.write_text("@njit(cache=True)")
+    (kernel.parent / "plain.py").write_text("")
+    assert uncompiled_kernels(tmp_path) == [kernel]
+    index.touch()
+    os.utime(kernel, (1, 1))
+    assert uncompiled_kernels(tmp_path) == []
+    os.utime(index, (0, 0))
+    assert uncompiled_kernels(tmp_path) == [kernel]
 
 
 def test_the_record_adds_the_phases_of_a_test_and_leaves_out_the_group(tmp_path: Path) -> None:
