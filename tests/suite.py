@@ -33,7 +33,29 @@ BUSY_CORES = 0.3
 """From so many cores used by other programs on, processor seconds say little about a test."""
 KERNELS = ("engine", "estimators", "mechanisms")
 """Floors with functions that Numba compiles and caches."""
-KERNEL_TESTS: tuple[str, ...] = ()
+KERNEL_TESTS = (
+    "tests/engine/test_two_world.py::test_stacks_of_another_size_give_the_same_scores",
+    "tests/engine/test_two_world.py::test_shadow_models_and_trials_are_trained_once_for_all_attacks",
+    "tests/mechanisms/test_torch_models.py::test_mlp_learns_digits",
+    "tests/engine/test_crafted_queries.py::test_one_record_decides_an_answer",
+    "tests/engine/test_sequential.py::test_a_leak_ends_the_audit_and_the_rest_is_saved",
+    "tests/papers/test_attacks_compared.py::test_every_attack_sees_a_learner_that_recalls_its_labels",
+    "tests/engine/test_ceiling.py::test_a_publisher_of_every_label_is_not_acquitted_where_features_tell_the_labels",
+    "tests/engine/test_estimate_methods.py::test_the_epsilon_that_bags_are_as_good_as",
+    "tests/estimators/test_advantage.py::test_bags_too_improbable_for_floats_are_still_right",
+    "tests/engine/test_where_it_leaks.py::test_by_what_comes_back_alone",
+    "tests/engine/test_label_advantage.py::test_a_wrong_prior_of_three_classes_is_noticed",
+    "tests/engine/test_poisonings.py::test_a_record_in_a_corner_is_alone_in_its_leaf_where_the_farthest_row_is_not",
+    "tests/engine/test_ci_files.py::test_a_violation_fails_in_junit",
+    "tests/estimators/test_confusion.py::test_interval_ends_are_the_posteriors_quantiles",
+    "tests/estimators/test_confusion.py::test_best_epsilon_is_the_largest_lower_bound",
+    "tests/engine/test_divided.py::test_thresholds_found_apart_give_the_same_digits",
+    "tests/estimators/test_guess_band.py::test_crossing_probability_skips_guesses_between_looks",
+    "tests/estimators/test_guess_band.py::test_long_walks_are_followed_by_transforms",
+    "tests/mechanisms/test_compiled_mlp.py::test_products_are_numpys",
+    "tests/mechanisms/test_private_learners.py::test_records_of_a_leaf_are_those_within_all_its_limits",
+    "tests/engine/test_power.py::test_planning_looks_at_few_rows",
+)
 """Quick tests that together compile every kernel."""
 LONG: Mapping[str, str] = {}
 """Day tests that may take longer, each with the reason."""

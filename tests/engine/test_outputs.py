@@ -69,6 +69,8 @@ WRITERS: dict[str, tuple[Write, str]] = {
     "sarif": (lambda report, file: write_for_ci(report, "it", sarif=file), "{"),
     "summary": (lambda report, file: write_for_ci(report, "it", summary=file), "## Privacy audit"),
 }
+OVER_LINKS = {name: writer for name, writer in WRITERS.items() if name != "init"}
+"""`init` makes a file where nothing is, so it refuses a link."""
 writers = pytest.mark.parametrize(("write", "begins"), WRITERS.values(), ids=list(WRITERS))
 
 
@@ -102,7 +104,7 @@ def test_a_device_is_written_into_and_stays(write: Write, begins: str, report: R
         assert os.readlink(tmp_path / "link") == "null"
 
 
-@writers
+@pytest.mark.parametrize(("write", "begins"), OVER_LINKS.values(), ids=list(OVER_LINKS))
 def test_a_link_leads_to_what_is_written(write: Write, begins: str, report: Report, tmp_path: Path) -> None:
     """Also over another link, and where it led to nothing."""
     (tmp_path / "there").mkdir()

@@ -195,7 +195,7 @@ def test_all_queries_orders_and_directions_hold_together(cut: str) -> None:
 
 
 def test_planted_defect_queries_that_do_not_share_the_error_are_seen() -> None:
-    audits = 60 if nightly.on() else 20
+    audits = 60
     assert false_claims("corner", audits, split=False) > false_claims("corner", audits, split=True) + 5
 
 
