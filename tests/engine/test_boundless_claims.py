@@ -30,6 +30,7 @@ from dpaudit.estimators.chart import Rule
 from dpaudit.estimators.finding import Comparison
 from dpaudit.estimators.finding_charts import trials
 from dpaudit.registry import load
+from tests.nightly import too
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -135,7 +136,7 @@ def test_an_estimate_reads_as_text_as_json_and_as_a_page(epsilon: float, delta: 
     assert f"{epsilon:g}" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("claim", ["710", "1e308,1e-5", "rho=1e308", "mu=1e308"])
+@pytest.mark.parametrize("claim", ["710", "mu=1e308", *too("1e308,1e-5", "rho=1e308")])
 def test_a_check_ends_with_a_verdict_and_a_card(claim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "counted.py").write_text("def count(rows, rng):\n    return float(len(rows))\n")
     monkeypatch.chdir(tmp_path)

@@ -13,6 +13,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "quickstart.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"\n## ([^\n]+)\n(?:(?!\n## ).)*?```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", TEXT, re.DOTALL)
 
+LONG = ("A synthetic table", "A predictor's votes", "Federated updates")
+"""The programs that take longest run by night."""
+
 
 def test_each_kind_of_thing_has_a_section() -> None:
     sections = re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
@@ -21,7 +24,10 @@ def test_each_kind_of_thing_has_a_section() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("code", "output"), [pytest.param(*rest, id=name) for name, *rest in PROGRAMS])
+@pytest.mark.parametrize(
+    ("code", "output"),
+    [pytest.param(*rest, id=name, marks=[pytest.mark.nightly] * (name in LONG)) for name, *rest in PROGRAMS],
+)
 def test_a_program_says_what_stands_under_it(
     code: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,13 +9,15 @@ import pytest
 
 from dpaudit import RunOptions, Verdict, audit, load_spec
 from dpaudit.registry import catalogue
+from tests.nightly import too
 
 FOLDER = Path(__file__).parent.parent.parent / "examples" / "violations"
 PREDICTORS = ("argmax-before-noise", "counted-twice", "half-the-noise", "twice-the-rate")
-DEFECTS = ("noise-averaged", "noise-redrawn", "prior-not-paid-for", "sigma-for-b", "votes-without-noise")
+DEFECTS = ("noise-redrawn", "prior-not-paid-for", "sigma-for-b")
+LONG_DEFECTS = ("noise-averaged", "votes-without-noise")
 
 
-@pytest.mark.parametrize("defect", [*DEFECTS, *(f"predictor-{defect}" for defect in PREDICTORS)])
+@pytest.mark.parametrize("defect", [*DEFECTS, *(f"predictor-{defect}" for defect in PREDICTORS), *too(*LONG_DEFECTS)])
 def test_the_defect_is_caught_and_the_honest_twin_is_not(defect: str, tmp_path: Path) -> None:
     """The seed is fixed; with another one the honest twin would be accused with probability <= 0.05."""
     spec = replace(load_spec(FOLDER / f"{defect}.yaml"), run=RunOptions(runner="in-process"))
