@@ -57,20 +57,49 @@ KERNEL_TESTS = (
     "tests/engine/test_power.py::test_planning_looks_at_few_rows",
 )
 """Quick tests that together compile every kernel."""
-LONG: Mapping[str, str] = {}
+LONG: Mapping[str, str] = {
+    "tests/actors/test_schedule.py::test_two_workers_run_all_that_can_run_whatever_is_lost_and_fails[ray]": (
+        "starts the Ray session that all tests share"
+    ),
+    "tests/actors/test_parcels.py::test_the_same_bytes_in_processes_beside_this_one": "starts child processes",
+    "tests/engine/test_asked_twice.py::test_a_memoised_release_is_undecided_and_a_seeded_one_a_violation": (
+        "two checks in full, each asked again in a fresh process"
+    ),
+    "tests/engine/test_check.py::test_an_honest_mechanism_is_looked_at_with_all_games": "one check with every game",
+    "tests/engine/test_check.py::test_what_is_not_confirmed_is_no_violation_and_the_other_looks_are_played": (
+        "one check with two confirmatory runs"
+    ),
+    "tests/engine/test_crafted_crowd.py::test_batches_that_are_not_drawn_as_accounted_for_are_refuted"
+    "[planted-fixed-batches-14-256-VIOLATION]": "the one day test that plays opposing-gradients to its verdict",
+    "tests/engine/test_moving.py::test_units_that_failed_are_not_waited_for": "starts child processes",
+    "tests/engine/test_pytest_plugin.py::test_a_session_says_what_it_checked_and_how_sure_it_is": (
+        "a pytest session within the session"
+    ),
+    "tests/engine/test_row_function.py::test_time_counts_only_where_it_is_asked_for": (
+        "the one day test of calls that are timed; their time has to show"
+    ),
+    "tests/engine/test_sensitivity.py::test_a_defect_of_the_bank_is_found[clip-after-mean]": (
+        "a planted defect with the trials that its documentation states"
+    ),
+    "tests/engine/test_violations.py::test_the_defect_is_caught_and_the_honest_twin_is_not[noise-redrawn]": (
+        "the planted defect that README and demo name, in full"
+    ),
+}
 """Day tests that may take longer, each with the reason."""
+LOOPS, LOOPS_S = 5_000_000, 0.12
+"""A loop of plain Python, and the processor seconds that it takes on the machine that `LONGEST_S` is meant for."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run everything; 0 if all passed, else 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.suite", description=__doc__)
-    parser.add_argument("--jobs", default="logical", help="test processes; by default one for each core")
+    parser.add_argument("--jobs", help="test processes; by default one more than cores, since some wait for others")
     parser.add_argument("--long", nargs="?", const=RECORD, type=Path, help="only list the tests that take long")
     options, others = parser.parse_known_args(arguments)
     if options.long is not None:
         print(*slowest(read_record(options.long)), sep="\n")
         return 0
-    return run(options.jobs, others)
+    return run(options.jobs or str((os.cpu_count() or 1) + 1), others)
 
 
 def run(jobs: str, pytest_arguments: Sequence[str]) -> int:
@@ -145,6 +174,8 @@ def long_tests(record: Mapping[str, Mapping[str, float]], other_cores: float) ->
     long = {test: seconds for test, seconds in unlisted.items() if seconds > LONGEST_S}
     if not long:
         return []
+    slowness = max(1.0, loop_s() / LOOPS_S)
+    long = {test: seconds for test, seconds in long.items() if seconds > LONGEST_S * slowness}
     if other_cores > BUSY_CORES:
         print(f"times of tests not checked: other programs used {other_cores:.1f} cores")
         return []
@@ -153,6 +184,14 @@ def long_tests(record: Mapping[str, Mapping[str, float]], other_cores: float) ->
         "make it quicker, mark it `nightly`, or list it in tests/suite.py with the reason"
         for test, seconds in long.items()
     ]
+
+
+def loop_s() -> float:
+    """Processor seconds of the loop that tells how slow this machine is."""
+    began = time.process_time()
+    for _ in range(LOOPS):
+        pass
+    return time.process_time() - began
 
 
 def machine_busy_s() -> float:

@@ -162,7 +162,7 @@ def _convicted(sampling: str, claim: Claim, seed: int) -> bool:
     [
         ("planted-fixed-batches", 14, 256, Verdict.VIOLATION),
         pytest.param("planted-shuffled-batches", 2, 512, Verdict.VIOLATION, marks=pytest.mark.nightly),
-        ("dp-sgd", 14, 128, Verdict.NO_VIOLATION),
+        pytest.param("dp-sgd", 14, 128, Verdict.NO_VIOLATION, marks=pytest.mark.nightly),
     ],
 )
 def test_batches_that_are_not_drawn_as_accounted_for_are_refuted(

@@ -307,7 +307,7 @@ class LabelsOfOneKind(RandomizedResponse):
     [
         "raises at 0",
         pytest.param("large", marks=pytest.mark.nightly),
-        "rare",
+        pytest.param("rare", marks=pytest.mark.nightly),
         pytest.param("checksum", marks=pytest.mark.nightly),
     ],
 )

@@ -30,7 +30,10 @@ def test_the_page_has_its_examples() -> None:
     ("code", "output", "on_ray"),
     [
         pytest.param(*EXAMPLES[0], True, marks=[pytest.mark.ray, pytest.mark.nightly], id="on Ray"),
-        *(pytest.param(*example, False, id=str(number)) for number, example in enumerate(EXAMPLES)),
+        *(
+            pytest.param(*example, False, marks=[pytest.mark.nightly] * (number > 0), id=str(number))
+            for number, example in enumerate(EXAMPLES)
+        ),
     ],
 )
 def test_an_example_prints_what_stands_under_it(

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from dpaudit import Audit, AuditSpec, RunOptions, audit
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.errors import RunError, UnknownNameError
+from tests.nightly import too
 
 ROWS = np.random.default_rng(0).normal(size=(200, 2))
 MECHANISM = {"name": "randomized-response", "epsilon": 1.0}
@@ -42,6 +43,7 @@ def test_tables_figures_and_short_words(tmp_path: Path) -> None:
 WHAT_DRAWS = """
 import sys
 from dpaudit import Audit, AuditSpec, RunOptions, audit
+from tests.nightly import too
 
 entry = Audit({"name": "randomized-response", "epsilon": 1.0}, {"name": "iris"}, {"name": "label-canaries"})
 audit(AuditSpec((entry,), run=RunOptions("in-process", figures=sys.argv[2] == "drawn")), output=sys.argv[1], quiet=True)
@@ -49,7 +51,7 @@ print(*(name for name in sys.modules if name == "matplotlib" or name.endswith(("
 """
 
 
-@pytest.mark.parametrize("figures", ["drawn", "left out"])
+@pytest.mark.parametrize("figures", ["left out", *too("drawn")])
 def test_only_a_run_that_draws_loads_what_draws(figures: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", WHAT_DRAWS, str(tmp_path / "run"), figures]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -75,6 +75,7 @@ def test_scores_are_the_same_on_a_worker(ray_cluster: None, in_process: Path, tm
     assert len(digests(tmp_path)) == 6
 
 
+@pytest.mark.nightly  # by day a lost worker is replaced in tests/actors/test_schedule.py
 @pytest.mark.ray
 def test_scores_are_the_same_on_two_workers_after_they_were_killed(
     ray_cluster: None, in_process: Path, tmp_path: Path

@@ -130,6 +130,7 @@ def test_more_trials_reuse_the_finished_stacks(finished: Path, tmp_path: Path) -
     assert [row["score"] for row in after[:24]] == [row["score"] for row in before]
 
 
+@pytest.mark.nightly
 def test_a_killed_driver_costs_only_unfinished_stacks(finished: Path, tmp_path: Path) -> None:
     spec = spec_with()
     (tmp_path / "spec.yaml").write_text(spec.to_yaml())
