@@ -11,6 +11,7 @@ from tests.small import few_calls
 
 PAGE = Path(__file__).parents[2] / "docs" / "quickstart.md"
 TEXT = PAGE.read_text(encoding="utf-8")
+LONG = ("A synthetic table", "A predictor's votes")
 PROGRAMS = re.findall(r"\n## ([^\n]+)\n(?:(?!\n## ).)*?```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", TEXT, re.DOTALL)
 
 
@@ -18,10 +19,14 @@ def test_each_kind_of_thing_has_a_section() -> None:
     sections = re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
     assert len(sections) >= 11
     assert len(PROGRAMS) == TEXT.count("```python")
+    assert {name for name, *_ in PROGRAMS} > set(LONG)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("code", "output"), [pytest.param(*rest, id=name) for name, *rest in PROGRAMS])
+@pytest.mark.parametrize(
+    ("code", "output"),
+    [pytest.param(*rest, id=name, marks=[pytest.mark.nightly] if name in LONG else []) for name, *rest in PROGRAMS],
+)
 def test_a_program_says_what_stands_under_it(
     code: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

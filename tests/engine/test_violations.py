@@ -12,10 +12,18 @@ from dpaudit.registry import catalogue
 
 FOLDER = Path(__file__).parent.parent.parent / "examples" / "violations"
 PREDICTORS = ("argmax-before-noise", "counted-twice", "half-the-noise", "twice-the-rate")
+LONG = ("noise-averaged", "noise-redrawn")
+"""Learners whose noise `test_privacy_is_real.py` and `test_check.py` audit by day."""
 DEFECTS = ("noise-averaged", "noise-redrawn", "prior-not-paid-for", "sigma-for-b", "votes-without-noise")
 
 
-@pytest.mark.parametrize("defect", [*DEFECTS, *(f"predictor-{defect}" for defect in PREDICTORS)])
+@pytest.mark.parametrize(
+    "defect",
+    [
+        *(pytest.param(defect, marks=[pytest.mark.nightly] if defect in LONG else []) for defect in DEFECTS),
+        *(f"predictor-{defect}" for defect in PREDICTORS),
+    ],
+)
 def test_the_defect_is_caught_and_the_honest_twin_is_not(defect: str, tmp_path: Path) -> None:
     """The seed is fixed; with another one the honest twin would be accused with probability <= 0.05."""
     spec = replace(load_spec(FOLDER / f"{defect}.yaml"), run=RunOptions(runner="in-process"))
