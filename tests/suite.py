@@ -81,9 +81,6 @@ LONG: Mapping[str, str] = {
     "tests/engine/test_sensitivity.py::test_a_defect_of_the_bank_is_found[clip-after-mean]": (
         "a planted defect with the trials that its documentation states"
     ),
-    "tests/engine/test_violations.py::test_the_defect_is_caught_and_the_honest_twin_is_not[noise-redrawn]": (
-        "the planted defect that README and demo name, in full"
-    ),
 }
 """Day tests that may take longer, each with the reason."""
 LOOPS, LOOPS_S = 5_000_000, 0.12

@@ -380,6 +380,7 @@ def test_later_looks_wait_while_one_is_played_again(tmp_path: Path, leak: Report
     assert reader.spared(both, nothing) == (second.keys | third.keys | fourth.keys) - first.keys
 
 
+@pytest.mark.nightly
 def test_an_honest_mechanism_is_looked_at_with_all_games(tmp_path: Path) -> None:
     """The seed is fixed; with another one it would be refuted with probability <= 0.05."""
     report = check(RandomizedResponse(1.0), FEW, run=HERE, output=tmp_path, quiet=True)

@@ -26,6 +26,7 @@ from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
+from tests import nightly
 from tests.engine.test_output_set_wide import drawn, worlds_of
 
 BAYES = GaussianNaiveBayes(1.0, relation=Relation.REPLACE)
@@ -46,11 +47,15 @@ def refuted(mechanism: Any, worlds: Worlds, seed: int) -> bool:
 
 @pytest.mark.nightly
 def test_the_stated_factor_is_found() -> None:
-    """In 20 of 20 with other seeds; were it 0.9, fewer than 8 of 10 in 7 % of such tests: the seeds are fixed."""
+    """In 20 of 20 with other seeds; the seeds are fixed.
+
+    Were it 0.9, fewer than 8 of 10 were refuted in 7 % of such tests, fewer than 3 of 4 in 5 %.
+    """
+    audits, fewest = (10, 8) if nightly.on() else (4, 3)
     worlds = worlds_of(patients(13), CornerFlip())
     factor = stated(BAYES, worlds)
     assert 1.5 < factor < 6
-    assert sum(refuted(replace(BAYES, epsilon=factor), worlds, seed) for seed in range(10)) >= 8
+    assert sum(refuted(replace(BAYES, epsilon=factor), worlds, seed) for seed in range(audits)) >= fewest
 
 
 def test_what_could_not_have_been_seen_is_said() -> None:

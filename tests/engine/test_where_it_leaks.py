@@ -118,7 +118,13 @@ HONEST: list[tuple[Callable[..., Any], pa.Table]] = [
 ]
 
 
-@pytest.mark.parametrize(("function", "d_prime"), HONEST)
+BY_NIGHT = (noisy_parts, noisy_histogram, own_laplace, shuffled, noisy_ratio)
+
+
+@pytest.mark.parametrize(
+    ("function", "d_prime"),
+    [pytest.param(*case, marks=[pytest.mark.nightly] if case[0] in BY_NIGHT else []) for case in HONEST],
+)
 def test_of_an_honest_function_nothing_differs(function: Callable[..., Any], d_prime: pa.Table) -> None:
     """By night in both directions."""
     for here, there in ((D, d_prime), (d_prime, D))[: 2 if nightly.on() else 1]:
