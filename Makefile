@@ -11,7 +11,7 @@ MKDOCS := $(CURDIR)/.venv-docs/bin/mkdocs
 DOCS_STAMP := .venv-docs/.installed
 MUTATION_STAMP := .venv-mutation/.installed
 MUTANTS ?= build/mutants.jsonl
-# JOBS: test processes; left out, one more than cores. One starts Ray; from five on, another one clusters (tests/conftest.py).
+# JOBS: test processes; left out, one for each core. One starts Ray; from four on, another one clusters (tests/conftest.py).
 SUITE = DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) DPAUDIT_S3_SERVER=$(S3_SERVER) DPAUDIT_MKDOCS=$(MKDOCS) \
 	$(BIN)/python -m tests.suite $(if $(JOBS),--jobs $(JOBS))
 # Empty is as good as not set: where it is set, each of many processes would compile all libraries anew.

@@ -36,8 +36,8 @@ STARTED = pytest.StashKey[float]()
 PROCESSOR_S = "processor_s"
 HEAVY = ("ray", "cluster")
 """Marks of tests that bring up Ray: each kind in one process, one test after the other."""
-APART = 5
-"""From so many processes on (four cores), the two kinds go side by side. On two cores they stay in one: two of Ray's
+APART = 4
+"""From so many processes on, the two kinds go side by side. On two cores they stay in one: two of Ray's
 starts at once keep them busy for half a minute, and a session that does not come up takes all its tests along."""
 
 

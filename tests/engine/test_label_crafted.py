@@ -156,6 +156,7 @@ def test_a_model_says_which_of_two_classes_and_how_surely() -> None:
     assert releasing(Says(), train, Design(4), Compute())(train.labels, Seed(0)).symbols.tolist() == [0, 0, 1, 1]
 
 
+@pytest.mark.nightly
 def test_randomised_response_of_few_rows_shows_what_it_spends_and_no_more() -> None:
     """In 6 games for each size the 95 % bound is above the truth in at most 2; more, by chance, one time in 150."""
     rng = np.random.default_rng(5)

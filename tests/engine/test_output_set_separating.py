@@ -14,6 +14,7 @@ from dpaudit.claims import PureDP
 from dpaudit.engine.games.neighbours.output_set import FIRST, OutputSet, SummaryView, denominators, separating
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
+from tests.nightly import too
 
 Floats = NDArray[np.float64]
 Draw = Callable[[float, int, np.random.Generator], Floats]
@@ -58,7 +59,7 @@ def refuted(draw: Draw, seed: int, *, calls: int = 1_000) -> bool:
     return estimator.find([estimator.tally(Scores(score, asked))]).violation_point(PureDP(1.0)) is not None
 
 
-@pytest.mark.parametrize(("draw", "calls"), [(laplace, 1_000), (gaussian, 3_000)])
+@pytest.mark.parametrize(("draw", "calls"), [(laplace, 1_000), *too((gaussian, 3_000))])
 def test_floating_point_noise_is_refuted_by_its_bits(draw: Draw, calls: int) -> None:
     """In each of 20 trials with other seeds, of either."""
     assert all(refuted(draw, seed, calls=calls) for seed in range(3))

@@ -75,6 +75,7 @@ def test_a_quarter_of_the_noise_is_found_in_one_hot_columns(columns: int) -> Non
         assert (estimator.find([estimator.tally(scores)]).violation_point(PureDP(1.0)) is not None) == refuted
 
 
+@pytest.mark.nightly
 def test_few_of_many_numbers_are_found_without_a_law() -> None:
     """Two of 160 numbers with Laplace noise tell: the shrunken medians are worth more than all other classifiers.
 

@@ -263,6 +263,7 @@ def test_half_the_noise_without_the_generator_s_laplace() -> None:
     assert leak.field.startswith("`result` moves by -1 from D to D', about ")
 
 
+@pytest.mark.nightly
 def test_gaussian_noise_against_claims_of_several_kinds() -> None:
     """Noise of the sensitivity's size is 1-GDP, and no epsilon without delta."""
     leak = found(gaussian, FEWER, Claim.of(GaussianDP(0.5), relation=Relation.ADD_REMOVE, delta=1e-5))

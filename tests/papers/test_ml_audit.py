@@ -119,6 +119,7 @@ def test_the_influential_record_moves_no_less_than_clip_bkds(options: Options) -
     assert all(row["influence"] >= 0.9 * row["clip-bkd"] > 0 for row in rows)
 
 
+@pytest.mark.nightly
 def test_counts_that_sum_to_the_size_tell_it_at_every_epsilon(options: Options) -> None:
     rows = pacsv.read_csv(figure_4(options).files[1]).to_pylist()
     leaks = [row for row in rows if row["attack"] == "counts that sum to n"]

@@ -39,6 +39,7 @@ def test_redrawn_labels_follow_their_law() -> None:
     assert others.min() > 0.5 * others.mean()
 
 
+@pytest.mark.nightly
 def test_where_the_law_of_labels_is_known_rows_never_seen_show_nothing(tmp_path: Path) -> None:
     options = Options(
         tmp_path, run=RunOptions(runner="in-process"), say=lambda text: None, only=("redrawn labels, no privacy",)
