@@ -67,7 +67,6 @@ LONG: Mapping[str, str] = {
     "tests/engine/test_asked_twice.py::test_a_memoised_release_is_undecided_and_a_seeded_one_a_violation": (
         "two checks in full, each asked again in a fresh process"
     ),
-    "tests/engine/test_check.py::test_an_honest_mechanism_is_looked_at_with_all_games": "one check with every game",
     "tests/engine/test_check.py::test_what_is_not_confirmed_is_no_violation_and_the_other_looks_are_played": (
         "one check with two confirmatory runs"
     ),
