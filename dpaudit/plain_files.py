@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import socket
 import stat
@@ -160,6 +161,12 @@ def created(path: Path) -> BinaryIO:
 def new_file(path: Path) -> BinaryIO:
     """A file that was not there, open to be written."""
     return os.fdopen(opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
+
+
+def noted_at(kind: str, name: str | Path) -> Path:
+    """Return the file in this user's home that holds what was noted of `name`; each kind of note has its own folder."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser())
+    return state / "dpaudit" / kind / hashlib.sha256(os.fsencode(name)).hexdigest()
 
 
 def private_folder(path: Path) -> Path:

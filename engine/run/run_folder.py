@@ -38,7 +38,7 @@ from dpaudit.engine.spec.build import in_words
 from dpaudit.engine.spec.plain_yaml import YamlFile
 from dpaudit.errors import AuditError, RunError, SpecError, printable, shortened
 from dpaudit.given import path
-from dpaudit.plain_files import bytes_of, created, opened_in_place, reading, require_plain, write_whole
+from dpaudit.plain_files import bytes_of, created, noted_at, opened_in_place, reading, require_plain, write_whole
 
 if TYPE_CHECKING:
     from dpaudit.actors.storage.mirror import FileStore
@@ -321,8 +321,7 @@ def _made_here(spec: YamlFile) -> bool:
 def _note_of(spec: Path) -> Path:
     """Where a spec is noted; that of a run folder under the folder's own name."""
     path = spec.parent if spec.name == SPEC else spec
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser())
-    return state / "dpaudit" / "folders" / hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
+    return noted_at("folders", path.resolve())
 
 
 BEAT_S = 10.0

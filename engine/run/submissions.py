@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from dpaudit.actors.storage.places import is_remote
-from dpaudit.plain_files import bytes_of, write_whole
+from dpaudit.plain_files import bytes_of, noted_at, write_whole
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,4 @@ def submission_of(place: str | Path) -> Submission | None:
 
 
 def _note_of(place: str | Path) -> Path:
-    name = str(place).rstrip("/") if is_remote(place) else os.path.abspath(place)
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser())
-    return state / "dpaudit" / "submissions" / hashlib.sha256(os.fsencode(name)).hexdigest()
+    return noted_at("submissions", str(place).rstrip("/") if is_remote(place) else os.path.abspath(place))
