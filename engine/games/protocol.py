@@ -17,6 +17,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.actors.work import Shared, Work
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
+from dpaudit.claims.scope import Scope
 from dpaudit.engine.data.partition import Parts
 from dpaudit.engine.games.reference import Reference
 from dpaudit.errors import SpecError, require, shortened
@@ -168,6 +169,7 @@ class CheckTest:
     # which of `scales` counts what the game chooses by and learns from with its `search_seed`: a repeat has that of the
     # first pass, and all trainings that are kept for it are fresh ones; "" where a repeat learns anew
     learns: str = ""
+    scope: Scope = Scope.CLAIM  # what it is about: the claim, or a side finding
 
     @property
     def price(self) -> int:

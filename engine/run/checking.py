@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from dpaudit.actors.events import Event, EventKind, EventStream, Listener
 from dpaudit.claims import Claim, Relation
+from dpaudit.claims.scope import strict_scopes
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
@@ -41,6 +42,7 @@ def check(
     budget: str = BUDGET,
     confidence: float = CheckOptions.confidence,
     until_decided: bool = False,
+    strict: str | Sequence[str] = (),
     evidence: str | Path | None = None,
     seed: int | None = None,
     name: str = "",
@@ -76,6 +78,8 @@ def check(
         confidence: Of the verdict VIOLATION, in (0, 1), whatever the first pass was.
         until_decided: Where the verdict is UNDECIDED, play what is undecided once more, with four times the trials, and
             report that; the error of the verdict is shared with it. Its run folder ends in "-more".
+        strict: Scopes whose side findings are part of the verdict: "floating-point" (low digits of numbers),
+            "beyond-schema" (rows that the schema does not allow), or "all".
         evidence: Switched off: it must be left out.
         seed: Everything random follows from it; left out: 0.
         name: For the report and the default run folder.
@@ -104,7 +108,8 @@ def check(
     seed = argument("seed", seed, int | None)
     until_decided = argument("until_decided", until_decided, bool)
     request = CheckRequest(mechanism, data, claim, split, budget)  # type: ignore[arg-type]
-    options = CheckOptions(name, seed or 0, confidence, until_decided, run)
+    scopes = tuple(scope.value for scope in strict_scopes(argument("strict", strict, str | Sequence[str])))
+    options = CheckOptions(name, seed or 0, confidence, until_decided, run, scopes)
     with told(listeners, quiet=quiet) as listening:
         EventStream(*listening).emit(Event(EventKind.STAGE, detail=CHOOSING))
         spec = check_spec(request, options)
@@ -143,6 +148,8 @@ def once_more(spec: AuditSpec, undecided: Collection[str]) -> AuditSpec:
     assert spec.together is not None
     again = {name: factors for name, factors in spec.together.again.items() if name in undecided}
     together = replace(spec.together, budget_s=None, chosen=(), left_out=(), again=again)
+    side = {name: scope for name, scope in spec.together.side.items() if name in undecided}
+    together = replace(together, side=side)
     audits = tuple(_with_more_trials(audit) for audit in spec.audits if audit.name in undecided)
     return replace(spec, audits=audits, together=together, name=f"{spec.name}, more trials", seed=spec.seed + 1)
 

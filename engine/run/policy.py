@@ -99,8 +99,9 @@ class Policy:
         done = frozenset(name for name, reader in self._readers.items() if reader.reason)
         stages = [self._stage(pair, finished, failed) for pair in self.pairs]
         needed = tuple(place for place, pair in enumerate(self.pairs) if self._goes_on(pair, finished, first=not place))
-        if self._one_claim and Stage.CONFIRMED in stages:
-            needed = tuple(range(stages.index(Stage.CONFIRMED) + 1))
+        decided = [place for place, stage in enumerate(stages) if stage is Stage.CONFIRMED and self._counts(place)]
+        if decided:
+            needed = tuple(range(decided[0] + 1))
         confirmed = tuple(place for place in needed if stages[place] is not Stage.SILENT)
         enough = self._once("done", done, lambda: self._keys_of_only(done))
         return enough | self._once("needed", (needed, confirmed), lambda: self._keys_beside(needed, confirmed))
@@ -134,7 +135,7 @@ class Policy:
         recorded = self._store.failures()
         for each in self._readers.values():
             each.advance(outcome.finished, recorded.keys() & outcome.failed.keys())
-        failures = failures_of(self._plan, outcome, recorded)
+        failures, together = failures_of(self._plan, outcome, recorded), self._plan.spec.together
         results: list[AuditResult] = []
         for entry in self._plan.audits:
             if (entry.confirms or self._one_claim) and _was_left_out(entry, outcome):
@@ -143,7 +144,8 @@ class Policy:
                 continue  # begun before another one was read
             reader, evidence = self._readers.get(entry.audit.name), folder / "scores" / slug(entry.audit.name)
             results.append(read_audit(entry, outcome.finished, self._store, reader, failures, evidence))
-            if self._one_claim and entry.confirms and refutes(results[-1]):
+            counts = together is not None and entry.confirms not in together.side
+            if counts and entry.confirms and refutes(results[-1]):
                 break  # whatever ran beside it already: the same tests are read on one worker and on many
         return memory_told(self._plan, self._store, follow_ups_told(self._plan, results))
 
@@ -176,11 +178,17 @@ class Policy:
         waiting = _union(
             pair.confirmation_keys for pair, stage in zip(self.pairs, stages, strict=True) if stage is Stage.OPEN
         ) - _union(pair.first.keys for pair in self.pairs)
-        if Stage.REFUTING not in stages:
+        rejecting = [place for place, stage in enumerate(stages) if stage is Stage.REFUTING and self._counts(place)]
+        if not rejecting:
             return waiting
-        after = stages.index(Stage.REFUTING) + 1
+        after = rejecting[0] + 1
         later = _union(pair.keys for pair in self.pairs[after:]) - _union(pair.keys for pair in self.pairs[:after])
         return waiting | later
+
+    def _counts(self, place: int) -> bool:
+        """True if the tests of a claim at this place are part of the verdict; side findings are not."""
+        together = self._plan.spec.together
+        return together is not None and self.pairs[place].first.audit.name not in together.side
 
     def _stage(self, pair: Pair, finished: Set[str], failed: Set[str]) -> Stage:
         if pair.confirmation is None and not self._one_claim:

@@ -14,6 +14,7 @@ import numpy as np
 
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Claim
+from dpaudit.claims.scope import Scope
 from dpaudit.consent import CLUSTER
 from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.games.one_run.rules import OneRunRules
@@ -185,16 +186,22 @@ class AuditSpec:
         self._require_one_claim()
         self._require_sweep()
         if self.together is not None or self.sweep is not None:
-            self.error_budget.require_kept({audit.name: audit.estimator.confidence for audit in self.audits})
+            for scope in dict.fromkeys(map(self._scope, self.audits)):
+                audits = [audit for audit in self.audits if self._scope(audit) is scope]
+                self.error_budget(scope).require_kept({audit.name: audit.estimator.confidence for audit in audits})
 
-    @property
-    def error_budget(self) -> ErrorBudget:
-        """Who gets which share of the error."""
+    def error_budget(self, scope: Scope = Scope.CLAIM) -> ErrorBudget:
+        """Return the shares of the error; in a check, of the tests of one scope."""
         if self.sweep is not None:
             return ErrorBudget(self.confidence, self.sweep.count)
         if self.together is not None:
-            return ErrorBudget(self.confidence, len(self.audits), self.together.screening)
+            sharing = sum(self._scope(audit) is scope for audit in self.audits)
+            return ErrorBudget(self.confidence, sharing, self.together.screening)
         return ErrorBudget(self.confidence)
+
+    def _scope(self, audit: Audit) -> Scope:
+        """Return what an audit is about."""
+        return Scope.CLAIM if self.together is None else self.together.scope(audit.name)
 
     def _require_sweep(self) -> None:
         """Refuses audits that are not those of the sweep's configurations."""
@@ -219,6 +226,8 @@ class AuditSpec:
         unknown = sorted(self.together.again.keys() - {audit.name for audit in self.audits})
         if unknown:
             raise SpecError(f"together.again names {unknown[0]!r}, which is no audit of the spec")
+        if all(audit.name in self.together.side for audit in self.audits):
+            raise SpecError("together.side names every audit: leave at least one audit to the claim")
         for audit in self.audits:
             self.confirmatory(audit)
         same = all(
@@ -254,7 +263,7 @@ class AuditSpec:
             audit = replace(audit, game=game)
         claim = game.fits.compared(stated, audit=at).claim
         _require_fitting(audit, at)
-        defaults = {"delta": claim.delta, "confidence": self.error_budget.first_pass, "sharing": _sharing(audit)}
+        defaults = {"delta": claim.delta, "confidence": self.error_budget(self._scope(audit)).first_pass, "sharing": _sharing(audit)}
         chosen = game.fits.estimator_against(claim) if audit.estimator is None else audit.estimator
         estimator = build("estimator", chosen, location=f"{at}.estimator", defaults=defaults)
         audit = replace(audit, estimator=estimator)
@@ -275,7 +284,7 @@ class AuditSpec:
     def _following(self, audit: Audit, follows: Audit) -> Audit:
         index = next(place for place, own in enumerate(self.audits) if own is audit)
         if self.together is not None:
-            confidence = self.error_budget.confirmatory(audit.estimator.confidence)
+            confidence = self.error_budget(self._scope(audit)).confirmatory(audit.estimator.confidence)
             follows = replace(follows, estimator=replace(follows.estimator, confidence=confidence))
         return self._complete(follows, index)
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 from dpaudit.actors.audited.signals import from_outside, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Claim, GaussianDP, Relation, RenyiDP
+from dpaudit.claims.scope import Scope, strict_scopes
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition, loaded_rows
@@ -152,6 +153,7 @@ class CheckOptions:
         until_decided: Whether tests that are left undecided are played once more, with four times the trials; the
             error of the verdict is shared with that.
         run: Where the work runs; None: in this process where nothing is trained, else on Ray.
+        strict: Scopes whose side findings are part of the verdict: "floating-point", "beyond-schema" or "all".
     """
 
     name: str = ""
@@ -159,9 +161,11 @@ class CheckOptions:
     confidence: float = 0.999
     until_decided: bool = False
     run: RunOptions | None = None
+    strict: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self)
+        object.__setattr__(self, "strict", tuple(scope.value for scope in strict_scopes(self.strict)))
         require(0 <= self.seed < MAX_SEED, "seed must be in 0 .. 10^18 - 1", seed=self.seed)
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
 
@@ -177,6 +181,11 @@ class Choice:
     def name(self) -> str:
         """Of the audit."""
         return f"{self.game}, {self.test.variant}" if self.test.variant else self.game
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """Tests of the claim come before those of side findings, cheap ones before dear ones."""
+        return self.test.scope is not Scope.CLAIM, self.test.price
 
 
 def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) -> AuditSpec:
@@ -218,6 +227,8 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     audits = held_to_accountant(audits, options.seed, "check")
     trains = any(one.trainings for one in affordable)
     unit = "call" if isinstance(mechanism, RowFunction) else "training"
+    side = {one.choice.name: one.choice.test.scope for one in affordable}
+    side = {name: scope for name, scope in side.items() if scope is not Scope.CLAIM and scope not in options.strict}
     words = [f"{one.choice.name}: finds {one.choice.test.finds}{_cost(one.trainings, unit)}" for one in affordable]
     again = {one.choice.name: one.again for one in affordable if one.again}
     cut = _cut(affordable, usual, unit)
@@ -227,7 +238,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         seed=options.seed,
         confidence=1 - (1 - options.confidence) / 2 if options.until_decided else options.confidence,
         run=options.run or RunOptions(runner="auto" if trains else "in-process"),
-        together=JointTest(budget.seconds, tuple(words), (*near, *dear), cut, again=again),
+        together=JointTest(budget.seconds, tuple(words), (*near, *dear), cut, again=again, side=side),
     )
 
 
@@ -267,7 +278,7 @@ def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str], list
             relations = dict.fromkeys(str(relation) for test in played for relation in test.relations)
             near[f"claims about {' or '.join(relations)} neighbours"].append(name)
     other, others = ([f"{', '.join(games)}: for {why}" for why, games in found.items()] for found in (near, far))
-    return sorted(chosen, key=lambda choice: choice.test.price), other, others
+    return sorted(chosen, key=lambda choice: choice.rank), other, others
 
 
 def made_data(mechanism: Any, claim: Claim) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dpaudit.claims.scope import Scope
 from dpaudit.errors import require
 
 SCREENING = 0.95
@@ -78,6 +79,8 @@ class JointTest:
         cut: Which have fewer trainings or calls than usual, since the budget is enough for no more; "" for none.
         screening: Confidence of the bounds of the first pass, all together, in (0, 1).
         again: By the name of an audit, by how much fields of its game grow when it is repeated, > 0.
+        side: By the name of an audit, the scope of the side finding it looks for. Such an audit is no part of the
+            verdict; each scope has an error of its own, as large as that of the verdict.
     """
 
     budget_s: float | None = None
@@ -86,6 +89,11 @@ class JointTest:
     cut: str = ""
     screening: float = SCREENING
     again: dict[str, dict[str, float]] = field(default_factory=dict)
+    side: dict[str, Scope] = field(default_factory=dict)
+
+    def scope(self, audit: str) -> Scope:
+        """Return what an audit, given by its name, is about."""
+        return self.side.get(audit, Scope.CLAIM)
 
     def __post_init__(self) -> None:
         require(self.budget_s is None or self.budget_s > 0, "budget_s must be > 0", budget_s=self.budget_s)

@@ -16,8 +16,10 @@ class CallOutcome:
         ending: Everything discrete: type, keys, columns, shape, dtype, words, an exception's class and text, warnings.
         numbers: Everything else, shape (n,), all finite; n is the same for all outcomes of one ending.
         fault: What is wrong with it, for people; "" for nothing.
+        low_bits: How many of the last numbers tell the low bits of numbers before them, >= 0.
     """
 
     ending: str
     numbers: NDArray[np.float64]
     fault: str = ""
+    low_bits: int = 0

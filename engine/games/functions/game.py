@@ -30,6 +30,7 @@ from dpaudit.engine.games.neighbours.summaries import HOPELESS, LARGEST, Samples
 from dpaudit.engine.games.neighbours.world_scores import (
     SummaryGame,
     how_far_apart,
+    in_scope,
     number_beyond,
     shown_and_beyond,
 )
@@ -42,6 +43,7 @@ from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
+from dpaudit.claims.scope import Scope
 
 ROW_FUNCTIONS = Capability(RowFunction, "functions on rows (made by `dpaudit.check(function, schema=...)`)")
 SHARE = 0.6
@@ -54,6 +56,8 @@ MIN_TRIED = 4
 """Calls on each pair of a round at least, half of them on D and the other half with the same seeds on D'."""
 CALLS_OF_TEST = 20_000
 """Of a check: search and fresh calls together, where they are cheap."""
+CALLS_FOR_DIGITS = 10_000
+"""Of a check: search and fresh calls that look for a leak by low digits."""
 ALIKE = 0.25
 """Logarithms of distances that are about the same."""
 LOCATED_S = 10.0
@@ -128,6 +132,7 @@ def called(
         width=np.array([len(one) for one in numbers], np.int64),
         numbers=np.concatenate([np.empty(0, np.float32), *numbers]),
         name=np.array(names, np.str_),
+        low_bits=np.array([one.low_bits for one in left], np.int64),
     )
     return Outcome(samples, failures=failures)
 
@@ -137,20 +142,27 @@ def seeds_of(seed: Seed, count: int) -> NDArray[np.int64]:
     return seed.rng().integers(0, 2**31, count)
 
 
-def _check_test(relation: Relation, beyond: bool) -> CheckTest:
+_FINDS = {
+    Scope.CLAIM: "what a call returns for rows of the schema: too little noise, exact values, failures",
+    Scope.BEYOND_SCHEMA: "what a call returns for rows that the schema does not allow: out of range, NaN, missing "
+    "values, new categories",
+    Scope.FLOATING_POINT: "what the low digits of returned numbers tell, far below the noise",
+}
+
+
+def _check_test(relation: Relation, scope: Scope) -> CheckTest:
     return CheckTest(
         ROW_FUNCTIONS,
         (relation,),
-        "what a call gives out on rows outside of the schema: out of range, NaN, nothing, new categories"
-        if beyond
-        else "what a call gives out on rows of the schema: too little noise, exact values, failures, low bits",
-        trainings=CALLS_OF_TEST,
+        _FINDS[scope],
+        trainings=CALLS_FOR_DIGITS if scope is Scope.FLOATING_POINT else CALLS_OF_TEST,
         scales={"trials": 0.4, "search": 0.6},
         least=360,
-        variant="rows beyond the schema" if beyond else "",
+        variant="" if scope is Scope.CLAIM else scope.value,
         again={"trials": 2.5},
         learns="search",
-        game={"beyond": beyond},
+        game={"beyond": scope is Scope.BEYOND_SCHEMA, "full_digits": scope is Scope.FLOATING_POINT},
+        scope=scope,
     )
 
 
@@ -168,7 +180,9 @@ class RowFunctionGame(SummaryGame):
         search: Calls to find the tables by and to learn from, in 4 .. 10,000,000.
         relation: How D and D' differ, "add-remove" or "replace"; None: as the claim says.
         group: In how many rows they differ, >= 1, where a claim is about all rows of a person.
-        beyond: Whether D and D' are of rows that the schema does not allow, or of those it does.
+        beyond: True if D or D' has rows that the schema does not allow; else all rows keep to it.
+        full_digits: True if numbers are read at full digits, low bits too; else each is first rounded to a millionth
+            of its spread, so that floating-point noise is judged as the noise it stands for.
         call_limit_s: Seconds, > 0, after which a call is ended and has failed; None: only the unit's limit holds.
     """
 
@@ -184,8 +198,8 @@ class RowFunctionGame(SummaryGame):
         repeats_calls=True,
         helps="more `trials`",
         check_tests=tuple(
-            _check_test(relation, beyond)
-            for beyond in (False, True)
+            _check_test(relation, scope)
+            for scope in (Scope.CLAIM, Scope.BEYOND_SCHEMA, Scope.FLOATING_POINT)
             for relation in (Relation.ADD_REMOVE, Relation.REPLACE)
         ),
     )
@@ -198,6 +212,7 @@ class RowFunctionGame(SummaryGame):
     relation: Relation | None = None
     group: int = 1
     beyond: bool = False
+    full_digits: bool = False
     call_limit_s: float | None = 10.0
 
     def __post_init__(self) -> None:
@@ -209,6 +224,10 @@ class RowFunctionGame(SummaryGame):
     @property
     def limit_s(self) -> float | None:
         return self.call_limit_s
+
+    @property
+    def reads_full_digits(self) -> bool:
+        return self.full_digits
 
     def for_claim(self, claim: Claim) -> RowFunctionGame:
         """With tables that differ as the claim says, where that is left open."""
@@ -224,6 +243,7 @@ class RowFunctionGame(SummaryGame):
             setting.mechanism,
             chosen,
             setting.mechanism.claim(),
+            low_bits=self.full_digits,
             seed=setting.search_seed.child("where"),
             label="where it leaks",
             resources=setting.resources.on_cpus,
@@ -232,7 +252,7 @@ class RowFunctionGame(SummaryGame):
 
     def _tables(self, setting: Setting, work: Work) -> tuple[Unit, int]:
         """The unit that chooses the tables, and how many search calls it leaves."""
-        asked = Asked(self.fits.relation.value, self.group, self.beyond)
+        asked = Asked(self.fits.relation.value, self.group, self.beyond, self.full_digits)
         rows = setting.parts.target
         number = len(offered(setting.mechanism, rows, asked))
         calls = int(self.search * SHARE)
@@ -300,6 +320,7 @@ class Asked:
     relation: str
     group: int
     beyond: bool
+    full_digits: bool = False  # whether pairs are sought that low digits tell apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,7 +376,7 @@ def try_tables(
     """So many calls on each of the pairs `first` to `last` - 1."""
     every = offered(mechanism, rows, asked)
     for place in range(first, last):
-        yield _tried(mechanism, every[place], place, calls, limit_s, seed.child(place), compute)
+        yield _tried(mechanism, every[place], place, calls, limit_s, seed.child(place), compute, asked)
 
 
 @unit
@@ -373,15 +394,25 @@ def try_again(
 ) -> TriedTables:
     """More calls on one of the pairs that are left."""
     at = int(best.places[min(place, len(best.places) - 1)])
-    return _tried(mechanism, offered(mechanism, rows, asked)[at], at, calls, limit_s, seed.child(at), compute)
+    tables = offered(mechanism, rows, asked)[at]
+    return _tried(mechanism, tables, at, calls, limit_s, seed.child(at), compute, asked)
 
 
 def _tried(
-    mechanism: Any, tables: Tables, place: int, calls: int, limit_s: float | None, seed: Seed, compute: Compute
+    mechanism: Any,
+    tables: Tables,
+    place: int,
+    calls: int,
+    limit_s: float | None,
+    seed: Seed,
+    compute: Compute,
+    asked: Asked,
 ) -> TriedTables:
     truth = np.arange(calls) % 2 == 1
     seeds = np.repeat(seeds_of(seed, calls // 2), 2)
-    samples = called(mechanism, tables, truth, seeds, 0, limit_s, compute).value
+    samples = in_scope(
+        called(mechanism, tables, truth, seeds, 0, limit_s, compute).value, full_digits=asked.full_digits
+    )
     beyond = number_beyond(mechanism.claim().curve, samples)
     return TriedTables(place, tables.name, *how_far_apart(samples), beyond, samples)
 
@@ -418,7 +449,7 @@ def take_best_tables(
     curve = mechanism.claim().curve
 
     def shows(one: TriedTables) -> tuple[float, float, float]:
-        shown, beyond = shown_and_beyond(curve, attack, one.samples)
+        shown, beyond = shown_and_beyond(curve, attack, one.samples, full_digits=asked.full_digits)
         return (beyond if beyond > BEYOND else 0.0, *shown)
 
     with limited_threads(compute.threads):
@@ -446,18 +477,25 @@ def _in_one_line(source: str) -> str:
 
 
 @unit
-def locate(mechanism: Any, tables: Tables, claim: Claim, *, seed: Seed) -> Leak:
-    """Where the function treats both tables differently; of a function elsewhere by what comes back alone."""
+def locate(mechanism: Any, tables: Tables, claim: Claim, *, seed: Seed, low_bits: bool = False) -> Leak:
+    """Find where the function treats both tables differently; of a function elsewhere by what comes back alone."""
     settings, number = mechanism.alternatives()[tables.settings], int(seed.rng().integers(2**31))
     if isinstance(mechanism, OwnFunction) and not mechanism.python:
         return where_it_leaks(
-            mechanism.function, tables.d, tables.d_prime, claim, form=mechanism.form, settings=settings, seed=number
+            mechanism.function,
+            tables.d,
+            tables.d_prime,
+            claim,
+            form=mechanism.form,
+            settings=settings,
+            seed=number,
+            low_bits=low_bits,
         )
 
     def call(rows: pa.Table, seeds: Sequence[int]) -> list[CallOutcome]:
         return list(mechanism.outcomes(rows, seeds, settings, CallLimits(LOCATED_S, 1, time_limit, from_outside)))
 
-    return where_it_leaks_elsewhere(call, tables.d, tables.d_prime, claim, seed=number)
+    return where_it_leaks_elsewhere(call, tables.d, tables.d_prime, claim, seed=number, low_bits=low_bits)
 
 
 def _every(tried: tuple[Any, ...]) -> list[TriedTables]:

@@ -129,22 +129,6 @@ def watched(
     return call
 
 
-def without_bits(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """An outcome's numbers without those about the bits of its floats, which stand behind them."""
-    for floats in range(min(64, len(numbers) // 3), 0, -1):
-        kept = iter(numbers[: -2 * floats][:MAX_NUMBERS].tolist())
-        said = numbers[-2 * floats :].reshape(-1, 2).tolist()
-        if all(any(_bits(number) == each for number in kept) for each in said):
-            return numbers[: -2 * floats]
-    return numbers
-
-
-def _bits(number: float) -> list[float]:
-    above, below = number.as_integer_ratio()
-    low = (abs(above) & -abs(above)).bit_length() - 1 if above else 0
-    return [float(low + 1 - below.bit_length()), float(abs(above).bit_length() - low)]
-
-
 def _parts(name: str, value: Any, depth: int) -> dict[str, Part]:
     """Values of mappings, columns of frames and public attributes of objects are parts of their own."""
     if depth and isinstance(value, Mapping):
@@ -157,8 +141,8 @@ def _parts(name: str, value: Any, depth: int) -> dict[str, Part]:
     else:
         inner = {}
     if not 0 < len(inner) <= MAX_PARTS:
-        ending, numbers, _ = outcome_of(value)
-        return {name: Part(ending, without_bits(np.array(numbers, np.float64)))}
+        ending, numbers, _, low_bits = outcome_of(value)
+        return {name: Part(ending, np.array(numbers[: len(numbers) - low_bits], np.float64))}
     return {each: part for key in sorted(inner) for each, part in _parts(name + key, inner[key], depth - 1).items()}
 
 

@@ -31,7 +31,6 @@ from dpaudit.engine.games.functions.watched import (
     Part,
     Watched,
     watched,
-    without_bits,
 )
 from dpaudit.errors import shortened
 from dpaudit.mechanisms.queries.outcome import CallOutcome
@@ -93,6 +92,7 @@ def where_it_leaks(
     also: Sequence[str] = (),
     seed: int = 0,
     limit_s: float = 20.0,
+    low_bits: bool = False,
 ) -> Leak:
     """Replays `function(rows, rng, **settings)` on both tables with the same seeds.
 
@@ -101,6 +101,7 @@ def where_it_leaks(
         form: Of the rows: one of `worker.FORMS`.
         also: Packages whose lines are followed, beside the function's own top-level package or file.
         limit_s: No call begins later, and none runs on in the lines that are followed.
+        low_bits: True to look at nothing but the low bits of numbers, which are left out otherwise.
     Raises: InputError when the form cannot hold a table.
     """
     until = time.monotonic() + limit_s
@@ -121,7 +122,7 @@ def where_it_leaks(
     except OutOfTime:
         pass
     more = ((replay(d, each, False), replay(d_prime, each, False)) for each in seeds[_wanted(claim) :])
-    return _leak(pairs, claim, note, _until(more, until))
+    return _leak(pairs, claim, note, _until(more, until), low_bits)
 
 
 def where_it_leaks_elsewhere(
@@ -132,6 +133,7 @@ def where_it_leaks_elsewhere(
     *,
     seed: int = 0,
     limit_s: float = 20.0,
+    low_bits: bool = False,
 ) -> Leak:
     """As `where_it_leaks`, by what comes back alone: `call` is that of a function in another Python."""
     until = time.monotonic() + limit_s
@@ -145,7 +147,7 @@ def where_it_leaks_elsewhere(
     again = _seen(call(d, seeds[:1])[0])
     pairs = list(_until(replays(seeds[: _wanted(claim)]), until))
     note = "" if _same(pairs[0][0], again) else _NOT_REPLAYED
-    return _leak(pairs, claim, note, _until(replays(seeds[_wanted(claim) :]), until))
+    return _leak(pairs, claim, note, _until(replays(seeds[_wanted(claim) :]), until), low_bits)
 
 
 _NOT_REPLAYED = "The same seed on the same table gives other results: it takes randomness from elsewhere, or remembers."
@@ -169,7 +171,8 @@ def _until(pairs: Iterable[tuple[Watched, Watched]], until: float) -> Iterator[t
 
 def _seen(outcome: CallOutcome) -> Watched:
     raised = f"raises {outcome.fault}" if outcome.ending.startswith("raises ") else ""
-    return Watched({"result": Part(outcome.ending, without_bits(outcome.numbers))}, raised)
+    numbers = outcome.numbers[: len(outcome.numbers) - outcome.low_bits]
+    return Watched({"result": Part(outcome.ending, numbers)}, raised)
 
 
 def _same(one: Watched, other: Watched) -> bool:
@@ -188,14 +191,17 @@ def _often(claim: Claim) -> int:
     return math.ceil(math.log(moved_numbers.CHANCE) / math.log1p(-max(low, 1e-9)))
 
 
-def _leak(pairs: Pairs, claim: Claim, note: str, more: Iterable[tuple[Watched, Watched]]) -> Leak:
-    """What replays show; `more` of them are made where it is nothing but perhaps low bits."""
+def _leak(
+    pairs: Pairs, claim: Claim, note: str, more: Iterable[tuple[Watched, Watched]], low_bits: bool
+) -> Leak:
+    """Return what replays show; `more` of them are made to look at low bits."""
     if not pairs:
         return Leak("", "", "", "", 0)
+    if low_bits:
+        return Leak(_low_bits(pairs, more, claim), "", "", "", len(pairs))
     often = min(_often(claim), len(pairs))
     call, out_of_step = _draws(pairs, often)
-    leak = Leak(_field(pairs, claim, often), call, _line(pairs, often), note or out_of_step, len(pairs))
-    return leak if leak.found else replace(leak, field=_low_bits(pairs, more, claim))
+    return Leak(_field(pairs, claim, often), call, _line(pairs, often), note or out_of_step, len(pairs))
 
 
 @dataclass(frozen=True)

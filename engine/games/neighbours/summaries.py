@@ -43,6 +43,8 @@ class Samples:
     width: NDArray[np.int64]  # how many finite numbers each left, shape (n,)
     numbers: NDArray[np.float32]  # all of these, one summary behind the other
     name: NDArray[np.str_]  # which trial each is, with which seed, shape (n,)
+    # How many of the last numbers of each tell the low bits of numbers before them, shape (n,)
+    low_bits: NDArray[np.int64]
 
     @classmethod
     def joined(cls, parts: Sequence[Samples]) -> Samples:
@@ -54,8 +56,21 @@ class Samples:
         """Some of them."""
         if chosen.all():
             return self
-        columns = {name: getattr(self, name)[chosen] for name in ("number", "truth", "ending", "width", "name")}
+        names = ("number", "truth", "ending", "width", "name", "low_bits")
+        columns = {name: getattr(self, name)[chosen] for name in names}
         return replace(self, **columns, numbers=self.numbers[np.repeat(chosen, self.width)])
+
+    def without_low_bits(self) -> Samples:
+        """Return the samples without the numbers that tell the low bits of others."""
+        if not self.low_bits.any():
+            return self
+        ends = np.cumsum(self.width)
+        low_bit = np.zeros(len(self.numbers) + 1, np.int64)
+        np.add.at(low_bit, ends - self.low_bits, 1)
+        np.add.at(low_bit, ends, -1)
+        kept = np.cumsum(low_bit[:-1]) == 0
+        width = self.width - self.low_bits
+        return replace(self, width=width, numbers=self.numbers[kept], low_bits=np.zeros_like(self.low_bits))
 
     def summaries(self) -> NDArray[Any]:
         """Of samples that ended in one way, shape (n, width): of 64 bits, and of 32 where they are long."""
@@ -120,6 +135,7 @@ def sampled(mechanism: Any, asked: Trainings) -> Outcome[Samples]:
         width=np.array([len(one.numbers) for one in left]),
         numbers=np.concatenate([np.empty(0), *(one.numbers for one in left)]).astype(np.float32),
         name=np.array(names),
+        low_bits=np.zeros(count, np.int64),
     )
     return Outcome(samples, failures=failures)
 

@@ -19,6 +19,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import PrivacyCurve
 from dpaudit.engine.games.neighbours.output_set import SummaryView
+from dpaudit.engine.games.neighbours.rounding import Rounding
 from dpaudit.engine.games.neighbours.stated_law import StatedOdds, stated_odds
 from dpaudit.engine.games.neighbours.summaries import Samples
 from dpaudit.engine.games.protocol import NOISELESS_TRIALS, Reading, Setting, require_units
@@ -66,6 +67,11 @@ class SummaryGame(TrialGame):
         """Seconds after which one run is ended and has failed; None for no limit but the unit's."""
         raise NotImplementedError
 
+    @property
+    def reads_full_digits(self) -> bool:
+        """True if numbers are read at full digits, low bits too; else each is rounded to a grid (`Rounding`)."""
+        return False
+
     def fresh_and_scores(
         self, setting: Setting, work: Work, worlds: Unit, left: int, how: str = ""
     ) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
@@ -84,6 +90,7 @@ class SummaryGame(TrialGame):
                 search,
                 trials,
                 judged,
+                full_digits=self.reads_full_digits,
                 label=f"scores of {trials[0].label if alone else f'{self.trials} fresh{how} samples'}",
                 resources=setting.resources.on_cpus,
             )
@@ -138,6 +145,7 @@ class SummaryGame(TrialGame):
                 setting.mechanism,
                 worlds,
                 search,
+                full_digits=self.reads_full_digits,
                 label=f"worth of candidate {number + 1}/{len(candidates)}",
                 resources=setting.resources.on_cpus,
             )
@@ -167,13 +175,19 @@ class Worth:
 
 @unit
 def judge_candidate(
-    candidate: Any, mechanism: Any, worlds: Any, search: tuple[Samples, ...], compute: Compute
+    candidate: Any,
+    mechanism: Any,
+    worlds: Any,
+    search: tuple[Samples, ...],
+    compute: Compute,
+    *,
+    full_digits: bool = False,
 ) -> Worth:
     """What one candidate of a `ManyCandidates` is worth on the search samples."""
-    known = numbers_to_learn_from(Samples.joined(search))
+    known = numbers_to_learn_from(in_scope(Samples.joined(search), full_digits=full_digits))
     if known is None:
         return Worth(-math.inf)
-    summaries, truth = known.summaries(), known.truth
+    summaries, truth = rounding_of(known, full_digits=full_digits).rounded(known.summaries()), known.truth
     stated = stated_odds(mechanism, worlds, compute)
     with limited_threads(compute.threads):
         return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0], stated)))
@@ -188,12 +202,14 @@ def score_summaries(
     fresh: tuple[Samples, ...],
     judged: tuple[Worth, ...],
     compute: Compute,
+    *,
+    full_digits: bool = False,
 ) -> Outcome[Iterator[Scores]]:
     """The attack learns on the search samples and scores the fresh ones: one replay."""
     searched, trials = Samples.joined(search), Samples.joined(fresh)
     chosen = attack.best([each.worth for each in judged]) if judged else attack
     with limited_threads(compute.threads):
-        scores = told(chosen, searched, trials, stated_odds(mechanism, worlds, compute))
+        scores = told(chosen, searched, trials, stated_odds(mechanism, worlds, compute), full_digits=full_digits)
     usual = searched.usual_ending
     odd = (
         f"{name}: it ended in {ending}, most in {usual}"
@@ -203,14 +219,29 @@ def score_summaries(
     return Outcome(iter((scores,)), failures=tuple(odd))
 
 
-def told(attack: Any, known: Samples, asked: Samples, stated: StatedOdds | None = None) -> Scores:
+def in_scope(samples: Samples, *, full_digits: bool) -> Samples:
+    """Return the samples with the numbers that a test reads: without those about low bits, unless at full digits."""
+    return samples if full_digits else samples.without_low_bits()
+
+
+def rounding_of(known: Samples, *, full_digits: bool) -> Rounding:
+    """Return the grid that known samples of one ending lead to; none at full digits."""
+    return Rounding(np.zeros(0), ()) if full_digits else Rounding.learned(known.summaries())
+
+
+def told(
+    attack: Any, known: Samples, asked: Samples, stated: StatedOdds | None = None, *, full_digits: bool = False
+) -> Scores:
     """Scores of trainings that ended as most did by the attack, of all others by how they ended."""
+    known, asked = (in_scope(samples, full_digits=full_digits) for samples in (known, asked))
     numbers = numbers_to_learn_from(known)
     odds = log_odds_of_endings(asked.ending, known.ending, known.truth)
     alike = np.zeros(len(asked.truth), np.bool_) if numbers is None else asked.ending == known.usual_ending
     view = None
     if numbers is not None:
-        view = SummaryView(numbers.summaries(), numbers.truth, asked.where(alike).summaries(), stated)
+        rounding = rounding_of(numbers, full_digits=full_digits)
+        searched, fresh = (rounding.rounded(each.summaries()) for each in (numbers, asked.where(alike)))
+        view = SummaryView(searched, numbers.truth, fresh, stated)
     return scored_trials(attack, view, number=asked.number, truth=asked.truth, failed=~alike, of_failed=odds)
 
 
@@ -220,12 +251,14 @@ def numbers_to_learn_from(known: Samples) -> Samples | None:
     return usual if len(usual.numbers) and len(np.unique(usual.truth)) == 2 else None
 
 
-def _judged_scores(attack: Any, trainings: Samples, stated: StatedOdds | None = None) -> Scores | None:
+def _judged_scores(
+    attack: Any, trainings: Samples, stated: StatedOdds | None = None, *, full_digits: bool = False
+) -> Scores | None:
     """Of every second pair of trainings, learned from the others; None where these are of one world."""
     judged = np.arange(len(trainings.truth)) // 2 % 2 == 1
     if min(len(np.unique(trainings.truth[part])) for part in (judged, ~judged)) < 2:
         return None
-    return told(attack, trainings.where(~judged), trainings.where(judged), stated)
+    return told(attack, trainings.where(~judged), trainings.where(judged), stated, full_digits=full_digits)
 
 
 def what_it_shows(attack: Any, trainings: Samples, stated: StatedOdds | None = None) -> tuple[float, float]:
@@ -293,9 +326,11 @@ def _shifted(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray
     return np.asarray(np.abs(ranks.mean(0) - (len(first) + 0.5)))
 
 
-def shown_and_beyond(curve: PrivacyCurve, attack: Any, trainings: Samples) -> tuple[tuple[float, float], float]:
+def shown_and_beyond(
+    curve: PrivacyCurve, attack: Any, trainings: Samples, *, full_digits: bool = False
+) -> tuple[tuple[float, float], float]:
     """`what_it_shows` of an attack, and by how many deviations its scores exceed a claim."""
-    scores = _judged_scores(attack, trainings)
+    scores = _judged_scores(attack, trainings, full_digits=full_digits)
     return _shown_by(scores), score_beyond(curve, scores)
 
 

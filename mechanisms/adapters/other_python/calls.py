@@ -76,12 +76,12 @@ def called_here(
     def one(seed: int) -> CallOutcome:
         try:
             with time_limit(limit_s):
-                ending, numbers, fault = called.call(rows, seed, from_outside)
+                ending, numbers, fault, low_bits = called.call(rows, seed, from_outside)
         except BaseException as err:
             if limit_s is None or not from_outside(err) or isinstance(err, KeyboardInterrupt):
                 raise
             return _out_of_time(limit_s)
-        return CallOutcome(ending, np.array(numbers, np.float64), fault)
+        return CallOutcome(ending, np.array(numbers, np.float64), fault, low_bits)
 
     with global_randomness(SeedSequence(0)):  # as they were, afterwards
         return [one(seed) for seed in _seeds(seeds)]
@@ -233,7 +233,8 @@ def _start(
 
 def _outcome(answer: Mapping[str, Any], body: bytes) -> CallOutcome:
     numbers = np.frombuffer(body, "<f8", count=len(body) // 8).astype(np.float64)
-    return CallOutcome(str(answer.get("ending", "")), numbers, str(answer.get("fault", "")))
+    low_bits = min(int(answer.get("low_bits", 0)), len(numbers))
+    return CallOutcome(str(answer.get("ending", "")), numbers, str(answer.get("fault", "")), max(0, low_bits))
 
 
 def _seeds(seeds: Sequence[int]) -> list[int]:

@@ -257,8 +257,12 @@ class Called:
 
     def call(
         self, rows: Callable[[], Any], seed: int, passes: Callable[[BaseException], bool] = lambda err: False
-    ) -> tuple[str, list[float], str]:
-        """Calls the function; whatever it raises is an outcome, but for what `passes`."""
+    ) -> tuple[str, list[float], str, int]:
+        """Call the function once; return the ending, numbers, fault and number of low-bit numbers of `outcome_of`.
+
+        Low-bit numbers stay last, behind the seconds of the call and the numbers in warnings. An exception is an
+        outcome too, unless `passes` says that it is not the function's own.
+        """
         rng = self._seeded(seed)
         warned: dict[str, list[float]] = {}
         with warnings.catch_warnings():
@@ -278,19 +282,21 @@ class Called:
                 began = time.perf_counter()
                 value = self._function(given, rng, **settings)
                 took = time.perf_counter() - began
-                ending, numbers, fault = outcome_of(value)
+                ending, numbers, fault, low_bits = outcome_of(value)
             except BaseException as err:
                 if passes(err):
                     raise
                 took = time.perf_counter() - began
                 ending, numbers, fault = raised(err)
+                low_bits = 0
+        numbers, last = numbers[: len(numbers) - low_bits], numbers[len(numbers) - low_bits :]
         if self._timed:
             numbers = [*numbers, took]
         if warned:
             ending = _bounded("; warns ".join([ending, *sorted(warned)]))
             for name in sorted(warned):
                 numbers = numbers + warned[name]
-        return _writable(ending), numbers, _writable(fault)
+        return _writable(ending), numbers + last, _writable(fault), low_bits
 
     def _seeded(self, seed: int) -> Any:
         random.seed(seed)
@@ -306,8 +312,8 @@ class Called:
 # What came back
 
 
-def outcome_of(value: Any) -> tuple[str, list[float], str]:
-    """What came back of a call: how it ended, its numbers, and what is wrong with it for people.
+def outcome_of(value: Any) -> tuple[str, list[float], str, int]:
+    """Return how a call ended, its numbers, what is wrong with it for people, and how many numbers tell low bits.
 
     The ending holds everything discrete, and so decides how many numbers there are. Numbers are flattened in a fixed
     order: a dict by its sorted keys, a table as `_rows` says, an object by its `summary` (called if it can be), or else
@@ -384,13 +390,14 @@ class _Summary:
         self._parts = MAX_PARTS
         self._inside: set[int] = set()
 
-    def outcome(self, value: Any) -> tuple[str, list[float], str]:
+    def outcome(self, value: Any) -> tuple[str, list[float], str, int]:
         ending = self.of(value)
         fault = f"it gave a {ending}" if ending in ("function", "class", "module") else ""
         if not math.isfinite(sum(self.numbers)):  # cheap, and true for some that are all finite
             words = self._not_finite()
             ending, fault = ending + words, "it gave numbers that are not finite" if words else fault
-        return _bounded(ending), self.numbers + self._bits(), fault
+        low_bits = self._bits()
+        return _bounded(ending), self.numbers + low_bits, fault, len(low_bits)
 
     def _not_finite(self) -> str:
         words = ""
@@ -868,8 +875,8 @@ def _serve(line: _Line, called: Called) -> None:
             continue
         rows = tables[asked["table"]]
         for seed in asked["seeds"]:
-            ending, numbers, fault = called.call(rows, seed)
-            line.send({"ending": ending, "fault": fault}, little_endian(array("d", numbers)))
+            ending, numbers, fault, low_bits = called.call(rows, seed)
+            line.send({"ending": ending, "fault": fault, "low_bits": low_bits}, little_endian(array("d", numbers)))
 
 
 if __name__ == "__main__":

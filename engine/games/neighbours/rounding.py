@@ -1,0 +1,71 @@
+"""Rounding of released numbers to a grid: what a privacy claim is about, without the digits far below the noise.
+
+A claim is about numbers as numbers. The low bits of floating-point noise tell what the noise was added to (Mironov
+2012), whatever its scale, and would hide every other reason. Rounding is post-processing of the release by a function
+that search samples alone have fixed, so a bound from rounded numbers holds for the release as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+STEP = 1e-6
+"""Of the grid, as a share of the spread of a number."""
+REPEATS = 3
+"""Times that a value occurs among the search samples to count as an exact repeat, which is kept as released."""
+MOST_COLUMNS = 500
+"""Longer summaries are left as they are: no rule looks at their single values."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rounding:
+    """A grid for each number of a summary.
+
+    Attributes:
+        steps: Distance of grid points for each column, shape (d,); 0 where the column is left as released: whole
+            numbers, and numbers without spread.
+        repeats: For each column, the values that are left as released, ascending.
+    """
+
+    steps: NDArray[np.float64]
+    repeats: Sequence[NDArray[np.float64]]
+
+    @classmethod
+    def learned(cls, summaries: NDArray[Any]) -> Rounding:
+        """Choose the grids from search samples of both worlds, shape (m, d)."""
+        width = summaries.shape[1]
+        if width > MOST_COLUMNS:
+            return cls(np.zeros(width), ())
+        columns = [_grid(np.asarray(column, np.float64)) for column in summaries.T]
+        return cls(np.array([step for step, _ in columns]), [values for _, values in columns])
+
+    def rounded(self, summaries: NDArray[Any]) -> NDArray[Any]:
+        """Return the summaries, shape (n, d), with each number at the nearest point of its grid."""
+        if not self.steps.any():
+            return summaries
+        moved = np.array(summaries, np.float64)
+        for place in np.flatnonzero(self.steps):
+            column, values = moved[:, place], self.repeats[place]
+            on_grid = np.round(column / self.steps[place]) * self.steps[place]
+            if len(values):
+                nearest = values[np.minimum(np.searchsorted(values, column), len(values) - 1)]
+                on_grid = np.where(nearest == column, column, on_grid)
+            moved[:, place] = on_grid
+        return moved
+
+
+def _grid(column: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    """Return the step of one column, 0 for none, and its exact repeats."""
+    values, counts = np.unique(column, return_counts=True)
+    repeats = values[counts >= REPEATS]
+    others = np.repeat(values[counts < REPEATS], counts[counts < REPEATS])
+    if len(others) < 2 or not (others % 1).any():
+        return 0.0, repeats
+    low, high = np.quantile(others, (0.25, 0.75))
+    spread = float(high - low) or float(np.ptp(others))
+    return STEP * spread, repeats
