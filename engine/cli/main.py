@@ -429,7 +429,7 @@ def report(
     again = report_again(folder, allow_code=allow_code, allow_files=allow_files)
     if quiet:
         for result in again.results:
-            show(f"{result.verdict:<19}{result.name}")
+            show(f"{result.verdict}  {result.name}")
     else:
         show_lines(again.text(verbose=verbose))
     _end(again, **fail_on)

@@ -14,8 +14,9 @@ import numpy as np
 
 from dpaudit.engine.estimate.estimating import Estimate
 from dpaudit.engine.estimate.measures import pairs_above
+from dpaudit.engine.reading.answer_words import NOT_SHOWN
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.run_report import NOT_SHOWN, Report
+from dpaudit.engine.reading.run_report import Report
 from dpaudit.errors import InputError, shortened
 
 _ARTIFACTS = ("report.html", "bounds.json", "spec.yaml")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.estimators.counts import Reading
 
-NOT_SHOWN = "A low bound is no evidence of privacy: it speaks of these scores only."
+NOT_SHOWN = "A low bound is not evidence of privacy: it measures these scores only."
 
 
 def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Claim | None:
@@ -185,6 +185,7 @@ def _values(reading: Reading) -> dict[str, Any]:
     carried = ("lower", "upper", "delta", "confidence", "method", "selection", "validity")
     return {
         "verdict": reading.verdict,
+        "answer": reading.answer.to_dict(),
         "claim": reading.claim and attributes(reading.claim, ("epsilon", "delta", "relation")),
         **attributes(reading, carried),
         "counts": dict(reading.counts),

@@ -109,8 +109,6 @@ class DpAudit:
         }
         report = check(mechanism, data, confidence=1 - self._error / 2**self._checks, **(usual | asked))
         assert report.joint is not None
-        joint = report.joint
-        known = [joint.headline, *joint.detectable, joint.cut, joint.not_run]
-        self._tell(FIXTURE, f"{report.joint.verdict}: {'; '.join(filter(None, known))}")
+        self._tell(FIXTURE, report.joint.answer.text())
         report.raise_for_verdict(*accept)
         return report

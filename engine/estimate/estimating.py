@@ -6,20 +6,22 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, gammaln, logsumexp, ndtr
 
-from dpaudit.claims import Claim, PrivacyCurve, Relation
+from dpaudit.claims import Claim, ConvertedClaim, Relation
 from dpaudit.engine.estimate.measures import Measure, measures, pairs_above
 from dpaudit.engine.estimate.tables import MEMBERS_APART, SourceTable
 from dpaudit.engine.reading.card import card
-from dpaudit.engine.reading.verdict import Verdict, verdict
+from dpaudit.engine.reading.record import Record, Sensitivity, TestRecord
+from dpaudit.engine.reading.verdict import Answer, Verdict, decide
 from dpaudit.engine.spec.build import build
-from dpaudit.errors import DataError, InputError, SpecError, printable, require
-from dpaudit.estimators.bound import Bound, format_lower
+from dpaudit.errors import DataError, InputError, SpecError, printable_lines, require
+from dpaudit.estimators.bound import Bound, format_upper
 from dpaudit.estimators.counts import (
     BAGS,
     CONFUSION,
@@ -56,7 +58,7 @@ INDEPENDENT = (
 FAIR_COINS = "assumed: a fair coin of its own decided for each canary whether it was a member"
 ROWS_APART = "the intervals of the measures hold if rows are independent trials, which canaries of one training are not"
 REVERSED = "members score lower than non-members: larger must mean more likely a member (negate losses)"
-FEW_ROWS = "so few rows show epsilon >= {} at most: give more"
+FEW_ROWS = "the maximum detectable epsilon of so few rows is {}: give more rows"
 IN_BLOCKS = (
     "members stand together in the table, which coins in the order of its rows do not give: read as two samples; where "
     "a fair coin did decide for each canary, name the method: simultaneous-guess-count"
@@ -79,19 +81,16 @@ OWN_TRUTH = "truth"
 """The member column of the score tables that a run keeps; the scores in them are centred at 0."""
 DEFAULT_GUESS = "both-tails"
 """As many guesses of members as of non-members: worthless scores gain nothing by unequal shares of the two."""
-SELDOM = 0.99
-"""Confidence from which on nothing is said of honest claims that chance refutes."""
-UNDECIDED = (
-    "undecided: more than the claim was seen if each row is an independent trial; where that is so, name the method: {}"
-)
 COPIES = (
-    "{:.0%} of the rows have the very score of another row of the same world: a row that stands there again is no "
-    "trial of its own; leave copies out"
+    "{:.0%} of rows repeat the score of another row in the same world. Copies are not independent trials: remove "
+    "duplicates."
 )
 MAX_COPIES = 0.02
 """The share of rows with a twin that is taken for chance, where scores are not rounded."""
 MOST_LOOKED_AT = 100_000
-"""Rows up to which the noise that could have been seen is looked for: a second or two."""
+"""Rows up to which sensitivity and p-value are computed: a second or two."""
+NOTHING_CLAIMED = Claim(math.inf, relation=Relation.ADD_REMOVE)
+"""Compared with where no claim is given."""
 SORTED_BY_CHANCE, UNEVEN_BY_CHANCE = 1e-6, 1e-4
 """How improbable sorted trials and uneven coins must be for the order and the coins to be refused."""
 CONFIDENCES = 1e-6, 1 - 1e-9
@@ -156,18 +155,22 @@ class Estimate(Bound):
         claim: What it is compared with.
         assumed_method: The method that was taken though it holds for independent trials alone, which nobody stated; ""
             where the method was named, or holds for canaries of one training too.
-        ceiling: What the same method would show of as many rows in perfect order; inf where nothing was left to see.
-        blind: Why the scores could not have refuted the claim; "" where they could.
-        detectable: How many times smaller the noise must be for as many rows to refute the claim with 90 % power, in
-            [1, 8]; None where the scores tell too little to say.
+        maximum: The bound of the same method for as many rows in perfect order; None if nothing was left to detect.
+        blind: Why the scores could not have rejected the claim; "" if they could.
+        detectable: How many times smaller the noise must be for as many rows to reject the claim with 90 % power, in
+            [1, 8]; None if the scores tell too little to say.
+        p_value: Upper limit of the p-value of the claim; None if it was not computed.
+        name: What the scores are called in the printed answer.
     """
 
     measures: tuple[Measure, ...] = ()
     claim: Claim | None = None
     assumed_method: str = ""
-    ceiling: float = math.inf
+    maximum: Bound | None = None
     blind: str = ""
     detectable: float | None = None
+    p_value: float | None = None
+    name: str = "estimate"
 
     @classmethod
     def beside(cls, bound: Bound, claim: Claim | None, **found: Any) -> Estimate:
@@ -176,13 +179,26 @@ class Estimate(Bound):
         carried = {part.name: getattr(bound, part.name) for part in fields(Bound) if part.init}
         return cls(**carried | {"notes": (*bound.notes, *about), "claim": claim} | found)
 
+    @cached_property
+    def answer(self) -> Answer:
+        """The verdict on the claim, with all that is printed of it."""
+        claim = NOTHING_CLAIMED if self.claim is None else self.claim
+        sensitivity = Sensitivity(factor=self.detectable, maximum=self.maximum, blind=self.blind)
+        test = TestRecord(
+            name=self.name,
+            claim=claim,
+            compared=ConvertedClaim(claim),
+            finding=self,
+            p_value=self.p_value,
+            sensitivity=sensitivity,
+            assumed_method=self.assumed_method,
+        )
+        return decide(Record(self.name, (test,)))
+
     @property
     def verdict(self) -> Verdict:
         """What the bound says of the claim."""
-        said = Verdict.NO_CLAIM if self.claim is None else verdict(self, self.claim)
-        if said is Verdict.NO_VIOLATION and self.blind:
-            return Verdict.INCONCLUSIVE
-        return Verdict.UNDECIDED if said is Verdict.VIOLATION and self.assumed_method else said
+        return self.answer.verdict
 
     def to_frame(self) -> pd.DataFrame:
         """One row a number, the bound first: name, value, lower, upper, confidence, method."""
@@ -199,41 +215,12 @@ class Estimate(Bound):
         return pd.DataFrame([asdict(one) for one in (bound, *self.measures)])
 
     def _repr_html_(self) -> str:
-        compared = None if self.claim is None else self.comparison(self.claim.curve)
-        return card(self.verdict, (super().__str__(),), self, compared)
+        return card(self.answer, self)
 
     def __str__(self) -> str:
-        lines = [super().__str__(), *(f"  {note}" for note in self.notes), *(f"  {one}" for one in self.measures)]
-        if self.claim is not None:
-            lines[:0] = [f"{self.verdict}: claimed {self.claim}", *self._elsewhere(self.claim.curve)]
-        if self.why:
-            lines.insert(1, f"  {self.why}")
-        return "\n".join(map(printable, lines))
-
-    @property
-    def why(self) -> str:
-        """What stands below the verdict: why nothing follows, or what could have been seen; "" where that is all."""
-        if self.verdict is Verdict.INCONCLUSIVE:
-            return self.blind
-        if self.verdict is Verdict.UNDECIDED:
-            return UNDECIDED.format(self.assumed_method)
-        if self.verdict is Verdict.VIOLATION and self.confidence < SELDOM:
-            one_in = f"one honest claim in {1 / (1 - self.confidence):.0f} looks like this by chance"
-            return f"{one_in}: repeat with fresh randomness before you act on it, or ask for `confidence` 0.999"
-        if self.verdict is not Verdict.NO_VIOLATION or self.ceiling == math.inf:
-            return ""
-        most = f"in perfect order as many rows show epsilon >= {format_lower(self.ceiling)}"
-        if self.detectable is None:
-            return f"{most}; how weak the noise must be for these scores to tell is not known"
-        weaker = f"noise {self.detectable:.2f} times smaller than it is, if noise alone limits these guesses"
-        return f"detectable with 90 % power: {weaker}; {most}"
-
-    def _elsewhere(self, curve: PrivacyCurve) -> list[str]:
-        """Where the curve broke, if not at the bound's delta."""
-        found = self.comparison(curve)
-        if not found.exceeds or found == self.at_its_delta(curve):
-            return []
-        return [f"  claimed {found.quantity} {found.claimed:.4g}, observed {found.words}"]
+        first = [super().__str__()] if self.claim is None else [self.answer.text(), f"  {super().__str__()}"]
+        lines = [*first, *(f"  {note}" for note in self.notes), *(f"  {one}" for one in self.measures)]
+        return "\n".join(printable_lines(line) for line in lines)
 
 
 def estimate(
@@ -356,6 +343,8 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
         found["assumed_method"] = method
     if backwards and question.claim is None:
         notes.append(REVERSED)
+    if question.claim is not None and question.claim.epsilon < math.inf:
+        found["p_value"] = _p_value(replays, estimator, question.claim, bound)
     if question.claim is not None and bound.lower <= question.claim.epsilon < math.inf:
         found |= _could_be_seen(replays, estimator, question.claim)
         found |= {"blind": REVERSED} if backwards else {}
@@ -368,11 +357,28 @@ def _could_be_seen(replays: Sequence[Scores], estimator: Any, claim: Claim) -> d
 
     perfect = [replace(one, score=np.where(one.truth, 1, -1) * np.linspace(1, 2, len(one.truth))) for one in replays]
     most: Bound = estimator.bound([estimator.tally(scores) for scores in perfect])
-    if verdict(most, claim) is Verdict.NO_VIOLATION:
-        return {"ceiling": most.lower, "blind": FEW_ROWS.format(format_lower(most.lower))}
+    if most.violation_point(claim.curve) is None:
+        return {"maximum": most, "blind": FEW_ROWS.format(format_upper(most.lower))}
     few = sum(scores.score.size for scores in replays) <= MOST_LOOKED_AT
     factor = detectable_factor(estimator, replays, claim.curve, replays=len(replays)) if few else None
-    return {"ceiling": most.lower, "detectable": factor}
+    return {"maximum": most, "detectable": factor}
+
+
+def _p_value(replays: Sequence[Scores], estimator: Any, claim: Claim, bound: Bound) -> float | None:
+    """Return an upper limit of the p-value of a claim; None for more rows than are looked at again."""
+    from dpaudit.engine.reading.gather import smallest_error
+
+    if sum(scores.score.size for scores in replays) > MOST_LOOKED_AT:
+        return None
+    tallies = [estimator.tally(scores) for scores in replays]
+
+    def exceeds(error: float) -> bool:
+        if math.isclose(error, 1 - bound.confidence):
+            return bound.violation_point(claim.curve) is not None
+        again: Bound = replace(estimator, confidence=1 - error).bound(tallies)
+        return again.violation_point(claim.curve) is not None
+
+    return smallest_error(exceeds)
 
 
 def _is_of_a_run(table: SourceTable, question: Question) -> bool:

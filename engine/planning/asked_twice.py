@@ -59,13 +59,11 @@ class Memory:
     def words(self) -> str:
         """What follows, for a reader; "" where nothing does."""
         if self.trouble:
-            return f"undecided: whether code carries memory from one call to the next could not be told: {self.trouble}"
+            return f"whether the code keeps state between calls could not be found out: {self.trouble}"
         if self.carried:
             return (
-                "undecided: the code carries memory from one call to the next: the same data with another seed gave "
-                "the same release here, and another one in a fresh process. One release may keep the claim; repeated "
-                "calls cannot tell. Have each call draw anew from the generator or seed it is given (no cache, no "
-                "noise kept in a module, no `hash` of texts or bytes), and check again"
+                "your code keeps state between calls: with another seed it returned the same release in this process "
+                "and a different one in a fresh process, so repeated calls cannot test the claim"
             )
         if self.everywhere:
             return (

@@ -1,27 +1,32 @@
-"""Verdicts in a notebook: a badge, sentences, a bar for what was observed, and all else folded."""
+"""Answers in a notebook: a badge, labelled lines, a bar for the bound, and all else folded."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from html import escape
 
-from dpaudit.engine.reading.verdict import COLOURS, Verdict
+from dpaudit.engine.reading.verdict import COLOURS, Answer
 from dpaudit.errors import printable
 from dpaudit.estimators.chart import can_be_drawn
 from dpaudit.estimators.finding import Comparison
 
 
-def card(said: Verdict, lines: Iterable[str], rest: object, compared: Comparison | None = None) -> str:
-    """The HTML of one verdict; `rest` is what stands folded below it."""
-    badge = f'<b style="background:{COLOURS[said]};color:#fff;border-radius:9px;padding:2px 9px">{said}</b>'
-    words = "<br>".join(escape(printable(line)) for line in lines if line)
+def card(answer: Answer, rest: object) -> str:
+    """Return the HTML of an answer; `rest` is folded below it."""
+    badge = f'<b style="background:{COLOURS[answer.verdict]};color:#fff;border-radius:9px;padding:2px 9px">'
+    rows = "".join(
+        f'<tr><th style="text-align:left;vertical-align:top;padding-right:12px">{escape(label)}</th>'
+        f'<td style="text-align:left">{escape(printable(text))}</td></tr>'
+        for label, text in answer.lines
+    )
     folded = f"<details><summary>more</summary><pre>{escape(str(rest))}</pre></details>"
-    return f"<p>{badge} {words}</p>{_bar(compared)}{folded}"
+    bar = _bar(None if answer.test is None else answer.test.comparison)
+    title = f"{badge}{answer.verdict}</b> {escape(printable(answer.name))}"
+    return f"<p>{title}</p><p>{escape(printable(answer.sentence))}</p>{bar}<table>{rows}</table>{folded}"
 
 
 def _bar(compared: Comparison | None) -> str:
-    """What was observed, and a line at the claim."""
+    """Return a drawing of what was observed, with a line at the claim."""
     if compared is None or not math.isfinite(compared.observed):
         return ""
     claimed = compared.claimed if can_be_drawn(compared.claimed) else 0.0

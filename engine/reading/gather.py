@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +39,7 @@ from dpaudit.estimators.one_run.signed_scores import Shiftable
 from dpaudit.estimators.scores import Scores
 
 MAX_ROWS = 1 << 21  # of all replays: more take longer than a reader waits
+MOST_FOR_P = 50_000  # rows of all replays up to which a p-value is computed: a second
 _LEVELS = 16  # of scores, each with as many trials
 _PRECISION = 1.02
 _DOUBT = 0.01  # probability that trials tell less than is taken
@@ -59,6 +60,7 @@ def read_audit(
         return found.result(failures or {}, Path())
     found.link_scores(evidence)
     result = found.result(failures or {}, evidence)
+    result = replace(result, p_value=found.p_value(result))
     brief = result.verdict is Verdict.INCONCLUSIVE and result.ceiling is not None and result.ceiling.noiseless
     if not (brief or result.verdict is Verdict.NO_VIOLATION) or result.conditional:
         return result
@@ -146,6 +148,28 @@ class _Finished:
         apart = {"parts": self._parts} if self._parts else {}
         finding: Finding = self._audit.estimator.find(self._tallies, lost=self._lost, **apart)
         return finding.on_a_proxy() if conditional and isinstance(finding, Bound) else finding
+
+    def p_value(self, result: AuditResult) -> float | None:
+        """Return the smallest error of a ladder at which the bound still exceeds the claim, an upper limit of p.
+
+        A bound at confidence 1 - p that exceeds the claim is a test of level p. Returns 1 if none does, None where
+        nothing is sampled or bounds take long.
+        """
+        estimator: Any = self._audit.estimator
+        finding, curve = result.finding, result.compared.claim.curve
+        if finding is None or finding.confidence is None or self._parts or not hasattr(estimator, "confidence"):
+            return None
+        rows = self._entry.game.reference.rows if self._entry.game.reference is not None else 0
+        if len(self._tallies) * rows > MOST_FOR_P:
+            return None
+
+        def exceeds(error: float) -> bool:
+            if math.isclose(error, 1 - estimator.confidence):
+                return bool(finding.violation_point(curve))
+            asked = replace(estimator, confidence=1 - error)
+            return bool(asked.find(self._tallies, lost=self._lost).violation_point(curve))
+
+        return smallest_error(exceeds)
 
     def _at_first_confidence(self, finding: Finding | None, claim: Claim) -> Finding | None:
         """Of a confirmatory run that refutes nothing: its evidence read at the confidence of the first pass."""
@@ -271,6 +295,19 @@ def _game_in_words(audit: Audit) -> str:
         "estimator": audit.estimator,
     }
     return "; ".join(f"{kind} {in_words(part)}" for kind, part in parts.items() if part is not None)
+
+
+ERRORS = (1e-6, 1e-5, 1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Levels of a p-value."""
+
+
+def smallest_error(exceeds: Callable[[float], bool]) -> float:
+    """Return the smallest of `ERRORS` at which a bound exceeds the claim; 1 if none does."""
+    low, high = 0, len(ERRORS)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if exceeds(ERRORS[middle]) else (middle + 1, high)
+    return ERRORS[low] if low < len(ERRORS) else 1.0
 
 
 def detectable_factor(

@@ -9,13 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve, Relation
+from dpaudit.claims import Claim, ConvertedClaim
+from dpaudit.claims.scope import Scope
+from dpaudit.engine.reading import answer_words
+from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord
 from dpaudit.engine.reading.shift import ShiftControl
 from dpaudit.engine.reading.stopping import Stopped
-from dpaudit.engine.reading.verdict import NEXT, Verdict, verdict
+from dpaudit.engine.reading.verdict import Answer, Verdict, decide
 from dpaudit.errors import RunError, UnknownNameError, printable
-from dpaudit.estimators.bound import Bound, format_upper
-from dpaudit.estimators.finding import Comparison, Finding, Series, Validity, ViolationPoint
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.finding import Comparison, Finding, Series, ViolationPoint
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,11 +27,9 @@ if TYPE_CHECKING:
     from dpaudit.engine.planning.asked_twice import Memory
     from dpaudit.estimators.chart import Chart
 
-CEILING_LOST = "the unit that plays the ceiling failed: whether a leak could have been seen is not known; run it again"
-CONTROL_LOST = "the control on held-out rows failed: a proxy that differs from the truth would not have been noticed"
 POWER = 0.9
-"""Probability with which the stated factor would be refuted."""
-MOST = 8.0
+"""Probability with which the stated factor would be detected."""
+MOST = answer_words.MOST_SCALED
 """The largest factor that is stated: the scores tell too little of larger ones."""
 
 
@@ -66,8 +67,8 @@ class AuditResult:
         control: What distinguishers show without the mechanism; None where that was not played.
         control_lost: Whether a control was planned and failed, in whole or in part.
         confirm: Whether the same mechanism is tested once more without a proxy, in the same run.
-        again: Of a test that refuted the claim in a first pass: what was found when it was repeated; FAILED where
-            that is missing. None where it was not asked for.
+        confirmation: What became of the confirmatory run of a test that rejected the claim in a first pass.
+        repeated: The finding of that run; None if there was none.
         rows_needed: About how many rows of the control would decide an UNDECIDED audit; None where no number would.
         ceiling: What a mechanism with no privacy would show; None where that is not known.
         detectable_factor: How many times smaller the noise must be for such an audit to refute the claim with 90 %
@@ -86,6 +87,9 @@ class AuditResult:
         where: Of one that refutes the claim: where it seems to leak, in sentences, for whoever mends it.
         at_first_confidence: Where a confirmatory run does not refute the claim, what its evidence shows at the
             confidence of the first pass: of the confirmatory run itself, and of the test that it repeats.
+        p_value: Upper limit of the p-value of the claim; None if it was not computed.
+        unreadable: Results of the audited code that could not be read, in words.
+        scope: What the audit is about: the claim, or a side finding.
     """
 
     name: str
@@ -105,7 +109,8 @@ class AuditResult:
     control: ShiftControl | None = None
     control_lost: bool = False
     confirm: bool = False
-    again: Verdict | None = None
+    confirmation: Confirmation = Confirmation.NOT_PLANNED
+    repeated: Finding | None = None
     run_on: int | None = None
     noise: Any = None
     rows_needed: int | None = None
@@ -122,6 +127,59 @@ class AuditResult:
     memory: Memory | None = None
     where: tuple[str, ...] = ()
     at_first_confidence: Finding | None = None
+    p_value: float | None = None
+    unreadable: tuple[str, ...] = ()
+    scope: Scope = Scope.CLAIM
+
+    @cached_property
+    def record(self) -> TestRecord:
+        """What a verdict is decided from."""
+        ceiling = self.ceiling
+        return TestRecord(
+            name=self.name,
+            claim=self.claimed,
+            compared=self.compared,
+            finding=self.finding,
+            repeated=self.repeated,
+            at_first_confidence=self.at_first_confidence,
+            confirmation=self.confirmation,
+            p_value=self.p_value,
+            sensitivity=Sensitivity(
+                factor=self.detectable_factor,
+                maximum=None if ceiling is None else ceiling.finding,
+                noiseless=ceiling is not None and ceiling.noiseless,
+                lost=self.ceiling_lost,
+                helps="" if ceiling is None else ceiling.helps,
+            ),
+            on_proxy=self.conditional,
+            control=self.control,
+            control_lost=self.control_lost,
+            rows_needed=self.rows_needed,
+            planted_next=self.confirm,
+            state=self.memory,
+            noise=self.noise,
+            unreadable=self.unreadable,
+            whole=self.whole,
+            where=self.where,
+            failed_trials=len(self.failed_trials),
+            failures=tuple((failure.label, failure.error) for failure in self.failures if not failure.skipped),
+            units=self.units[1],
+        )
+
+    @cached_property
+    def answer(self) -> Answer:
+        """The verdict on the claim, with all that is printed of it."""
+        return decide(Record(self.name, (self.record,)))
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the finding says of the claim."""
+        return self.answer.verdict
+
+    @property
+    def headline(self) -> str:
+        """Claim and bound in one line; of a part, what it means for what is claimed of all."""
+        return self.answer.headline
 
     @property
     def series(self) -> Mapping[str, Series]:
@@ -134,14 +192,8 @@ class AuditResult:
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        """Observed beside claimed, by the confirmatory run where that did not confirm; None without a finding."""
-        found = self._repeated or self.finding
-        return None if found is None else found.comparison(self.compared.claim.curve)
-
-    @property
-    def _repeated(self) -> Finding | None:
-        """What a confirmatory run that did not confirm shows."""
-        return None if self.again in (None, Verdict.VIOLATION) else self.at_first_confidence
+        """Observed beside claimed, by the confirmatory run if that did not confirm; None without a finding."""
+        return self.record.comparison
 
     @property
     def epsilon(self) -> float:
@@ -165,169 +217,6 @@ class AuditResult:
             return None
         refuting = self.control.beyond if self.conditional and self.control is not None else self.finding
         return None if refuting is None else refuting.violation_point(self.compared.claim.curve)
-
-    @cached_property
-    def verdict(self) -> Verdict:
-        """What the finding says of the claim."""
-        said = verdict(self.finding, self.compared.claim)
-        if said is Verdict.VIOLATION and self.conditional and not self._beyond_the_proxy:
-            return Verdict.UNDECIDED
-        if said is Verdict.VIOLATION and self.again not in (None, Verdict.VIOLATION):
-            return Verdict.UNDECIDED if self.again in _NOT_KNOWN else Verdict.NO_VIOLATION
-        if said is Verdict.VIOLATION and self.remembers:
-            return Verdict.UNDECIDED
-        return Verdict.INCONCLUSIVE if said is Verdict.NO_VIOLATION and self._blind else said
-
-    @property
-    def _detectable(self) -> bool:
-        """Whether some under-noising is known to be refuted."""
-        return self.detectable_factor is not None and self.detectable_factor < math.inf
-
-    @property
-    def _blind(self) -> bool:
-        """Whether nothing could have been seen, or whether anything could is not known."""
-        if self.ceiling_lost or self.ceiling is None:
-            return self.ceiling_lost
-        if self.ceiling.noiseless and self._detectable:  # few trials are played without noise
-            return False
-        return not self.ceiling.exceeds(self.compared.claim.curve)
-
-    @property
-    def _beyond_the_proxy(self) -> bool:
-        """Whether more was seen than a proxy that is off explains, by every control that was planned."""
-        if self.control is None or self.control_lost:
-            return False
-        return self.control.exceeds(self.compared.claim.curve)
-
-    @property
-    def open_question(self) -> str:
-        """Why an audit is undecided, and what would decide it; "" for the others."""
-        if self.again is Verdict.UNDECIDED and self._repeated is not None:
-            return (
-                "undecided: the confirmatory run exceeds the claim at the confidence of the first pass, not at that of "
-                "the verdict: check again with more trials and another seed (`--until-decided`)"
-            )
-        if self.again in _NOT_KNOWN:
-            return "undecided: it is not known whether it refutes the claim when it is repeated: run again"
-        if self.verdict is not Verdict.UNDECIDED:
-            return ""
-        if self.memory is not None and self.remembers:
-            return self.memory.words
-        why = "undecided: more than the claim was observed, but a proxy that is off could explain it; "
-        if self.control_lost:
-            return f"{why}run again to have the control that failed"
-        other = "the game with planted labels needs no proxy" if self.confirm else "`confirm: true` needs no proxy"
-        if self.rows_needed is None:
-            return f"{why}no number of held-out rows would decide it: give a better proxy; {other}"
-        have = f"more than the {self.control.rows:,} there are" if self.control else "and there are none (split.test)"
-        return f"{why}about {self.rows_needed:,} rows of a control would decide it, {have}; {other}"
-
-    @property
-    def remembers(self) -> bool:
-        """Whether the code carries memory from one call to the next, or that could not be told."""
-        return self.memory is not None and self.memory.carried
-
-    @property
-    def same_again(self) -> str:
-        """That a violation comes of releases that are the same whatever the seed; "" elsewhere."""
-        return "" if self.memory is None or self.remembers else self.memory.words
-
-    @property
-    def headline(self) -> str:
-        """Claim and bound, for a reader who reads one line; of a part, what it means for what is claimed of all."""
-        if not self.of_a_part:
-            return self._compared_in_words
-        found = "give away more than" if self.verdict is Verdict.VIOLATION else "were not seen to give away more than"
-        return f"{self.whole[0]}; its steps {found} their share"
-
-    @property
-    def part(self) -> str:
-        """Claim and bound of a part alone; "" where nothing is about a part."""
-        return f"one step: {self._compared_in_words}" if self.of_a_part else ""
-
-    @property
-    def _compared_in_words(self) -> str:
-        comparison = self.comparison
-        if comparison is None:
-            why = next((f": {printable(one.error)}" for one in self.failures if not one.skipped), "")
-            return f"no bound: {len(self.failures)} of {self.units[1]} units failed or were not run{why}"
-        if self.compared.claim.is_point and math.isinf(self.compared.claim.epsilon):
-            claimed = "no privacy claimed;"
-        elif math.isinf(comparison.claimed):
-            claimed = f"the claim says nothing about {comparison.quantity} at {comparison.where};"
-        elif comparison.quantity == "epsilon" and comparison.claimed < self.compared.claim.epsilon * (1 - 1e-9):
-            claim = self.compared.claim
-            stated = f"claimed epsilon {claim.epsilon:g} at delta={claim.delta:g}"
-            claimed = f"{stated}, which allows {comparison.claimed:g} at {comparison.where},"
-        else:
-            claimed = f"claimed {comparison.quantity} {comparison.claimed:g},"
-        return f"{claimed} observed {comparison.words}{'' if self._repeated is None else ', confirmatory run'}"
-
-    @property
-    def cautions(self) -> tuple[str, ...]:
-        """Sentences that must not be overlooked."""
-        lines = [_CAUTIONS.get(self.finding.validity, "") if self.finding else "", self.compared.note]
-        lines += [CONTROL_LOST if self.control_lost else "", self.open_question, self._not_confirmed, self.same_again]
-        lines += [self.odd_noise, self.located]
-        lines.append(self.seen if self.verdict is Verdict.INCONCLUSIVE else "")
-        return tuple(line for line in lines if line)
-
-    @property
-    def plainly(self) -> str:
-        """What an attacker can do, in a sentence, where guesses at fair coins were counted; "" elsewhere."""
-        counts = {} if self.finding is None or self.whole else dict(self.finding.counts)
-        if not counts.get("guesses") or "correct" not in counts:
-            return ""
-        claim, guesses, correct = self.compared.claim, int(counts["guesses"]), int(counts["correct"])
-        what = _ASKED[claim.relation]
-        abstained = int(counts.get("canaries", guesses)) > guesses
-        said = f"Asked {what}, the attacker was right in {correct:,} of {guesses:,} guesses"
-        said += f", and passed on {int(counts['canaries']) - guesses:,} other records" if abstained else ""
-        if claim.delta or not claim.is_point or not math.isfinite(claim.epsilon):
-            return f"{said}; a coin is right in half."
-        allowed = 100 / (1 + math.exp(-claim.epsilon))
-        return f"{said}; the claim allows {allowed:.3g} % on average, a coin 50 %."
-
-    @property
-    def next_step(self) -> str:
-        """What to do after this verdict, and what would let the same game show more."""
-        more = "" if self.ceiling is None or not self.ceiling.helps else self.ceiling.helps
-        helps = self.verdict in (Verdict.NO_VIOLATION, Verdict.INCONCLUSIVE) and more
-        return f"{NEXT[self.verdict]}{f' More power in this game: {more}.' if helps else ''}"
-
-    @property
-    def _not_confirmed(self) -> str:
-        """That a first pass does not count by itself."""
-        if self.again in (None, Verdict.VIOLATION, *_NOT_KNOWN):
-            return ""
-        first = "" if self.finding is None else f" ({self.finding.comparison(self.compared.claim.curve).words})"
-        return f"not confirmed: it exceeded the claim in a first pass{first}, and did not when it was repeated"
-
-    @property
-    def seen(self) -> str:
-        """What this audit could have seen, in a sentence; "" where nothing is sampled."""
-        if self.ceiling_lost:
-            return CEILING_LOST
-        if self.verdict is Verdict.INCONCLUSIVE and self.ceiling is not None:
-            return self.ceiling.too_low(self.compared.claim.curve)
-        most = "" if self.ceiling is None else self.ceiling.line
-        power, factor = f"with {100 * POWER:.0f} % power", self.detectable_factor
-        if factor is not None:
-            unseen = f"noise {MOST:g} times smaller than it is would not have been detected {power}"
-            seen = f"detectable {power}: noise {factor:.2f} times smaller than it is"
-            return "; ".join(filter(None, [unseen if factor == math.inf else seen, most]))
-        if self.verdict is not Verdict.NO_VIOLATION:
-            return most
-        if self.ceiling is not None and self.ceiling.noiseless:
-            return f"{most}; how weak the noise must be for this attack to tell is not known"
-        sampled = self.finding is not None and self.finding.confidence is not None
-        unknown = "how much of it this attack could reach is not known" if most else "what could be seen is not known"
-        return "; ".join(filter(None, [most, unknown if sampled else ""]))
-
-    @property
-    def odd_noise(self) -> str:
-        """That the noise is not as stated, in a sentence; "" where nothing was found. No verdict about privacy."""
-        return self.noise.line if self.noise is not None and self.noise.odd else ""
 
     @property
     def rows_used(self) -> str:
@@ -404,54 +293,19 @@ class AuditResult:
     def _repr_html_(self) -> str:
         from dpaudit.engine.reading.card import card
 
-        said = (f"{self.name}: {self.headline}", self.plainly, self.certainty)
-        return card(self.verdict, said, self.text(verbose=True), self.comparison)
+        return card(self.answer, self.text(verbose=True))
 
     def __str__(self) -> str:
         return self.text()
 
     def text(self, *, verbose: bool = False) -> str:
-        """The verdict with claim and bound; how sure it is, and under which assumption; what could have been seen.
+        """Return the verdict, and below it one labelled line for each thing to know.
 
         Args:
-            verbose: Whether all else that is known of the audit follows: method, counts, choices, controls, utility.
+            verbose: True to add all else that is known: method, counts, choices, controls, utility.
         """
-        first = f"{self.verdict:<{INDENT}}{self.name}: {self.headline}"
-        lines = [
-            first,
-            self.part,
-            self._how_sure,
-            self.odd_noise,
-            self.seen,
-            self.located,
-            *(self._details if verbose else ()),
-        ]
-        return f"\n{'':{INDENT}}".join(printable(line) for line in lines if line)
-
-    @property
-    def located(self) -> str:
-        """Where it seems to leak, found by replays after the verdict; "" where nothing is known."""
-        return f"where: {' '.join(self.where)}" if self.where and self.verdict is Verdict.VIOLATION else ""
-
-    @property
-    def _how_sure(self) -> str:
-        """Confidence, assumptions, and whatever makes the verdict less than it seems."""
-        trials, units = len(self.failed_trials), sum(not failure.skipped for failure in self.failures)
-        failed = [
-            f"{trials:,} trainings failed, each counted as the worst guess" if trials else "",
-            f"{units:,} units failed: {self.failures[0].label}: {self.failures[0].error}" if units else "",
-        ]
-        shift = [] if self.control is None else self.control.lines[1:]
-        cautions = [CONTROL_LOST if self.control_lost else "", *shift, self.open_question, self._not_confirmed]
-        return "; ".join(filter(None, [self.certainty, self.compared.note, *cautions, self.same_again, *failed]))
-
-    @property
-    def certainty(self) -> str:
-        """The confidence of the finding, and in what sense it is valid; "" without one."""
-        if self.finding is None:
-            return ""
-        confidence = f"{100 * self.finding.confidence:.5g} % confidence" if self.finding.confidence else ""
-        return ", ".join(filter(None, [confidence, (_CAUTIONS | _SURE)[self.finding.validity]]))
+        lines = [*self.answer.lines, *(("detail", line) for line in self._details if verbose)]
+        return answer_words.aligned(f"{self.verdict}  {self.name}", lines)
 
     @property
     def _details(self) -> tuple[str, ...]:
@@ -459,12 +313,7 @@ class AuditResult:
         finding = self.finding
         lines = [f"{self.mechanism} on {self.data}", f"assumed: {self.assumes}" if self.conditional else ""]
         if finding is not None:
-            own = finding.at_its_delta(self.compared.claim.curve) if isinstance(finding, Bound) else self.comparison
-            lines.append(
-                "" if self._repeated or self.comparison == own else f"the bound at its own delta: {finding.headline}"
-            )
-            counts = ", ".join(f"{name} {value:,}" for name, value in finding.counts)
-            lines += [f"{finding.method}, {finding.selection}; {counts}", *finding.notes, self.under_family]
+            lines += [*answer_words.details_of(finding, self.record), self.under_family]
         lines += [*self.whole[1:], *self.chosen, "" if self.noise is None or self.noise.odd else self.noise.line]
         lines.append("" if self.stopped is None else str(self.stopped))
         lines += [f"failed: {said}" for said in self.failed_trials[:FAILED_SHOWN]]
@@ -481,17 +330,8 @@ class AuditResult:
         return tuple(lines)
 
 
-_ASKED = {
-    Relation.LABEL: "which of two labels a record had",
-    Relation.REPLACE: "which of two records was used",
-    Relation.ADD_REMOVE: "whether a record was used",
-}
-_NOT_KNOWN = (Verdict.FAILED, Verdict.UNDECIDED)
-"""What leaves open whether a test refutes the claim when it is repeated."""
 FAILED_SHOWN = 3
 """Failed trials that are printed."""
-INDENT = 19
-"""Columns that the verdict takes in printed text."""
 
 
 @dataclass(frozen=True)
@@ -505,53 +345,11 @@ class Ceiling:
     noiseless: bool = False  # whether the mechanism itself was played with its noise taken away
     helps: str = ""  # what would let the audit show more; "" where nothing is known
 
-    def exceeds(self, curve: PrivacyCurve) -> bool:
-        """Whether it exceeds the claim anywhere."""
-        comparison = self.finding.comparison(curve)
-        return comparison.observed > comparison.claimed
-
-    @property
-    def line(self) -> str:
-        """For a reader, in one line."""
-        if self.noiseless:
-            return f"without its noise this audit would show {self.finding.headline}"
-        if self.played:
-            return f"at most {self.finding.headline} where nothing is hidden"
-        return f"at most {self.finding.headline} if every guess were right"
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
             **self.finding.to_dict(),
             "played": self.played,
             "noiseless": self.noiseless,
-            "says": self.line,
             "helps": self.helps,
         }
-
-    def too_low(self, curve: PrivacyCurve) -> str:
-        """Why nothing follows from a finding below the claim, and what would help."""
-        comparison = self.finding.comparison(curve)
-        helps = f"; for more power: {self.helps}" if self.helps else ""
-        other = "the mechanism without its noise" if self.noiseless else "a mechanism with no privacy"
-        return (
-            f"this audit cannot detect a violation: even {other} would show only "
-            f"{comparison.quantity} {format_upper(comparison.observed)} at {comparison.where}{helps}"
-        )
-
-
-_SURE = {
-    Validity.EXACT: "computed exactly, nothing is sampled",
-    Validity.FINITE_SAMPLE: "valid for any number of samples",
-}
-_CAUTIONS = {
-    Validity.ASYMPTOTIC: "valid for many trials only",
-    Validity.CREDIBLE: "a credible bound: for some mechanisms it exceeds the truth more often than stated",
-    Validity.CONDITIONAL_ON_FAMILY: "valid only if the mechanism's trade-off function belongs to the stated family",
-    Validity.CONDITIONAL_ON_MODEL: "valid only if the votes have the distribution that answers were drawn from: "
-    "it was fitted to several trainings, or stands for sampled records",
-    Validity.CONDITIONAL_ON_PROXY: "valid only if the proxy matches the true label distribution; held-out rows "
-    "support this, they cannot prove it",
-    Validity.AS_PUBLISHED: "WARNING: chosen on the samples it is measured on, as published; not a valid bound",
-}
-"""What a reader must know before trusting the stated confidence."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from dpaudit.actors.storage.places import inside
 from dpaudit.actors.storage.store import Made
+from dpaudit.claims.scope import Scope
+from dpaudit.engine.reading.answer_words import NOT_SHOWN
 from dpaudit.engine.reading.joint import JointVerdict
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.verdict import NEXT, Verdict
+from dpaudit.engine.reading.verdict import Answer, Verdict
 from dpaudit.errors import VerdictError, printable
 
 if TYPE_CHECKING:
@@ -21,11 +23,6 @@ if TYPE_CHECKING:
     from dpaudit.engine.reading.records import Records
     from dpaudit.engine.reading.sweep_summary import SweepSummary
 
-NOT_SHOWN = (
-    "A low bound is no evidence of privacy: it speaks of this attack, these data and these runs of the code only.",
-    "An upper end, where one is printed, bounds what this attack shows, never the mechanism's privacy loss.",
-)
-
 
 @dataclass(frozen=True)
 class Repeat:
@@ -33,27 +30,6 @@ class Repeat:
 
     label: str  # what it is
     difference: str  # what was different; "" when every bit was the same
-
-
-class Told(NamedTuple):
-    """A verdict that counts."""
-
-    name: str
-    verdict: Verdict
-    headline: str
-    by: AuditResult | None  # the test it rests on; None where there is none, or it failed
-
-    @property
-    def words(self) -> str:
-        """In a line: whose it is, what was found, and where it seems to leak."""
-        begun = self.headline if self.headline.startswith(self.name) else f"{self.name}: {self.headline}"
-        return f"{begun}; {self.by.located}" if self.by and self.by.located else begun
-
-    @property
-    def said(self) -> str:
-        """All that is to be read of it, a line each, what to do next last."""
-        more = (self.by.plainly, self.by.seen, self.by.located) if self.by else ()
-        return "\n".join(printable(words) for words in (self.headline, *more, NEXT[self.verdict]) if words)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,19 +86,24 @@ class Report:
             *([f"{self.reused.units} of {self.units} units reused ({self.reused})"] if self.reused.units else []),
             *(f"damaged, {again}: {file}" for file in self.damaged),
             *(f"what depends on it is never reused: {why}" for why in self.unseen),
-            *self._repeatability(),
+            *self._not_repeatable,
             *(f"changed in the process it ran in, and put back as far as that can be: {said}" for said in self.remarks),
         )
 
-    def _repeatability(self) -> list[str]:
-        same = [unit.label for unit in self.repeated if not unit.difference]
-        different = [
+    @property
+    def _not_repeatable(self) -> list[str]:
+        return [
             f"not repeatable: {unit.label}: {unit.difference}; what is random in it must follow the seed or generator "
             "it is given, else no run can be repeated, and one that is resumed mixes results"
             for unit in self.repeated
             if unit.difference
         ]
-        return [f"determinism check passed (run twice): {', '.join(same)}", *different] if same else different
+
+    @property
+    def determinism(self) -> str:
+        """Which units were run twice and gave the same; "" if none."""
+        same = [unit.label for unit in self.repeated if not unit.difference]
+        return f"determinism check passed (run twice): {', '.join(same)}" if same else ""
 
     @property
     def violations(self) -> tuple[AuditResult, ...]:
@@ -136,10 +117,15 @@ class Report:
 
     @property
     def failed(self) -> tuple[AuditResult, ...]:
-        """The audits without a finding; none where another look at the same claim refutes it."""
+        """The audits of the claim without a finding; none if another test of the same claim rejects it."""
         if self.joint is not None and self.joint.verdict is Verdict.VIOLATION:
             return ()
-        return tuple(result for result in self.results if result.verdict is Verdict.FAILED)
+        return tuple(result for result in self._of_claim if result.verdict is Verdict.FAILED)
+
+    @property
+    def _of_claim(self) -> tuple[AuditResult, ...]:
+        """The results without those of side findings."""
+        return tuple(result for result in self.results if result.scope is Scope.CLAIM)
 
     @property
     def undecided(self) -> tuple[AuditResult, ...]:
@@ -155,23 +141,22 @@ class Report:
             and a test that failed.
         """
         passing = {Verdict.NO_VIOLATION, Verdict.NO_CLAIM, *accept}
-        said = [f"{one.verdict}: {one.words}" for one in self.told if one.verdict not in passing]
-        if said:
-            raise VerdictError(printable("; ".join(said)))
+        failing = [answer.text() for answer in self.answers if answer.verdict not in passing]
+        if failing:
+            raise VerdictError("\n".join(failing))
 
     @property
-    def told(self) -> tuple[Told, ...]:
-        """The verdicts that count: of tests of one claim the joint one, and tests that failed; else each audit's."""
+    def answers(self) -> tuple[Answer, ...]:
+        """The answers that count: of tests of one claim the joint one, and tests that failed; else each audit's."""
         if self.joint is None:
-            return tuple(Told(one.name, one.verdict, one.headline, one) for one in self.results)
-        joint = Told(self.name, self.joint.verdict, self.joint.headline, self.joint.deciding)
-        failed = () if joint.verdict is Verdict.FAILED else self.failed
-        return (joint, *(Told(one.name, Verdict.FAILED, one.headline, None) for one in failed))
+            return tuple(result.answer for result in self.results)
+        failed = () if self.joint.verdict is Verdict.FAILED else self.failed
+        return (self.joint.answer, *(result.answer for result in failed))
 
     def _with(self, verdict: Verdict) -> tuple[AuditResult, ...]:
         if self.joint is not None and self.joint.verdict is not verdict:
             return ()
-        found = tuple(result for result in self.results if result.verdict is verdict)
+        found = tuple(result for result in self._of_claim if result.verdict is verdict)
         deciding = self.joint and self.joint.deciding  # the tests together may say more than each
         return found or ((deciding,) if deciding else ())
 
@@ -182,8 +167,8 @@ class Report:
         if self.joint is not None:
             return (
                 "The tests of the first pass share the error: their bounds hold together with confidence "
-                f"{self.joint.screening:g}. Confirmatory runs share an error of {1 - self.confidence:.4g}, whatever "
-                "the first pass showed."
+                f"{self.joint.together.screening:g}. Confirmatory runs share an error of {1 - self.confidence:.4g}, "
+                "whatever the first pass showed. Side findings have errors of their own, as large."
             )
         if self.sweep is not None:
             return self.sweep.confidence_line
@@ -224,16 +209,14 @@ class Report:
         from dpaudit.engine.reading.card import card
 
         if self.joint is not None:
-            decides = None if self.joint.deciding is None else self.joint.deciding.comparison
-            said = (self.joint.headline, self.joint.how_sure)
-            return card(self.joint.verdict, said, self.text(verbose=True), decides)
+            return card(self.joint.answer, self.text(verbose=True))
         return "".join(result._repr_html_() for result in self.results) + f"<pre>{escape(self.text())}</pre>"
 
     def __str__(self) -> str:
         return self.text()
 
     def text(self, *, verbose: bool = False) -> str:
-        """The verdict of each audit in three lines, and what must be known of the run.
+        """Return the verdict of each audit with its lines, and what must be known of the run.
 
         Args:
             verbose: Whether all else follows: methods, counts, choices, which tests were not run.
@@ -244,18 +227,18 @@ class Report:
             blocks = [str(self.sweep)]
         blocks += [printable(line) for study in self.studies for line in study.lines]
         if self.joint is not None:
-            blocks = [self.joint.text(self.name, verbose=verbose), *(blocks if verbose else [])]
-        left = " or beyond the budget" if self.joint is not None and "budget" in self.joint.not_run else ""
+            blocks = [self.joint.text(verbose=verbose), *(blocks if verbose else [])]
+        left = " or beyond the budget" if self.joint is not None and self.joint.not_played else ""
         spared = f" ({self.spared} not needed{left})" if self.spared else ""
         units = f"{self.executed} of {self.units} units ran{spared}, {self.seconds:.1f} s; seed {self.seed}"
         tail = [
-            "" if self.joint is None else f"next: {self.joint.next_step}",
             units,
             *dict.fromkeys(result.rows_used for result in self.results),
             *dict.fromkeys(said for result in self.results for said in result.said),
             *self.origin,
-            self.joint_confidence_note if self.sweep is None else "",
-            NOT_SHOWN[0],
+            self.determinism if verbose else "",
+            self.joint_confidence_note if verbose and self.sweep is None else "",
+            NOT_SHOWN[0] if verbose else "",
         ]
         if self.folder:
             tail.append(f"report: {inside(self.folder, 'report.html')}")

@@ -212,7 +212,7 @@ class SweepSummary:
     @property
     def table(self) -> list[list[str]]:
         """Rows for people: name, utility, shown, claimed, could have been shown, what became of it."""
-        header = ["configuration", self.metric, "audited >=", "claimed", "could show", "", ""]
+        header = ["configuration", self.metric, "audited >=", "claimed", "detectable", "", ""]
         best = self.best
         return [header, *([*self._cells(row), "best" if row is best else ""] for row in self.rows)]
 
@@ -224,7 +224,7 @@ class SweepSummary:
             format_lower(row.audited) if row.is_audited else "",
             claimed,
             "" if math.isnan(row.ceiling) else format_upper(row.ceiling),
-            f"{row.state}; claim refuted" if row.verdict == Verdict.VIOLATION else row.state,
+            f"{row.state}; claim rejected" if row.verdict == Verdict.VIOLATION else row.state,
         ]
 
     def to_dict(self) -> dict[str, Any]:

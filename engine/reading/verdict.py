@@ -1,25 +1,28 @@
-"""Compares a finding with the claim it is about; `Fits.compared` brings both under one relation."""
+"""The one verdict on a claim: `decide` makes an `Answer` of a `Record` by an ordered table of rules."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, NamedTuple
 
-from dpaudit.claims import Claim
-from dpaudit.estimators.finding import Finding
+from dpaudit.claims.scope import Scope
+from dpaudit.engine.reading import answer_words
+from dpaudit.engine.reading.record import Confirmation, Record, TestRecord
 
 
 class Verdict(StrEnum):
     """What the evidence says of the claim."""
 
     VIOLATION = "VIOLATION"
-    """The bound exceeds the claim."""
+    """The bound exceeds the claim, and nothing else explains it."""
     NO_VIOLATION = "NO VIOLATION FOUND"
-    """It does not; that is no evidence of privacy."""
+    """The bound does not exceed the claim. That is no evidence of privacy."""
     UNDECIDED = "UNDECIDED"
-    """It does, but the bound takes a proxy for the truth, and one that is off by so much is not excluded."""
+    """Something speaks against the claim, and it is not known whether the claim is broken."""
     INCONCLUSIVE = "INCONCLUSIVE"
-    """It does not, and neither would that of a mechanism with no privacy: nothing could have been seen."""
+    """The audit could not have rejected the claim."""
     NO_CLAIM = "NO CLAIM"
     """Nothing was claimed; the bound stands alone."""
     FAILED = "FAILED"
@@ -34,24 +37,212 @@ COLOURS = {
     Verdict.UNDECIDED: "#a16207",
     Verdict.FAILED: "#a16207",
 }
-"""Of each verdict, on pages and in charts. "No violation found" is no green light."""
-NEXT = {
-    Verdict.VIOLATION: "Take the claim for false. Look at sensitivity, clipping, noise scale, accounting and random "
-    "seeds; then run it again with another seed, before and after the change.",
-    Verdict.NO_VIOLATION: "This is no proof of privacy. Other games may see what this one cannot: `dpaudit check` "
-    "plays every one that fits.",
-    Verdict.INCONCLUSIVE: "Nothing is learned about the claim. `dpaudit plan` says before a run what it could show.",
-    Verdict.NO_CLAIM: "State a `claim` to have the bound held against it.",
-    Verdict.UNDECIDED: "Do what the caution above says, and run again.",
-    Verdict.FAILED: "Mend what failed and run again: what is finished is kept.",
-}
-"""What to do after each verdict."""
+"""Colour of each verdict, on pages and in charts. "No violation found" is no green light."""
 
 
-def verdict(finding: Finding | None, claim: Claim) -> Verdict:
-    """What a finding says of a claim under the same relation."""
-    if finding is None:
-        return Verdict.FAILED
-    if claim.is_point and math.isinf(claim.epsilon):
-        return Verdict.NO_CLAIM
-    return Verdict.VIOLATION if finding.violation_point(claim.curve) else Verdict.NO_VIOLATION
+@dataclass(frozen=True)
+class Rule:
+    """One row of the table: if it applies to a record, it decides the verdict.
+
+    Attributes:
+        verdict: The verdict.
+        name: A short name, as it stands in `bounds.json`.
+        when: The condition, in words, for the documentation.
+        tests: Returns the tests that the rule applies to, best first; none if it does not apply.
+    """
+
+    verdict: Verdict
+    name: str
+    when: str
+    tests: Callable[[Record], Sequence[TestRecord]]
+
+
+def _unusable(record: Record) -> Sequence[TestRecord]:
+    return () if record.readable else record.of_claim
+
+
+def _where(condition: Callable[[TestRecord], bool]) -> Callable[[Record], Sequence[TestRecord]]:
+    return lambda record: [test for test in record.readable if condition(test)]
+
+
+def _without_reach(record: Record) -> Sequence[TestRecord]:
+    able = [test for test in record.readable if test.sensitivity.could_reject(test.compared.claim)]
+    return () if able else _farthest_first(record.readable)
+
+
+def _able(record: Record) -> Sequence[TestRecord]:
+    return _farthest_first([test for test in record.readable if test.sensitivity.could_reject(test.compared.claim)])
+
+
+def _farthest_first(tests: Sequence[TestRecord]) -> list[TestRecord]:
+    """Return tests of the whole claim before tests of a part, each by what they could have detected."""
+    return sorted(tests, key=lambda test: (bool(test.whole), *(-each for each in test.reach)))
+
+
+RULES = (
+    Rule(
+        Verdict.FAILED,
+        "nothing-usable",
+        "no test of the claim ended in a bound",
+        _unusable,
+    ),
+    Rule(
+        Verdict.NO_CLAIM,
+        "no-claim",
+        "nothing was claimed",
+        lambda record: [] if any(test.claims_something for test in record.readable) else record.readable,
+    ),
+    Rule(
+        Verdict.VIOLATION,
+        "claim-rejected",
+        "a bound exceeds the claim, its confirmatory run and its negative control (if there are any) agree, and the "
+        "code keeps no state between calls",
+        _where(lambda test: test.rejects),
+    ),
+    Rule(
+        Verdict.UNDECIDED,
+        "state-between-calls",
+        "a bound exceeds the claim, but the code keeps state between calls",
+        _where(lambda test: test.is_open and test.keeps_state),
+    ),
+    Rule(
+        Verdict.UNDECIDED,
+        "independence-not-stated",
+        "a bound exceeds the claim, but it holds for independent trials only and nobody stated that they are",
+        _where(lambda test: test.is_open and bool(test.assumed_method)),
+    ),
+    Rule(
+        Verdict.UNDECIDED,
+        "proxy",
+        "a bound exceeds the claim, but an error of the proxy could explain it",
+        _where(lambda test: test.is_open and test.on_proxy),
+    ),
+    Rule(
+        Verdict.UNDECIDED,
+        "confirmation-open",
+        "a bound of the first pass exceeds the claim, and its confirmatory run is missing or exceeds the claim at the "
+        "confidence of the first pass only",
+        _where(lambda test: test.is_open),
+    ),
+    Rule(
+        Verdict.UNDECIDED,
+        "stated-noise",
+        "the noise is not the stated noise (p < 1e-6)",
+        lambda record: [test for test in record.tests if test.odd_noise],
+    ),
+    Rule(
+        Verdict.INCONCLUSIVE,
+        "unreadable-results",
+        "the code returned results that could not be read",
+        _where(lambda test: bool(test.unreadable)),
+    ),
+    Rule(
+        Verdict.INCONCLUSIVE,
+        "cannot-detect",
+        "no test could have rejected the claim: its maximum detectable epsilon is not above the claim, or the budget "
+        "ended before it had enough trials",
+        _without_reach,
+    ),
+    Rule(
+        Verdict.NO_VIOLATION,
+        "not-rejected",
+        "none of the above",
+        _able,
+    ),
+)
+"""Rules of the verdict, in order: the first one that applies decides."""
+
+
+class Line(NamedTuple):
+    """One line of a printed answer."""
+
+    label: str  # what the line says something about: "claim", "lower bound", ...
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """The verdict on one claim, with what every page, card and file prints of it. Nothing changes it afterwards.
+
+    Attributes:
+        name: Of the run, or of the only test.
+        verdict: The verdict.
+        rule: Name of the rule that decided.
+        test: The test that the verdict rests on; None if no test was run.
+        headline: Claim and bound in one line.
+        sentence: What was found, in a sentence for a reader who knows no statistics.
+        lines: All that is printed below the verdict, in order.
+        side: Scopes in which there are side findings.
+        next_step: What to do now.
+    """
+
+    name: str
+    verdict: Verdict
+    rule: str
+    test: TestRecord | None
+    headline: str
+    sentence: str
+    lines: tuple[Line, ...]
+    side: tuple[Scope, ...]
+    next_step: str
+
+    def text(self) -> str:
+        """Return the verdict and its lines, aligned."""
+        return answer_words.aligned(f"{self.verdict}  {self.name}", self.lines)
+
+    def line(self, label: str) -> str:
+        """Return the text of the lines with this label; "" if there is none."""
+        return "; ".join(line.text for line in self.lines if line.label == label)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "name": self.name,
+            "verdict": self.verdict.value,
+            "rule": self.rule,
+            "test": None if self.test is None else self.test.name,
+            "headline": self.headline,
+            "sentence": self.sentence,
+            "lines": [list(line) for line in self.lines],
+            "side": [scope.value for scope in self.side],
+            "next": self.next_step,
+        }
+
+
+def decide(record: Record) -> Answer:
+    """Return the answer to a record: the first rule of `RULES` that applies gives the verdict."""
+    for rule in RULES:
+        tests = list(rule.tests(record))
+        if tests:
+            return _answer(record, rule, tests[0])
+    return _answer(record, RULES[0], None)
+
+
+def _answer(record: Record, rule: Rule, test: TestRecord | None) -> Answer:
+    side = side_findings(record, test)
+    lines = answer_words.lines(record, rule.verdict, rule.name, test, side)
+    return Answer(
+        record.name,
+        rule.verdict,
+        rule.name,
+        test,
+        answer_words.headline(test, rule.verdict),
+        answer_words.sentence(test, rule.verdict),
+        tuple(Line(*each) for each in lines),
+        tuple(dict.fromkeys(each.scope for each in side)),
+        answer_words.next_step(rule.verdict, rule.name, test),
+    )
+
+
+def side_findings(record: Record, deciding: TestRecord | None) -> list[TestRecord]:
+    """Return the tests of side findings that reject the claim in their own scope.
+
+    Digits tell more than the noise only where the noise does what is claimed: beside a claim that is exceeded they are
+    no finding of their own.
+    """
+    exceeded = deciding is not None and deciding.exceeds and deciding.confirmation is not Confirmation.NOT_CONFIRMED
+    return [
+        test
+        for test in record.tests
+        if test.scope is not Scope.CLAIM and test.rejects and not (exceeded and test.scope is Scope.FLOATING_POINT)
+    ]

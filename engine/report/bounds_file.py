@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpaudit.actors.values import arrow_array
+from dpaudit.engine.reading.answer_words import NOT_SHOWN
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.run_report import NOT_SHOWN, Report
+from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.report.plain_values import attributes, in_json
 from dpaudit.estimators.finding import Series
 from dpaudit.plain_files import write_whole
@@ -72,7 +73,9 @@ def _column(values: list[Any]) -> pa.Array:
 def _result_values(result: AuditResult) -> dict[str, Any]:
     """One audit; series are columns by name."""
     return {
-        **attributes(result, ("name", "verdict", "headline", "certainty", "seen", "mechanism", "game", "data")),
+        **attributes(
+            result, ("name", "scope", "verdict", "headline", "answer", "p_value", "mechanism", "game", "data")
+        ),
         "rows": result.rows,
         "claim": result.claimed,
         "compared_with": result.compared.claim,

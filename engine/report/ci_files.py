@@ -11,10 +11,11 @@ from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 import dpaudit
+from dpaudit.engine.reading.answer_words import NEXT
 from dpaudit.engine.reading.run_report import Report
-from dpaudit.engine.reading.verdict import NEXT, Verdict
+from dpaudit.engine.reading.verdict import Answer, Verdict
 from dpaudit.engine.report.markdown import markdown_text
-from dpaudit.errors import printable
+from dpaudit.errors import printable, printable_lines
 from dpaudit.plain_files import add_asked, write_asked
 
 _IN_JUNIT = {
@@ -58,17 +59,20 @@ def write_for_ci(
 
 
 def _junit(report: Report) -> bytes:
-    lines = report.told
-    kinds = [_IN_JUNIT.get(line.verdict, "") for line in lines]
+    answers = report.answers
+    kinds = [_IN_JUNIT.get(answer.verdict, "") for answer in answers]
     counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
-    suite = ET.Element("testsuite", name=printable(report.name), tests=str(len(lines)), time=f"{report.seconds:.3f}")
+    suite = ET.Element("testsuite", name=printable(report.name), tests=str(len(answers)), time=f"{report.seconds:.3f}")
     suite.attrib |= {name: str(kinds.count(kind)) for name, kind in counts.items()}
-    for line, kind in zip(lines, kinds, strict=True):
-        case = ET.SubElement(suite, "testcase", classname=printable(report.name), name=printable(line.name))
+    for answer, kind in zip(answers, kinds, strict=True):
+        case = ET.SubElement(suite, "testcase", classname=printable(report.name), name=printable(answer.name))
         if kind:
-            ET.SubElement(case, kind, message=printable(line.headline), type=line.verdict).text = line.said
+            ET.SubElement(case, kind, message=printable(answer.headline), type=answer.verdict).text = answer.text()
         else:
-            ET.SubElement(case, "system-out").text = line.said
+            ET.SubElement(case, "system-out").text = answer.text()
+        warnings = _side_lines(answer)
+        if warnings:
+            ET.SubElement(case, "system-err").text = "\n".join(f"WARNING {line}" for line in warnings)
     root = ET.Element("testsuites")
     root.append(suite)
     ET.indent(root)
@@ -76,24 +80,35 @@ def _junit(report: Report) -> bytes:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'.encode()
 
 
+def _side_lines(answer: Answer) -> list[str]:
+    """Return the side findings of an answer, one line each."""
+    return [printable(f"{scope}: {answer.line(scope.value)}") for scope in answer.side]
+
+
 def _sarif(report: Report, subject: str) -> bytes:
-    told = [line for line in report.told if line.verdict in _IN_SARIF]
-    rules = [
-        {"id": _rule(verdict), "shortDescription": {"text": str(verdict)}, "help": {"text": NEXT[verdict]}}
-        for verdict in _IN_SARIF
-        if any(line.verdict is verdict for line in told)
+    results, rules = [], dict[str, str]()
+    for answer in report.answers:
+        found = (
+            [(_rule(answer.verdict), _IN_SARIF[answer.verdict], answer.text())] if answer.verdict in _IN_SARIF else []
+        )
+        rules |= {_rule(answer.verdict): str(answer.verdict)} if found else {}
+        found += [(f"side-{scope}", "warning", answer.line(scope.value)) for scope in answer.side]
+        rules |= {f"side-{scope}": f"Side finding: {scope}" for scope in answer.side}
+        results += [
+            {
+                "ruleId": rule,
+                "level": level,
+                "message": {"text": _without_links(printable_lines(text))},
+                "locations": [_location(subject, answer.name)],
+                "partialFingerprints": {"audit/v1": printable(f"{answer.name} {rule}")},
+            }
+            for rule, level, text in found
+        ]
+    described = [
+        {"id": rule, "shortDescription": {"text": words}, "help": {"text": NEXT.get(words, words)}}
+        for rule, words in rules.items()
     ]
-    results = [
-        {
-            "ruleId": _rule(line.verdict),
-            "level": _IN_SARIF[line.verdict],
-            "message": {"text": _without_links(f"{printable(line.name)}: {line.said}")},
-            "locations": [_location(subject, line.name)],
-            "partialFingerprints": {"audit/v1": printable(line.name)},
-        }
-        for line in told
-    ]
-    driver = {"name": "dpaudit", "version": dpaudit.__version__, "rules": rules}
+    driver = {"name": "dpaudit", "version": dpaudit.__version__, "rules": described}
     run: dict[str, Any] = {"tool": {"driver": driver}, "results": results}
     return json.dumps({"$schema": _SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2).encode() + b"\n"
 
@@ -123,21 +138,25 @@ def _rule(verdict: Verdict) -> str:
 
 
 def _markdown(report: Report) -> str:
-    lines = report.told
-    rows = [f"|{markdown_text(line.name)}|**{line.verdict}**|{markdown_text(line.headline)}|" for line in lines]
-    after = [
-        f"- {markdown_text(line.name)}: {markdown_text(said)}"
-        for line in lines
-        if line.by is not None
-        for said in (line.by.plainly, line.by.seen, line.by.located)
-        if said
+    """Return a table of verdicts, and below it the lines of each answer as a list."""
+    answers = report.answers
+    rows = [
+        f"|{markdown_text(answer.name)}|**{answer.verdict}**|{markdown_text(answer.headline)}|" for answer in answers
     ]
-    next_steps = [f"- {verdict}: {NEXT[verdict]}" for verdict in dict.fromkeys(line.verdict for line in lines)]
-    blocks = (
+    blocks = [
         f"## Privacy audit: {markdown_text(report.name)}",
         "\n".join(["|audit|verdict|what was found|", "|-|-|-|", *rows]),
-        "\n".join(after),
-        "\n".join(["What next:", "", *next_steps]),
+        *(_listed(answer) for answer in answers),
         f"Seed {report.seed}, {report.seconds:.0f} s, dpaudit {dpaudit.__version__}.",
-    )
-    return "\n\n".join(block for block in blocks if block) + "\n\n"
+    ]
+    return "\n\n".join(blocks) + "\n\n"
+
+
+def _listed(answer: Answer) -> str:
+    """Return the lines of an answer as a Markdown list; side findings begin with a warning."""
+    scopes = {scope.value for scope in answer.side}
+    lines = [f"**{markdown_text(answer.name)}**: {markdown_text(answer.sentence)}", ""]
+    for label, text in answer.lines:
+        marked = f"⚠ {label}" if label in scopes else label
+        lines.append(f"- {marked}: {markdown_text(text)}")
+    return "\n".join(lines)

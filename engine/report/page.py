@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.events import read_events
 from dpaudit.actors.values import numpy_array
+from dpaudit.claims.scope import Scope
+from dpaudit.engine.reading.answer_words import NOT_SHOWN
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.run_report import NOT_SHOWN, Report
+from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import COLOURS, Verdict
 from dpaudit.engine.spec.audit_spec import slug
 from dpaudit.errors import printable_lines
@@ -56,9 +58,19 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         equal_utility=[line for study in compared for line in study.lines],
         colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
         not_shown=NOT_SHOWN,
+        status=status,
         **{chart.stem: _saved(chart, target, chart.stem) for chart in _of_the_run(report, folder, draw=draw)},
     )
     write_whole(folder / "report.html", lambda file: file.write(text.encode()))
+
+
+def status(result: AuditResult) -> str:
+    """Return how one test of several stands to the claim, in a few words."""
+    record = result.record
+    if record.finding is None:
+        return "no result"
+    words = "exceeds the claim" if record.exceeds else "does not exceed the claim"
+    return words if result.scope is Scope.CLAIM else f"{words} (side finding: {result.scope})"
 
 
 def _of_the_run(report: Report, folder: Path, *, draw: bool) -> list[Chart]:

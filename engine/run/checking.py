@@ -136,7 +136,9 @@ def decided(
     """The report of a check, or where that is undecided the one of its undecided tests with more trials."""
     if report.joint is None or report.joint.verdict is not Verdict.UNDECIDED:
         return report
-    names = {result.name for result in report.undecided if not result.remembers}  # no trials tell memory from a leak
+    names = {
+        result.name for result in report.undecided if not result.record.keeps_state
+    }  # no trials tell memory from a leak
     if not names:
         return report
     more = once_more(spec, names)

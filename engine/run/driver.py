@@ -163,7 +163,7 @@ def _run_here(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[L
                     outcome = run_missing(plan, store, events, checkpoints_of(place), began)
                     events.emit(Event(EventKind.STAGE, detail="estimating"))
                     report = _report(plan, outcome, store, folder, place, began)
-                    reached = ", ".join(dict.fromkeys(str(one.verdict) for one in report.told))
+                    reached = ", ".join(dict.fromkeys(str(one.verdict) for one in report.answers))
                     events.emit(Event(EventKind.STAGE, detail=f"{reached}; writing the report"))
                     note = _written(report, folder, plan)
                     events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began, detail=note))
@@ -267,7 +267,9 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
     return Report(
         name=plan.spec.name,
         results=results,
-        joint=None if together is None else joint_verdict(together, results, planned, plan.spec.confidence),
+        joint=None
+        if together is None
+        else joint_verdict(plan.spec.name, together, results, planned, plan.spec.confidence),
         sweep=summary,
         seed=plan.spec.seed,
         confidence=plan.spec.confidence,

@@ -11,15 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpaudit.engine.reading.run_report import NOT_SHOWN
+from dpaudit.engine.reading.answer_words import NEXT, NOT_SHOWN
 from dpaudit.engine.reading.stated_values import StatedValue
-from dpaudit.engine.reading.verdict import COLOURS, NEXT, Verdict
+from dpaudit.engine.reading.verdict import COLOURS, Verdict
 from dpaudit.engine.report.markdown import markdown_text
 from dpaudit.engine.run.watching import WORSE, Found, RunStatus, run_status
 from dpaudit.engine.spec.audit_spec import MAX_SEED
 from dpaudit.errors import SpecError, shortened
 
-NO_PROOF = "No proof of privacy: an audit can refute a claim, it cannot confirm one."
+NO_PROOF = "No proof of privacy: an audit can reject a claim, it cannot confirm one."
+REJECTED = "A claim is rejected: more leaks than was promised."
 ON_PAGE, SHOWN = 8, 3
 """Audits on the page to print; so many at most are told with their details."""
 
@@ -34,8 +35,8 @@ class _Line:
     found: str
     epsilon: float | None  # the lower bound, at `delta`; None where the finding is none
     delta: float | None
-    sure: str  # confidence, and in what sense it is valid
-    seen: tuple[str, ...]  # what could have been detected
+    sentence: str  # what was found, for a reader who knows no statistics
+    printed: tuple[tuple[str, str], ...]  # the lines of the answer: label and text
     assumes: str
     audited: str  # the mechanism, its data and the game
 
@@ -72,6 +73,11 @@ class ModelCard:
         command = f"dpaudit run spec.yaml --seed {report['seed'].whole(0, MAX_SEED - 1)}"
         return cls(report["name"].text(120), tuple(lines), _facts(status), command, status.cautions)
 
+    @property
+    def means(self) -> str:
+        """What the card means, in a sentence."""
+        return REJECTED if any(line.verdict is Verdict.VIOLATION for line in self.lines) else NO_PROOF
+
     def markdown(self) -> str:
         """The block: YAML between two lines `---`, then Markdown."""
         import yaml
@@ -84,8 +90,8 @@ class ModelCard:
                 "found": line.found,
                 "epsilon_at_least": line.epsilon,
                 "delta": line.delta,
-                "certainty": line.sure,
-                "detectable": list(line.seen),
+                "sentence": line.sentence,
+                "answer": dict(line.printed),
                 "assumes": line.assumes,
                 "audited": line.audited,
             }
@@ -93,7 +99,7 @@ class ModelCard:
         ]
         front = {
             "privacy_audit": {
-                "means": NO_PROOF,
+                "means": self.means,
                 "run": self.name,
                 "audits": audits,
                 **{name.replace(" ", "_"): said for name, said in self.facts.items()},
@@ -109,7 +115,7 @@ class ModelCard:
         parts = (
             f"---\n{block}---",
             f"## Privacy audit: {_text(self.name)}",
-            f"**{NO_PROOF}** {NOT_SHOWN[0]}",
+            f"**{self.means}** {NOT_SHOWN[0]}",
             "\n".join(["| audit | verdict | claim | shown |", "| - | - | - | - |", *rows]),
             "\n".join(point for line in self.lines for point in _points(line)),
             "\n".join(f"- {name.capitalize()}: {_text(said)}" for name, said in self.facts.items()),
@@ -131,7 +137,7 @@ class ModelCard:
             left_out=len(self.lines) - len(shown),
             next_steps={line.verdict.value: NEXT[line.verdict] for line in shown},
             colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
-            no_proof=NO_PROOF,
+            means=self.means,
             not_shown=NOT_SHOWN[0],
         )
         return rendered
@@ -146,21 +152,31 @@ def _line(name: str, found: Found, by_name: Mapping[str, StatedValue], joint: St
         told = by_name[test]
         if found.verdict is Verdict.VIOLATION:
             told = by_name.get(f"{test}, confirmatory run", told)
-        sure, seen = joint["how_sure"], list(joint["detectable"].items())
+        answer = joint["answer"]
     else:
         told = by_name[name]
-        sure, seen = told["certainty"], [told["seen"]]
+        answer = told["answer"]
+    printed = tuple(_pair(line) for line in answer["lines"].items())
     return _Line(
         shortened(name),
         found.verdict,
         "none" if found.claim.epsilon == math.inf else shortened(found.claim),
-        shortened(found.observed, 400) or "no bound",
+        next((text for label, text in printed if label == "lower bound"), "no bound"),
         *_bound(told["finding"]),
-        sure.text(400),
-        tuple(words for words in (each.text(400) for each in seen) if words),
+        answer["sentence"].text(400),
+        printed,
         told["assumes"].text(400),
         shortened(f"{told['mechanism'].text()} on {told['data'].text()}; {told['game'].text()}", 400),
     )
+
+
+def _pair(line: StatedValue) -> tuple[str, str]:
+    """Return label and text of a line."""
+    parts = list(line.items())
+    if len(parts) != 2:
+        raise line.refusal("must be a label and a text", f"{len(parts)} values")
+    label, text = parts
+    return label.text(40), text.text(600)
 
 
 def _bound(finding: StatedValue) -> tuple[float | None, float | None]:
@@ -196,13 +212,13 @@ def _facts(status: RunStatus) -> dict[str, str]:
 def _points(line: _Line) -> list[str]:
     """What belongs to a verdict, as a list."""
     told = {
-        "Certainty": line.sure,
-        "What could have been detected": "; ".join(line.seen) or "not known",
+        "Found": line.sentence,
+        **{label.capitalize(): text for label, text in line.printed},
         "Assumed": line.assumes,
         "Audited": line.audited,
     }
     points = (f"  - {what}: {_text(said)}" for what, said in told.items() if said)
-    return [f"- {_text(line.name)}", *points, f"  - Next: {NEXT[line.verdict]}"]
+    return [f"- {_text(line.name)}", *points]
 
 
 def _text(said: str) -> str:

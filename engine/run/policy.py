@@ -21,9 +21,11 @@ from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import value_of
+from dpaudit.claims.scope import Scope
 from dpaudit.engine.planning.plan import Plan, PlannedAudit
 from dpaudit.engine.reading.gather import read_audit
-from dpaudit.engine.reading.joint import refutes
+from dpaudit.engine.reading.joint import rejects_without_proxy
+from dpaudit.engine.reading.record import Confirmation
 from dpaudit.engine.reading.result import AuditResult, Failure
 from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
@@ -140,12 +142,16 @@ class Policy:
         for entry in self._plan.audits:
             if (entry.confirms or self._one_claim) and _was_left_out(entry, outcome):
                 continue  # there was nothing to confirm, or nothing left to find, or no time
-            if entry.confirmatory and not (results and results[-1].name == entry.confirms and refutes(results[-1])):
+            if entry.confirmatory and not (
+                results and results[-1].name == entry.confirms and rejects_without_proxy(results[-1])
+            ):
                 continue  # begun before another one was read
             reader, evidence = self._readers.get(entry.audit.name), folder / "scores" / slug(entry.audit.name)
-            results.append(read_audit(entry, outcome.finished, self._store, reader, failures, evidence))
+            result = read_audit(entry, outcome.finished, self._store, reader, failures, evidence)
+            scope = Scope.CLAIM if together is None else together.scope(entry.confirms or entry.audit.name)
+            results.append(replace(result, scope=scope))
             counts = together is not None and entry.confirms not in together.side
-            if counts and entry.confirms and refutes(results[-1]):
+            if counts and entry.confirms and rejects_without_proxy(results[-1]):
                 break  # whatever ran beside it already: the same tests are read on one worker and on many
         return memory_told(self._plan, self._store, follow_ups_told(self._plan, results))
 
@@ -202,7 +208,7 @@ class Policy:
             return Stage.REFUTING
         again = self._result(pair.confirmation, finished, failed)
         if again is not None:
-            return Stage.CONFIRMED if refutes(again) else Stage.REJECTED
+            return Stage.CONFIRMED if rejects_without_proxy(again) else Stage.REJECTED
         return Stage.REFUTING if failed.isdisjoint(pair.confirmation_keys) else Stage.REJECTED
 
     def _result(self, entry: PlannedAudit, finished: Set[str], failed: Set[str]) -> AuditResult | None:
@@ -241,7 +247,7 @@ class Policy:
 
 def calls_for_confirmation(confirmation: PlannedAudit, found: AuditResult) -> bool:
     """Whether what a first pass found is to be confirmed: by the same test if that refutes, else by planted labels."""
-    return refutes(found) if confirmation.confirmatory else found.verdict in CONFIRMED
+    return rejects_without_proxy(found) if confirmation.confirmatory else found.verdict in CONFIRMED
 
 
 def _was_left_out(entry: PlannedAudit, outcome: RunOutcome) -> bool:
@@ -272,7 +278,9 @@ def follow_ups_told(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditRe
     again = {entry.confirms: entry.audit.name for entry in plan.audits if entry.confirmatory}
     found = {result.name: result for result in results}
     return tuple(
-        _followed(result, found.get(again[result.name])) if result.name in again and refutes(result) else result
+        _followed(result, found.get(again[result.name]))
+        if result.name in again and rejects_without_proxy(result)
+        else result
         for result in results
     )
 
@@ -307,13 +315,20 @@ def _memory(look: Unit, store: UnitStore) -> Any:
 
 
 def _followed(first: AuditResult, again: AuditResult | None) -> AuditResult:
-    """A test that refuted the claim, with what its confirmatory run says.
+    """A test that rejected the claim, with what its confirmatory run says.
 
-    Undecided where that refutes the claim at the confidence of the first pass, and not at that of the verdict.
+    Close is a run that exceeds the claim at the confidence of the first pass, and not at that of the verdict.
     """
     if again is None:
-        return replace(first, again=Verdict.FAILED)
+        return replace(first, confirmation=Confirmation.MISSING)
     shown = again.at_first_confidence
     exceeds = shown is not None and shown.violation_point(again.compared.claim.curve) is not None
-    decided = refutes(again) or again.verdict in (Verdict.FAILED, Verdict.UNDECIDED) or not exceeds
-    return replace(first, again=again.verdict if decided else Verdict.UNDECIDED, at_first_confidence=shown)
+    if rejects_without_proxy(again):
+        outcome = Confirmation.CONFIRMED
+    elif again.finding is None or again.record.is_open:
+        outcome = Confirmation.MISSING
+    else:
+        outcome = Confirmation.CLOSE if exceeds else Confirmation.NOT_CONFIRMED
+    return replace(
+        first, confirmation=outcome, repeated=again.finding, at_first_confidence=shown, p_value=again.p_value
+    )

@@ -15,6 +15,7 @@ from pathlib import Path
 from dpaudit.actors.events import Event, EventKind, events_in
 from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.actors.storage.places import inside, is_remote
+from dpaudit.claims.scope import Scope
 from dpaudit.engine.reading.noted import last_note, note_of
 from dpaudit.engine.reading.stated_values import StatedValue
 from dpaudit.engine.reading.verdict import Verdict
@@ -69,7 +70,7 @@ class _Claim:
 
 @dataclass(frozen=True)
 class Found:
-    """What a run found of one audit, or of one claim by several."""
+    """The result of one audit, or of several tests of one claim."""
 
     verdict: Verdict
     observed: str  # the bound in words; "" where there is none
@@ -118,7 +119,7 @@ class RunStatus:
         lines += [f"  {seconds:.0f} s  {shortened(label)}" for label, seconds in self.running[:SHOWN]]
         if len(self.running) > SHOWN:
             lines.append(f"  and {len(self.running) - SHOWN} more")
-        lines += [f"{verdict:<19}{shortened(name)}" for name, verdict in self.verdicts]
+        lines += [f"{verdict}  {shortened(name)}" for name, verdict in self.verdicts]
         return "\n".join(map(printable, [*lines, *self.cautions]))
 
     @property
@@ -227,7 +228,10 @@ def point_of(claim: StatedValue) -> tuple[float, float]:
 
 
 def _found(report: StatedValue) -> dict[str, Found]:
-    """By name, each audit, or the one claim that all are tests of; that has no verdict where a test of it failed."""
+    """Return what was found, by name: of each audit, or of the one claim that all are tests of.
+
+    A joint verdict other than VIOLATION stands as FAILED where a test of the claim failed.
+    """
     results, joint = list(report["results"].items()), report["joint"]
     verdicts = [result["verdict"].one_of(Verdict) for result in results]
     if not joint:
@@ -236,7 +240,8 @@ def _found(report: StatedValue) -> dict[str, Found]:
             for result, verdict in zip(results, verdicts, strict=True)
         }
     verdict = joint["verdict"].one_of(Verdict)
-    if verdict is not Verdict.VIOLATION and Verdict.FAILED in verdicts:
+    of_claim = [each for each, result in zip(verdicts, results, strict=True) if result["scope"].text() == Scope.CLAIM]
+    if verdict is not Verdict.VIOLATION and Verdict.FAILED in of_claim:
         verdict = Verdict.FAILED
     return {report["name"].name(): Found(verdict, joint["headline"].text(), _Claim.of(results[0]["claim"]))}
 

@@ -263,7 +263,11 @@ class AuditSpec:
             audit = replace(audit, game=game)
         claim = game.fits.compared(stated, audit=at).claim
         _require_fitting(audit, at)
-        defaults = {"delta": claim.delta, "confidence": self.error_budget(self._scope(audit)).first_pass, "sharing": _sharing(audit)}
+        defaults = {
+            "delta": claim.delta,
+            "confidence": self.error_budget(self._scope(audit)).first_pass,
+            "sharing": _sharing(audit),
+        }
         chosen = game.fits.estimator_against(claim) if audit.estimator is None else audit.estimator
         estimator = build("estimator", chosen, location=f"{at}.estimator", defaults=defaults)
         audit = replace(audit, estimator=estimator)

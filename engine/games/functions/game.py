@@ -23,6 +23,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, Relation
+from dpaudit.claims.scope import Scope
 from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_test, pairs
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks, where_it_leaks_elsewhere
 from dpaudit.engine.games.neighbours.output_set import SummaryView
@@ -43,7 +44,6 @@ from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
-from dpaudit.claims.scope import Scope
 
 ROW_FUNCTIONS = Capability(RowFunction, "functions on rows (made by `dpaudit.check(function, schema=...)`)")
 SHARE = 0.6

@@ -15,7 +15,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -191,9 +191,7 @@ def _often(claim: Claim) -> int:
     return math.ceil(math.log(moved_numbers.CHANCE) / math.log1p(-max(low, 1e-9)))
 
 
-def _leak(
-    pairs: Pairs, claim: Claim, note: str, more: Iterable[tuple[Watched, Watched]], low_bits: bool
-) -> Leak:
+def _leak(pairs: Pairs, claim: Claim, note: str, more: Iterable[tuple[Watched, Watched]], low_bits: bool) -> Leak:
     """Return what replays show; `more` of them are made to look at low bits."""
     if not pairs:
         return Leak("", "", "", "", 0)

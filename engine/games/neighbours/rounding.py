@@ -49,7 +49,7 @@ class Rounding:
         if not self.steps.any():
             return summaries
         moved = np.array(summaries, np.float64)
-        for place in np.flatnonzero(self.steps):
+        for place in np.flatnonzero(self.steps).tolist():
             column, values = moved[:, place], self.repeats[place]
             on_grid = np.round(column / self.steps[place]) * self.steps[place]
             if len(values):

@@ -410,6 +410,12 @@ class NoiseForm:
         )
 
     @property
+    def smallest_p(self) -> float:
+        """p-value of all looks together (Bonferroni); 1 where the noise could not be seen."""
+        seen = self.p_values[~np.isnan(self.p_values)]
+        return float(min(1.0, len(LOOKS) * seen.min())) if seen.size else 1.0
+
+    @property
     def line(self) -> str:
         """For a reader; "" where the noise could not be seen."""
         if np.isnan(self.p_values).all():
@@ -418,7 +424,7 @@ class NoiseForm:
         if self.odd:
             return (
                 f"what steps add to gradients that are each clipped to its norm is not {stated}: {', '.join(self.odd)}"
-                "; no verdict about privacy follows, since another way of clipping shows here too"
+                "; another way of clipping shows here too"
             )
         return f"what steps add to their clipped gradients has the form of {stated}"
 

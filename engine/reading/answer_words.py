@@ -1,0 +1,409 @@
+"""Every sentence that an answer prints, from what was recorded: the same words on every page, card and file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from dpaudit.claims import Claim, Relation
+from dpaudit.claims.scope import Scope
+from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord
+from dpaudit.errors import printable
+from dpaudit.estimators.bound import Bound, format_upper
+from dpaudit.estimators.finding import Comparison, Finding, Validity
+
+MOST_SCALED = 8.0
+"""The largest factor on the noise that sensitivity is looked for at."""
+LEAST_P, MOST_P = 1e-6, 0.5
+"""Smallest p-value that is looked for, and the largest that is told from 1."""
+POWER_WORDS = "90 % power"
+NOT_SHOWN = (
+    "A low bound is not evidence of privacy: it measures one attack on one data set.",
+    "An upper end, where one is printed, bounds what this attack shows, never the mechanism's privacy loss.",
+)
+"""What every report says at its foot."""
+
+NEXT = {
+    "VIOLATION": "Treat the claim as false. Check noise scale, sensitivity, clipping, accounting and seeds, then run "
+    "the audit again with another seed.",
+    "NO VIOLATION FOUND": "This is no proof of privacy: a leak that is small, rare or of another kind may be missed. A "
+    "longer budget detects smaller leaks.",
+    "INCONCLUSIVE": "This audit says nothing about the claim. `dpaudit plan` prints the sensitivity of an audit before "
+    "it runs.",
+    "NO CLAIM": "State a `claim` to compare the bound with it.",
+    "UNDECIDED": "Do what the reason says, then run the audit again.",
+    "FAILED": "Correct what failed and run the audit again: finished work is kept.",
+}
+"""What to do after each verdict."""
+_NEXT_BY_RULE = {
+    "state-between-calls": "Let each call draw anew from the generator or seed it is given: no cache, no noise kept in "
+    "a module, no `hash` of texts or bytes. Then check again.",
+    "independence-not-stated": "Give the method that fits your data, and run again.",
+    "confirmation-open": "Check again with more trials and another seed (`--until-decided`).",
+    "stated-noise": "Check the noise scale and the clipping of each step. A longer budget decides whether the claim "
+    "itself is broken.",
+    "unreadable-results": "Return numbers, text, arrays, tables or plain objects, or give the object a `summary`.",
+}
+NO_COMPARISON = "unknown: this test has no run without privacy to compare with"
+VALIDITY = {
+    Validity.EXACT: "computed exactly",
+    Validity.FINITE_SAMPLE: "finite-sample",
+    Validity.ASYMPTOTIC: "asymptotic: valid for many trials only",
+    Validity.CREDIBLE: "credible: may exceed the truth more often than stated",
+    Validity.CONDITIONAL_ON_FAMILY: "valid only if the trade-off function belongs to the stated family",
+    Validity.CONDITIONAL_ON_MODEL: "valid only if votes follow the fitted distribution",
+    Validity.CONDITIONAL_ON_PROXY: "valid only if the proxy matches the true label distribution",
+    Validity.AS_PUBLISHED: "WARNING: as published, chosen on the samples it is measured on; not a valid bound",
+}
+"""In what sense a stated confidence holds."""
+_ASKED = {
+    Relation.LABEL: "which of two labels a record had",
+    Relation.REPLACE: "which of two records was used",
+    Relation.ADD_REMOVE: "whether a record was used",
+}
+_SIDE = {
+    Scope.FLOATING_POINT: "digits far below the noise tell more than the claim allows",
+    Scope.BEYOND_SCHEMA: "rows that the schema does not allow give away more than the claim allows",
+}
+_HINT = {
+    Scope.FLOATING_POINT: "Round results to a fixed step, or add noise in whole steps. "
+    "The claim on numbers as numbers is not affected.",
+    Scope.BEYOND_SCHEMA: "Reject or clip such rows before computing, or allow them in the schema (`nullable`, `any`).",
+}
+
+
+# One answer
+
+
+def aligned(first: str, lines: Iterable[tuple[str, str]]) -> str:
+    """Return a first line and labelled lines below it, their texts in one column."""
+    kept = [(label, printable(text)) for label, text in lines if text]
+    width = max((len(label) for label, _ in kept), default=0)
+    return "\n".join([printable(first), *(f"  {label:<{width}}  {text}" for label, text in kept)])
+
+
+def lines(
+    record: Record, verdict: str, rule: str, test: TestRecord | None, side: Sequence[TestRecord]
+) -> list[tuple[str, str]]:
+    """Return (label, text) of all lines of an answer, in order."""
+    if test is None:
+        return [("reason", "no test was run"), ("next", next_step(verdict, rule, test))]
+    several = len(record.tests) > 1
+    found = [
+        ("claim", claim_line(test)),
+        ("lower bound", bound_line(test)),
+        ("part", part_line(test)),
+        ("test", test.name if several and test.name != record.name else ""),
+        ("evidence", evidence_line(test)),
+        ("p-value", p_value_line(test)),
+        *(("reason", text) for text in reasons(record, verdict, rule, test)),
+        *(("caution", text) for text in cautions(test)),
+        ("where", " ".join(test.where) if test.where and verdict == "VIOLATION" else ""),
+        ("sensitivity", sensitivity_line(test, verdict)),
+        *((each.scope.value, side_line(each)) for each in side),
+        *((each.scope.value, _no_result(each)) for each in record.tests if each.scope is not Scope.CLAIM),
+        ("stated-noise", noise_line(record)),
+        ("budget", record.cut if verdict != "VIOLATION" else ""),
+        ("not run", _not_run(record, verdict)),
+        ("next", next_step(verdict, rule, test)),
+    ]
+    return [(label, text) for label, text in found if text]
+
+
+def headline(test: TestRecord | None, verdict: str) -> str:
+    """Return claim and bound in one line; of a part, what it means for the whole."""
+    if test is None:
+        return "no test was run"
+    if test.whole:
+        shown = "give away more than" if verdict == "VIOLATION" else "were not seen to give away more than"
+        return f"{test.whole[0]}; its steps {shown} their share"
+    return claimed_and_observed(test)
+
+
+def claimed_and_observed(test: TestRecord) -> str:
+    """Return what is claimed and what was observed, at the same point of the claim."""
+    comparison, claim = test.comparison, test.compared.claim
+    if comparison is None or test.shown is None:
+        first = next((f": {error}" for _, error in test.failures if error), "")
+        return printable(f"no bound: {len(test.failures)} of {test.units} units failed or were not run{first}")
+    if not test.claims_something:
+        return f"nothing claimed, observed {test.shown.headline}"
+    if not claim.is_point and comparison.quantity == "epsilon":
+        stated = f"claimed epsilon {claim.epsilon:g} at delta={claim.delta:g}"
+        claimed = f"{stated}, which allows {comparison.claimed:g} at {comparison.where},"
+    else:
+        claimed = f"claimed {comparison.quantity} {comparison.claimed:g},"
+    repeated = test.confirmation in (Confirmation.CLOSE, Confirmation.NOT_CONFIRMED) and test.at_first_confidence
+    return f"{claimed} observed {comparison.words}{', confirmatory run' if repeated else ''}"
+
+
+def sentence(test: TestRecord | None, verdict: str) -> str:
+    """Return what was found, in a sentence for a reader who knows no statistics."""
+    if test is None or test.finding is None:
+        return "The audit did not finish, so nothing is known about the claim."
+    guesses = guesses_in_words(test)
+    if verdict == "INCONCLUSIVE":
+        return "This audit could not have found a violation, so it says nothing about the claim."
+    if verdict == "UNDECIDED" and not test.exceeds:
+        return "The noise is not the noise that was stated; whether the claim is broken is not known yet."
+    if verdict == "UNDECIDED":
+        return f"{guesses or 'More was seen than the claim allows.'} It is not known yet whether the claim is broken."
+    if guesses:
+        return guesses
+    comparison = test.comparison
+    if comparison is None or verdict == "NO CLAIM":
+        return "Nothing was claimed; the bound says how much leaks at least."
+    if verdict == "VIOLATION":
+        return (
+            f"At least {comparison.quantity} {comparison.observed:.3g} leaks; the claim allows {_number(comparison)}."
+        )
+    return "This audit found no leak larger than the claim allows."
+
+
+def guesses_in_words(test: TestRecord) -> str:
+    """Return what an attacker achieved at fair coins, in a sentence; "" if no guesses were counted."""
+    counts = {} if test.shown is None or test.whole else dict(test.shown.counts)
+    if not counts.get("guesses") or "correct" not in counts:
+        return ""
+    claim, guesses, correct = test.compared.claim, int(counts["guesses"]), int(counts["correct"])
+    passed = int(counts.get("canaries", guesses)) - guesses
+    said = f"Asked {_ASKED[claim.relation]}, an attacker was right in {correct:,} of {guesses:,} guesses"
+    said += f", and passed on {passed:,} other records" if passed > 0 else ""
+    if claim.delta or not claim.is_point or not math.isfinite(claim.epsilon):
+        return f"{said}; a coin is right in half."
+    allowed = 100 / (1 + math.exp(-claim.epsilon))
+    return f"{said}; the claim allows {allowed:.3g} % on average, a coin 50 %."
+
+
+# Its lines
+
+
+def claim_line(test: TestRecord) -> str:
+    """Return the claim as stated, and what it says under the test's relation if that differs."""
+    if not test.claims_something:
+        return "none"
+    converted = f"; {test.compared.note}" if test.compared.note else ""
+    return f"{claim_in_words(test.claim)}{converted}"
+
+
+def claim_in_words(claim: Claim) -> str:
+    """Return a claim such as "epsilon <= 4 (label, delta = 0)"."""
+    curve = "" if claim.is_point else f"{claim.curve}, "
+    return f"epsilon <= {claim.epsilon:g} ({curve}{claim.relation}, delta = {claim.delta:g})"
+
+
+def bound_line(test: TestRecord) -> str:
+    """Return the lower bound with its confidence and in what sense it is valid."""
+    finding, comparison = test.shown, test.comparison
+    if finding is None or comparison is None:
+        first = next((f": {error}" for _, error in test.failures if error), "")
+        return f"none: {len(test.failures)} of {test.units} units failed or were not run{first}"
+    run = ", confirmatory run" if test.confirmation is Confirmation.CONFIRMED else ""
+    words = comparison.words if test.claims_something else finding.headline
+    elsewhere = ""
+    if test.claims_something and comparison.quantity == "epsilon" and not _same_point(test.compared.claim, comparison):
+        elsewhere = f", where the claim allows {_number(comparison)}"
+    part = "one step: " if test.whole else ""
+    return f"{part}{words}{elsewhere} ({certainty(finding)}{run})"
+
+
+def _same_point(claim: Claim, comparison: Comparison) -> bool:
+    return math.isclose(comparison.claimed, claim.epsilon, rel_tol=1e-9)
+
+
+def _number(comparison: Comparison) -> str:
+    return f"{comparison.quantity} {comparison.claimed:.4g}" if math.isfinite(comparison.claimed) else "anything"
+
+
+def certainty(finding: Finding) -> str:
+    """Return the confidence of a finding and in what sense it is valid."""
+    confidence = f"{100 * finding.confidence:.5g} % confidence" if finding.confidence else ""
+    return ", ".join(filter(None, [confidence, VALIDITY[finding.validity]]))
+
+
+def part_line(test: TestRecord) -> str:
+    """Return what a bound on a part means for the whole claim; "" for a test of the whole."""
+    return test.whole[0] if test.whole else ""
+
+
+def evidence_line(test: TestRecord) -> str:
+    """Return the counts that the bound rests on."""
+    guesses = guesses_in_words(test)
+    if guesses:
+        return guesses.rstrip(".")
+    if test.shown is None:
+        return ""
+    return ", ".join(f"{name} {value:,}" for name, value in test.shown.counts)
+
+
+def p_value_line(test: TestRecord) -> str:
+    """Return the p-value of the claim; "" if none was computed."""
+    p = test.p_value
+    if p is None or not test.claims_something or test.finding is None:
+        return ""
+    words = "above 0.5" if p > MOST_P else "at most 1e-6" if p <= LEAST_P else f"at most {p:.2g}"
+    return f"{words} (probability of evidence as strong as this if the claim holds)"
+
+
+def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[str]:
+    """Return why the verdict is less than the bound suggests, in sentences."""
+    found = []
+    if rule == "state-between-calls" and test.state is not None:
+        found.append(test.state.words)
+    elif rule == "independence-not-stated":
+        found.append(
+            f"`{test.assumed_method}` was chosen by the shape of the data and holds for independent trials, one "
+            "training each. Nobody stated that they are independent"
+        )
+    elif rule == "proxy":
+        found.append(_proxy_reason(test))
+    elif rule == "confirmation-open":
+        found.append(
+            "the confirmatory run exceeds the claim at the confidence of the first pass, not at that of the verdict"
+            if test.confirmation is Confirmation.CLOSE
+            else "the first pass exceeds the claim, and the confirmatory run did not finish"
+        )
+    elif rule == "unreadable-results":
+        found += [f"results could not be read: {words}" for words in test.unreadable[:3]]
+    elif rule == "cannot-detect":
+        found.append(_blind_reason(test))
+    if verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE") and test.confirmation is Confirmation.NOT_CONFIRMED:
+        first = "" if test.finding is None else f" ({test.finding.comparison(test.compared.claim.curve).words})"
+        found.append(f"the first pass exceeded the claim{first}, and the confirmatory run did not")
+    alone = all(each.whole for each in record.readable)
+    if verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE") and len(record.tests) > 1 and alone:
+        found.append("no test looked at the training from end to end")
+    failed = [each.name for each in record.of_claim if each.finding is None]
+    if failed and verdict != "FAILED":
+        found.append(f"no result from {', '.join(failed)}")
+    if verdict == "VIOLATION" and test.state is not None and test.state.words:
+        found.append(test.state.words)
+    return found
+
+
+def _proxy_reason(test: TestRecord) -> str:
+    why = "the bound exceeds the claim, but a proxy that is off could explain it"
+    if test.control_lost:
+        return f"{why}. The control failed: run again to have it"
+    other = "the game with planted labels" if test.planted_next else "`confirm: true`"
+    if test.rows_needed is None:
+        return (
+            f"{why}. No number of held-out rows would decide it: give a better proxy, or use {other}, which needs none"
+        )
+    have = f"{test.control.rows:,} are there" if test.control else "none are there (`split: {test: ...}`)"
+    return f"{why}. About {test.rows_needed:,} held-out rows would decide it, {have}; {other} needs no proxy"
+
+
+def _blind_reason(test: TestRecord) -> str:
+    sensitivity = test.sensitivity
+    if sensitivity.blind:
+        return sensitivity.blind
+    if sensitivity.lost:
+        return "the run that measures the maximum detectable epsilon failed, so nobody knows whether a leak would show"
+    comparison = None if sensitivity.maximum is None else sensitivity.maximum.comparison(test.compared.claim.curve)
+    if comparison is None:
+        return "no test could have rejected the claim"
+    helps = f". To detect more: {sensitivity.helps}" if sensitivity.helps else ""
+    return (
+        f"the maximum detectable {comparison.quantity} is {format_upper(comparison.observed)} at {comparison.where}, "
+        f"and the claim allows {_number(comparison)}{helps}"
+    )
+
+
+def cautions(test: TestRecord) -> list[str]:
+    """Return what a reader must know before trusting the bound."""
+    found = []
+    if test.control_lost:
+        found.append("the control on held-out rows failed: a proxy that differs from the truth would not be noticed")
+    if test.control is not None:
+        found += test.control.lines[1:]
+    if test.failed_trials:
+        found.append(f"{test.failed_trials:,} trainings failed, each counted as a wrong guess")
+    if test.failures and test.finding is not None:
+        label, error = test.failures[0]
+        found.append(f"{len(test.failures):,} units failed, the first: {label}: {error}")
+    return [text for text in found if text]
+
+
+def sensitivity_line(test: TestRecord, verdict: str) -> str:
+    """Return by how much the noise would have to be too small, and the maximum detectable epsilon."""
+    sensitivity, finding = test.sensitivity, test.shown
+    if finding is not None and finding.confidence is None:
+        return ""  # computed exactly: nothing could have been missed
+    parts = []
+    if sensitivity.factor is not None:
+        parts.append(factor_in_words(sensitivity.factor))
+    elif verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE"):
+        parts.append("" if sensitivity.maximum is not None else NO_COMPARISON)
+    parts.append(maximum_in_words(sensitivity, test.compared.claim))
+    return "; ".join(filter(None, parts))
+
+
+def factor_in_words(factor: float) -> str:
+    """Return which under-noising would be detected."""
+    if factor == math.inf:
+        return f"would not detect noise scaled down {MOST_SCALED:g} times ({POWER_WORDS})"
+    return f"would detect noise scaled down {format_upper(factor, 2)} times or more ({POWER_WORDS})"
+
+
+def maximum_in_words(sensitivity: Sensitivity, claim: Claim) -> str:
+    """Return the maximum detectable epsilon, at the point of the claim where it says most."""
+    if sensitivity.lost:
+        return "maximum detectable epsilon unknown: its run failed"
+    if sensitivity.maximum is None:
+        return ""
+    return maximum_of(sensitivity.maximum, claim, noiseless=sensitivity.noiseless)
+
+
+def maximum_of(maximum: Finding, claim: Claim, *, noiseless: bool = False) -> str:
+    """Return the finding for a mechanism with no privacy as a maximum detectable epsilon."""
+    comparison = maximum.comparison(claim.curve)
+    number = "unlimited" if math.isinf(comparison.observed) else format_upper(comparison.observed, 2)
+    known = math.isfinite(claim.epsilon) and not _same_point(claim, comparison)
+    at = f" at {comparison.where}, where the claim allows {_number(comparison)}" if known else ""
+    return f"maximum detectable {comparison.quantity} {number}{at}{' (measured without noise)' if noiseless else ''}"
+
+
+def side_line(test: TestRecord) -> str:
+    """Return a side finding: what tells more than the claim covers, its bound, and what to do about it."""
+    shown = test.shown
+    bound = "" if shown is None or test.comparison is None else f": {test.comparison.words} ({certainty(shown)})"
+    where = " ".join(test.where) or _HINT[test.scope]
+    return f"{_SIDE[test.scope]}{bound}. {where}"
+
+
+def _no_result(test: TestRecord) -> str:
+    """Return why a test of a side finding has no result; "" if it has one."""
+    if test.finding is not None:
+        return ""
+    return "no result" + next((f": {error}" for _, error in test.failures if error), "")
+
+
+def noise_line(record: Record) -> str:
+    """Return in what respect the noise of steps is not the stated noise; "" if nothing was found."""
+    return next((test.noise.line for test in record.tests if test.noise is not None and test.noise.odd), "")
+
+
+def _not_run(record: Record, verdict: str) -> str:
+    why = "the claim is rejected" if verdict == "VIOLATION" else "the budget was spent"
+    return f"{', '.join(record.not_played)}: {why}" if record.not_played else ""
+
+
+def next_step(verdict: str, rule: str, test: TestRecord | None) -> str:
+    """Return what to do now."""
+    if test is not None and verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE") and test.sensitivity.helps:
+        usual = _NEXT_BY_RULE.get(rule, NEXT[verdict])
+        return f"{usual} To detect more in this game: {test.sensitivity.helps}."
+    return _NEXT_BY_RULE.get(rule, NEXT[verdict])
+
+
+def details_of(finding: Finding, test: TestRecord) -> list[str]:
+    """Return how a finding was made: method, selection, counts, notes."""
+    counts = ", ".join(f"{name} {value:,}" for name, value in finding.counts)
+    at_delta = finding.at_its_delta(test.compared.claim.curve) if isinstance(finding, Bound) else test.comparison
+    repeated = test.shown is not finding
+    return [
+        "" if repeated or test.comparison == at_delta else f"the bound at its own delta: {finding.headline}",
+        f"{finding.method}, {finding.selection}; {counts}",
+        *finding.notes,
+    ]
