@@ -210,6 +210,8 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     forecast = budget.trainings is None  # else a limit that was asked for
     if isinstance(mechanism, RowFunction) and chosen:
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
+        if cast(TableRows, rows).schema.allows_everything:
+            chosen = [one for one in chosen if one.test.scope is not Scope.BEYOND_SCHEMA]
         offered = [one.test for one in chosen]
         tests = sized(offered, mechanism, cast(TableRows, rows), claim.relation, budget.seconds)
         options = replace(options, run=options.run or where_to_run(mechanism))

@@ -1,7 +1,8 @@
 """What the columns of a table may hold, as its owner says: ranges of numbers, and words.
 
 `{"age": (0, 100), "sex": ["f", "m"]}`: two numbers are a range with both ends in it, of whole numbers where both are;
-words are the categories there are.
+words are the categories there are. `{"age": {"range": (0, 100), "nullable": True}}` allows missing values too, and
+`{"age": {"range": (0, 100), "any": True}}` allows every value.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -31,11 +32,15 @@ class Number:
     Attributes:
         low, high: The range, both ends in it: finite, low <= high; of a whole column whole, at most 2**53 from zero.
         whole: Whether only whole numbers are in it.
+        nullable: True if missing values (null and NaN) are allowed.
+        any: True if every value is allowed; the range then describes ordinary rows.
     """
 
     low: float
     high: float
     whole: bool = False
+    nullable: bool = False
+    any: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -50,20 +55,42 @@ class Number:
         """A value as the column's own type has it."""
         return int(value) if self.whole else float(value)
 
+    def allows(self, cell: float | None) -> bool:
+        """True if a single value is allowed in the column."""
+        if self.any:
+            return True
+        if cell is None or math.isnan(cell):
+            return self.nullable
+        return self.low <= cell <= self.high and (not self.whole or cell == math.floor(cell))
+
     def holds(self, column: pa.ChunkedArray) -> bool:
-        """Whether every cell is a number of the range; a null and NaN are none."""
-        if column.null_count or not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
+        """True if every cell of the column is allowed."""
+        if self.any:
+            return True
+        if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
             return False
-        cells: NDArray[Any] = column.to_numpy()
+        if column.null_count and not self.nullable:
+            return False
+        cells: NDArray[Any] = column.drop_null().to_numpy()
+        if self.nullable:
+            cells = cells[~np.isnan(cells)]
         inside = (cells >= self.low) & (cells <= self.high)
         return bool(inside.all() and (not self.whole or (cells == np.floor(cells)).all()))
 
 
 @dataclass(frozen=True)
 class Category:
-    """A column of words: those that there are, at least one, each once."""
+    """A column of words: those that there are, at least one, each once.
+
+    Attributes:
+        values: The words.
+        nullable: True if missing values are allowed.
+        any: True if every word is allowed; `values` then describe ordinary rows.
+    """
 
     values: tuple[str, ...]
+    nullable: bool = False
+    any: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -71,9 +98,13 @@ class Category:
         twice = [word for place, word in enumerate(self.values) if word in self.values[:place]]
         require(not twice, "the words of a category must differ", do="keep one of them", twice=", ".join(twice))
 
+    def allows(self, cell: str | None) -> bool:
+        """True if a single value is allowed in the column."""
+        return self.any or (self.nullable if cell is None else cell in self.values)
+
     def holds(self, column: pa.ChunkedArray) -> bool:
-        """Whether every cell is one of the words."""
-        return set(column.unique().to_pylist()) <= set(self.values)
+        """True if every cell of the column is allowed."""
+        return self.any or all(self.allows(cell) for cell in column.unique().to_pylist())
 
 
 @dataclass(frozen=True)
@@ -129,6 +160,11 @@ class Schema:
             made[name] = pa.array(cells, kind, from_pandas=False)  # NaN is no null
         return pa.table(made)
 
+    @property
+    def allows_everything(self) -> bool:
+        """True if no row lies outside the schema."""
+        return all(column.any for column in self.columns.values())
+
     def outside(self, table: pa.Table) -> list[str]:
         """The columns in which a cell lies outside the schema."""
         return [name for name, column in self.columns.items() if not column.holds(table[name])]
@@ -142,6 +178,8 @@ _NUMBER_WITHOUT_POINT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
 def _column(value: object) -> Number | Category:
     if isinstance(value, Number | Category):
         return value
+    if isinstance(value, Mapping):
+        return _described(value)
     if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes):
         cells = list(value)
         numbers = [is_number(cell) for cell in cells]
@@ -158,6 +196,23 @@ def _column(value: object) -> Number | Category:
         f"must be two numbers, low and high, or a list of words, got {shortened(value)}; a word that could be read as "
         "something else (1, yes, no) stands in quotation marks"
     )
+
+
+def _described(value: Mapping[Any, Any]) -> Number | Category:
+    """Return the column that a mapping describes: a range or words, and what else is allowed."""
+    unknown = sorted(str(key) for key in value.keys() - {"range", "values", "nullable", "any"})
+    if unknown or ("range" in value) == ("values" in value):
+        raise InputError(
+            f"must have either `range` or `values`, and may have `nullable` and `any`, got {shortened(dict(value))}; "
+            'write {"range": [0, 100], "nullable": true}'
+        )
+    column = _column(value["range"] if "range" in value else value["values"])
+    if isinstance(column, Category) is not ("values" in value):
+        raise InputError(f"`range` must be two numbers and `values` words, got {shortened(dict(value))}")
+    flags = {name: value.get(name, False) for name in ("nullable", "any")}
+    for name, flag in flags.items():
+        require(isinstance(flag, bool), f"{name} must be true or false", given=flag)
+    return replace(column, **flags)
 
 
 def _bound(cell: Any) -> float:

@@ -16,7 +16,8 @@ from dpaudit import AuditResult, Claim, Relation, Report, Verdict, estimate
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import GaussianDP, claim_under
 from dpaudit.engine.drawing import draw
-from dpaudit.engine.reading.verdict import COLOURS, NEXT
+from dpaudit.engine.reading.answer_words import NEXT
+from dpaudit.engine.reading.verdict import COLOURS
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
 from dpaudit.engine.report.page import template, write_page
 from dpaudit.errors import InputError, RunError

@@ -8,6 +8,7 @@ the least and whose words the first of their columns, "high" that with the large
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ def pairs(
     )
     require(len(ordinary) >= group, "ordinary rows must be at least as many as change", rows=len(ordinary), group=group)
     tables = _Tables(schema, ordinary.cast(schema.arrow()).combine_chunks(), relation, rng, group)
-    made = list(_distinct(schema, tables.within(), relation))
+    made = list(_distinct(schema, itertools.chain(tables.within(), tables.allowed()), relation))
     if beyond:  # what a wide schema allows is in none of these
         made += [pair for pair in _distinct(schema, tables.beyond(), relation) if pair.beyond]
     return made
@@ -184,6 +185,22 @@ class _Tables:
         usual = self._usual()
         for name, columns in self._parts(SINGLE_COLUMNS):
             yield self._usual_change(f"ordinary rows, {self.what} with {name} high", self._with(usual, columns, -1))
+
+    def allowed(self) -> Iterator[_Change]:
+        """Changes to unusual values in the columns whose schema allows them: missing ones, or any."""
+        usual = self._usual()
+        numbers = [name for name, column in self.numbers.items() if column.nullable or column.any]
+        words = [name for name, column in self.words.items() if column.nullable or column.any]
+        for name, number in _NO_NUMBERS.items():
+            values: Row = {column: number(self.numbers[column]) for column in numbers}
+            cells = {column: value for column, value in values.items() if self.numbers[column].allows(value)}
+            if cells:
+                yield self._usual_change(f"ordinary rows, {self.what} {name} where that is allowed", usual | cells)
+        for name, word in _NO_WORDS.items():
+            spelled = {column: word(self.words[column]) for column in words}
+            cells = {column: value for column, value in spelled.items() if self.words[column].allows(value)}
+            if cells:
+                yield self._usual_change(f"ordinary rows, {self.what} {name} where that is allowed", usual | cells)
 
     def beyond(self) -> Iterator[_Change]:
         """Changes that go beyond it."""
