@@ -1,0 +1,380 @@
+"""Thirty honest functions as textbooks and tutorials write them, and defective twins, each checked by default settings.
+
+No noise is rounded. A check must not reject the claim of any of them, and name the leaks beside the claim where they
+exist; of a twin the bound must stay below the epsilon that the twin really spends.
+
+    python -m benchmarks.textbook honest 0 1 2      # seeds
+    python -m benchmarks.textbook strict 0
+    python -m benchmarks.textbook twins 0 1 2
+
+Prints one line of CSV for each check; `docs/data/textbook.csv` holds them.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import dpaudit
+from dpaudit.claims import GaussianDP
+
+UNIT = {"x": (0.0, 1.0)}
+AGES = {"age": (0, 100)}
+TWO = {"x": (0.0, 1.0), "group": ["a", "b", "c"]}
+VECTOR = {"a": (-1.0, 1.0), "b": (-1.0, 1.0)}
+PUBLIC_ROWS = 200
+
+Rows = NDArray[np.float64]
+Rng = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Textbook:
+    """A function, and what its check is given.
+
+    Attributes:
+        function: `f(rows, rng)`.
+        schema: Of its rows.
+        claim: As `dpaudit.check` takes it.
+        relation: Which tables are neighbours.
+        form: How rows are given.
+        true: Epsilon that a twin really spends, at the delta of the claim.
+    """
+
+    function: Callable[..., Any] | str
+    schema: Mapping[str, Any]
+    claim: Any = 1.0
+    relation: str = "add-remove"
+    form: str = "array"
+    true: float = math.inf
+
+
+def gaussian_scale(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
+    """Return the noise of the classical Gaussian mechanism (Dwork and Roth 2014, Theorem A.1), for epsilon < 1."""
+    return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+def laplace_sum(rows: Rows, rng: Rng) -> float:
+    return float(np.clip(rows[:, 0], 0, 1).sum() + rng.laplace(0, 1))
+
+
+def laplace_sum_of_a_frame(rows: Any, rng: Rng) -> float:
+    return float(rows["x"].clip(0, 1).sum() + rng.laplace(0, 1))
+
+
+def laplace_count(rows: Rows, rng: Rng) -> float:
+    return len(rows) + rng.laplace(0, 1)
+
+
+def laplace_count_above(rows: Rows, rng: Rng) -> float:
+    return int((rows[:, 0] > 0.5).sum()) + rng.laplace(scale=1.0)
+
+
+def gaussian_sum(rows: Rows, rng: Rng) -> float:
+    return float(np.clip(rows[:, 0], 0, 1).sum() + rng.normal(0, gaussian_scale(0.9, 1e-5)))
+
+
+def gaussian_count(rows: Rows, rng: Rng) -> float:
+    return len(rows) + rng.normal(0, gaussian_scale(0.9, 1e-5))
+
+
+def mean_of_public_size(rows: Rows, rng: Rng) -> float:
+    return float(np.clip(rows[:, 0], 0, 1).mean() + rng.laplace(0, 1 / len(rows)))
+
+
+def mean_of_two_noisy_numbers(rows: Rows, rng: Rng) -> float:
+    return float((np.clip(rows[:, 0], 0, 1).sum() + rng.laplace(0, 2)) / max(1.0, len(rows) + rng.laplace(0, 2)))
+
+
+def noisy_sum_and_count(rows: Rows, rng: Rng) -> dict[str, float]:
+    return {"sum": float(np.clip(rows[:, 0], 0, 1).sum() + rng.laplace(0, 2)), "count": len(rows) + rng.laplace(0, 2)}
+
+
+def histogram(rows: Rows, rng: Rng) -> Rows:
+    counts, _ = np.histogram(rows[:, 0], bins=10, range=(0, 1))
+    return counts + rng.laplace(0, 1, 10)
+
+
+def histogram_without_negatives(rows: Rows, rng: Rng) -> Rows:
+    counts, _ = np.histogram(rows[:, 0], bins=10, range=(0, 1))
+    return np.maximum(0, counts + rng.laplace(0, 1, 10))
+
+
+def counts_of_words(rows: Any, rng: Rng) -> dict[str, float]:
+    return {word: (rows["group"] == word).sum() + rng.laplace(0, 1) for word in "abc"}
+
+
+def group_means(rows: Any, rng: Rng) -> dict[str, float]:
+    found = {}
+    for word in "abc":
+        of_group = rows[rows["group"] == word]["x"].clip(0, 1)
+        found[word] = (of_group.sum() + rng.laplace(0, 2)) / max(1, len(of_group) + rng.laplace(0, 2))
+    return found
+
+
+def noisy_max(rows: Rows, rng: Rng) -> int:
+    counts, _ = np.histogram(rows[:, 0], bins=5, range=(0, 1))
+    return int((counts + rng.laplace(0, 2, 5)).argmax())
+
+
+def exponential_by_gumbel(rows: Rows, rng: Rng) -> int:
+    counts, _ = np.histogram(rows[:, 0], bins=5, range=(0, 1))
+    return int((counts / 2 + rng.gumbel(size=5)).argmax())
+
+
+def exponential_by_choice(rows: Rows, rng: Rng) -> int:
+    counts, _ = np.histogram(rows[:, 0], bins=5, range=(0, 1))
+    weights = np.exp((counts - counts.max()) / 2)
+    return int(rng.choice(5, p=weights / weights.sum()))
+
+
+def geometric_count(rows: Rows, rng: Rng) -> int:
+    p = 1 - math.exp(-1)
+    return int(len(rows) + rng.geometric(p) - rng.geometric(p))
+
+
+def geometric_histogram(rows: Rows, rng: Rng) -> NDArray[np.int64]:
+    counts, _ = np.histogram(rows[:, 0], bins=4, range=(0, 1))
+    p = 1 - math.exp(-1)
+    return np.asarray(counts + rng.geometric(p, 4) - rng.geometric(p, 4))
+
+
+def randomised_response_count(rows: Rows, rng: Rng) -> int:
+    truth = rows[:, 0] > 0.5
+    kept = rng.random(len(truth)) < math.e / (1 + math.e)
+    return int(np.where(kept, truth, ~truth).sum())
+
+
+def randomised_response_answers(rows: Rows, rng: Rng) -> NDArray[np.bool_]:
+    truth = rows[:, 0] > 0.5
+    kept = rng.random(len(truth)) < math.e / (1 + math.e)
+    return np.where(kept, truth, ~truth)
+
+
+def median_by_exponential_mechanism(rows: Rows, rng: Rng) -> int:
+    ages = np.sort(rows[:, 0])
+    candidates = np.arange(101)
+    below = np.searchsorted(ages, candidates)
+    above = len(ages) - np.searchsorted(ages, candidates, side="right")
+    score = -np.abs(below - above) / 2
+    return int((score / 2 + rng.gumbel(size=101)).argmax())
+
+
+def quantile_by_exponential_mechanism(rows: Rows, rng: Rng) -> float:
+    """The quantile of Smith (2011): an interval by its length and rank, then a uniform point of it."""
+    values = np.concatenate([[0.0], np.sort(np.clip(rows[:, 0], 0, 1)), [1.0]])
+    lengths = np.diff(values)
+    rank = -np.abs(np.arange(len(lengths)) - 0.75 * (len(values) - 2))
+    with np.errstate(divide="ignore"):
+        place = int((np.log(lengths) + rank / 2 + rng.gumbel(size=len(lengths))).argmax())
+    return float(rng.uniform(values[place], values[place + 1]))
+
+
+def variance(rows: Rows, rng: Rng) -> float:
+    n = max(1.0, len(rows) + rng.laplace(0, 3))
+    x = np.clip(rows[:, 0], 0, 1)
+    first, second = x.sum() + rng.laplace(0, 3), (x * x).sum() + rng.laplace(0, 3)
+    return float(second / n - (first / n) ** 2)
+
+
+def report_above_threshold(rows: Rows, rng: Rng) -> list[bool]:
+    """The sparse vector technique (Dwork and Roth 2014, Algorithm 1): answers until the first above the threshold."""
+    threshold, answers = 20 + rng.laplace(0, 2), []
+    for cut in np.linspace(0.9, 0.0, 10):
+        above = (rows[:, 0] >= cut).sum() + rng.laplace(0, 4) >= threshold
+        answers.append(bool(above))
+        if above:
+            break
+    return answers
+
+
+def clipped_gradient(rows: Rows, rng: Rng) -> Rows:
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    gradient = (rows / np.maximum(1, norms)).sum(axis=0)
+    return gradient + rng.normal(0, gaussian_scale(0.9, 1e-5), 2)
+
+
+def opacus_step(rows: Rows, rng: Rng) -> Any:
+    """One step of Opacus's optimizer on a linear model, with its own noise and clipping."""
+    import torch
+    from opacus.grad_sample import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    model = GradSampleModule(torch.nn.Linear(2, 1, bias=False))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.zero_()
+    optimizer = DPOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        noise_multiplier=gaussian_scale(0.9, 1e-5),
+        max_grad_norm=1.0,
+        expected_batch_size=1,
+        generator=torch.Generator().manual_seed(int(rng.integers(2**31))),
+    )
+    batch = torch.as_tensor(np.ascontiguousarray(rows), dtype=torch.float32)
+    if len(batch) == 0:
+        batch = torch.zeros((1, 2))
+    optimizer.zero_grad()
+    (model(batch).squeeze(1) * 5).sum().backward()
+    optimizer.step()
+    return next(weight.detach().numpy().copy() for weight in model.parameters())
+
+
+def bounded_laplace(rows: Rows, rng: Rng) -> float:
+    return float(np.clip(np.clip(rows[:, 0], 0, 1).sum() + rng.laplace(0, 1), 0, 100))
+
+
+def count_in_a_text(rows: Rows, rng: Rng) -> str:
+    return f"about {len(rows) + rng.laplace(0, 1):.2f} people"
+
+
+def rounded_count(rows: Rows, rng: Rng) -> dict[str, Any]:
+    return {"n": round(len(rows) + rng.laplace(0, 1)), "unit": "people"}
+
+
+HONEST: Mapping[str, Textbook] = {
+    "Laplace sum": Textbook(laplace_sum, UNIT),
+    "Laplace sum of a frame": Textbook(laplace_sum_of_a_frame, UNIT, form="frame"),
+    "Laplace count": Textbook(laplace_count, UNIT),
+    "Laplace count above a limit": Textbook(laplace_count_above, UNIT),
+    "Laplace sum, limited": Textbook(bounded_laplace, UNIT),
+    "Gaussian sum": Textbook(gaussian_sum, UNIT, (0.9, 1e-5)),
+    "Gaussian count": Textbook(gaussian_count, UNIT, (0.9, 1e-5)),
+    "mean, n public": Textbook(mean_of_public_size, UNIT, relation="replace"),
+    "mean of noisy sum and noisy n": Textbook(mean_of_two_noisy_numbers, UNIT),
+    "noisy sum and noisy n": Textbook(noisy_sum_and_count, UNIT),
+    "histogram": Textbook(histogram, UNIT),
+    "histogram without negatives": Textbook(histogram_without_negatives, UNIT),
+    "counts of words": Textbook(counts_of_words, TWO, form="frame"),
+    "group means": Textbook(group_means, TWO, form="frame"),
+    "noisy max": Textbook(noisy_max, UNIT),
+    "exponential mechanism by Gumbel noise": Textbook(exponential_by_gumbel, UNIT),
+    "exponential mechanism by choice": Textbook(exponential_by_choice, UNIT),
+    "geometric count": Textbook(geometric_count, UNIT),
+    "geometric histogram": Textbook(geometric_histogram, UNIT),
+    "randomised response, count": Textbook(randomised_response_count, UNIT, relation="replace"),
+    "randomised response, answers": Textbook(randomised_response_answers, UNIT, relation="replace"),
+    "median by exponential mechanism": Textbook(median_by_exponential_mechanism, AGES),
+    "quantile by exponential mechanism": Textbook(quantile_by_exponential_mechanism, UNIT),
+    "variance of three noisy sums": Textbook(variance, UNIT),
+    "above threshold": Textbook(report_above_threshold, UNIT),
+    "clipped gradient": Textbook(clipped_gradient, VECTOR, (0.9, 1e-5)),
+    "Opacus, one step": Textbook(opacus_step, VECTOR, (0.9, 1e-5)),
+    "count in a text": Textbook(count_in_a_text, UNIT),
+    "rounded count in a dict": Textbook(rounded_count, UNIT),
+    "diffprivlib, mean": Textbook("benchmarks.textbook_diffprivlib:mean", UNIT, relation="replace"),
+    "diffprivlib, Laplace": Textbook("benchmarks.textbook_diffprivlib:laplace", UNIT),
+}
+
+
+def half_laplace_sum(rows: Rows, rng: Rng) -> float:
+    return float(np.clip(rows[:, 0], 0, 1).sum() + rng.laplace(0, 0.5))
+
+
+def five_sixths_laplace_sum(rows: Rows, rng: Rng) -> float:
+    return float(np.clip(rows[:, 0], 0, 1).sum() + rng.laplace(0, 1 / 1.2))
+
+
+def sum_of_two_clips(rows: Rows, rng: Rng) -> float:
+    return float(np.clip(rows[:, 0], 0, 2).sum() * 2 + rng.laplace(0, 1))
+
+
+def budget_spent_twice(rows: Rows, rng: Rng) -> dict[str, float]:
+    return {"sum": float(np.clip(rows[:, 0], 0, 1).sum() + rng.laplace(0, 1)), "n": len(rows) + rng.laplace(0, 1)}
+
+
+def quarter_gaussian_sum(rows: Rows, rng: Rng) -> float:
+    return float(np.clip(rows[:, 0], 0, 1).sum() + rng.normal(0, gaussian_scale(0.9, 1e-5) / 4))
+
+
+def histogram_by_half(rows: Rows, rng: Rng) -> Rows:
+    counts, _ = np.histogram(rows[:, 0], bins=10, range=(0, 1))
+    return counts + rng.laplace(0, 0.5, 10)
+
+
+def noisy_max_of_twice(rows: Rows, rng: Rng) -> int:
+    counts, _ = np.histogram(rows[:, 0], bins=5, range=(0, 1))
+    return int((2 * counts + rng.laplace(0, 1, 5)).argmax())
+
+
+def geometric_of_two(rows: Rows, rng: Rng) -> int:
+    p = 1 - math.exp(-2)
+    return int(len(rows) + rng.geometric(p) - rng.geometric(p))
+
+
+TWINS: Mapping[str, Textbook] = {
+    "Laplace sum, half the noise": Textbook(half_laplace_sum, UNIT, true=2.0),
+    "Laplace sum, noise 1.2 times too small": Textbook(five_sixths_laplace_sum, UNIT, true=1.2),
+    "Laplace sum, sensitivity 2": Textbook(sum_of_two_clips, UNIT, true=2.0),
+    "sum and n, epsilon spent twice": Textbook(budget_spent_twice, UNIT, true=2.0),
+    "Gaussian sum, a quarter of the noise": Textbook(
+        quarter_gaussian_sum, UNIT, (0.9, 1e-5), true=GaussianDP(4 / gaussian_scale(0.9, 1e-5)).epsilon(1e-5)
+    ),
+    "histogram, half the noise": Textbook(histogram_by_half, UNIT, true=2.0),
+    "noisy max of twice the counts": Textbook(noisy_max_of_twice, UNIT, true=4.0),
+    "geometric count, half the noise": Textbook(geometric_of_two, UNIT, true=2.0),
+}
+SETS = {"honest": HONEST, "strict": HONEST, "twins": TWINS}
+FIELDS = ("set", "name", "seed", "claimed", "true", "verdict", "bound", "side", "floating_point", "seconds")
+
+
+def check(which: str, name: str, seed: int) -> dict[str, Any]:
+    """Check one function and return what was found as a row."""
+    case, began = SETS[which][name], time.monotonic()
+    elsewhere = {"python": os.environ.get("DPAUDIT_DIFFPRIVLIB_PYTHON", ".venv-diffprivlib/bin/python")}
+    with tempfile.TemporaryDirectory() as folder:
+        report = dpaudit.check(
+            case.function,
+            schema=case.schema,
+            claim=case.claim,
+            relation=case.relation,
+            form=case.form,
+            seed=seed,
+            quiet=True,
+            output=f"{folder}/run",
+            strict="all" if which == "strict" else "",
+            run=dpaudit.RunOptions(runner="in-process", figures=False),
+            **(elsewhere if isinstance(case.function, str) else {}),
+        )
+    assert report.joint is not None
+    answer = report.joint.answer
+    comparison = None if answer.test is None else answer.test.comparison
+    return {
+        "set": which,
+        "name": name,
+        "seed": seed,
+        "claimed": case.claim if isinstance(case.claim, float) else case.claim[0],
+        "true": "" if math.isinf(case.true) else f"{case.true:.3g}",
+        "verdict": answer.verdict.value,
+        "bound": "" if comparison is None else f"{comparison.observed:.3f}",
+        "side": " ".join(scope.value for scope in answer.side),
+        "floating_point": answer.line("floating-point").partition(" (")[0],
+        "seconds": f"{time.monotonic() - began:.0f}",
+    }
+
+
+def main(which: str, *seeds: str) -> None:
+    """Print a row for each function of a set and seed."""
+    writer = csv.DictWriter(sys.stdout, FIELDS)
+    writer.writeheader()
+    for name in SETS[which]:
+        for seed in map(int, seeds or ("0",)):
+            try:
+                writer.writerow(check(which, name, seed))
+            except dpaudit.AuditError as err:
+                writer.writerow({"set": which, "name": name, "seed": seed, "verdict": f"error: {err}"})
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
