@@ -16,11 +16,14 @@ from scipy import special
 
 from dpaudit.engine.games.reference import Reference
 from dpaudit.engine.planning.plan import PlannedAudit
+from dpaudit.engine.planning.sensitivity_words import MOST_SCALED, POWER, factor_in_words, number_in_words
 from dpaudit.errors import require
+from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.scores import ScoreEstimator
 
-POWER = 0.9  # probability with which the planned number of trials refutes
+MOST_FOR_FACTOR = 40_000  # rows up to which that factor is computed: a second or two
+MORE = 4  # how many times as many trials are shown beside the plan
 MAX_ROWS = 1 << 20  # canaries or trials that are tried at most
 
 
@@ -30,26 +33,32 @@ class Outlook:
 
     reference: Reference  # what it was computed with
     ceiling: float  # the bound that a mechanism with no privacy would get, in nats
-    claimed: float  # epsilon that is claimed at the estimator's delta, in nats; inf where nothing is
-    at_claim: float | None  # median bound on a mechanism that spends the claim; None where nothing is claimed
-    at_twice: float | None  # median bound on one that spends twice the claim; None where nothing is claimed
-    # canaries or trials with which the latter is refuted with probability `POWER`; None where nothing is claimed, or
+    claimed: float  # claimed epsilon at the estimator's delta, in nats; inf if nothing is claimed
+    at_claim: float | None  # median bound for a mechanism that spends the claim; None if nothing is claimed
+    # Factor by which the noise would have to be too small to be detected with probability `POWER`; inf if not even
+    # `MOST_SCALED` is enough, None if nothing is claimed or there are more than `MOST_FOR_FACTOR` rows
+    factor: float | None
+    factor_of_more: float | None  # the same with `MORE` times the rows
+    # canaries or trials with which twice the claim is rejected with probability `POWER`; None if nothing is claimed, or
     # `MAX_ROWS` are too few
     needed: int | None
 
     @property
     def lines(self) -> tuple[str, ...]:
+        """What the audit could detect, in sentences."""
         rows, unit, assumes = self.reference.rows, self.reference.unit, self.reference.response.assumes
-        first = f"a mechanism with no privacy would show epsilon >= {format_lower(self.ceiling)} at most"
-        first += f" ({assumes})" if assumes else f" ({rows:,} {unit})"
-        if self.at_claim is None or self.at_twice is None:
-            return (first,)
-        expected = (
-            f"expected: epsilon >= {format_lower(self.at_claim)} from one that spends the claimed {self.claimed:g}, "
-            f"{format_lower(self.at_twice)} from one that spends twice that (the best attack on randomised response)"
+        maximum = f"maximum detectable epsilon {number_in_words(self.ceiling)} ({assumes or f'{rows:,} {unit}'})"
+        if self.at_claim is None:
+            return (f"sensitivity: {maximum}",)
+        needed = f"more than {MAX_ROWS:,}" if self.needed is None else f"{self.needed:,}"
+        factors = [None if factor is None else factor_in_words(factor) for factor in (self.factor, self.factor_of_more)]
+        return (
+            f"sensitivity: {'; '.join(filter(None, [factors[0], maximum]))}",
+            *([f"with {MORE} times as many {unit}: {factors[1]}"] if factors[1] else []),
+            f"noise scaled down 2 times needs {needed} {unit}; {rows:,} are planned",
+            f"expected lower bound if the claim holds exactly: {format_lower(self.at_claim)} "
+            "(best attack on randomised response)",
         )
-        needed = f"more than {MAX_ROWS:,}" if self.needed is None else f"at least {self.needed:,}"
-        return first, expected, f"to refute twice the claim with {POWER:.0%} power: {needed} {unit}, {rows:,} planned"
 
 
 def planned_outlook(entry: PlannedAudit) -> Outlook | None:
@@ -64,14 +73,15 @@ def planned_outlook(entry: PlannedAudit) -> Outlook | None:
 def outlook(estimator: ScoreEstimator[Any], reference: Reference, claimed: float) -> Outlook:
     require(claimed >= 0, "a claimed epsilon must be >= 0", claimed=claimed)
     ceiling = ceiling_bound(estimator, reference).lower
-    if math.isinf(claimed):
-        return Outlook(reference, ceiling, claimed, None, None, None)
+    if math.isinf(claimed) or claimed == 0:
+        return Outlook(reference, ceiling, claimed, None, None, None, None)
     return Outlook(
         reference,
         ceiling,
         claimed,
         at_claim=expected_bound(estimator, reference, claimed),
-        at_twice=expected_bound(estimator, reference, 2 * claimed),
+        factor=detectable_scaling(estimator, reference, claimed, reference.rows),
+        factor_of_more=detectable_scaling(estimator, reference, claimed, MORE * reference.rows),
         needed=rows_to_refute(estimator, reference, claimed, spent=2 * claimed),
     )
 
@@ -103,6 +113,26 @@ def expected_bound(
     orders = max(1, min(_ORDERS, _ROWS_OF_ORDERS // rows))
     bounds = [_bound(estimator, reference, spent, rows, z=z, order=order).lower for order in range(orders)]
     return float(np.median(bounds))
+
+
+def detectable_scaling(estimator: ScoreEstimator[Any], reference: Reference, claimed: float, rows: int) -> float | None:
+    """Return the smallest factor on the noise, to 5 %, at which the claim is rejected with probability `POWER`.
+
+    Noise that is c times too small spends c times the claim. Returns inf if `MOST_SCALED` times is not enough, None for
+    more than `MOST_FOR_FACTOR` rows.
+    """
+    if rows > MOST_FOR_FACTOR:
+        return None
+    z = float(special.ndtri(1 - POWER))
+
+    def missed(factor: float) -> bool:
+        return _bound(estimator, reference, factor * claimed, rows, z=z).lower <= claimed
+
+    if missed(MOST_SCALED):
+        return math.inf
+    width = 0.05
+    below = last_true(missed, 1.0, MOST_SCALED, relative=width) if missed(1.0) else 1.0
+    return min(MOST_SCALED, below / (1 - width))
 
 
 def rows_to_refute(estimator: ScoreEstimator[Any], reference: Reference, claimed: float, *, spent: float) -> int | None:

@@ -7,16 +7,14 @@ from collections.abc import Iterable, Sequence
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope
+from dpaudit.engine.planning.sensitivity_words import factor_in_words, number_in_words
 from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord
 from dpaudit.errors import printable
 from dpaudit.estimators.bound import Bound, format_upper
 from dpaudit.estimators.finding import Comparison, Finding, Validity
 
-MOST_SCALED = 8.0
-"""The largest factor on the noise that sensitivity is looked for at."""
 LEAST_P, MOST_P = 1e-6, 0.5
 """Smallest p-value that is looked for, and the largest that is told from 1."""
-POWER_WORDS = "90 % power"
 NOT_SHOWN = (
     "A low bound is not evidence of privacy: it measures one attack on one data set.",
     "An upper end, where one is printed, bounds what this attack shows, never the mechanism's privacy loss.",
@@ -40,8 +38,8 @@ _NEXT_BY_RULE = {
     "a module, no `hash` of texts or bytes. Then check again.",
     "independence-not-stated": "Give the method that fits your data, and run again.",
     "confirmation-open": "Check again with more trials and another seed (`--until-decided`).",
-    "stated-noise": "Check the noise scale and the clipping of each step. A longer budget decides whether the claim "
-    "itself is broken.",
+    "stated-noise": "Check the noise scale and the clipping of each step. Four times the trials may decide whether the "
+    "claim itself is broken (`--until-decided`).",
     "unreadable-results": "Return numbers, text, arrays, tables or plain objects, or give the object a `summary`.",
 }
 NO_COMPARISON = "unknown: this test has no run without privacy to compare with"
@@ -102,7 +100,7 @@ def lines(
         ("sensitivity", sensitivity_line(test, verdict)),
         *((each.scope.value, side_line(each)) for each in side),
         *((each.scope.value, _no_result(each)) for each in record.tests if each.scope is not Scope.CLAIM),
-        ("stated-noise", noise_line(record)),
+        ("stated-noise", "" if rule == "stated-noise" else noise_line(record)),
         ("budget", record.cut if verdict != "VIOLATION" else ""),
         ("not run", _not_run(record, verdict)),
         ("next", next_step(verdict, rule, test)),
@@ -263,6 +261,8 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
             if test.confirmation is Confirmation.CLOSE
             else "the first pass exceeds the claim, and the confirmatory run did not finish"
         )
+    elif rule == "stated-noise":
+        found.append(noise_line(record))
     elif rule == "unreadable-results":
         found += [f"results could not be read: {words}" for words in test.unreadable[:3]]
     elif rule == "cannot-detect":
@@ -328,8 +328,10 @@ def cautions(test: TestRecord) -> list[str]:
 def sensitivity_line(test: TestRecord, verdict: str) -> str:
     """Return by how much the noise would have to be too small, and the maximum detectable epsilon."""
     sensitivity, finding = test.sensitivity, test.shown
-    if finding is not None and finding.confidence is None:
+    if finding is None or finding.confidence is None:
         return ""  # computed exactly: nothing could have been missed
+    if sensitivity.lost:
+        return "unknown: the run that measures the maximum detectable epsilon failed"
     parts = []
     if sensitivity.factor is not None:
         parts.append(factor_in_words(sensitivity.factor))
@@ -339,17 +341,8 @@ def sensitivity_line(test: TestRecord, verdict: str) -> str:
     return "; ".join(filter(None, parts))
 
 
-def factor_in_words(factor: float) -> str:
-    """Return which under-noising would be detected."""
-    if factor == math.inf:
-        return f"would not detect noise scaled down {MOST_SCALED:g} times ({POWER_WORDS})"
-    return f"would detect noise scaled down {format_upper(factor, 2)} times or more ({POWER_WORDS})"
-
-
 def maximum_in_words(sensitivity: Sensitivity, claim: Claim) -> str:
     """Return the maximum detectable epsilon, at the point of the claim where it says most."""
-    if sensitivity.lost:
-        return "maximum detectable epsilon unknown: its run failed"
     if sensitivity.maximum is None:
         return ""
     return maximum_of(sensitivity.maximum, claim, noiseless=sensitivity.noiseless)
@@ -358,7 +351,7 @@ def maximum_in_words(sensitivity: Sensitivity, claim: Claim) -> str:
 def maximum_of(maximum: Finding, claim: Claim, *, noiseless: bool = False) -> str:
     """Return the finding for a mechanism with no privacy as a maximum detectable epsilon."""
     comparison = maximum.comparison(claim.curve)
-    number = "unlimited" if math.isinf(comparison.observed) else format_upper(comparison.observed, 2)
+    number = number_in_words(comparison.observed)
     known = math.isfinite(claim.epsilon) and not _same_point(claim, comparison)
     at = f" at {comparison.where}, where the claim allows {_number(comparison)}" if known else ""
     return f"maximum detectable {comparison.quantity} {number}{at}{' (measured without noise)' if noiseless else ''}"

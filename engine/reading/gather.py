@@ -26,7 +26,8 @@ from dpaudit.engine.games.protocol import PlantedNoise, Reading
 from dpaudit.engine.games.reference import GuessLevels
 from dpaudit.engine.planning.plan import WORTH_S, PlannedAudit, bound_seconds, control_estimator
 from dpaudit.engine.planning.power import ceiling_bound
-from dpaudit.engine.reading.result import MOST, POWER, AuditResult, Ceiling, Failure
+from dpaudit.engine.planning.sensitivity_words import MOST_SCALED, POWER
+from dpaudit.engine.reading.result import AuditResult, Ceiling, Failure
 from dpaudit.engine.reading.shift import ShiftControl, rows_to_decide, shift_control
 from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
@@ -334,9 +335,9 @@ def detectable_factor(
     if levels is None:
         return None
     rows = max(2, score.size // replays)
-    if not _refuted(estimator, levels, MOST, rows, curve, replays):
+    if not _refuted(estimator, levels, MOST_SCALED, rows, curve, replays):
         return None
-    low, high = 1.0, MOST
+    low, high = 1.0, MOST_SCALED
     if _refuted(estimator, levels, low, rows, curve, replays):
         return low
     while high / low > _PRECISION:
@@ -357,7 +358,7 @@ def planted_factor(
         rows: Trials of a replay.
     Returns: A factor in [1, 8]; inf where none of them would be refuted.
     """
-    for each in np.unique(planted.epsilon[(planted.epsilon >= epsilon) & (planted.epsilon <= MOST * epsilon)]):
+    for each in np.unique(planted.epsilon[(planted.epsilon >= epsilon) & (planted.epsilon <= MOST_SCALED * epsilon)]):
         log_odds = planted.log_odds[planted.epsilon == each]
         levels = GuessLevels(np.full(log_odds.size, 1 / log_odds.size), log_odds)
         if _refuted(estimator, levels, 1.0, rows, curve, replays):

@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from dpaudit.engine.planning.asked_twice import Memory
     from dpaudit.estimators.chart import Chart
 
-POWER = 0.9
-"""Probability with which the stated factor would be detected."""
-MOST = answer_words.MOST_SCALED
-"""The largest factor that is stated: the scores tell too little of larger ones."""
-
 
 @dataclass(frozen=True)
 class Failure:

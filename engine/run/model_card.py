@@ -145,7 +145,7 @@ class ModelCard:
 
 def _line(name: str, found: Found, by_name: Mapping[str, StatedValue], joint: StatedValue) -> _Line:
     """A verdict with what stands of it in `bounds.json`; of tests of one claim, that of the test it rests on."""
-    if joint:
+    if joint and name not in by_name:
         test = joint["rests_on"].name() if joint["rests_on"] else next(iter(by_name))
         if test not in by_name:
             raise joint["rests_on"].refusal("must be the name of a result", repr(shortened(test)))

@@ -230,7 +230,7 @@ def point_of(claim: StatedValue) -> tuple[float, float]:
 def _found(report: StatedValue) -> dict[str, Found]:
     """Return what was found, by name: of each audit, or of the one claim that all are tests of.
 
-    A joint verdict other than VIOLATION stands as FAILED where a test of the claim failed.
+    Beside a joint verdict other than VIOLATION stand the tests of the claim that failed.
     """
     results, joint = list(report["results"].items()), report["joint"]
     verdicts = [result["verdict"].one_of(Verdict) for result in results]
@@ -240,10 +240,14 @@ def _found(report: StatedValue) -> dict[str, Found]:
             for result, verdict in zip(results, verdicts, strict=True)
         }
     verdict = joint["verdict"].one_of(Verdict)
-    of_claim = [each for each, result in zip(verdicts, results, strict=True) if result["scope"].text() == Scope.CLAIM]
-    if verdict is not Verdict.VIOLATION and Verdict.FAILED in of_claim:
-        verdict = Verdict.FAILED
-    return {report["name"].name(): Found(verdict, joint["headline"].text(), _Claim.of(results[0]["claim"]))}
+    one = {report["name"].name(): Found(verdict, joint["headline"].text(), _Claim.of(results[0]["claim"]))}
+    if verdict is Verdict.VIOLATION:
+        return one
+    return one | {
+        result["name"].name(): Found(each, "", _Claim.of(result["claim"]))
+        for result, each in zip(results, verdicts, strict=True)
+        if each is Verdict.FAILED and result["scope"].text() == Scope.CLAIM
+    }
 
 
 def _words(comparison: StatedValue) -> str:

@@ -28,6 +28,7 @@ from dpaudit.engine.planning.power import (
 )
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.signed_scores import OneRun
+from dpaudit.estimators.bound import format_upper
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.estimators.two_world.confusion_tables import ClopperPearson
@@ -180,7 +181,7 @@ def test_an_audit_that_claims_nothing_has_a_ceiling_alone() -> None:
     assert silent.at_claim is None
     assert silent.needed is None
     assert silent.lines == (
-        f"a mechanism with no privacy would show epsilon >= {silent.ceiling - 5e-4:.3f} at most (1,000 canaries)",
+        f"sensitivity: maximum detectable epsilon {format_upper(silent.ceiling, 2)} (1,000 canaries)",
     )
 
 
@@ -193,15 +194,18 @@ def planned(game: object, **fields: Any) -> Outlook:
 
 
 def test_a_plan_says_what_its_audits_could_show() -> None:
-    """Twice the claim, at the rows planned: refuted where the plan says that fewer are needed."""
+    """Noise scaled down twice, at the planned rows, is detected if the plan says that fewer rows are needed."""
     canaries = planned(LabelCanaries(canaries=300), claim=Claim(epsilon=1.0))
     assert canaries.reference.rows == 300
     assert canaries.at_claim is not None
-    assert canaries.at_twice is not None
+    assert canaries.factor is not None
+    assert canaries.factor_of_more is not None
     assert canaries.needed is not None
-    assert canaries.at_claim < 1.0 < canaries.at_twice
+    assert canaries.at_claim < 1.0
+    assert 1.0 < canaries.factor_of_more < canaries.factor < 2.0
     assert canaries.needed < 300
-    assert canaries.lines[2].startswith("to refute twice the claim with 90% power: at least ")
+    assert canaries.lines[0].startswith("sensitivity: would detect noise scaled down 1.")
+    assert canaries.lines[2].startswith("noise scaled down 2 times needs ")
     assert "as if features told nothing" in planned(LabelInference()).lines[0]
 
 

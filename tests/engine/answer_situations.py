@@ -1,0 +1,226 @@
+"""Records of thirty situations, and the text that is printed for each.
+
+`python -m tests.engine.answer_situations > tests/golden/answers.txt` writes the texts again after a change of words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dpaudit import Claim
+from dpaudit.claims import ConvertedClaim, GaussianDP, Relation
+from dpaudit.claims.scope import Scope
+from dpaudit.engine.games.steps.step_probes import NoiseForm
+from dpaudit.engine.planning.asked_twice import Memory
+from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord
+from dpaudit.engine.reading.verdict import Verdict, decide
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.finding import Validity
+
+LABEL, ROWS = Claim(4.0), Claim(1.0, relation=Relation.ADD_REMOVE)
+
+
+def bound(lower: float, *, confidence: float = 0.95, guesses: int = 408, correct: int = 400, **more: Any) -> Bound:
+    """Return a lower bound at fair coins."""
+    counts = (("guesses", guesses), ("correct", correct), ("canaries", guesses))
+    return Bound(lower, 0.0, confidence, "fair-coins", Validity.FINITE_SAMPLE, counts=counts, **more)
+
+
+def record(lower: float | None, claim: Claim = LABEL, **more: Any) -> TestRecord:
+    """Return the record of one test with a bound, or without one."""
+    finding = None if lower is None else bound(lower)
+    usual: dict[str, Any] = {
+        "name": "honest LP-1ST",
+        "compared": ConvertedClaim(claim),
+        "sensitivity": Sensitivity(factor=1.4, maximum=bound(5.49)),
+        "units": 12,
+    }
+    return TestRecord(**{"claim": claim, "finding": finding, **usual, **more})
+
+
+def rejected(**more: Any) -> TestRecord:
+    """Return the record of a test whose confirmatory run rejects the claim."""
+    again = bound(4.59, confidence=0.999, correct=408)
+    return record(4.7, confirmation=Confirmation.CONFIRMED, repeated=again, p_value=1e-6, **more)
+
+
+def side(scope: Scope, lower: float = 5.1, **more: Any) -> TestRecord:
+    """Return the record of a test of a side finding that is confirmed."""
+    again = bound(lower, confidence=0.999)
+    confirmed = {"confirmation": Confirmation.CONFIRMED, "repeated": again}
+    return record(lower, ROWS, name=f"row-function, {scope}", scope=scope, **{**confirmed, **more})
+
+
+def noise(p: float) -> NoiseForm:
+    return NoiseForm(np.array([p, 0.5, 0.5, 0.5, 0.5]), 1.1)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A record, and the verdict that it must lead to by which rule."""
+
+    record: Record
+    verdict: Verdict
+    rule: str
+
+
+def alone(test: TestRecord) -> Record:
+    return Record(test.name, (test,))
+
+
+def together(*tests: TestRecord, **more: Any) -> Record:
+    return Record("check of a function", tests, 0.95, 0.999, **more)
+
+
+PROXY = {"on_proxy": True, "rows_needed": 9_000}
+STATE = Memory(0.9, by_chance=1e-9)
+GAUSS = Claim.of(GaussianDP(1.0), relation=Relation.ADD_REMOVE, delta=1e-5)
+BLIND = Sensitivity(maximum=bound(2.1), helps="more `canaries`")
+STEP = ("the training: claimed epsilon 8 at delta=1e-05 for 100 steps",)
+
+SITUATIONS: Mapping[str, Situation] = {
+    "rejected": Situation(alone(rejected()), Verdict.VIOLATION, "claim-rejected"),
+    "rejected without a confirmatory run": Situation(alone(record(4.7)), Verdict.VIOLATION, "claim-rejected"),
+    "rejected, with a place": Situation(
+        together(rejected(where=("`result` moves by 1 from D to D', 2 times the scale of its noise.",))),
+        Verdict.VIOLATION,
+        "claim-rejected",
+    ),
+    "rejected, other tests not run": Situation(
+        together(rejected(), not_played=("membership", "loss")), Verdict.VIOLATION, "claim-rejected"
+    ),
+    "rejected, low digits tell too": Situation(
+        together(rejected(), side(Scope.FLOATING_POINT)), Verdict.VIOLATION, "claim-rejected"
+    ),
+    "the same release whatever the seed": Situation(
+        together(rejected(state=Memory(1.0, everywhere=True))), Verdict.VIOLATION, "claim-rejected"
+    ),
+    "not rejected": Situation(alone(record(3.1, p_value=1.0)), Verdict.NO_VIOLATION, "not-rejected"),
+    "not rejected, low digits tell": Situation(
+        together(record(0.9, ROWS), side(Scope.FLOATING_POINT)), Verdict.NO_VIOLATION, "not-rejected"
+    ),
+    "not rejected, rows beyond the schema tell": Situation(
+        together(record(0.9, ROWS), side(Scope.BEYOND_SCHEMA, 6.5)), Verdict.NO_VIOLATION, "not-rejected"
+    ),
+    "not rejected, a side test failed": Situation(
+        together(record(0.9, ROWS), record(None, ROWS, name="digits", scope=Scope.FLOATING_POINT)),
+        Verdict.NO_VIOLATION,
+        "not-rejected",
+    ),
+    "not confirmed": Situation(
+        together(
+            record(
+                4.7,
+                confirmation=Confirmation.NOT_CONFIRMED,
+                repeated=bound(3.6, confidence=0.999),
+                at_first_confidence=bound(3.8),
+                p_value=0.2,
+            )
+        ),
+        Verdict.NO_VIOLATION,
+        "not-rejected",
+    ),
+    "not rejected, not even much less noise would show": Situation(
+        alone(record(3.1, sensitivity=Sensitivity(factor=math.inf, maximum=bound(5.49)))),
+        Verdict.NO_VIOLATION,
+        "not-rejected",
+    ),
+    "not rejected, sensitivity unknown": Situation(
+        alone(record(3.1, sensitivity=Sensitivity())), Verdict.NO_VIOLATION, "not-rejected"
+    ),
+    "not rejected, fewer trials than usual": Situation(
+        together(record(3.1), cut="the budget allows fewer trainings than usual: membership 200 of 1,000"),
+        Verdict.NO_VIOLATION,
+        "not-rejected",
+    ),
+    "not rejected, one test failed": Situation(
+        together(record(3.1), record(None, name="membership", failures=(("training 3", "MemoryError"),))),
+        Verdict.NO_VIOLATION,
+        "not-rejected",
+    ),
+    "not rejected, a part only": Situation(
+        together(record(0.9, ROWS, whole=STEP), record(0.8, ROWS, name="step 2", whole=STEP)),
+        Verdict.NO_VIOLATION,
+        "not-rejected",
+    ),
+    "not rejected, converted claim": Situation(
+        alone(record(1.5, compared=ConvertedClaim(Claim(2.0), "two records differ: epsilon 2 at delta=0", 2))),
+        Verdict.NO_VIOLATION,
+        "not-rejected",
+    ),
+    "not rejected, a curve": Situation(
+        alone(
+            record(
+                0.9,
+                GAUSS,
+                finding=replace(bound(0.9), delta=1e-5),
+                sensitivity=Sensitivity(maximum=replace(bound(5.49), delta=1e-5)),
+            )
+        ),
+        Verdict.NO_VIOLATION,
+        "not-rejected",
+    ),
+    "a curve, of which nothing could be detected": Situation(
+        alone(record(0.9, GAUSS)), Verdict.INCONCLUSIVE, "cannot-detect"
+    ),
+    "state between calls": Situation(together(rejected(state=STATE)), Verdict.UNDECIDED, "state-between-calls"),
+    "a proxy that is off": Situation(alone(record(4.7, **PROXY)), Verdict.UNDECIDED, "proxy"),
+    "a proxy whose control failed": Situation(
+        alone(record(4.7, control_lost=True, **PROXY)), Verdict.UNDECIDED, "proxy"
+    ),
+    "independence not stated": Situation(
+        alone(record(4.7, assumed_method="two-samples")), Verdict.UNDECIDED, "independence-not-stated"
+    ),
+    "confirmatory run missing": Situation(
+        together(record(4.7, confirmation=Confirmation.MISSING)), Verdict.UNDECIDED, "confirmation-open"
+    ),
+    "confirmatory run close": Situation(
+        together(record(4.7, confirmation=Confirmation.CLOSE, at_first_confidence=bound(4.1))),
+        Verdict.UNDECIDED,
+        "confirmation-open",
+    ),
+    "noise that is not stated": Situation(
+        together(record(0.9, ROWS, noise=noise(1e-13))), Verdict.UNDECIDED, "stated-noise"
+    ),
+    "noise that is hardly odd": Situation(
+        together(record(0.9, ROWS, noise=noise(1e-5))), Verdict.NO_VIOLATION, "not-rejected"
+    ),
+    "results that cannot be read": Situation(
+        alone(record(0.0, ROWS, unreadable=("a Box object without public attributes",))),
+        Verdict.INCONCLUSIVE,
+        "unreadable-results",
+    ),
+    "nothing could be detected": Situation(
+        alone(record(0.9, sensitivity=BLIND)), Verdict.INCONCLUSIVE, "cannot-detect"
+    ),
+    "nobody knows what could be detected": Situation(
+        alone(record(0.9, sensitivity=Sensitivity(lost=True))), Verdict.INCONCLUSIVE, "cannot-detect"
+    ),
+    "nothing claimed": Situation(alone(record(0.9, Claim(math.inf))), Verdict.NO_CLAIM, "no-claim"),
+    "nothing finished": Situation(
+        alone(record(None, failures=(("training 3", "MemoryError"), ("training 4", "MemoryError")))),
+        Verdict.FAILED,
+        "nothing-usable",
+    ),
+    "no test was run": Situation(together(), Verdict.FAILED, "nothing-usable"),
+}
+
+
+def texts() -> str:
+    """Return what is printed for every situation."""
+    return "\n\n".join(f"# {name}\n{decide(each.record).text()}" for name, each in SITUATIONS.items()) + "\n"
+
+
+def planted(situation: Situation, **changed: Any) -> Record:
+    """Return the record of a situation with fields of its first test changed."""
+    first, *others = situation.record.tests
+    return replace(situation.record, tests=(replace(first, **changed), *others))
+
+
+if __name__ == "__main__":
+    print(texts(), end="")
