@@ -35,8 +35,8 @@ def strict_scopes(given: str | Iterable[str]) -> tuple[Scope, ...]:
         given: Scopes in a text, separated by commas, or a sequence of them; "all" names every one, "" none.
     Raises: InputError for any other name.
     """
-    names = [part.strip() for part in given.split(",")] if isinstance(given, str) else [str(part) for part in given]
-    names = [name for name in names if name]
+    texts = [given] if isinstance(given, str) else [str(text) for text in given]
+    names = [name for text in texts for part in text.split(",") if (name := part.strip())]
     known = [scope.value for scope in STRICT_SCOPES]
     for name in names:
         if name not in (*known, ALL):

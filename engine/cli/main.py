@@ -208,7 +208,9 @@ def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, qu
 @click.option("--folder", default="", help="Where that Python looks for the function first.")
 @click.option("--memory-mb", type=click.IntRange(min=64), help="Memory that the other Python may have.")
 @click.option("--time", is_flag=True, help="How long a call takes is part of what it gives away.")
-@click.option("--budget", help="Time or trainings: 90s, 10m, '1h, 500 trainings'.  [default: 10m]")
+@click.option("--effort", type=click.Choice(["quick", "standard", "thorough"]), default="standard", show_default=True)
+@click.option("--budget", help="A cap: 90s, 10m, '1h, 500 trainings'.  [default: 2m, 10m or 2h by the effort]")
+@click.option("--strict", default="", help="Side findings that count: floating-point, beyond-schema, or all.")
 @click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/check-<name>.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Everything random follows from it.")
 @click.option("--evidence", type=click.Path(path_type=Path), hidden=True)  # switched off
@@ -230,7 +232,9 @@ def check(
     folder: str,
     memory_mb: int | None,
     time: bool,
+    effort: Any,
     budget: str | None,
+    strict: str,
     output: str | Path | None,
     seed: int,
     evidence: Path | None,
@@ -252,7 +256,6 @@ def check(
     from dpaudit.engine.run.run_folder import run_folder
     from dpaudit.engine.spec.audit_spec import RunOptions
     from dpaudit.engine.spec.check import (
-        BUDGET,
         CHOOSING,
         CheckOptions,
         CheckRequest,
@@ -283,9 +286,11 @@ def check(
             "--claim, --relation, --form, --settings, --python, --folder, --memory-mb and --time are about functions "
             "on rows: give --schema '{age: [0, 100]}' as well"
         )
-    request = CheckRequest(subject or yaml_value(mechanism), rows, budget=BUDGET if budget is None else budget)
+    request = CheckRequest(subject or yaml_value(mechanism), rows, budget=budget or "")
     run = None if runner is None else RunOptions(runner=runner)
-    asked = CheckOptions(seed=seed, confidence=confidence, until_decided=until_decided, run=run)
+    asked = CheckOptions(
+        seed=seed, confidence=confidence, until_decided=until_decided, run=run, strict=(strict,), effort=effort
+    )
     if not quiet:
         tell(CHOOSING)
     spec = check_spec(request, asked)

@@ -40,12 +40,16 @@ MIN_AUDITS = 3
 
 
 def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
-    """`report.html` of a run folder, and figures (PNG and SVG); without `draw` those of grids and sweeps alone."""
-    target = folder / "figures"
+    """Write `report.html` of a run folder, and figures (PNG and SVG).
+
+    Of several tests of one claim, figures are drawn of those that decide. Without `draw`, only grids and sweeps have
+    figures.
+    """
+    target, drawn = folder / "figures", _deciding(report)
     audits = [
         {
             "result": result,
-            "figures": _figures(result, folder, target) if draw else [],
+            "figures": _figures(result, folder, target) if draw and result in drawn else [],
             "intervals": intervals(result),
         }
         for result in report.results
@@ -62,6 +66,17 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         **{chart.stem: _saved(chart, target, chart.stem) for chart in _of_the_run(report, folder, draw=draw)},
     )
     write_whole(folder / "report.html", lambda file: file.write(text.encode()))
+
+
+def _deciding(report: Report) -> Sequence[AuditResult]:
+    """Return the results that a verdict rests on: of several tests the deciding one and its confirmatory run."""
+    if report.joint is None:
+        return report.results
+    deciding = report.joint.deciding
+    if deciding is None:
+        return ()
+    again = report.joint.confirmations.get(deciding.name)
+    return (deciding,) if again is None else (deciding, again)
 
 
 def status(result: AuditResult) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any, Literal
 
 from dpaudit.actors.events import Event, EventKind, EventStream, Listener
@@ -13,10 +14,10 @@ from dpaudit.claims.scope import strict_scopes
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.run.driver import audit, told
+from dpaudit.engine.run.driver import audit, timed_from, told
 from dpaudit.engine.run.run_folder import run_folder
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
-from dpaudit.engine.spec.check import BUDGET, CHOOSING, CheckOptions, CheckRequest, check_spec, function_on_rows
+from dpaudit.engine.spec.check import CHOOSING, CheckOptions, CheckRequest, Effort, check_spec, function_on_rows
 from dpaudit.errors import SpecError, shortened
 from dpaudit.given import argument
 from dpaudit.mechanisms.adapters.own_function import Form
@@ -39,7 +40,8 @@ def check(
     memory_mb: int | None = None,
     time: bool = False,
     split: Partition | None = None,
-    budget: str = BUDGET,
+    effort: Effort = "standard",
+    budget: str = "",
     confidence: float = CheckOptions.confidence,
     until_decided: bool = False,
     strict: str | Sequence[str] = (),
@@ -73,8 +75,10 @@ def check(
         memory_mb: Memory, in megabytes, that the other Python may have.
         time: Whether how long a call of a function takes is part of what it gives away.
         split: Which share of the data plays which part.
-        budget: After how much time, or for how many trainings, nothing is begun any more: "10m", "90s",
-            "1h, 500 trainings".
+        effort: "quick", "standard" or "thorough": fixes the calls and trainings of each test, so that the same command
+            gives the same scores on any machine.
+        budget: A cap, in time or trainings: "10m", "90s", "1h, 500 trainings". What does not fit is left out and named.
+            Left out: 2 minutes for a quick check, 10 for a standard one, 2 hours for a thorough one.
         confidence: Of the verdict VIOLATION, in (0, 1), whatever the first pass was.
         until_decided: Where the verdict is UNDECIDED, play what is undecided once more, with four times the trials, and
             report that; the error of the verdict is shared with it. Its run folder ends in "-more".
@@ -90,6 +94,7 @@ def check(
     Returns: The report, with the result of each game that was played.
     Raises: SpecError when no game fits; DataError for bad data; RunError when the run cannot go on.
     """
+    began = monotonic()
     refuse_evidence("evidence", evidence)
     if schema is not None:
         mechanism, made = function_on_rows(
@@ -109,15 +114,15 @@ def check(
     until_decided = argument("until_decided", until_decided, bool)
     request = CheckRequest(mechanism, data, claim, split, budget)  # type: ignore[arg-type]
     scopes = tuple(scope.value for scope in strict_scopes(argument("strict", strict, str | Sequence[str])))
-    options = CheckOptions(name, seed or 0, confidence, until_decided, run, scopes)
+    options = CheckOptions(name, seed or 0, confidence, until_decided, run, scopes, effort)
     with told(listeners, quiet=quiet) as listening:
         EventStream(*listening).emit(Event(EventKind.STAGE, detail=CHOOSING))
         spec = check_spec(request, options)
     place = run_folder(spec) if output is None else output
     report = audit(spec, output=place, listeners=listeners, quiet=quiet)
-    if not until_decided:
-        return report
-    return decided(spec, report, place, listeners=listeners, quiet=quiet)
+    if until_decided:
+        report = decided(spec, report, place, listeners=listeners, quiet=quiet)
+    return timed_from(began, report)
 
 
 def refuse_evidence(option: str, evidence: str | Path | None) -> None:

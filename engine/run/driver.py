@@ -68,6 +68,7 @@ def audit(
     Returns: The report; the same content is in the run folder.
     Raises: SpecError and DataError for bad input; RunError when the run cannot go on; what is finished is kept.
     """
+    began = time.monotonic()
     whole = AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else spec
     asked = whole if isinstance(whole, AuditSpec) else load_spec(whole)
     if seed is not None:
@@ -76,7 +77,12 @@ def audit(
     with told(listeners, quiet=quiet) as listening:
         if planning := what_it_takes(asked):
             EventStream(*listening).emit(Event(EventKind.STAGE, detail=planning))
-        return run_plan(make_plan(asked), place, listening)
+        return timed_from(began, run_plan(make_plan(asked), place, listening))
+
+
+def timed_from(began: float, report: Report) -> Report:
+    """Return the report with the wall time since `began`, on the clock of `time.monotonic`."""
+    return dataclasses.replace(report, seconds=time.monotonic() - began)
 
 
 def resume(
@@ -167,7 +173,7 @@ def _run_here(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[L
                     events.emit(Event(EventKind.STAGE, detail=f"{reached}; writing the report"))
                     note = _written(report, folder, plan)
                     events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began, detail=note))
-                    return report
+                    return timed_from(began, report)
             except KeyboardInterrupt as err:
                 events.emit(Event(EventKind.INTERRUPTED, detail=str(err)))
                 raise

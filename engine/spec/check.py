@@ -60,16 +60,22 @@ from dpaudit.mechanisms.protocols import (
 from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
 from dpaudit.registry import catalogue, load
 
-BUDGET = "10m"
-"""Of a check for which none is given."""
+Effort = Literal["quick", "standard", "thorough"]
+EFFORTS: Mapping[str, float] = {"quick": 1 / 8, "standard": 1.0, "thorough": 4.0}
+"""Factor of each effort on the calls and trainings of a test."""
+BUDGETS: Mapping[str, str] = {"quick": "2m", "standard": "10m", "thorough": "2h"}
+"""Budget of each effort if none is given."""
+FEWEST = 4
+"""Trials, search calls or replays of a test that any game can be played with."""
+STEP_DOWN = 1 / 4
+"""Factor on calls and trainings, as often as needed, if a budget is too short for the effort: so coarse that a clock
+that is a little off leads to the same plan."""
 CHOOSING = "choosing the tests: a call or a training may be timed"
 """What is said while a check is planned."""
-SECONDS = 30.0
-"""Of calls in the first pass of all tests of a check, where they are not cheap."""
-FOR_CALLS, SCORED_S = 0.6, 4e-4
-"""Of a budget in seconds, the share for the calls of the first pass; beside a call, what learning from it takes."""
-FOR_TRAININGS, UNIT = 0.7, 0.05
-"""Of a budget in seconds, the shares for the trainings of all tests and of a repeated one, and for those of a unit."""
+SCORED_S = 4e-4
+"""Seconds beside each call that learning from it takes."""
+FOR_RUNS = 0.8
+"""Share of a budget in seconds for the calls or trainings of all tests and of a repeated one."""
 SIDE_BY_SIDE = 16
 """Trainings that are timed together where one is quick."""
 ROWS_TIMED = 2_000
@@ -127,18 +133,19 @@ class CheckRequest:
         data: As in an audit; left out: small data are made that the mechanism can be run on.
         claim: Overrides what the mechanism states of itself; "accountant": as in an audit.
         split: Which share of the data plays which part; left out: as much to the target as the games leave.
-        budget: What it may cost: "10m", "90s", "200 trainings", "1h, 500 trainings".
+        budget: What it may cost at most: "10m", "90s", "200 trainings", "1h, 500 trainings"; "": as the effort has it.
     """
 
     mechanism: Any = field(metadata={"kind": "mechanism"})
     data: Any = field(default=None, metadata={"kind": "data"})
     claim: Claim | Literal["accountant"] | None = None
     split: Partition | None = None
-    budget: str = BUDGET
+    budget: str = ""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        Budget.parse(self.budget)  # a wrong one is refused before anything is timed
+        if self.budget:
+            Budget.parse(self.budget)  # a wrong one is refused before anything is timed
 
 
 @dataclass(frozen=True)
@@ -153,6 +160,8 @@ class CheckOptions:
         until_decided: Whether tests that are left undecided are played once more, with four times the trials; the
             error of the verdict is shared with that.
         run: Where the work runs; None: in this process where nothing is trained, else on Ray.
+        effort: "quick", "standard" or "thorough": how many calls and trainings each test has. The same effort gives the
+            same scores on any machine, unless the budget is too short for it.
         strict: Scopes whose side findings are part of the verdict: "floating-point", "beyond-schema" or "all".
     """
 
@@ -162,6 +171,7 @@ class CheckOptions:
     until_decided: bool = False
     run: RunOptions | None = None
     strict: tuple[str, ...] = ()
+    effort: Effort = "standard"
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -181,6 +191,35 @@ class Choice:
     def name(self) -> str:
         """Of the audit."""
         return f"{self.game}, {self.test.variant}" if self.test.variant else self.game
+
+    def scaled(self, factor: float) -> Choice:
+        """Return the choice with `factor` times the calls or trainings, never fewer than it needs."""
+        test = self.test
+        if not test.scales or factor == 1:
+            return self
+        trainings = max(min(test.least, test.trainings), int(test.trainings * factor))
+        stack = test.game.get("stack", getattr(load("game", self.game), "stack", None))
+        smaller = {"stack": max(2, int(stack * factor))} if isinstance(stack, int) and factor < 1 else {}
+        return replace(self, test=replace(test, trainings=trainings, game={**test.game, **smaller}))
+
+    def with_wide_results(self, numbers: int) -> Choice:
+        """Return the choice with fewer calls in a unit if a call returns so many `numbers`: a unit holds all together.
+
+        By powers of two: outputs that are a little longer give the same plan.
+        """
+        if numbers <= FEW_NUMBERS:
+            return self
+        stack = max(2, NUMBERS_OF_UNIT >> (numbers - 1).bit_length())
+        return replace(self, test=replace(self.test, game={**self.test.game, "stack": stack}))
+
+    @property
+    def price_of_repeat(self) -> float:
+        """Calls or trainings of a confirmatory run, in trainings on the data given."""
+        test = self.test
+        shares = test.scales or {"": 1.0}
+        return test.price * sum(
+            share * test.again.get(name, 1.0) for name, share in shares.items() if name != test.learns
+        )
 
     @property
     def rank(self) -> tuple[bool, int]:
@@ -204,22 +243,25 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     if not isinstance(claim, Claim):
         raise SpecError(f"check.mechanism.claim() must give a dpaudit.Claim, got {claim!r}")
     chosen, near, far = choices(mechanism, claim)
+    chosen = [one.scaled(EFFORTS[options.effort]) for one in chosen]
     usual = {one.name: one.test.trainings for one in chosen}
     data = made_data(mechanism, claim) if request.data is None else given_data(request.data)
-    budget = Budget.parse(request.budget)
-    forecast = budget.trainings is None  # else a limit that was asked for
+    budget = Budget.parse(request.budget or BUDGETS[options.effort])
+    too_long: list[str] = []
     if isinstance(mechanism, RowFunction) and chosen:
-        rows = loaded_rows(build("data", data, location="check.data"), options.seed)
-        if cast(TableRows, rows).schema.allows_everything:
+        table = cast(TableRows, loaded_rows(build("data", data, location="check.data"), options.seed))
+        if table.schema.allows_everything:
             chosen = [one for one in chosen if one.test.scope is not Scope.BEYOND_SCHEMA]
-        offered = [one.test for one in chosen]
-        tests = sized(offered, mechanism, cast(TableRows, rows), claim.relation, budget.seconds)
+        each, numbers = cost_of_a_call(mechanism, table, claim.relation)
+        chosen, near = [one.with_wide_results(numbers) for one in chosen], []
+        chosen, too_long = within_seconds(chosen, each + SCORED_S, budget.seconds)
         options = replace(options, run=options.run or where_to_run(mechanism))
-        chosen, near = [replace(one, test=test) for one, test in zip(chosen, tests, strict=True)], []
-    elif budget.seconds is not None and request.budget != BUDGET and any(one.test.trainings > 1 for one in chosen):
+    elif budget.seconds is not None and request.budget and any(one.test.trainings > 1 for one in chosen):
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
-        chosen, budget = in_seconds(chosen, budget, mechanism, (request.split or MOST).divide(rows, _rng()).target)
-    affordable, dear = affordable_looks(chosen, budget.trainings, forecast=forecast)
+        target = (request.split or MOST).divide(rows, _rng()).target
+        chosen, too_long = within_seconds(chosen, seconds_a_training(mechanism, target), budget.seconds)
+    affordable, dear = affordable_looks(chosen, budget.trainings)
+    dear += too_long
     if not affordable:
         raise SpecError(
             f"no game fits {type(mechanism).__name__} with a claim about {claim.relation} neighbours: "
@@ -309,36 +351,48 @@ class Affordable:
     again: dict[str, float]  # by how much fields of its game grow when it is repeated
 
 
-def affordable_looks(
-    chosen: list[Choice], trainings: int | None, *, forecast: bool = False
-) -> tuple[list[Affordable], list[str]]:
-    """As many looks as a number of trainings is enough for, half of it kept for playing one again; and which not.
+def within_seconds(chosen: list[Choice], each: float | None, seconds: float | None) -> tuple[list[Choice], list[str]]:
+    """Return the tests that fit a budget, with fewer calls or trainings if they must, and which do not fit.
 
-    Where the number is a forecast, of what a time is enough for, tests of one game share what is left in proportion.
-    Those whose share is not enough come last with as few as they can have: they are begun if there is time left.
+    Args:
+        each: Seconds of one call or training; None if not known.
+        seconds: The budget; None for no limit.
+    """
+    if each is None or seconds is None:
+        return chosen, []
+
+    def needed(some: Sequence[Choice]) -> float:
+        return each * (sum(one.test.price for one in some) + max(one.price_of_repeat for one in some))
+
+    def is_least(some: Sequence[Choice]) -> bool:
+        return all(not one.test.scales or one.test.trainings <= one.test.least for one in some)
+
+    while chosen and needed(chosen) > FOR_RUNS * seconds and not is_least(chosen):
+        chosen = [one.scaled(STEP_DOWN) for one in chosen]
+    too_long = []
+    while len(chosen) > 1 and needed(chosen) > FOR_RUNS * seconds:
+        *chosen, last = chosen
+        too_long.append(f"{last.name}: the budget of {seconds:g} s is too short for it")
+    return chosen, too_long
+
+
+def affordable_looks(chosen: list[Choice], trainings: int | None) -> tuple[list[Affordable], list[str]]:
+    """Return as many tests as a number of trainings is enough for, and which not.
+
+    Half of the number is kept for repeating one test.
     """
     left = None if trainings is None else trainings - trainings // 2
     kept = None if trainings is None else trainings // 2
-    affordable, dear, last = [], list[str](), []
-    for place, choice in enumerate(chosen):
+    affordable, dear = [], list[str]()
+    for choice in chosen:
         test, wanted = choice.test, choice.test.trainings
-        most = left
-        if left is not None and forecast and test.scales:
-            alike = sum(one.test.price for one in chosen[place:] if one.game == choice.game)
-            most = left * test.price // max(1, alike)
-            if most < math.ceil(test.least * test.cost):
-                last.append(Affordable(choice, min(test.least, wanted), dict(test.again)))
-                continue
-        price = test.price if most is None else min(test.price, most)
+        price = test.price if left is None else min(test.price, left)
         given = wanted if price == test.price else int(price / test.cost)
         held = None if kept is None else int(kept / test.cost)
         if held is not None and test.scales:  # so that a repeat has as much to learn from, and shares it
             given = min(given, held)
         least = test.least if test.scales else wanted
         if held is not None and min(given, held) < min(least, wanted):
-            if forecast and test.scales:
-                last.append(Affordable(choice, least, dict(test.again)))
-                continue
             dear.append(
                 f"{choice.name}: asks for {min(least, wanted):,} trainings at least and as many to play it again, the "
                 f"budget leaves {given:,} and {held:,}"
@@ -346,7 +400,7 @@ def affordable_looks(
             continue
         affordable.append(Affordable(choice, given, _again(test, given, held)))
         left = None if left is None else left - price
-    return affordable + last, dear
+    return affordable, dear
 
 
 def _again(test: CheckTest, given: int, kept: int | None) -> dict[str, float]:
@@ -360,7 +414,7 @@ def _again(test: CheckTest, given: int, kept: int | None) -> dict[str, float]:
 
 def _audit(one: Affordable, mechanism: Any, data: Any, request: CheckRequest) -> Audit:
     test = one.choice.test
-    scaled = {name: int(share * one.trainings) for name, share in test.scales.items()}
+    scaled = {name: max(FEWEST, int(share * one.trainings)) for name, share in test.scales.items()}
     return Audit(
         mechanism=mechanism,
         data=data,
@@ -494,31 +548,6 @@ def where_to_run(mechanism: RowFunction) -> RunOptions:
     return RunOptions(runner="in-process", cpus_per_worker=cores)
 
 
-def in_seconds(chosen: list[Choice], budget: Budget, mechanism: Any, target: Any) -> tuple[list[Choice], Budget]:
-    """The tests and what they may cost, where a budget in seconds is not enough for all their trainings.
-
-    One training is timed first. Units are made so short that the last one ends soon after the budget.
-    """
-    assert budget.seconds is not None
-    each = seconds_a_training(mechanism, target)
-    if each is None:
-        return chosen, budget
-    within = _coarse(FOR_TRAININGS * budget.seconds / each)
-    if within >= sum(one.test.price for one in chosen):
-        return chosen, budget
-    stack = max(2, int(UNIT * budget.seconds / each))
-    shorter = [replace(one, test=replace(one.test, game=_stacked(one, stack))) for one in chosen]
-    most = within if budget.trainings is None else min(within, budget.trainings)
-    return shorter, replace(budget, trainings=most)
-
-
-def _stacked(choice: Choice, most: int) -> Mapping[str, Any]:
-    """Fields of a test's game, with no more trainings a unit than so many."""
-    usual = choice.test.game.get("stack", getattr(load("game", choice.game), "stack", None))
-    stacks = isinstance(usual, int) and choice.test.scales
-    return {**choice.test.game, "stack": min(usual, most)} if stacks else choice.test.game
-
-
 def _rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
@@ -594,35 +623,6 @@ def _runs_of_predictor(mechanism: AnsweringPredictor, target: Any, compute: Comp
         require(ended > 0, "a predictor must answer on some data", runs=len(spread))
 
     return run
-
-
-def _coarse(number: float) -> int:
-    """Rounded down, so that a clock that is a little off gives the same plan, whose results are there already."""
-    return int(2 ** (math.floor(2 * math.log2(max(2.0, number))) / 2))
-
-
-def sized(
-    tests: Sequence[CheckTest],
-    mechanism: RowFunction,
-    rows: TableRows,
-    relation: Relation,
-    budget_s: float | None = None,
-) -> list[CheckTest]:
-    """The tests with as many calls as `SECONDS`, or a shorter budget, are enough for; never fewer than a test needs.
-
-    Where a call gives many numbers a unit has fewer calls, which it holds all together.
-    """
-    each, numbers = cost_of_a_call(mechanism, rows, relation)
-    calls = SECONDS / each
-    if budget_s is not None:
-        calls = min(calls, FOR_CALLS * budget_s / (each + SCORED_S))
-    within = _coarse(calls / max(1, len(tests)))
-    # By powers of two: outputs that are a little longer, or timed on another table, give the same plan.
-    wide = {"stack": max(2, NUMBERS_OF_UNIT >> (numbers - 1).bit_length())} if numbers > FEW_NUMBERS else {}
-    return [
-        replace(test, trainings=min(test.trainings, max(within, test.least)), game={**test.game, **wide})
-        for test in tests
-    ]
 
 
 def claim_of(given: object, relation: Relation) -> Claim:
