@@ -107,7 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuses a pytest whose items pytest-xdist cannot group: each process would start a Ray session of its own.
 
-    What was collected stays to the end: looked through again and again, it takes a third of many an audit's time.
+    What was collected stays to the end: to look through it again and again costs audits of many short units most.
     """
     gc.collect()
     gc.freeze()
