@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import os
@@ -36,6 +37,8 @@ STARTED = pytest.StashKey[float]()
 PROCESSOR_S = "processor_s"
 HEAVY = ("ray", "cluster")
 """Marks of tests that bring up Ray: each kind in one process, one test after the other."""
+MADE_BEFORE_A_LOOK = 20_000
+"""Objects that are made before Python looks for those that nothing holds any more; its own number is 700."""
 APART = 4
 """From so many processes on, the two kinds go side by side. On two cores they stay in one: two of Ray's
 starts at once keep them busy for half a minute, and a session that does not come up takes all its tests along."""
@@ -102,7 +105,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuses a pytest whose items pytest-xdist cannot group: each process would start a Ray session of its own."""
+    """Refuses a pytest whose items pytest-xdist cannot group: each process would start a Ray session of its own.
+
+    What was collected stays to the end: to look through it again and again costs audits of many short units most.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(MADE_BEFORE_A_LOOK, *gc.get_threshold()[1:])
     if session.config.getoption("loadgroup", False):
         groups = tuple(f"@{kind}" for kind in HEAVY)
         needing = [item for item in session.items if any(_is(item, kind) for kind in HEAVY)]

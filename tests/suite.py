@@ -38,6 +38,7 @@ KERNELS = ("engine", "estimators", "mechanisms")
 KERNEL_TESTS = (
     "tests/engine/test_two_world.py::test_stacks_of_another_size_give_the_same_scores",
     "tests/engine/test_two_world.py::test_shadow_models_and_trials_are_trained_once_for_all_attacks",
+    "tests/engine/test_two_world.py::test_a_planted_bug_of_dp_sgd_is_seen_step_by_step",
     "tests/mechanisms/test_torch_models.py::test_mlp_learns_digits",
     "tests/engine/test_crafted_queries.py::test_one_record_decides_an_answer",
     "tests/engine/test_sequential.py::test_a_leak_ends_the_audit_and_the_rest_is_saved",

@@ -22,6 +22,7 @@ from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.errors import RunError
+from tests import warm_children
 from tests.actors.tasks import Add, Draws, FailsFirst, GoesOn, HangsFirst, Leaves, Says, WritesToItsInput
 
 pytestmark = pytest.mark.usefixtures("code_read_once")
@@ -70,6 +71,12 @@ def make_backend(request: pytest.FixtureRequest) -> MakeBackend:
         request.getfixturevalue("ray_cluster")
         return on_ray
     return in_process
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what becomes of a child, not of its start."""
+    monkeypatch.setattr("dpaudit.actors.children._Child.begun", warm_children.begun)
 
 
 def run(make: MakeBackend, units: list[Unit], folder: Path, **shared: Any) -> tuple[RunOutcome, UnitStore, list[Event]]:
@@ -212,6 +219,7 @@ def test_a_unit_that_always_kills_its_worker_is_given_up(ray_cluster: None, tmp_
     assert "workers died while they ran this unit" in outcome.failed[deadly.key]
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_child_that_dies_costs_its_own_unit_alone(tmp_path: Path) -> None:
     """One unit kills its process once, another every time; two processes share the rest."""
     dying = Unit(FailsFirst(str(tmp_path), "d", 1, "die"), "dies once")
@@ -224,6 +232,7 @@ def test_a_child_that_dies_costs_its_own_unit_alone(tmp_path: Path) -> None:
     assert any(event.kind is EventKind.WORKER_LOST for event in seen)
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     ("number", "why"), [("SIGINT", "ended by SIGINT (EOFError)"), ("SIGKILL", "where nobody killed it, memory ran out")]
 )
@@ -236,6 +245,7 @@ def test_a_child_that_a_signal_ends_says_nothing_itself(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_unit_that_cannot_be_sent_to_a_child_costs_itself_alone(tmp_path: Path) -> None:
     locked = Unit(Add(threading.Lock()), "locked", key="0" * 32)  # type: ignore[arg-type]
     beside = Unit(Add(3), "beside")
@@ -244,6 +254,7 @@ def test_a_unit_that_cannot_be_sent_to_a_child_costs_itself_alone(tmp_path: Path
     assert "TypeError" in outcome.failed[locked.key]
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_child_that_hangs_is_ended_while_another_one_works(tmp_path: Path) -> None:
     beside = [Unit(Add(number), f"other {number}") for number in range(3)]
     outcome, seen = run_hanging(

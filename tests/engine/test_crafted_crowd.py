@@ -35,7 +35,7 @@ from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps
-from tests import nightly
+from tests.nightly import by_day
 
 Floats = NDArray[np.float64]
 CLAIMED = PrivateSteps(clip=1.0, noise_multiplier=2.0, sample_rate=0.25)
@@ -118,8 +118,8 @@ class Played:
     ("sampling", "learned"), [("fixed", "batches of one size"), ("shuffled", "batches are cut anew")]
 )
 def test_what_the_coming_of_a_record_does_is_learned(sampling: str, learned: str) -> None:
-    """The seed is fixed; the laws are told apart by 3,000 trainings with room."""
-    search = Played(sampling).search(3_000, np.random.default_rng(1))
+    """The seed is fixed; the laws are told apart by 1,000 trainings with room."""
+    search = Played(sampling).search(by_day(1_000, by_night=3_000), np.random.default_rng(1))
     gains = told(search)
     (own,) = (hypothesis for hypothesis in HYPOTHESES if learned in hypothesis.words)
     assert gains[own] > gains[HYPOTHESES[0]] + 0.01
@@ -137,7 +137,7 @@ def test_noise_that_is_smaller_is_seen_and_claimed_noise_is_believed() -> None:
 
 def test_steps_as_claimed_are_convicted_no_more_often_than_stated() -> None:
     """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(honest, 0.05); defects exceed it."""
-    honest, shuffled = (40, 20) if nightly.on() else (16, 14)
+    honest, shuffled = by_day((8, 8), by_night=(40, 20))
     claim = Claim.of(SubsampledGaussian(2.0, 0.25, STEPS), relation=Relation.ADD_REMOVE, delta=1e-5)
     limit = binom.ppf(1 - 1e-6, honest, 0.05)
     assert sum(_convicted("poisson", claim, seed) for seed in range(honest)) <= limit

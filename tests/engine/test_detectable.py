@@ -18,7 +18,7 @@ from dpaudit.estimators.one_run.step_martingale import StepMartingale
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from tests import nightly
+from tests.nightly import by_day
 
 IN_PROCESS = RunOptions(runner="in-process", figures=False)
 
@@ -55,11 +55,11 @@ CASES = [
 @pytest.mark.parametrize("seen", [1.0, pytest.param(0.5, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(("law", "curve", "estimator"), CASES)
 def test_noise_that_is_too_small_by_the_stated_factor_is_refuted(law, curve, estimator, seen) -> None:  # type: ignore[no-untyped-def]
-    """At least 85 of 100, by day 34 of 40; measured 91 % and more.
+    """At least 85 of 100, by day 17 of 20; measured 91 % and more.
 
     The seed is fixed: with another one and a probability of 0.91, fewer are found in 3 % of such tests, by day in 10 %.
     """
-    laws = 10 if nightly.on() else 4
+    laws = by_day(2, by_night=10)
     rng = np.random.default_rng(4)
     found = []
     for _ in range(laws):
@@ -105,7 +105,7 @@ def test_the_factor_of_an_audit_is_told_and_true(tmp_path: Path) -> None:
     assert verdict is Verdict.NO_VIOLATION
     assert factor is not None
     assert f"detectable with 90 % power: noise {factor:.2f} times smaller than it is; at most epsilon >= " in said
-    found = [run(factor, seed, f"leaky {seed}")[0] for seed in range(1, 9 if nightly.on() else 5)]
+    found = [run(factor, seed, f"leaky {seed}")[0] for seed in range(1, by_day(5, by_night=9))]
     assert found.count(Verdict.VIOLATION) >= 0.75 * len(
         found
     )  # fewer in 4 % of such tests, were it 0.9: the seeds are fixed

@@ -35,8 +35,12 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.planted.learners import ConstantSeedResponse, OneDrawPerLabelResponse
+from tests.nightly import by_day
 
 Ints = NDArray[np.int64]
+REPEATS = by_day({"name": "label-repeats", "search": 200, "trials": 600}, by_night={"name": "label-repeats"})
+SURE = by_day(4, by_night=6)
+"""What a game of repeated releases shows at least where nothing is hidden."""
 
 
 def played(mechanism: Any, game: Any, folder: Path, *, classes: int = 10, seed: int = 1) -> Report:
@@ -74,9 +78,9 @@ def test_noise_shared_by_the_rows_of_a_label_is_seen_by_the_rows_that_are_known(
 
 def test_noise_of_a_constant_seed_is_seen_by_both_games(tmp_path: Path) -> None:
     (channel,) = played(ConstantSeedResponse(1.0), "label-channel", tmp_path / "channel").results
-    (repeats,) = played(ConstantSeedResponse(1.0), "label-repeats", tmp_path / "repeats").results
+    (repeats,) = played(ConstantSeedResponse(1.0), REPEATS, tmp_path / "repeats").results
     assert channel.epsilon > 6
-    assert repeats.epsilon > 6
+    assert repeats.epsilon > SURE
     assert repeats.metrics == {"same_labels_released_alike": 1.0}
 
 
@@ -93,15 +97,15 @@ class HashedSeedResponse(RandomizedResponse):
 def test_noise_that_follows_the_labels_is_seen_by_repeating_them_only(tmp_path: Path) -> None:
     """Each single release looks honest."""
     (channel,) = played(HashedSeedResponse(1.0), "label-channel", tmp_path / "channel").results
-    (repeats,) = played(HashedSeedResponse(1.0), "label-repeats", tmp_path / "repeats").results
+    (repeats,) = played(HashedSeedResponse(1.0), REPEATS, tmp_path / "repeats").results
     assert channel.verdict is Verdict.NO_VIOLATION
     assert repeats.verdict is Verdict.VIOLATION
-    assert repeats.epsilon > 6
+    assert repeats.epsilon > SURE
 
 
 def test_repeats_of_an_honest_response_differ(tmp_path: Path) -> None:
     """The seed is fixed; of 1 to 24 one accuses it (1), as 0.05 allows; 3 of 300 simulated games did."""
-    (result,) = played(RandomizedResponse(1.0), "label-repeats", tmp_path, seed=2).results
+    (result,) = played(RandomizedResponse(1.0), REPEATS, tmp_path, seed=2).results
     assert result.verdict is Verdict.NO_VIOLATION
     assert result.metrics == {"same_labels_released_alike": 0.0}
 
@@ -168,7 +172,7 @@ def simulated(epsilon: float, rng: np.random.Generator) -> Scores:
     return Scores(LearnedChannel().score(view), bits)
 
 
-GAMES = 24
+GAMES = by_day(12, by_night=24)
 
 
 def exceeded(epsilon: float, truth: float) -> int:
@@ -180,7 +184,7 @@ def exceeded(epsilon: float, truth: float) -> int:
 
 
 def test_bounds_hold_with_their_stated_probability() -> None:
-    """False failure < 1e-4: the limit is the 1 - 1e-4 quantile of Binomial(24, 0.05)."""
+    """False failure < 1e-4: the limit is the 1 - 1e-4 quantile of Binomial(GAMES, 0.05)."""
     assert exceeded(1.0, 1.0) <= binom.ppf(1 - 1e-4, GAMES, 0.05)
 
 
@@ -233,8 +237,8 @@ class FailsAtRandom(RandomizedResponse):
         return made.astype(np.int8) if chance < 0.5 else made
 
 
-@pytest.mark.parametrize("game", ["label-channel", "label-repeats"])
-def test_releases_that_fail_at_random_cost_their_share_and_convict_nobody(tmp_path: Path, game: str) -> None:
+@pytest.mark.parametrize("game", ["label-channel", REPEATS], ids=["label-channel", "label-repeats"])
+def test_releases_that_fail_at_random_cost_their_share_and_convict_nobody(tmp_path: Path, game: Any) -> None:
     """The seed is fixed; with another one it would be convicted with probability <= 0.05."""
     (result,) = played(FailsAtRandom(1.0), game, tmp_path).results
     assert result.verdict is Verdict.NO_VIOLATION

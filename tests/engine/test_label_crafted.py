@@ -56,7 +56,7 @@ from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.learners.recalled_labels import Recall, recalling
 from dpaudit.mechanisms.planted.learners import LP2STReusedRandomness
 from dpaudit.mechanisms.protocols import Model
-from tests import nightly
+from tests.nightly import by_day
 
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 TWO = {"name": "gaussian-mixture", "classes": 2, "rows": 200}
@@ -375,7 +375,7 @@ def test_of_data_sets_that_leak_alike_the_one_with_most_labels_at_stake_is_taken
     """Randomised response leaks the same everywhere: what many labels show comes nearer to it."""
     designs, mechanism = (Design(3), Design(20), Design(16_384)), RandomizedResponse(1.0)
     able = try_once(mechanism, designs, TARGET, Compute(), seed=Seed(1))
-    for seed in range(5 if nightly.on() else 2):
+    for seed in range(by_day(1, by_night=5)):
         tried = tuple(
             try_design(mechanism, number, able, design, TARGET, Compute(), search=3_000, enough=enough, seed=Seed(seed))
             for number, (design, enough) in enumerate(zip(designs, (300, 300, 8), strict=True))

@@ -27,6 +27,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
+from tests.nightly import too
 
 QUARTER = GaussianNaiveBayes(4.0, relation=Relation.REPLACE)
 """Sold for 1."""
@@ -63,7 +64,7 @@ def test_the_stated_law_is_that_of_the_samples(mechanism: Any, data: Examples, p
         assert abs(away) < 4.4
 
 
-@pytest.mark.parametrize("columns", [13, 40])
+@pytest.mark.parametrize("columns", [13, *too(40)])
 def test_a_quarter_of_the_noise_is_found_in_one_hot_columns(columns: int) -> None:
     """By 1,500 search and 3,000 fresh trainings: found in 30 of 30 with other seeds, the honest twin in 0 of 10."""
     worlds = worlds_of(patients(columns), CornerFlip())

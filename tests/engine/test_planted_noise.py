@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,18 @@ from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
-from tests import nightly
 from tests.engine.test_output_set_wide import drawn, worlds_of
+from tests.nightly import by_day
 
 BAYES = GaussianNaiveBayes(1.0, relation=Relation.REPLACE)
 OUTPUT = LogisticOutputPerturbation(1.0)
 SURE = FairCoins(confidence=0.999)
 TRIALS = 3_000
+
+
+@cache
+def few_rows() -> Worlds:
+    return worlds_of(patients(13), CornerFlip())
 
 
 def stated(mechanism: Any, worlds: Worlds, trials: int = TRIALS) -> float:
@@ -50,8 +56,8 @@ def test_the_stated_factor_is_found() -> None:
 
     Were it 0.9, fewer than 8 of 10 were refuted in 7 % of such tests, fewer than 3 of 4 in 5 %.
     """
-    audits, fewest = (10, 8) if nightly.on() else (4, 3)
-    worlds = worlds_of(patients(13), CornerFlip())
+    audits, fewest = by_day((4, 3), by_night=(10, 8))
+    worlds = few_rows()
     factor = stated(BAYES, worlds)
     assert 1.5 < factor < 6
     assert sum(refuted(replace(BAYES, epsilon=factor), worlds, seed) for seed in range(audits)) >= fewest
@@ -59,13 +65,14 @@ def test_the_stated_factor_is_found() -> None:
 
 def test_what_could_not_have_been_seen_is_said() -> None:
     """Noise 8 times too small in forty columns of coefficients: less than a half of such audits refute it."""
+    audits = by_day(2, by_night=4)
     worlds = worlds_of(patients(40), OpposingRecords())
     assert stated(OUTPUT, worlds) == math.inf
-    assert sum(refuted(replace(OUTPUT, epsilon=8.0), worlds, seed) for seed in range(4)) <= 3
+    assert sum(refuted(replace(OUTPUT, epsilon=8.0), worlds, seed) for seed in range(audits)) < audits
 
 
 def test_more_trials_see_less() -> None:
-    worlds = worlds_of(patients(13), CornerFlip())
+    worlds = few_rows()
     few, many = (stated(BAYES, worlds, trials) for trials in (1_000, 10_000))
     assert 1 < many < few
 

@@ -31,7 +31,7 @@ from dpaudit.mechanisms.learners.recalled_labels import NoisyOneHotLabels, Recal
 from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
 from dpaudit.mechanisms.planted.learners import LP1STDrawnAgain, PATEWithoutNoise
 from dpaudit.registry import load
-from tests.nightly import too
+from tests.nightly import by_day, too
 
 ROWS, IMAGES = 2000, 200
 HERE = Compute(threads=1, device="cpu")
@@ -111,7 +111,8 @@ def test_the_bound_stays_below_the_claim_on_images(learner: str) -> None:
 )
 def test_the_limit_can_be_exceeded(planted: Any) -> None:
     """Two planted defects: the same count says so."""
-    assert too_large(planted, table(), runs=40) > binom.ppf(1 - 1e-6, 40, 0.05)
+    runs = by_day(20, by_night=40)
+    assert too_large(planted, table(), runs=runs) > binom.ppf(1 - 1e-6, runs, 0.05)
 
 
 def test_every_learner_of_the_tables_is_here() -> None:

@@ -60,13 +60,15 @@ def test_it_learns_and_is_decided_by_its_seed(pretrained: str) -> None:
     trainer = TransformerFineTune(path=pretrained, epochs=6, learning_rate=1e-2, batch_size=16, length=8)
     assert isinstance(trainer, Trainer)
     train, test = phrases(160, 0), phrases(60, 1)
+    learned = trainer.fit(train, seed=SeedSequence(0), compute=CPU).probabilities(test.features)
+    np.testing.assert_allclose(learned.sum(1), 1)
+    assert (learned.argmax(1) == test.labels).mean() > 0.9
+    short = replace(trainer, epochs=2)
     first, again, other = (
-        trainer.fit(train, seed=SeedSequence(seed), compute=CPU).probabilities(test.features) for seed in (0, 0, 1)
+        short.fit(train, seed=SeedSequence(seed), compute=CPU).probabilities(test.features) for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(first, again)
-    np.testing.assert_allclose(first.sum(1), 1)
     assert np.abs(first - other).max() > 1e-4
-    assert (first.argmax(1) == test.labels).mean() > 0.9
 
 
 def test_a_folder_without_a_tokenizer_is_refused(pretrained: str, tmp_path: Path) -> None:
