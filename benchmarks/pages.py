@@ -12,6 +12,7 @@ has the machine), its commands once a page.
 - `rows`, `columns`: names of conditions, or `what`. Left out, the columns are `what`.
 - `where`: conditions joined by `;`, each with its values joined by `/`. Values also order rows and columns.
 - A cell that names a data file leads to it, and says when it was made and whether its code has changed since.
+- `<!-- rules of the verdict -->` asks for the rules in `engine/reading/verdict.py`.
 - `cell`: how several measurements become one: `each` (there is only one), `max`, `range`, `sum`, `share` ("3 of 400").
 """
 
@@ -29,6 +30,7 @@ from benchmarks.versions import version_of
 DOCS = DATA.parent
 NAMED = re.compile(r"[\w-]+\.csv")
 COMMAND = re.compile(r"; (?=(?:dpaudit|python|make) )")
+RULES_BLOCK = re.compile(r"(<!-- rules of the verdict -->\n).*?(<!-- end -->)", re.DOTALL)
 BLOCK = re.compile(r"(<!-- table (\S+?) *((?:\|[^\n]*?)?) *-->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -171,7 +173,15 @@ def written(text: str, page: Path, known: Mapping[str, Origin]) -> str:
         cells = NAMED.sub(lambda named: linked(named[0], page, known), table(read(DATA / file), Query.of(query)))
         return f"{head}\n{cells}\n\n{origin}\n\n{end}"
 
-    return BLOCK.sub(block, text)
+    return RULES_BLOCK.sub(lambda found: f"{found[1]}{rules_table()}\n{found[2]}", BLOCK.sub(block, text))
+
+
+def rules_table() -> str:
+    """Return the rules of the verdict as a Markdown table, in their order."""
+    from dpaudit.engine.reading.verdict import RULES
+
+    rows = [f"| {place} | {rule.when} | {rule.verdict} |" for place, rule in enumerate(RULES, 1)]
+    return "\n".join(["| rule | applies if | verdict |", "| --- | --- | --- |", *rows])
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -344,15 +345,20 @@ class Shortlist:
 
 def offered(mechanism: RowFunction, rows: TableRows, asked: Asked) -> list[Tables]:
     """All that may be tried, the most general first: every pair with each of the settings."""
-    rng = np.random.default_rng(0)  # the same pairs in whatever unit
-    found = pairs(rows.schema, rows.cells, Relation(asked.relation), rng, group=asked.group, beyond=asked.beyond)
     alternatives = mechanism.alternatives()
     return [
         Tables(_named(pair, settings, len(alternatives)), pair.d, pair.d_prime, number)
-        for pair in found
+        for pair in _pairs(rows, asked.relation, asked.group, asked.beyond)
         if pair.beyond == asked.beyond
         for number, settings in enumerate(alternatives)
     ]
+
+
+@lru_cache(maxsize=4)
+def _pairs(rows: TableRows, relation: str, group: int, beyond: bool) -> tuple[TablePair, ...]:
+    """Return the same pairs in whatever unit; a worker that tries many of them makes them once."""
+    rng = np.random.default_rng(0)
+    return tuple(pairs(rows.schema, rows.cells, Relation(relation), rng, group=group, beyond=beyond))
 
 
 def _named(pair: TablePair, settings: Mapping[str, Any], alternatives: int) -> str:
