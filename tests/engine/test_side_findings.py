@@ -1,0 +1,240 @@
+"""What a claim covers: numbers as numbers, on rows that the schema allows; the rest is a finding of its own."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dpaudit import Claim, check
+from dpaudit.actors.seed import Seed
+from dpaudit.claims import Relation
+from dpaudit.claims.scope import Scope, strict_scopes
+from dpaudit.engine.games.functions.game import Tables, called, seeds_of
+from dpaudit.engine.games.functions.neighbouring_tables import pairs
+from dpaudit.engine.games.neighbours.output_set import OutputSet
+from dpaudit.engine.games.neighbours.rounding import REPEATS, STEP, Rounding
+from dpaudit.engine.games.neighbours.summaries import Samples
+from dpaudit.engine.games.neighbours.world_scores import told
+from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.errors import InputError
+from dpaudit.estimators.two_world.fair_coins import FairCoins
+from dpaudit.mechanisms.adapters.own_function import OwnFunction
+from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.queries.schema import Category, Number, Schema
+from tests.loops import Cases
+from tests.nightly import by_day
+
+Rng = np.random.Generator
+UNIT: Mapping[str, Any] = {"x": (0.0, 1.0)}
+CALLS = 3_000
+
+
+# Rounding
+
+
+def test_whole_numbers_constants_and_exact_repeats_stay_as_released() -> None:
+    rng = np.random.default_rng(0)
+    noisy = rng.laplace(size=1_000)
+    limited = np.maximum(noisy, 0.0)
+    columns = np.column_stack([rng.integers(0, 9, 1_000), np.full(1_000, 0.1), limited, noisy, 1e9 + np.round(noisy)])
+    rounding = Rounding.learned(columns)
+    rounded = rounding.rounded(columns)
+    assert rounding.steps[[0, 1, 4]].tolist() == [0, 0, 0]
+    assert (rounded[:, [0, 1, 4]] == columns[:, [0, 1, 4]]).all()
+    assert (rounded[limited == 0, 2] == 0).all()
+    spread = float(np.subtract(*np.quantile(noisy, (0.75, 0.25))))
+    assert rounding.steps[3] == pytest.approx(STEP * spread)
+    assert (np.abs(rounded[:, 3] - noisy) <= rounding.steps[3] / 2 * (1 + 1e-9)).all()
+    on_grid = rounded[:, 3] / rounding.steps[3]
+    assert np.abs(on_grid - np.round(on_grid)).max() < 1e-3
+
+
+def test_a_value_is_rounded_alike_whatever_stands_beside_it() -> None:
+    """The grid is a function of the search samples alone, so rounding is post-processing of one release."""
+    rng = np.random.default_rng(1)
+    rounding = Rounding.learned(np.concatenate([rng.normal(size=(500, 1)), np.full((REPEATS, 1), 0.25)]))
+    fresh = np.concatenate([rng.normal(size=(200, 1)), [[0.25], [math.nextafter(0.25, 1)]]])
+    alone = np.concatenate([rounding.rounded(row[None]) for row in fresh])
+    assert np.array_equal(alone, rounding.rounded(fresh))
+    assert alone[-2] == 0.25
+    assert not Rounding.learned(np.ones((5, 501))).steps.any()
+
+
+def test_low_bits_are_taken_out_of_ragged_samples() -> None:
+    numbers = np.array([1, 2, -10, 3, 7, 4, 5, 6, -11, 12], np.float32)
+    samples = Samples(
+        number=np.arange(3),
+        truth=np.array([True, False, True]),
+        ending=np.array(["a", "b", "a"]),
+        width=np.array([3, 2, 5]),
+        numbers=numbers,
+        name=np.array(["x", "y", "z"]),
+        low_bits=np.array([1, 0, 2]),
+    )
+    kept = samples.without_low_bits()
+    assert kept.width.tolist() == [2, 2, 3]
+    assert kept.numbers.tolist() == [1, 2, 3, 7, 4, 5, 6]
+    assert kept.without_low_bits() is kept
+    assert samples.where(samples.truth).without_low_bits().numbers.tolist() == [1, 2, 4, 5, 6]
+
+
+# Floating-point noise as people write it
+
+
+def laplace(rows: NDArray[np.float64], rng: Rng) -> float:
+    return float(rows.sum() + rng.laplace(0, 1))
+
+
+def inverse_cdf(rows: NDArray[np.float64], rng: Rng) -> float:
+    u = rng.random() - 0.5
+    return float(rows.sum() - np.sign(u) * math.log1p(-2 * abs(u)))
+
+
+def difference_of_exponentials(rows: NDArray[np.float64], rng: Rng) -> float:
+    return float(rows.sum() + rng.exponential() - rng.exponential())
+
+
+def single_precision(rows: NDArray[np.float64], rng: Rng) -> np.float32:
+    return np.float32(rows.sum()) + np.float32(rng.laplace(0, 1))
+
+
+def limited(rows: NDArray[np.float64], rng: Rng) -> float:
+    return float(max(0.0, rows.sum() + rng.laplace(0, 1)))
+
+
+def in_a_text(rows: NDArray[np.float64], rng: Rng) -> str:
+    return f"{rows.sum() + rng.laplace(0, 1):.17g} of all"
+
+
+def half(noise: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with half of its noise: twice the sum has the privacy of that."""
+    return lambda rows, rng: noise(2 * rows, rng)
+
+
+FLOATS = (laplace, inverse_cdf, difference_of_exponentials, single_precision, limited, in_a_text)
+
+
+def shown(function: Callable[..., Any], *, full_digits: bool, seed: int = 0) -> float:
+    """Return the bound of one test of a function on an empty table and one with a row at 1."""
+    mechanism = OwnFunction(function, form="array", claimed=Claim(1.0, relation=Relation.ADD_REMOVE))
+    schema = Schema.of(UNIT)
+    rows = schema.table([])
+    tables = Tables("", rows.cast(schema.arrow()), schema.table([{"x": 1.0}]), 0)
+    found = []
+    for part in ("search", "fresh"):
+        own = Seed(seed).child(part)
+        truth = own.rng().random(CALLS) < 0.5
+        found.append(called(mechanism, tables, truth, seeds_of(own.child("calls"), CALLS), 0, None, Compute()).value)
+    estimator = FairCoins(confidence=0.999)
+    scores = told(OutputSet(), found[0], found[1], full_digits=full_digits)
+    return estimator.bound([estimator.tally(scores)]).lower
+
+
+def test_rounded_numbers_of_honest_noise_stay_below_the_claim_and_digits_do_not() -> None:
+    with Cases() as cases:
+        for function in by_day(FLOATS[::2], by_night=FLOATS):
+            with cases.case(function.__name__):
+                assert shown(function, full_digits=False) < 1.0
+        for function in by_day((laplace,), by_night=(laplace, inverse_cdf, limited)):
+            with cases.case("digits of", function.__name__):
+                assert shown(function, full_digits=True) > 2.0
+
+
+def test_half_the_noise_is_shown_as_two_and_never_as_its_digits() -> None:
+    """The bound stays below the epsilon that is really spent, and above the claim."""
+    with Cases() as cases:
+        for function in by_day(FLOATS[1::2], by_night=FLOATS):
+            with cases.case(function.__name__):
+                assert 1.2 < shown(half(function), full_digits=False) < 2.0
+
+
+# A check
+
+
+HERE = RunOptions(runner="in-process", figures=False)
+
+
+def fails_on_nan(rows: NDArray[np.float64], rng: Rng) -> int:
+    return round(rows.sum() + rng.laplace(0, 1))
+
+
+def without_noise(rows: NDArray[np.float64], rng: Rng) -> int:
+    return round(rows.sum())
+
+
+def checked(function: Callable[..., Any], folder: Path, **asked: Any) -> Any:
+    usual: dict[str, Any] = {"schema": UNIT, "claim": 1.0, "form": "array", "run": HERE, "effort": "quick"}
+    return check(function, quiet=True, output=folder, **(usual | asked)).joint.answer
+
+
+def test_honest_float_noise_is_no_violation_and_its_digits_are_named(tmp_path: Path) -> None:
+    answer = checked(laplace, tmp_path / "run")
+    assert answer.verdict is Verdict.NO_VIOLATION
+    assert Scope.FLOATING_POINT in answer.side
+    assert "The low bits of `result` tell D from D'" in answer.line("floating-point")
+
+
+def test_strict_puts_a_side_finding_into_the_verdict(tmp_path: Path) -> None:
+    answer = checked(laplace, tmp_path / "run", strict="floating-point")
+    assert answer.verdict is Verdict.VIOLATION
+    assert answer.test.name == "row-function, floating-point"
+    assert answer.side == ()
+
+
+def test_rows_beyond_the_schema_are_a_side_finding_unless_a_column_allows_them(tmp_path: Path) -> None:
+    """NaN makes the sum NaN: honest on the schema, and a leak of missing values where the schema allows them."""
+    answer = checked(fails_on_nan, tmp_path / "within")
+    assert answer.verdict is Verdict.NO_VIOLATION
+    assert answer.side == (Scope.BEYOND_SCHEMA,)
+    nullable = {"x": {"range": (0.0, 1.0), "nullable": True}}
+    assert checked(fails_on_nan, tmp_path / "nullable", schema=nullable).verdict is Verdict.VIOLATION
+
+
+def test_a_schema_that_allows_everything_has_no_rows_beyond_it() -> None:
+    anything = Schema.of({"x": {"range": [0, 1], "any": True}, "word": {"values": ["a", "b"], "any": True}})
+    assert anything.allows_everything
+    rng = np.random.default_rng(0)
+    made = pairs(anything, anything.draw(20, rng), Relation.ADD_REMOVE, rng)
+    assert not any(pair.beyond for pair in made)
+    names = " ".join(pair.name for pair in made)
+    for what in ("NaN", "far above the range", "a new word", "without words"):
+        assert f"{what} where that is allowed" in names
+
+
+def test_columns_say_what_they_allow() -> None:
+    assert Schema.of({"x": {"range": [0.0, 1.0], "nullable": True}}).columns["x"] == Number(0.0, 1.0, nullable=True)
+    assert Schema.of({"x": {"values": ["a", "b"]}}).columns["x"] == Category(("a", "b"))
+    wrong = {
+        "must have either `range` or `values`": {"nullable": True},
+        "`range` must be two numbers": {"range": ["a", "b"]},
+        "nullable must be true or false": {"range": [0, 1], "nullable": "yes"},
+        "missing": {"range": [0, 1], "missing": True},
+    }
+    with Cases() as cases:
+        for words, given in wrong.items():
+            with cases.case(words), pytest.raises(InputError, match=re.escape(words)):
+                Schema.of({"x": given})
+
+
+def test_strict_names_scopes() -> None:
+    assert strict_scopes("all") == (Scope.FLOATING_POINT, Scope.BEYOND_SCHEMA)
+    assert strict_scopes("beyond-schema, floating-point") == (Scope.FLOATING_POINT, Scope.BEYOND_SCHEMA)
+    assert strict_scopes(("beyond-schema",)) == (Scope.BEYOND_SCHEMA,)
+    assert strict_scopes("") == strict_scopes(()) == ()
+    with pytest.raises(InputError, match="strict must name floating-point, beyond-schema or all, got 'digits'"):
+        strict_scopes("digits")
+
+
+def test_an_effort_gives_the_same_answer_twice(tmp_path: Path) -> None:
+    """Effort fixes the number of calls; nothing follows the clock."""
+    lines = [checked(without_noise, tmp_path / name).text() for name in ("first", "second")]
+    assert lines[0] == lines[1]
+    assert lines[0].startswith("VIOLATION")
