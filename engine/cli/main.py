@@ -41,7 +41,6 @@ from dpaudit.errors import (
     SpecError,
     UnknownNameError,
     did_you_mean,
-    printable,
     shortened,
 )
 from dpaudit.locations import search_last
@@ -247,59 +246,32 @@ def check(
     first. One that refutes the claim in a first pass, in which all share an error of 0.05, is repeated with other seeds
     at --confidence; where that refutes it too, the rest is left out.
     """
-    from dpaudit.engine.run.checking import decided, refuse_evidence
-    from dpaudit.engine.run.driver import audit
-    from dpaudit.engine.run.run_folder import run_folder
+    from dpaudit.engine.run.checking import check, refuse_evidence
     from dpaudit.engine.spec.audit_spec import RunOptions
-    from dpaudit.engine.spec.check import (
-        BUDGET,
-        CHOOSING,
-        CheckOptions,
-        CheckRequest,
-        check_spec,
-        function_on_rows,
-    )
     from dpaudit.engine.spec.plain_yaml import yaml_value
 
     refuse_evidence("--evidence", evidence)
-    subject: Any = None
-    rows: Any = None if data is None else yaml_value(data)
-    if schema is not None:
-        subject, made = function_on_rows(
-            mechanism,
-            schema_in_words(schema),
-            claim=claim,
-            relation=relation or "add-remove",
-            form=form or "frame",
-            settings=settings_in_words(settings),
-            python=python,
-            folder=folder,
-            memory_mb=memory_mb,
-            time=time,
-        )
-        rows = made if rows is None else rows
-    elif claim or relation or form or settings or python or folder or memory_mb or time:
-        raise SpecError(
-            "--claim, --relation, --form, --settings, --python, --folder, --memory-mb and --time are about functions "
-            "on rows: give --schema '{age: [0, 100]}' as well"
-        )
-    request = CheckRequest(subject or yaml_value(mechanism), rows, budget=BUDGET if budget is None else budget)
-    run = None if runner is None else RunOptions(runner=runner)
-    asked = CheckOptions(seed=seed, confidence=confidence, until_decided=until_decided, run=run)
-    if not quiet:
-        tell(CHOOSING)
-    spec = check_spec(request, asked)
-    assert spec.together is not None
-    if not quiet:
-        for line in (*spec.together.chosen, *spec.together.left_out):
-            tell(printable(line))
-    place = output or run_folder(spec)
-
-    def carry_out() -> Report:
-        report = audit(spec, output=place, quiet=quiet)
-        return decided(spec, report, place, quiet=quiet) if until_decided else report
-
-    _finish(carry_out, place, mechanism, **ending)
+    usual = {"relation": relation, "form": form, "budget": budget}
+    carry_out = partial(
+        check,
+        mechanism if schema is not None else yaml_value(mechanism),
+        None if data is None else yaml_value(data),
+        claim=claim,
+        schema=None if schema is None else schema_in_words(schema),
+        settings=settings_in_words(settings),
+        python=python,
+        folder=folder,
+        memory_mb=memory_mb,
+        time=time,
+        confidence=confidence,
+        until_decided=until_decided,
+        seed=seed,
+        run=None if runner is None else RunOptions(runner=runner),
+        output=output,
+        quiet=quiet,
+        **{name: value for name, value in usual.items() if value is not None},
+    )
+    _finish(carry_out, output, mechanism, **ending)
 
 
 @main.command()
@@ -336,7 +308,7 @@ def resume(
 
 def _finish(
     carry_out: Callable[[], Report],
-    folder: str | Path,
+    folder: str | Path | None,
     subject: str = "",
     *,
     verbose: bool,
@@ -596,13 +568,19 @@ def _end_of_sweep(found: SweepResult, *, fail_on_violation: bool) -> None:
         end(VIOLATION)
 
 
-def carried_out(work: Callable[[], T], again: str, folder: str | Path) -> T:
-    """What work gives; where it is interrupted, the command ends and says which one goes on in the folder."""
+def carried_out(work: Callable[[], T], again: str, folder: str | Path | None) -> T:
+    """What work gives; where it is interrupted, the command ends and says which one goes on in the folder.
+
+    Work that chooses its folder itself, None here, says so in a note of the interrupt.
+    """
     try:
         return work()
     except KeyboardInterrupt as err:
         by = f" by {err}" if str(err) else ""
-        goes_on = f"`dpaudit {again} {shlex.quote(str(folder))}` goes on"
+        notes = getattr(err, "__notes__", ())
+        goes_on = notes[-1] if notes else f"`dpaudit {again} {shlex.quote(str(folder))}` goes on"
+        if folder is None and not notes:  # while the tests were chosen
+            stop(f"interrupted{by}; nothing was run yet", RUN_FAILED)
         stop(f"interrupted{by}; what was finished is kept, {goes_on}", RUN_FAILED)
 
 

@@ -872,7 +872,7 @@ _DESCRIPTORS = (property, types.GetSetDescriptorType, types.MemberDescriptorType
 
 
 def _attributes(value: Any, kind: type) -> tuple[list[str], list[str]]:
-    """Names of the public attributes of an object, else the properties of its class; names of its private attributes."""
+    """Names of an object's public attributes, or else of its class's properties; names of its private attributes."""
     try:
         held = {name for name in vars(value) if isinstance(name, str)}
     except Exception:
