@@ -48,6 +48,7 @@ from dpaudit.locations import search_last
 if TYPE_CHECKING:
     from dpaudit.engine.reading.run_report import Report
     from dpaudit.engine.sweep.result import SweepResult
+    from dpaudit.engine.sweep.running import SweepOutline
 
 T = TypeVar("T")
 RUNNERS = ("auto", "in-process", "processes", "ray")  # those of `RunOptions`, which takes long to load
@@ -345,6 +346,8 @@ def _finish(
 def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as_json: bool) -> None:
     """Prints what each audit of SPEC could show, and its cost.
 
+    A spec with `sweep` is planned as `dpaudit sweep` runs it, with its configurations, units and trainings.
+
     Every unit is listed with its seed and resources. For each audit: the bound of a mechanism with no privacy, the
     bounds to expect at the claim and at twice the claim, and how many canaries or trials refute twice the claim. Then
     trainings, time, memory and GPU-hours by kind of unit, where an earlier run or --calibrate tells; without
@@ -353,21 +356,36 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
     import json
     from dataclasses import asdict, replace
 
-    from dpaudit.engine.planning.plan import make_plan, what_it_takes
+    from dpaudit.engine.planning.plan import make_plan, trainings_of, what_it_takes
     from dpaudit.engine.planning.power import planned_outlook
     from dpaudit.engine.run.forecast import expected_cost
-    from dpaudit.engine.spec.loading import load_spec
+    from dpaudit.engine.spec.loading import is_sweep_spec, load_spec
 
-    made = load_spec(spec)
+    swept: SweepOutline | None = None
+    if is_sweep_spec(spec):
+        from dpaudit.engine.sweep.running import outlined
+
+        swept = outlined(spec, seed)
+        made = swept.spec
+    else:
+        made = load_spec(spec)
     if beforehand := what_it_takes(made):
         tell(beforehand)
     planned = make_plan(replace(made, seed=seed) if seed is not None else made)
     cost = expected_cost(planned, calibrate=calibrate, timings=timings)
+    trainings = sum(trainings_of(planned).values())
     if as_json:
         units = planned.table().to_pylist()
-        show(json.dumps({"name": planned.spec.name, "seed": planned.spec.seed, "units": units, "cost": asdict(cost)}))
+        about = {"name": planned.spec.name, "seed": planned.spec.seed, "units": units, "cost": asdict(cost)}
+        of_sweep = {} if swept is None else {"configurations": len(made.audits), "trainings": trainings}
+        show(json.dumps(about | of_sweep))
         return
-    show(f"{planned.spec.name}: {len(planned.units)} units, seed {planned.spec.seed}, runner {planned.spec.run.runner}")
+    size = f"{len(planned.units)} units"
+    if swept is not None:
+        size = f"{len(made.audits)} configurations (trials), {size}, {trainings} trainings"
+    show(f"{planned.spec.name}: {size}, seed {planned.spec.seed}, runner {planned.spec.run.runner}")
+    for line in () if swept is None else swept.beside:
+        show(line)
     for entry in planned.audits:
         if (could_show := planned_outlook(entry)) is not None:
             show(f"{entry.audit.name}:")

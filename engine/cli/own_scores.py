@@ -57,9 +57,7 @@ def _complete_method(ctx: click.Context, parameter: click.Parameter, begun: str)
 @click.option("--confidence", type=float, help="Stated confidence, in (0, 1); left out: 0.95.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="A field of the estimator: group=4.")
 @click.option("--selection", help="How the threshold or fraction is chosen: band, grid, split:0.5, fixed:0.01, ...")
-@click.option(
-    "--claim", callback=_claim, metavar="CLAIM", help="1, '1, 1e-5', rho=0.5 or mu=1; gives a verdict."
-)
+@click.option("--claim", callback=_claim, metavar="CLAIM", help="1, '1, 1e-5', rho=0.5 or mu=1; gives a verdict.")
 @click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds the claim.")
 @click.option("--fail-on-inconclusive", is_flag=True, help="Exit with 4 when the scores could not refute the claim.")
 @click.option("--group-by", "group_column", metavar="COLUMN", help="Rows that share a value of it speak of one canary.")
