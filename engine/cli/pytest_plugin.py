@@ -64,7 +64,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_testnodedown(node: Any, error: object) -> None:
     """Take the summaries of a worker of pytest-xdist."""
     summaries = getattr(node, "workeroutput", {}).get(_OF_WORKER, [])
-    node.config.stash[_SUMMARIES] += [(test, summary) for test, summary in summaries]
+    node.config.stash[_SUMMARIES].extend((test, summary) for test, summary in summaries)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
