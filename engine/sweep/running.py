@@ -248,6 +248,7 @@ def carry_out(
         require_contacts(plan.spec, plan.price)
     else:
         require_contacts((request.base, request.run, request.sweep), lambda: "")
+    _require_plannable(request)
     tuner = _tuner(request, config)
     with told(listeners, quiet=quiet) as listening:
         with _running(request, place, listening, began) as running:
@@ -257,6 +258,20 @@ def carry_out(
             again = inside(place, REAUDIT) if is_remote(place) else Path(place) / REAUDIT
             run_plan(make_plan(request.again(best)), again, listening)
         return SweepResult(run_plan(plan, place, listening))
+
+
+def _require_plannable(request: Request) -> None:
+    """Plan what is not in the plan of all configurations, so that a wrong field is refused before anything runs.
+
+    That is the first configuration at each rung; of a search algorithm, whose configurations are not known, the first
+    one that its space would give without it.
+    """
+    rungs = () if request.sweep.rungs is None else request.sweep.rungs.values
+    if not rungs and request.known:
+        return
+    first = request.configuration(configurations(request.sweep.space, request.sweep.count, request.seed)[0])
+    for rung in rungs or (None,):
+        make_plan(request.rung_spec([first], rung, seed=request.seed))
 
 
 def _tuner(request: Request, config: TuneConfig | None) -> Tuner | None:

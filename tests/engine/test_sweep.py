@@ -683,3 +683,21 @@ def test_a_network_of_images_does_not_take_columns(tmp_path: Path) -> None:
     asked = base(mechanism={"name": "lp-1st", "epsilon": 1.0, "model": "small-cnn"}, grid={"mechanism.epsilon": [1.0]})
     with pytest.raises(SpecError, match="a convolutional network takes images"):
         sweep({**asked, "sweep": {}}, output=tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("varied", "config", "words"),
+    [
+        ({"grid": {"mechanism.epsilon": [1.0]}}, {}, "sharpness"),
+        ({"sweep": {"space": {"mechanism.blunt": {"uniform": [0.5, 1.0]}}}}, {"search": True}, "no field 'blunt'"),
+    ],
+)
+def test_fields_of_rungs_and_searches_are_refused_before_anything_runs(
+    varied: dict[str, Any], config: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    tune = pytest.importorskip("ray.tune")
+    searching = tune.TuneConfig(num_samples=4, search_alg=tune.search.BasicVariantGenerator()) if config else None
+    rungs = None if config else {"field": "mechanism.sharpness", "values": ["dull", 1.0]}
+    with pytest.raises(SpecError, match=words):
+        sweep(base(**varied), rungs=rungs, tune_config=searching, output=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
