@@ -27,8 +27,9 @@ import pytest
 import scipy.sparse
 import torch
 
+from dpaudit.actors.audited.signals import from_outside, time_limit
 from dpaudit.mechanisms.adapters.other_python import worker
-from dpaudit.mechanisms.adapters.other_python.calls import called_here
+from dpaudit.mechanisms.adapters.other_python.calls import OUT_OF_TIME, called_here
 from dpaudit.mechanisms.adapters.other_python.worker import LOOKED_INTO, MAX_ENDING, MAX_NUMBERS, outcome_of
 from dpaudit.mechanisms.queries.outcome import UNREADABLE, CallOutcome, is_unreadable
 from tests.loops import Cases
@@ -478,6 +479,28 @@ def test_a_coroutine_is_awaited_where_an_event_loop_runs() -> None:
 
 async def _late() -> None:
     raise ValueError("late")
+
+
+async def _endless(rows: list[float], rng: np.random.Generator) -> None:
+    while True:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            return
+
+
+def test_a_coroutine_that_does_not_end_is_out_of_time() -> None:
+    """Also where an event loop runs, so that another thread waits for it."""
+
+    async def cell() -> str:
+        return called()
+
+    def called() -> str:
+        limits: dict[str, Any] = {"limit_s": 0.1, "time_limit": time_limit, "from_outside": from_outside}
+        return called_here(_endless, NOTHING, [0], form="list", **limits)[0].ending
+
+    assert called() == OUT_OF_TIME
+    assert asyncio.run(cell()) == OUT_OF_TIME
 
 
 def test_functions_that_are_coroutines_are_called() -> None:
