@@ -101,7 +101,8 @@ def _write_summary(file: Path, config: pytest.Config) -> None:
     from dpaudit.engine.report.markdown import markdown_text
     from dpaudit.plain_files import add_asked
 
-    summaries = sorted(config.stash[_SUMMARIES], key=lambda summary: summary[0])
+    unsorted: list[tuple[str, str]] = config.stash[_SUMMARIES]
+    summaries = sorted(unsorted, key=lambda summary: summary[0])
     blocks = ["# Privacy checks", f"{len(summaries)} checks. A false alarm among them: probability at most "]
     blocks[-1] += f"{error_of(config):g}."
     blocks += [f"Test {markdown_text(test)}\n\n{summary.strip()}" for test, summary in summaries]
