@@ -6,6 +6,7 @@ Names are imported when they are first asked for, so `import dpaudit` costs noth
 from __future__ import annotations
 
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -79,7 +80,12 @@ __all__ = sorted([*_HOMES, "__version__"])
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'dpaudit' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_HOMES[name]), name)
+    if isinstance(value, FunctionType):
+        from dpaudit.tracebacks import short_tracebacks
+
+        value = globals()[name] = short_tracebacks(value)
+    return value
 
 
 def __dir__() -> list[str]:

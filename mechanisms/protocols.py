@@ -61,6 +61,14 @@ class Trainer(Protocol):
 
 
 @runtime_checkable
+class FeatureChecker(Protocol):
+    """A trainer or learner that tells whether it can be trained on features of a kind, before any training."""
+
+    def require_features(self, train: Examples) -> None:
+        """Raises InputError for features that no training can take; only their types and shape are looked at."""
+
+
+@runtime_checkable
 class LabelMechanism(Claiming, Protocol):
     """Releases one privatised label for each example (registered as "mechanism")."""
 

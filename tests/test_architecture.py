@@ -63,6 +63,7 @@ FLOORS = Rooms(
     (
         *(
             "errors",
+            "tracebacks",
             "given",
             "plain_files",
             "consent",

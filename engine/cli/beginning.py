@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -23,6 +24,16 @@ from dpaudit.registry import catalogue
 
 _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")  # package.module:Class
 NEEDED = ("numpy", "scipy", "pyarrow", "pandas", "scikit-learn", "torch", "ray", "catboost", "numba", "matplotlib")
+EXTRAS = (
+    ("accounting", "dp-accounting", "dp-accounting", "claims that are an event of an accountant"),
+    ("cluster", "aiohttp-cors", "ray[default]", "`dpaudit submit`, `logs` and `stop`"),
+    ("diffprivlib", "diffprivlib", "", "models of diffprivlib"),
+    ("mlflow", "mlflow-skinny", "mlflow-skinny", "`log_to_mlflow` and `dpaudit run --mlflow`"),
+    ("opacus", "opacus", "opacus", "`from_opacus` and training by Opacus"),
+    ("text", "transformers", "transformers", "local language models, and models that are fine-tuned"),
+)
+"""Of each extra: its name, a package that comes with it alone, what pip installs, and what it is for."""
+OWN_PYTHON = "`make diffprivlib` in a checkout installs it, in a Python of its own, for it needs scikit-learn below 1.9"
 MEMORY_GB, DISK_GB = 4.0, 2.0
 """Below which runs of the examples may fail."""
 
@@ -118,7 +129,7 @@ def _data(words: str) -> dict[str, object]:
 @click.command()
 @click.option("--ray", "with_ray", is_flag=True, help="Also start Ray and run one task on it (10 s).")
 def doctor(with_ray: bool) -> None:
-    """Checks machine, memory, GPU, Ray and versions.
+    """Checks machine, memory, GPU, Ray and versions, and names the optional extras that are not installed.
 
     Ends with 3 where something is missing that runs need.
     """
@@ -126,18 +137,45 @@ def doctor(with_ray: bool) -> None:
     for fine, what, found in _findings(with_ray):
         missing |= not fine
         show_lines(f"{'ok     ' if fine else 'MISSING'} {what}: {found}")
+    for extra in _extras():
+        show_lines(f"{'ok     ' if extra.version else 'without'} extra {extra.name}: {extra.words}")
     if missing:
         end(RUN_FAILED)
+
+
+@dataclass(frozen=True)
+class Extra:
+    """An optional part of the installation."""
+
+    name: str
+    version: str  # "" if it is not installed
+    words: str  # the version; or what the extra is for, and how to install it
+
+
+def _extras() -> Iterator[Extra]:
+    """The optional extras, as `docs/install.md` lists them, in the same order."""
+    for name, package, install, purpose in EXTRAS:
+        version = _version(package) or (_version("mlflow") if name == "mlflow" else "")
+        if not version and name == "diffprivlib" and os.environ.get("DPAUDIT_DIFFPRIVLIB_PYTHON"):
+            version = f"in {os.environ['DPAUDIT_DIFFPRIVLIB_PYTHON']}"
+        how = f'pip install "{install}"' if install else OWN_PYTHON
+        words = f"{package} {version}" if version else f"not installed; it is for {purpose}; {how}"
+        yield Extra(name, version, words)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _findings(with_ray: bool) -> Iterator[tuple[bool, str, str]]:
     """Whether it will do, what it is, and what was found."""
     yield sys.version_info >= (3, 11), "Python", f"{platform.python_version()} at {sys.executable}"
     for package in ("dpaudit", *NEEDED):
-        try:
-            yield True, package, importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            yield False, package, f"not installed; pip install {package}"
+        version = _version(package)
+        yield bool(version), package, version or f"not installed; pip install {package}"
     yield True, "processors", f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable"
     yield _memory()
     free = shutil.disk_usage(".").free / 1e9

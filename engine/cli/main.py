@@ -41,7 +41,6 @@ from dpaudit.errors import (
     SpecError,
     UnknownNameError,
     did_you_mean,
-    printable,
     shortened,
 )
 from dpaudit.locations import search_last
@@ -49,6 +48,7 @@ from dpaudit.locations import search_last
 if TYPE_CHECKING:
     from dpaudit.engine.reading.run_report import Report
     from dpaudit.engine.sweep.result import SweepResult
+    from dpaudit.engine.sweep.running import SweepOutline
 
 T = TypeVar("T")
 RUNNERS = ("auto", "in-process", "processes", "ray")  # those of `RunOptions`, which takes long to load
@@ -251,60 +251,35 @@ def check(
     first. One that refutes the claim in a first pass, in which all share an error of 0.05, is repeated with other seeds
     at --confidence; where that refutes it too, the rest is left out.
     """
-    from dpaudit.engine.run.checking import decided, refuse_evidence
-    from dpaudit.engine.run.driver import audit
-    from dpaudit.engine.run.run_folder import run_folder
+    from dpaudit.engine.run.checking import check, refuse_evidence
     from dpaudit.engine.spec.audit_spec import RunOptions
-    from dpaudit.engine.spec.check import (
-        CHOOSING,
-        CheckOptions,
-        CheckRequest,
-        check_spec,
-        function_on_rows,
-    )
     from dpaudit.engine.spec.plain_yaml import yaml_value
 
     refuse_evidence("--evidence", evidence)
-    subject: Any = None
-    rows: Any = None if data is None else yaml_value(data)
-    if schema is not None:
-        subject, made = function_on_rows(
-            mechanism,
-            schema_in_words(schema),
-            claim=claim,
-            relation=relation or "add-remove",
-            form=form or "frame",
-            settings=settings_in_words(settings),
-            python=python,
-            folder=folder,
-            memory_mb=memory_mb,
-            time=time,
-        )
-        rows = made if rows is None else rows
-    elif claim or relation or form or settings or python or folder or memory_mb or time:
-        raise SpecError(
-            "--claim, --relation, --form, --settings, --python, --folder, --memory-mb and --time are about functions "
-            "on rows: give --schema '{age: [0, 100]}' as well"
-        )
-    request = CheckRequest(subject or yaml_value(mechanism), rows, budget=budget or "")
-    run = None if runner is None else RunOptions(runner=runner)
-    asked = CheckOptions(
-        seed=seed, confidence=confidence, until_decided=until_decided, run=run, strict=(strict,), effort=effort
+    usual = {"relation": relation, "form": form}
+    carry_out = partial(
+        check,
+        mechanism if schema is not None else yaml_value(mechanism),
+        None if data is None else yaml_value(data),
+        claim=claim,
+        schema=None if schema is None else schema_in_words(schema),
+        settings=settings_in_words(settings),
+        python=python,
+        folder=folder,
+        memory_mb=memory_mb,
+        time=time,
+        confidence=confidence,
+        effort=effort,
+        budget=budget or "",
+        strict=strict,
+        until_decided=until_decided,
+        seed=seed,
+        run=None if runner is None else RunOptions(runner=runner),
+        output=output,
+        quiet=quiet,
+        **{name: value for name, value in usual.items() if value is not None},
     )
-    if not quiet:
-        tell(CHOOSING)
-    spec = check_spec(request, asked)
-    assert spec.together is not None
-    if not quiet:
-        for line in (*spec.together.chosen, *spec.together.left_out):
-            tell(printable(line))
-    place = output or run_folder(spec)
-
-    def carry_out() -> Report:
-        report = audit(spec, output=place, quiet=quiet)
-        return decided(spec, report, place, quiet=quiet) if until_decided else report
-
-    _finish(carry_out, place, mechanism, **ending)
+    _finish(carry_out, output, mechanism, **ending)
 
 
 @main.command()
@@ -341,7 +316,7 @@ def resume(
 
 def _finish(
     carry_out: Callable[[], Report],
-    folder: str | Path,
+    folder: str | Path | None,
     subject: str = "",
     *,
     verbose: bool,
@@ -378,6 +353,8 @@ def _finish(
 def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as_json: bool) -> None:
     """Prints what each audit of SPEC could show, and its cost.
 
+    A spec with `sweep` is planned as `dpaudit sweep` runs it, with its configurations, units and trainings.
+
     Every unit is listed with its seed and resources. For each audit: the bound of a mechanism with no privacy, the
     bounds to expect at the claim and at twice the claim, and how many canaries or trials refute twice the claim. Then
     trainings, time, memory and GPU-hours by kind of unit, where an earlier run or --calibrate tells; without
@@ -386,21 +363,36 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
     import json
     from dataclasses import asdict, replace
 
-    from dpaudit.engine.planning.plan import make_plan, what_it_takes
+    from dpaudit.engine.planning.plan import make_plan, trainings_of, what_it_takes
     from dpaudit.engine.planning.power import planned_outlook
     from dpaudit.engine.run.forecast import expected_cost
-    from dpaudit.engine.spec.loading import load_spec
+    from dpaudit.engine.spec.loading import is_sweep_spec, load_spec
 
-    made = load_spec(spec)
+    swept: SweepOutline | None = None
+    if is_sweep_spec(spec):
+        from dpaudit.engine.sweep.running import outlined
+
+        swept = outlined(spec, seed)
+        made = swept.spec
+    else:
+        made = load_spec(spec)
     if beforehand := what_it_takes(made):
         tell(beforehand)
     planned = make_plan(replace(made, seed=seed) if seed is not None else made)
     cost = expected_cost(planned, calibrate=calibrate, timings=timings)
+    trainings = sum(trainings_of(planned).values())
     if as_json:
         units = planned.table().to_pylist()
-        show(json.dumps({"name": planned.spec.name, "seed": planned.spec.seed, "units": units, "cost": asdict(cost)}))
+        about = {"name": planned.spec.name, "seed": planned.spec.seed, "units": units, "cost": asdict(cost)}
+        of_sweep = {} if swept is None else {"configurations": len(made.audits), "trainings": trainings}
+        show(json.dumps(about | of_sweep))
         return
-    show(f"{planned.spec.name}: {len(planned.units)} units, seed {planned.spec.seed}, runner {planned.spec.run.runner}")
+    size = f"{len(planned.units)} units"
+    if swept is not None:
+        size = f"{len(made.audits)} configurations (trials), {size}, {trainings} trainings"
+    show(f"{planned.spec.name}: {size}, seed {planned.spec.seed}, runner {planned.spec.run.runner}")
+    for line in () if swept is None else swept.beside:
+        show(line)
     for entry in planned.audits:
         if (could_show := planned_outlook(entry)) is not None:
             show(f"{entry.audit.name}:")
@@ -601,13 +593,19 @@ def _end_of_sweep(found: SweepResult, *, fail_on_violation: bool) -> None:
         end(VIOLATION)
 
 
-def carried_out(work: Callable[[], T], again: str, folder: str | Path) -> T:
-    """What work gives; where it is interrupted, the command ends and says which one goes on in the folder."""
+def carried_out(work: Callable[[], T], again: str, folder: str | Path | None) -> T:
+    """What work gives; where it is interrupted, the command ends and says which one goes on in the folder.
+
+    Work that chooses its folder itself, None here, says so in a note of the interrupt.
+    """
     try:
         return work()
     except KeyboardInterrupt as err:
         by = f" by {err}" if str(err) else ""
-        goes_on = f"`dpaudit {again} {shlex.quote(str(folder))}` goes on"
+        notes = getattr(err, "__notes__", ())
+        goes_on = notes[-1] if notes else f"`dpaudit {again} {shlex.quote(str(folder))}` goes on"
+        if folder is None and not notes:  # while the tests were chosen
+            stop(f"interrupted{by}; nothing was run yet", RUN_FAILED)
         stop(f"interrupted{by}; what was finished is kept, {goes_on}", RUN_FAILED)
 
 

@@ -29,17 +29,16 @@ NOT_SHOWN = "A low bound is not evidence of privacy: it measures these scores on
 
 
 def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Claim | None:
-    """A claimed epsilon, or epsilon and delta with a comma between them."""
+    """Return the claim, in the words that `dpaudit check --claim` takes as well."""
     if value is None:
         return None
-    from dpaudit.claims import Claim, Relation
+    from dpaudit.claims import Relation
+    from dpaudit.claims.parsing import claim_of
 
-    epsilon, _, delta = value.partition(",")
     try:
-        numbers = float(epsilon), float(delta or 0)
-    except ValueError:
-        raise InputError(f"--claim must be an epsilon, or an epsilon and a delta as in 1,1e-5, got {value!r}") from None
-    return Claim(*numbers, Relation.ADD_REMOVE)
+        return claim_of(value, Relation.ADD_REMOVE)
+    except InputError as err:
+        raise InputError(f"--claim: {err}") from None
 
 
 def _complete_method(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -58,7 +57,7 @@ def _complete_method(ctx: click.Context, parameter: click.Parameter, begun: str)
 @click.option("--confidence", type=float, help="Stated confidence, in (0, 1); left out: 0.95.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="A field of the estimator: group=4.")
 @click.option("--selection", help="How the threshold or fraction is chosen: band, grid, split:0.5, fixed:0.01, ...")
-@click.option("--claim", callback=_claim, metavar="EPSILON[,DELTA]", help="What is promised; gives a verdict.")
+@click.option("--claim", callback=_claim, metavar="CLAIM", help="1, '1, 1e-5', rho=0.5 or mu=1; gives a verdict.")
 @click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds the claim.")
 @click.option("--fail-on-inconclusive", is_flag=True, help="Exit with 4 when the scores could not refute the claim.")
 @click.option("--group-by", "group_column", metavar="COLUMN", help="Rows that share a value of it speak of one canary.")

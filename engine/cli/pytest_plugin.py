@@ -9,6 +9,7 @@ test each has half of what the one before it had.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +24,13 @@ FIXTURE = "dp_audit"
 ERROR = 0.001
 """The chance that a session of honest mechanisms has a false alarm, unless it is told another one."""
 _TESTS = pytest.StashKey[int]()
+_SUMMARIES = pytest.StashKey[list[tuple[str, str]]]()
+"""The id of a test and the Markdown of a check in it, for each check; of all workers, where the session has some."""
+_OF_WORKER = "dp_audit_summaries"  # of what a worker of pytest-xdist hands over
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--dp-audit-error` or `dp_audit_error` of the configuration file, and `--dp-audit-seed`."""
+    """`--dp-audit-error` or `dp_audit_error` of the configuration file, `--dp-audit-seed`, `--dp-audit-summary`."""
     group = parser.getgroup("dpaudit")
     group.addoption(
         "--dp-audit-error",
@@ -35,7 +39,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"chance that all checks of the session together raise a false alarm [{ERROR}]",
     )
     group.addoption("--dp-audit-seed", type=int, metavar="N", help="of all that is random in checks [0]")
+    group.addoption(
+        "--dp-audit-summary",
+        type=Path,
+        metavar="FILE",
+        help="add a summary of all checks of the session in Markdown to this file",
+    )
     parser.addini("dp_audit_error", "chance of a false alarm in a session", default=str(ERROR))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare the list of summaries."""
+    config.stash[_SUMMARIES] = []
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the summaries of a worker of pytest-xdist over to the process that writes the file."""
+    handed_over = getattr(session.config, "workeroutput", None)
+    if handed_over is not None:
+        handed_over[_OF_WORKER] = [list(summary) for summary in session.config.stash[_SUMMARIES]]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take the summaries of a worker of pytest-xdist."""
+    summaries = getattr(node, "workeroutput", {}).get(_OF_WORKER, [])
+    node.config.stash[_SUMMARIES].extend((test, summary) for test, summary in summaries)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -54,6 +83,30 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         for words in said:
             terminalreporter.line(words)
         terminalreporter.line(f"A false alarm among these {len(said)}: probability at most {error_of(config):g}.")
+    file = config.getoption("--dp-audit-summary")
+    if file is not None and not hasattr(config, "workerinput"):
+        from dpaudit.errors import RunError
+
+        try:
+            _write_summary(file, config)
+        except RunError as err:
+            terminalreporter.line(f"dpaudit: {err}", red=True)
+
+
+def _write_summary(file: Path, config: pytest.Config) -> None:
+    """Add the Markdown of all checks to a file, in the order of the tests.
+
+    Raises: RunError if the file cannot be written.
+    """
+    from dpaudit.engine.report.markdown import markdown_text
+    from dpaudit.plain_files import add_asked
+
+    unsorted: list[tuple[str, str]] = config.stash[_SUMMARIES]
+    summaries = sorted(unsorted, key=lambda summary: summary[0])
+    blocks = ["# Privacy checks", f"{len(summaries)} checks. A false alarm among them: probability at most "]
+    blocks[-1] += f"{error_of(config):g}."
+    blocks += [f"Test {markdown_text(test)}\n\n{summary.strip()}" for test, summary in summaries]
+    add_asked(file, ("\n\n".join(blocks) + "\n").encode())
 
 
 def error_of(config: pytest.Config) -> float:
@@ -71,19 +124,41 @@ def error_of(config: pytest.Config) -> float:
 
 
 @pytest.fixture
-def dp_audit(request: pytest.FixtureRequest, tmp_path: Path, record_property: Callable[[str, object], None]) -> DpAudit:
+def dp_audit(request: pytest.FixtureRequest, tmp_path: Path) -> DpAudit:
     """Checks privacy claims; a test that is refuted, or that could not see anything, fails."""
-    config = request.config
+    config, node = request.config, request.node
+
+    def tell(words: str) -> None:
+        # The fixture `record_property` does this too, and warns where JUnit is written as xunit2.
+        node.user_properties.append((FIXTURE, words))
+
+    def keep(summary: str) -> None:
+        config.stash[_SUMMARIES].append((node.nodeid, summary))
+
     share = error_of(config) / max(1, config.stash[_TESTS])
-    return DpAudit(share, config.getoption("--dp-audit-seed"), tmp_path, record_property)
+    return DpAudit(share, config.getoption("--dp-audit-seed"), tmp_path, tell, keep)
 
 
 class DpAudit:
     """What the fixture gives a test."""
 
-    def __init__(self, error: float, seed: int | None, folder: Path, tell: Callable[[str, object], None]) -> None:
-        """`error` is what all checks of the test share."""
-        self._error, self._seed, self._folder, self._tell, self._checks = error, seed, folder, tell, 0
+    def __init__(
+        self,
+        error: float,
+        seed: int | None,
+        folder: Path,
+        tell: Callable[[str], None] = lambda words: None,
+        keep: Callable[[str], None] = lambda summary: None,
+    ) -> None:
+        """Args:
+        error: The chance of a false alarm that all checks of the test share.
+        seed: Seed of the checks; None for the default.
+        folder: Parent of the run folders.
+        tell: Called with the verdict of each check in words.
+        keep: Called with the summary of each check in Markdown.
+        """
+        self._error, self._seed, self._folder, self._tell, self._keep = error, seed, folder, tell, keep
+        self._checks = 0
 
     def check(self, mechanism: Any, data: Any = None, *, accept: tuple[Verdict, ...] = (), **asked: Any) -> Report:
         """`dpaudit.check`, in this process, with a confidence that follows from the session's error.
@@ -97,8 +172,11 @@ class DpAudit:
         __tracebackhide__ = True
         if "confidence" in asked:
             raise TypeError("the confidence of a check follows from the session's error: give --dp-audit-error instead")
+        from dpaudit.engine.report.ci_files import write_for_ci
         from dpaudit.engine.run.checking import check
         from dpaudit.engine.spec.audit_spec import RunOptions
+        from dpaudit.errors import AuditError
+        from dpaudit.tracebacks import VARIABLE, drop_own_frames
 
         self._checks += 1
         usual: dict[str, Any] = {
@@ -107,8 +185,16 @@ class DpAudit:
             "quiet": True,
             "seed": self._seed,
         }
-        report = check(mechanism, data, confidence=1 - self._error / 2**self._checks, **(usual | asked))
-        assert report.joint is not None
-        self._tell(FIXTURE, report.joint.answer.text())
-        report.raise_for_verdict(*accept)
+        try:
+            report = check(mechanism, data, confidence=1 - self._error / 2**self._checks, **(usual | asked))
+            assert report.joint is not None
+            self._tell(report.joint.answer.text())
+            summary = self._folder / f"dp-audit-{self._checks}.md"
+            write_for_ci(report, "", summary=summary)
+            self._keep(summary.read_text(encoding="utf-8"))
+            report.raise_for_verdict(*accept)
+        except AuditError as err:
+            if os.environ.get(VARIABLE) != "1":
+                drop_own_frames(err)
+            raise
         return report

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, gammaln, logsumexp, ndtr
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation
+from dpaudit.claims.parsing import claim_of
 from dpaudit.engine.estimate.measures import Measure, measures, pairs_above
 from dpaudit.engine.estimate.tables import MEMBERS_APART, SourceTable
 from dpaudit.engine.reading.card import card
@@ -273,9 +274,7 @@ def estimate(
     promise = argument("claim", claim, Claim | float | tuple[float, float] | str | None)
     if isinstance(promise, int | float):
         promise = Claim(promise, delta or 0.0, Relation.ADD_REMOVE)
-    elif promise is not None and not isinstance(promise, Claim):
-        from dpaudit.engine.spec.check import claim_of  # of text and pairs
-
+    elif promise is not None:
         promise = claim_of(promise, Relation.ADD_REMOVE)
     table = _python_table(scores, members, in_scores, out_scores, groups, replays)
     question = Question(

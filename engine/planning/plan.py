@@ -23,6 +23,7 @@ from dpaudit.claims import Claim
 from dpaudit.consent import contacts
 from dpaudit.engine.data.partition import Parts, loaded_rows
 from dpaudit.engine.games.protocol import Played, Reading, Setting, require_units
+from dpaudit.engine.planning.features import require_trainable
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.build import in_words
 from dpaudit.errors import SpecError
@@ -175,6 +176,8 @@ def make_plan(spec: AuditSpec) -> Plan:
         parts = divided[division]
         shared |= parts.shared()
         for entry, inputs in _planned(spec, audit, parts):
+            if entry.game.trainings:
+                require_trainable(entry.audit, loaded[source])
             units |= {unit.key: unit for unit in (*entry.units, *entry.bounds)}
             shared |= inputs
             planned.append(entry)

@@ -151,10 +151,10 @@ class Records:
         from dpaudit.engine.spec.plain_yaml import yaml_value
 
         try:
-            games = {str(one["name"]): dict(one["game"]) for one in yaml_value(spec)["audits"]}
+            games = {str(one.get("name", "audit")): _fields(one["game"]) for one in yaml_value(spec)["audits"]}
             fitting = [name for name, game in games.items() if game.get("name") in DEFAULTS]
-        except (KeyError, TypeError, ValueError) as err:
-            raise SpecError("the spec must have audits, each with a name and a game") from err
+        except (KeyError, TypeError, ValueError, AttributeError) as err:
+            raise SpecError("the spec must have `audits`, each a mapping with a `game`") from err
         if audit is not None and audit not in games:
             raise UnknownNameError(
                 f"the audit must be one of {shortened(', '.join(games), 400)}, got {shortened(audit)!r}"
@@ -229,6 +229,11 @@ class Records:
         rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in self._shown)
         first, *rest = (f"<p>{escape(line)}</p>" for line in self.lines)
         return f"{first}<table><tr>{head}</tr>{rows}</table>{''.join(rest)}"
+
+
+def _fields(game: Any) -> dict[str, Any]:
+    """The fields of a game in a spec, which may be its name alone."""
+    return {"name": game} if isinstance(game, str) else dict(game)
 
 
 def _number(game: Mapping[str, Any], field: str, default: int) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
@@ -12,13 +15,14 @@ from dpaudit.actors.events import Event, EventKind, EventStream, Listener
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import strict_scopes
 from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.exits import tell
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.run.driver import audit, timed_from, told
 from dpaudit.engine.run.run_folder import run_folder
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
+from dpaudit.engine.spec.audit_spec import ACCOUNTANT, Audit, AuditSpec, RunOptions
 from dpaudit.engine.spec.check import CHOOSING, CheckOptions, CheckRequest, Effort, check_spec, function_on_rows
-from dpaudit.errors import SpecError, shortened
+from dpaudit.errors import SpecError, printable, shortened
 from dpaudit.given import argument
 from dpaudit.mechanisms.adapters.own_function import Form
 
@@ -110,6 +114,10 @@ def check(
             time=time,
         )
         data, claim = made if data is None else data, None
+    else:
+        usual = relation in (None, Relation.ADD_REMOVE), form == "frame", not settings
+        given = not all((*usual, not python, not folder, memory_mb is None, not time))
+        _require_no_function(mechanism, claim, options_given=given)
     seed = argument("seed", seed, int | None)
     until_decided = argument("until_decided", until_decided, bool)
     request = CheckRequest(mechanism, data, claim, split, budget)  # type: ignore[arg-type]
@@ -118,11 +126,42 @@ def check(
     with told(listeners, quiet=quiet) as listening:
         EventStream(*listening).emit(Event(EventKind.STAGE, detail=CHOOSING))
         spec = check_spec(request, options)
+    if spec.together is not None and not quiet and not listeners:
+        for line in (*spec.together.chosen, *spec.together.left_out):
+            tell(printable(line))
     place = run_folder(spec) if output is None else output
-    report = audit(spec, output=place, listeners=listeners, quiet=quiet)
-    if until_decided:
-        report = decided(spec, report, place, listeners=listeners, quiet=quiet)
+    try:
+        report = audit(spec, output=place, listeners=listeners, quiet=quiet)
+        if until_decided:
+            report = decided(spec, report, place, listeners=listeners, quiet=quiet)
+    except KeyboardInterrupt as err:
+        err.add_note(f"`dpaudit resume {shlex.quote(str(place))}` goes on")
+        raise
     return timed_from(began, report)
+
+
+def _require_no_function(mechanism: Any, claim: object, *, options_given: bool) -> None:
+    """Raises SpecError where a function on rows is meant, whose rows nothing describes."""
+    example = "dpaudit.check(f, claim=1.0, schema={'age': (0, 100), 'sex': ['f', 'm']})"
+    give = f"give `schema`, which says what the rows may hold: {example}, or the option --schema '{{age: [0, 100]}}'"
+    if inspect.isroutine(mechanism) or isinstance(mechanism, partial):
+        raise SpecError(
+            f"a function on rows must come with a schema, got {_called(mechanism)} without a schema; {give}"
+        )
+    if options_given:
+        raise SpecError(
+            "relation, form, settings, python, folder, memory_mb and time are for functions on rows, got one of them "
+            f"without a schema; {give}"
+        )
+    if claim is not None and claim != ACCOUNTANT and not isinstance(claim, Claim):
+        raise SpecError(
+            f"claim={shortened(claim)} is a claim of a function on rows, which needs a schema; {give}. The claim of a "
+            "mechanism is a Claim(epsilon, delta, relation), or a field of it in its spec"
+        )
+
+
+def _called(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def refuse_evidence(option: str, evidence: str | Path | None) -> None:

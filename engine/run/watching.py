@@ -19,6 +19,12 @@ from dpaudit.claims.scope import Scope
 from dpaudit.engine.reading.noted import last_note, note_of
 from dpaudit.engine.reading.stated_values import StatedValue
 from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.run.configurations import (
+    CONFIGURATIONS,
+    ConfigurationState,
+    configuration_states,
+    described_states,
+)
 from dpaudit.engine.run.run_folder import PLAN, read_plan
 from dpaudit.errors import RunError, SpecError, printable, shortened
 from dpaudit.plain_files import new_file
@@ -96,6 +102,7 @@ class RunStatus:
     per_second: float  # units finished a second by this driver so far
     left_s: float | None  # seconds to go at that rate; None where it is not known
     verdicts: tuple[tuple[str, str], ...]  # by the audit's name, as in `bounds.json`, once the report is written
+    configurations: tuple[tuple[str, ConfigurationState], ...] = ()  # name and state of each, of a sweep
     cautions: tuple[str, ...] = ()  # what a reader must know before believing the rest
     # Of the very files that were read: `bounds.json` that the verdicts are of, the hash of one in the last event that
     # has any, and what `plan.parquet` says of what it was made from
@@ -110,6 +117,8 @@ class RunStatus:
             f"{len(self.running)} given to workers, {self.failed} failed, {self.retried} tried again, "
             f"{self.lost} workers lost, {self.workers} up",
         ]
+        if self.configurations:
+            lines += described_states(self.configurations)
         if self.heard is not None:
             rate = f"at {self.per_second:.2g} units a second"
             left = "" if self.left_s is None else f", about {self.left_s:.0f} s left {rate}"
@@ -144,8 +153,9 @@ def run_status(place: str | Path) -> RunStatus:
     with store.answering("must be a run folder that can be read"):
         plan, log, bounds = (store.content(name) for name in (PLAN, "events.jsonl", "bounds.json"))
         sweep = store.content("sweep.yaml") if plan is None else None
+        noted = store.content(CONFIGURATIONS)
     if plan is None and sweep is None:
-        raise NotPlanned(f"{shortened(place)} must be a run folder (with plan.parquet in it)")
+        raise NotPlanned(f"{shortened(place)} must be the folder of a run (with plan.parquet) or sweep (sweep.yaml)")
     read = list(events_in(io.BytesIO(log or b"")))
     events = [event for event in read if event is not None]
     begun = max((at for at, event in enumerate(events) if event.kind is EventKind.UNITS_PLANNED), default=0)
@@ -156,9 +166,17 @@ def run_status(place: str | Path) -> RunStatus:
         table = read_plan(plan, inside(place, PLAN), ["key"])
         planned, made_from = table.num_rows, table.schema.metadata or {}
     status = _status(str(place), planned, events[begun:], bounds)
+    states: tuple[tuple[str, ConfigurationState], ...] = ()
+    trouble = ""
+    if noted is not None:
+        try:
+            states = configuration_states(noted, f"{place}/{CONFIGURATIONS}", events)
+        except SpecError as err:
+            trouble = str(err)
     unread = len(read) - len(events)
     left_out = (f"{unread:,} lines of events.jsonl are no events, and are left out",) if unread else ()
-    return replace(status, cautions=(*left_out, *status.cautions), noted=last_note(events), made_from=made_from)
+    cautions = (*left_out, *status.cautions, *([trouble] if trouble else ()))
+    return replace(status, configurations=states, cautions=cautions, noted=last_note(events), made_from=made_from)
 
 
 def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | None) -> RunStatus:

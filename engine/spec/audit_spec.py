@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
@@ -297,7 +297,31 @@ class AuditSpec:
 
         Raises: SpecError when it holds an object that has none.
         """
-        return in_yaml(describe(self))
+        words = describe(self)
+        # An audit without a name would be given one by its mechanism when the spec is read.
+        named = [
+            {"name": audit.name, **described} for audit, described in zip(self.audits, words["audits"], strict=True)
+        ]
+        try:
+            return in_yaml({**words, "audits": named})
+        except SpecError as err:
+            raise _in_no_words(self.audits, err) from err
+
+
+def _in_no_words(audits: Sequence[Audit], err: SpecError) -> SpecError:
+    """The error of a spec that cannot be written, with the attribute of the user's object that is the reason."""
+    for audit in audits:
+        for part in ("mechanism", "data", "proxy", "attack", "game", "estimator"):
+            for name, value in getattr(getattr(audit, part), "__dict__", {}).items():
+                try:
+                    in_yaml({name: describe(value)})
+                except SpecError:
+                    return SpecError(
+                        f"{audit.name}: {part}.{name} must be a number, text, or a list or mapping of these, got an "
+                        f"object of {type(value).__name__}: a run folder keeps an object by its attributes; store how "
+                        f"`{name}` is made instead, and make it inside a method"
+                    )
+    return err
 
 
 def held_to_accountant(audits: tuple[Audit, ...], seed: int, at: str) -> tuple[Audit, ...]:

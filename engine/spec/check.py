@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from dpaudit.actors.audited.signals import from_outside, time_limit
 from dpaudit.actors.seed import Seed
-from dpaudit.claims import Claim, GaussianDP, Relation, RenyiDP
+from dpaudit.claims import Claim, Relation
+from dpaudit.claims.parsing import claim_of
 from dpaudit.claims.scope import Scope, strict_scopes
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
@@ -41,8 +42,8 @@ from dpaudit.engine.spec.audit_spec import (
 )
 from dpaudit.engine.spec.build import build
 from dpaudit.engine.spec.error_budget import JointTest
-from dpaudit.errors import AuditError, InputError, SpecError, require, shortened
-from dpaudit.given import argument, check_fields, fitted
+from dpaudit.errors import AuditError, SpecError, require
+from dpaudit.given import argument, check_fields
 from dpaudit.locations import has_location, location
 from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
 from dpaudit.mechanisms.compute import Compute
@@ -86,10 +87,6 @@ TIMED_S = 2.0
 """After which calls have been timed well enough."""
 NUMBERS_OF_UNIT, FEW_NUMBERS = 1 << 24, 1 << 13
 """Numbers that the calls of a unit give together, at most, where one gives more than a few."""
-SHOWN_DELTA = 1e-5
-"""Where a curve's claim is printed, if nothing else is said."""
-ORDERS = (1.01, 1.05, 1.1, 1.25, 1.5, 1.75, *map(float, range(2, 65)), 96.0, 128.0, 256.0, 512.0, 1024.0)
-"""Renyi orders that a zCDP claim is held to: rho times the order at every order above 1."""
 
 
 @dataclass(frozen=True)
@@ -623,49 +620,3 @@ def _runs_of_predictor(mechanism: AnsweringPredictor, target: Any, compute: Comp
         require(ended > 0, "a predictor must answer on some data", runs=len(spread))
 
     return run
-
-
-def claim_of(given: object, relation: Relation) -> Claim:
-    """The claim that is meant.
-
-    Args:
-        given: A `Claim`; epsilon; (epsilon, delta); or a text: "1", "1, 1e-5", "rho=0.5", "mu=1, delta=1e-6".
-        relation: Which tables are neighbours; a `Claim` has its own.
-    Raises: InputError for anything else.
-    """
-    if isinstance(given, Claim):
-        return given
-    if isinstance(given, str):
-        return _in_words(given, relation)
-    is_number, number = fitted(given, float)
-    if is_number:
-        return Claim(number, relation=relation)
-    is_point, point = fitted(given, tuple[float, float])
-    if is_point:
-        epsilon, delta = point
-        return Claim(epsilon, delta, relation)
-    shown = shortened(given)
-    raise InputError(f"a claim must be a Claim, epsilon, (epsilon, delta) or a text such as 'rho=0.5', got {shown}")
-
-
-def _in_words(given: str, relation: Relation) -> Claim:
-    stated: dict[str, float] = {}
-    for place, part in enumerate(re.split(r"\s*[,;]\s*", given.strip())):
-        name, sign, number = part.rpartition("=")
-        try:
-            stated[name.strip().lower() if sign else ("epsilon", "delta")[min(place, 1)]] = float(number)
-        except ValueError as err:
-            shown = repr(shortened(given))
-            raise InputError(f"a claim must be like '1', '1, 1e-5', 'rho=0.5' or 'mu=1', got {shown}") from err
-    curves = stated.keys() - {"delta"}
-    if len(curves) != 1 or not curves <= {"epsilon", "rho", "mu"}:
-        shown = repr(shortened(given))
-        raise InputError(f"a claim must state one of epsilon, rho and mu, and may state delta, got {shown}")
-    (named,) = curves
-    require(stated[named] > 0, f"{named} of a claim must be > 0", given=stated[named])
-    if "epsilon" in stated:
-        return Claim(stated["epsilon"], stated.get("delta", 0.0), relation)
-    delta = stated.get("delta", SHOWN_DELTA)
-    if "mu" in stated:
-        return Claim.of(GaussianDP(stated["mu"]), relation=relation, delta=delta)
-    return Claim.of(RenyiDP(ORDERS, tuple(stated["rho"] * order for order in ORDERS)), relation=relation, delta=delta)

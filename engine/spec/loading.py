@@ -49,13 +49,25 @@ def content_of(file: YamlFile) -> dict[str, Any]:
     return {"name": file.path.stem, **content}
 
 
+def is_sweep_spec(path: str | Path) -> bool:
+    """True if a YAML file asks for a sweep that was not carried out yet, which only `dpaudit sweep` runs."""
+    return _is_open_sweep(content_of(YamlFile.read(Path(given.path("a spec", path)))))
+
+
+def _is_open_sweep(content: Mapping[str, Any]) -> bool:
+    sweep = content.get("sweep")
+    return sweep is not None and not (isinstance(sweep, Mapping) and sweep.get("configurations"))
+
+
 def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
     given.require_words(content, "a spec")
     if "check" in content:
         return _check_from_mapping(content)
-    sweep = content.get("sweep")
-    if sweep is not None and not (isinstance(sweep, Mapping) and sweep.get("configurations")):
-        raise SpecError("a spec with `sweep` is carried out by `dpaudit sweep` (dpaudit.sweep in Python)")
+    if _is_open_sweep(content):
+        raise SpecError(
+            "a spec with `sweep` is not one run: use `dpaudit sweep` (dpaudit.sweep in Python); `dpaudit plan` says "
+            "what it takes"
+        )
     audits, options = spec_parts(content)
     spec: AuditSpec = build_dataclass(AuditSpec, {"audits": tuple(audits), **options}, location="spec")
     return spec

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import sys
 import time
@@ -29,6 +30,7 @@ from dpaudit.consent import Consent, require_contacts, under
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.sweep_summary import REAUDIT, fresh_name, sweep_summary
+from dpaudit.engine.run.configurations import CONFIGURATIONS
 from dpaudit.engine.run.driver import run_missing, run_plan, told
 from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import checkpoints_of, consent_for, held, opened, place_of, remember
@@ -193,6 +195,42 @@ def is_sweep(place: str | Path) -> bool:
         return False
 
 
+@dataclass(frozen=True)
+class SweepOutline:
+    """What a sweep is going to run, before anything runs."""
+
+    spec: AuditSpec  # one audit for each configuration
+    beside: tuple[str, ...]  # what is run besides those audits, one sentence each
+
+
+def outlined(source: str | Path, seed: int | None = None) -> SweepOutline:
+    """Return the audits that a sweep's file leads to; nothing runs.
+
+    Raises: SpecError for a sweep that varies nothing.
+    """
+    request = read_request(source)
+    request = request if seed is None else replace(request, seed=seed)
+    _require_space(request)
+    beside = []
+    if request.sweep.rungs is not None:
+        more = len(request.known) * (len(request.sweep.rungs.values) - 1)
+        beside.append(
+            f"early stopping runs up to {more} trainings more, one for each configuration at each rung; configurations "
+            "that it stops are not audited"
+        )
+    if request.sweep.reaudit:
+        beside.append("the best configuration is audited once more, with a new seed")
+    return SweepOutline(request.spec(request.known), tuple(beside))
+
+
+def _require_space(request: Request) -> None:
+    if not request.sweep.space:
+        raise SpecError(
+            "a sweep must vary at least one field: give `grid: {mechanism.epsilon: [0.5, 1, 2]}`, or `space` in "
+            "`sweep:`"
+        )
+
+
 def carry_out(
     request: Request,
     place: str | Path,
@@ -203,17 +241,14 @@ def carry_out(
 ) -> SweepResult:
     """Runs what is missing of a sweep and reads what came out."""
     began = time.monotonic()
-    if not request.sweep.space:
-        raise SpecError(
-            "a sweep must vary at least one field: give `grid: {mechanism.epsilon: [0.5, 1, 2]}`, or `space` in "
-            "`sweep:`"
-        )
+    _require_space(request)
     known = request.known
     if known:
         plan = make_plan(request.spec(known))  # refuses what does not fit before anything runs
         require_contacts(plan.spec, plan.price)
     else:
         require_contacts((request.base, request.run, request.sweep), lambda: "")
+    _require_plannable(request)
     tuner = _tuner(request, config)
     with told(listeners, quiet=quiet) as listening:
         with _running(request, place, listening, began) as running:
@@ -223,6 +258,20 @@ def carry_out(
             again = inside(place, REAUDIT) if is_remote(place) else Path(place) / REAUDIT
             run_plan(make_plan(request.again(best)), again, listening)
         return SweepResult(run_plan(plan, place, listening))
+
+
+def _require_plannable(request: Request) -> None:
+    """Plan what is not in the plan of all configurations, so that a wrong field is refused before anything runs.
+
+    That is the first configuration at each rung; of a search algorithm, whose configurations are not known, the first
+    one that its space would give without it.
+    """
+    rungs = () if request.sweep.rungs is None else request.sweep.rungs.values
+    if not rungs and request.known:
+        return
+    first = request.configuration(configurations(request.sweep.space, request.sweep.count, request.seed)[0])
+    for rung in rungs or (None,):
+        make_plan(request.rung_spec([first], rung, seed=request.seed))
 
 
 def _tuner(request: Request, config: TuneConfig | None) -> Tuner | None:
@@ -282,11 +331,13 @@ class _Running:
         Returns: The plan of the report, and the configuration to be audited afresh, where that was asked for.
         """
         plan = make_plan(self.request.spec(_some_audited(tried)))
+        self._note(tried, plan)
         self._say(f"auditing {len(plan.audits)} configurations")
         outcome = self._run(plan, budget_s)
         results = Policy(plan, UnitStore(self.folder / "units")).results(outcome, self.folder)
         found = {result.name: result for result in results}
         configurations = [self._became(one, found.get(one.name)) for one in tried]
+        self._note(configurations, plan, over=True)
         plan = make_plan(self.request.spec(_some_audited(configurations)))
         assert plan.spec.sweep is not None
         best = sweep_summary(plan.spec.sweep, results, plan.spec.confidence).best
@@ -302,6 +353,13 @@ class _Running:
             return replace(one, state=STOPPED)
         why = next((f"{failure.label}: {failure.error}" for failure in result.failures if not failure.skipped), "")
         return replace(one, state=FAILED, error=f"{one.name}: {why or result.headline}")
+
+    def _note(self, configurations: Sequence[Configuration], plan: Plan, *, over: bool = False) -> None:
+        """Write which units audit each configuration, for `dpaudit status`; `over` once all have been run."""
+        units = {entry.audit.name: sorted(entry.keys) for entry in plan.audits if not entry.confirms}
+        noted = [{"name": one.name, "state": one.state, "units": units.get(one.name, [])} for one in configurations]
+        content = json.dumps({"over": over, "configurations": noted}).encode()
+        write_whole(self.folder / CONFIGURATIONS, lambda file: file.write(content))
 
     def _run(self, plan: Plan, budget_s: float | None = None) -> RunOutcome:
         store, scratch = UnitStore(self.folder / "units"), checkpoints_of(self.place)

@@ -24,7 +24,7 @@ from dpaudit.mechanisms.adapters.other_python import diffprivlib_trainings, work
 from dpaudit.mechanisms.adapters.other_python.calls import OtherPython
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
+from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features, require_flat_features
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_finite_epsilon, require_positive
 from dpaudit.mechanisms.training.recipe import one_of
@@ -85,6 +85,10 @@ class Diffprivlib(NoiseByEpsilon):
 
     def claim(self) -> Claim:
         return Claim(self.epsilon, relation=self.relation)
+
+    def require_features(self, train: Examples) -> None:
+        """Raises InputError for columns of mixed types."""
+        require_flat_features(train)
 
     def sample_summaries(
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute

@@ -90,6 +90,12 @@ class OpacusDpSgd:
         with suppress(TrainingError), steps_of_opacus(canary):
             self.fit(train, seed=seed, compute=compute)
 
+    def require_features(self, train: Examples) -> None:
+        """Raises InputError for columns that are no numbers."""
+        from dpaudit.mechanisms.training.inputs import example_shape
+
+        example_shape(train.features)
+
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:

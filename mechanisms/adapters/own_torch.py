@@ -26,7 +26,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_delta, require_finite_epsilon
-from dpaudit.mechanisms.training.inputs import as_array
+from dpaudit.mechanisms.training.inputs import as_array, example_shape
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.registry import register
 
@@ -107,6 +107,10 @@ class OwnTorch(ClaimedByUser):
             except TypeError as err:
                 raise InputError(f"module cannot be made from parameters {dict(self.parameters)}: {err}") from err
         require(isinstance(first, torch.nn.Module), "module must make a torch.nn.Module", made=type(first).__name__)
+
+    def require_features(self, train: Examples) -> None:
+        """Raises InputError for columns that are no numbers."""
+        example_shape(train.features)
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
@@ -231,6 +235,10 @@ class OwnOpacus:
             do="as the one that its steps are stated by had; let its noise depend on nothing but the number of rows",
             noise_multiplier=f"{least:g}",
         )
+
+    def require_features(self, train: Examples) -> None:
+        """Raises InputError for columns that are no numbers."""
+        example_shape(train.features)
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None

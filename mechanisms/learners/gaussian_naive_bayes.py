@@ -99,6 +99,10 @@ class GaussianNaiveBayes(NoiseByEpsilon):
         """Half the range: the most by which a record changes a sum about the middle."""
         return (self.upper - self.lower) / 2
 
+    def require_features(self, train: Examples) -> None:
+        """Raises InputError for columns of mixed types."""
+        require_flat_features(train)
+
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> NaiveBayesModel:
@@ -193,6 +197,11 @@ class NaiveBayesModel:
         likely = np.exp(log - log.max(1, keepdims=True))
         probabilities: Floats = likely / likely.sum(1, keepdims=True)
         return probabilities
+
+
+def require_flat_features(train: Examples) -> None:
+    """Raises InputError for columns of mixed types."""
+    flat_features(train.features[:1] if isinstance(train.features, np.ndarray) else train.features)
 
 
 def flat_features(features: Features) -> Floats:

@@ -38,7 +38,7 @@ from scipy.special import expit
 from dpaudit.claims import Claim, Relation
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
+from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features, require_flat_features
 from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_finite_epsilon, require_positive
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
@@ -80,6 +80,10 @@ class PrivateLogistic(ABC, NoiseByEpsilon):
     def claim(self) -> Claim:
         """Pure epsilon when one record is replaced; the number of records is public."""
         return Claim(self.epsilon, relation=Relation.REPLACE)
+
+    def require_features(self, train: Examples) -> None:
+        """Raises InputError for columns of mixed types."""
+        require_flat_features(train)
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None

@@ -22,7 +22,7 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
+from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features, require_flat_features
 from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_at_least, require_finite_epsilon
 from dpaudit.registry import register
 
@@ -60,6 +60,10 @@ class PrivateForest(NoiseByEpsilon):
     def claim(self) -> Claim:
         """Pure epsilon when one record is added or removed."""
         return Claim(self.epsilon, relation=Relation.ADD_REMOVE)
+
+    def require_features(self, train: Examples) -> None:
+        """Raises InputError for columns of mixed types."""
+        require_flat_features(train)
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None

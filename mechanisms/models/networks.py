@@ -9,7 +9,7 @@ import math
 from abc import ABC
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.ranges import require_at_least
@@ -58,6 +58,8 @@ class Mlp(Network):
 
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "relu"
+
+    takes_any_shape: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -56,6 +56,10 @@ class TransformerFineTune:
         require_at_least(0, self, "weight_decay")
         require(0 <= self.warm_up < 1, "warm_up must be in [0, 1)", warm_up=self.warm_up)
 
+    def require_features(self, train: Examples) -> None:
+        """Raises InputError for other features than texts."""
+        texts_of(train.features[:1] if isinstance(train.features, np.ndarray) else train.features.slice(0, 1))
+
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+UNREADABLE = "unreadable: "
+"""Prefix of the ending of a call that returned an object in which nothing could be read; the worker writes it."""
+
 
 @dataclass(frozen=True, eq=False)
 class CallOutcome:
@@ -23,3 +26,8 @@ class CallOutcome:
     numbers: NDArray[np.float64]
     fault: str = ""
     low_bits: int = 0
+
+
+def is_unreadable(ending: str) -> bool:
+    """True if a call returned something, or something inside of a container, in which nothing could be read."""
+    return ending.startswith(UNREADABLE)

@@ -46,6 +46,14 @@ class StackTrainer:
 
         return whole_plan(self.recipe, shape, classes=classes, models=models, compute=compute)
 
+    def require_features(self, train: Examples) -> None:
+        """Raises InputError for features that the network cannot take."""
+        from dpaudit.mechanisms.training.inputs import example_shape
+
+        shape = example_shape(train.features)
+        if not getattr(self.recipe, "takes_any_shape", False):
+            self.recipe.meta_module(shape, train.classes)
+
     def fit_stack(
         self,
         features: Features,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from dpaudit.engine.cli import beginning
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.spec.loading import load_spec
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 def dpaudit(*words: str, answers: str = "") -> Result:
@@ -139,6 +142,40 @@ def test_the_doctor_finds_what_is_there() -> None:
     assert ended.exit_code == 0, ended.output
     for what in ("Python", "torch", "ray", "processors", "memory", "disk", "GPU"):
         assert f"ok      {what}: " in ended.output
+
+
+def test_the_doctor_names_the_extras_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = importlib.metadata.version
+    absent = {"opacus", "mlflow-skinny", "mlflow", "diffprivlib", "aiohttp-cors"}
+
+    def without_extras(package: str) -> str:
+        if package in absent:
+            raise importlib.metadata.PackageNotFoundError
+        return there(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_extras)
+    monkeypatch.delenv("DPAUDIT_DIFFPRIVLIB_PYTHON", raising=False)
+    ended = dpaudit("doctor")
+    assert ended.exit_code == 0, ended.output
+    said = 'without extra opacus: not installed; it is for `from_opacus` and training by Opacus; pip install "opacus"'
+    assert said in ended.output
+    assert (
+        'without extra cluster: not installed; it is for `dpaudit submit`, `logs` and `stop`; pip install "ray[def'
+        in (ended.output)
+    )
+    assert (
+        "without extra diffprivlib: not installed; it is for models of diffprivlib; `make diffprivlib`" in ended.output
+    )
+    absent.remove("mlflow")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "9.9" if name == "mlflow" else without_extras(name))
+    assert "ok      extra mlflow: " in dpaudit("doctor").output
+
+
+def test_the_doctor_knows_every_extra_of_the_package() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {name for name, *_ in beginning.EXTRAS} == extras.keys() - {"dev", "docs"}
+    for name, _, install, _ in beginning.EXTRAS:
+        assert any(needed.startswith(install) for needed in extras[name])
 
 
 def test_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,7 +258,15 @@ def test_the_command_line_compares_with_a_claim(tmp_path: Path) -> None:
     np.savez(tmp_path / "losses.npz", score=-SCORES, member=MEMBERS)
     assert command(tmp_path / "losses.npz", "--claim", "0.5", "--fail-on-violation").exit_code == 0
     assert command(tmp_path / "losses.npz", "--claim", "0.5", "--fail-on-inconclusive").exit_code == 4
-    assert "--claim must be an epsilon" in command(path, "--claim", "low").output
+    assert "--claim: a claim must be like '1', '1, 1e-5', 'rho=0.5'" in command(path, "--claim", "low").output
+    assert "VIOLATION: claimed epsilon <= " in command(path, "--claim", "mu=0.01").output
+    for claim in ("rho=0.5", "mu=1", "1, 1e-5"):
+        shown = json.loads(command(path, "--claim", claim, "--json").output)["readings"][0]
+        expected = dpaudit.estimate(SCORES, MEMBERS, claim=claim)
+        assert expected.claim is not None
+        assert shown["claim"]["epsilon"] == pytest.approx(expected.claim.epsilon)
+        assert shown["claim"]["delta"] == 1e-5
+        assert shown["verdict"] == expected.verdict
     grouped = command(path, "--group-by", "person", "--group-score", "mean")
     assert "600 rows are 600 canaries: the mean" in grouped.output
     assert "must have the column nobody" in command(path, "--group-by", "nobody").output

@@ -26,9 +26,9 @@ from dpaudit.engine.planning.power import (
     planned_outlook,
     rows_to_refute,
 )
+from dpaudit.estimators.bound import format_upper
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.signed_scores import OneRun
-from dpaudit.estimators.bound import format_upper
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.estimators.two_world.confusion_tables import ClopperPearson

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from dpaudit.engine.cli.pytest_plugin import DpAudit
+from dpaudit.engine.cli.pytest_plugin import (
+    _SUMMARIES,
+    DpAudit,
+    _write_summary,
+    pytest_sessionfinish,
+    pytest_testnodedown,
+)
 from dpaudit.errors import VerdictError
 
 pytest_plugins = ["pytester"]
+OWN_FILES = ("pytest_plugin.py", "checking.py", "run_report.py", "tracebacks.py")
 TESTS = """
     import pytest
     from dpaudit import Verdict
@@ -37,7 +45,10 @@ TESTS = """
 @pytest.mark.filterwarnings("ignore")
 def test_a_session_says_what_it_checked_and_how_sure_it_is(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
-    ended = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:xdist", "--dp-audit-error", "0.01")
+    (pytester.path / "summary.md").write_text("before\n")
+    asked = ["--dp-audit-error", "0.01", "--dp-audit-summary", "summary.md"]
+    junit = ["-W", "error::pytest.PytestWarning", "--junitxml", "junit.xml", "-o", "junit_family=xunit2"]
+    ended = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:xdist", *asked, *junit)
     ended.assert_outcomes(passed=2, failed=1)
     ended.stdout.fnmatch_lines(
         [
@@ -48,6 +59,38 @@ def test_a_session_says_what_it_checked_and_how_sure_it_is(pytester: pytest.Pyte
             "A false alarm among these 2: probability at most 0.01.",
         ]
     )
+    assert not [name for name in OWN_FILES if name in ended.stdout.str()]
+    text = (pytester.path / "summary.md").read_text()
+    assert text.startswith("before\n# Privacy checks\n\n2 checks. A false alarm among them: probability at most 0.01.")
+    assert text.count("## Privacy audit: ") == text.count("Test test") == 2
+    assert "**NO VIOLATION FOUND**" in text
+    assert "**VIOLATION**" in text
+    assert 'name="dp_audit"' in (pytester.path / "junit.xml").read_text()
+
+
+def test_a_refused_check_shows_no_frame_of_ours(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_refused(dp_audit):\n    dp_audit.check(lambda rows, rng: 1, claim=1.0)\n")
+    ended = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:xdist")
+    ended.assert_outcomes(failed=1)
+    ended.stdout.fnmatch_lines(["*SpecError: a function on rows must come with a schema*"])
+    assert not [name for name in OWN_FILES if name in ended.stdout.str()]
+
+
+def test_workers_hand_their_summaries_over(pytester: pytest.Pytester, tmp_path: Path) -> None:
+    """As pytest-xdist calls the hooks: in a worker at the end of its session, then in the process that has the file."""
+    pytester.makepyfile("def test_nothing():\n    pass\n")
+    config = pytester.parseconfigure("--dp-audit-summary", str(tmp_path / "summary.md"))
+    config.stash[_SUMMARIES].append(("b", "## second"))
+    worker = SimpleNamespace(config=config)
+    config.workeroutput = {}  # type: ignore[attr-defined]
+    pytest_sessionfinish(worker)  # type: ignore[arg-type]
+    other = pytester.parseconfigure("--dp-audit-summary", str(tmp_path / "summary.md"))
+    other.stash[_SUMMARIES].append(("a", "## first"))
+    pytest_testnodedown(SimpleNamespace(config=other, workeroutput=config.workeroutput), None)  # type: ignore[attr-defined]
+    _write_summary(tmp_path / "summary.md", other)
+    text = (tmp_path / "summary.md").read_text()
+    assert text.index("## first") < text.index("## second")
+    assert "2 checks. A false alarm among them: probability at most 0.001." in text
 
 
 def test_several_checks_of_a_test_share_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +101,7 @@ def test_several_checks_of_a_test_share_its_error(tmp_path: Path, monkeypatch: p
         raise VerdictError("not played")
 
     monkeypatch.setattr(import_module("dpaudit.engine.run.checking"), "check", seen)  # pytester forgets modules
-    audited = DpAudit(0.001, 0, tmp_path, lambda name, words: None)
+    audited = DpAudit(0.001, 0, tmp_path)
     for _ in range(20):
         with pytest.raises(VerdictError):
             audited.check(None)
@@ -68,7 +111,7 @@ def test_several_checks_of_a_test_share_its_error(tmp_path: Path, monkeypatch: p
 
 def test_what_the_session_decides_is_not_given_to_a_check(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="--dp-audit-error"):
-        DpAudit(0.001, 0, tmp_path, lambda name, words: None).check(None, confidence=0.9)
+        DpAudit(0.001, 0, tmp_path).check(None, confidence=0.9)
 
 
 @pytest.mark.parametrize("given", ["0", "1", "-3", "2"])

@@ -19,11 +19,12 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from dpaudit import Audit, AuditSpec, RunOptions, audit
+from dpaudit import Audit, AuditSpec, Claim, RunOptions, audit
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.reading.noted import note_of
 from dpaudit.engine.reading.records import DEFAULTS, Records, benjamini_yekutieli, p_values
 from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.run.driver import report_again
 from dpaudit.engine.spec.audit_spec import slug
 from dpaudit.engine.spec.build import build
 from dpaudit.errors import AuditError, DataError, InputError, RunError, SpecError
@@ -204,6 +205,42 @@ def test_a_report_names_the_records_that_leak(report: Report) -> None:
     assert frame.shape == (60, 5)
     assert len(str(found).splitlines()) == 1 + 1 + 7 + 2
     assert "<b>" not in found._repr_html_()
+
+
+class KeepsAll:
+    """A mechanism of the user's own, which is no dataclass and has no registered name."""
+
+    def __init__(self, epsilon: float) -> None:
+        self.epsilon = epsilon
+
+    def claim(self) -> Claim:
+        return Claim(self.epsilon)
+
+    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        return labels
+
+
+def test_records_of_an_audit_of_an_object_without_a_name(tmp_path: Path) -> None:
+    """Such an audit has the default name, which the run folder must keep."""
+    game = {"name": "label-canaries", "replays": 1, "trainings": 20}
+    one = Audit(KeepsAll(1.0), {"name": "gaussian-mixture", "rows": 60}, game)
+    made = audit(AuditSpec((one,), run=RunOptions(runner="in-process", figures=False)), output=tmp_path, quiet=True)
+    ended = CliRunner().invoke(main, ["records", str(tmp_path)])
+    assert ended.exit_code == 0, ended.output
+    assert ended.output.rstrip() == str(made.records())
+    assert report_again(tmp_path, allow_code=True).results[0].name == "audit"
+
+
+def test_an_object_that_no_run_folder_can_keep_is_named() -> None:
+    kept: Any = KeepsAll(1.0)
+    kept.table = np.zeros(3)
+    spec = AuditSpec((Audit(kept, {"name": "gaussian-mixture"}, GAME),))
+    with pytest.raises(SpecError, match=r"audit: mechanism\.table must be a number, .*, got an object of ndarray"):
+        spec.to_yaml()
+
+
+def test_folders_of_audits_without_a_name_are_read() -> None:
+    assert Records.chosen("audits: [{game: membership}]", None) == ("audit", {"name": "membership"})
 
 
 def test_the_command_says_the_same_and_nothing_runs(report: Report, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Call
 from dpaudit.claims import GaussianDP
+from dpaudit.claims.parsing import claim_of
 from dpaudit.engine.cli.main import settings_in_words
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.game import Asked, RowFunctionGame, offered
@@ -35,7 +36,6 @@ from dpaudit.engine.spec.check import (
     CheckOptions,
     CheckRequest,
     check_spec,
-    claim_of,
     cost_of_a_call,
     function_on_rows,
 )
@@ -332,6 +332,18 @@ def test_claims_in_words(given: Any, epsilon: float, delta: float) -> None:
     assert (made.epsilon, made.delta, made.relation) == (epsilon, delta, Relation.REPLACE)
 
 
+@pytest.mark.parametrize("given", [{"claim": 1}, {"claim": "rho=0.5"}, {}, {"form": "list"}])
+def test_a_function_without_a_schema_is_told_to_give_one(given: dict[str, Any]) -> None:
+    for mechanism in (stated, "tests.engine.test_row_function:stated")[: 2 if given else 1]:
+        with pytest.raises(SpecError, match=r"schema.* give `schema`, which .* schema=\{'age': \(0, 100\)") as refused:
+            dpaudit.check(mechanism, quiet=True, **given)
+        assert (
+            "got stated without" in str(refused.value)
+            if mechanism is stated
+            else "got stated" not in str(refused.value)
+        )
+
+
 def test_claims_that_are_curves() -> None:
     assert claim_of("mu=1, delta=1e-6", Relation.REPLACE).curve == GaussianDP(1.0)
     zcdp = claim_of("rho=0.5", Relation.ADD_REMOVE)
@@ -530,7 +542,7 @@ def test_a_check_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Monke
     found = CliRunner().invoke(main, [*asked, "in-process", "-o", os.fspath(tmp_path / "run"), "--fail-on-violation"])
     assert "VIOLATION" in found.output, found.output
     refused = CliRunner().invoke(main, ["check", "mine_own:count", "--claim", "1"])
-    assert "give --schema" in refused.output
+    assert "the option --schema '{age: [0, 100]}'" in refused.output
 
 
 def test_rows_keep_their_cells() -> None:

@@ -25,6 +25,7 @@ from dpaudit.engine.drawing import draw
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.sweep_summary import SweepRow, SweepSummary, _marked, _standing
 from dpaudit.engine.report.charts import frontier
+from dpaudit.engine.run.configurations import CONFIGURATIONS, configuration_states, described_states
 from dpaudit.engine.spec.error_budget import ErrorBudget
 from dpaudit.engine.spec.loading import load_spec, spec_parts
 from dpaudit.engine.spec.override import overridden
@@ -340,7 +341,7 @@ class TestRequests:
         assert len(request.known) == request.sweep.count == 12
         request.write(tmp_path)
         assert read_request(tmp_path / "sweep.yaml").to_words() == request.to_words()
-        with pytest.raises(SpecError, match="carried out by `dpaudit sweep`"):
+        with pytest.raises(SpecError, match="is not one run: use `dpaudit sweep`"):
             load_spec(EXAMPLE)
 
     def test_a_spec_of_configurations_survives_the_way_to_yaml_and_back(self, found: SweepResult) -> None:
@@ -604,3 +605,99 @@ def test_no_configuration_is_begun_when_time_is_up(tmp_path: Path) -> None:
     result = sweep(base(grid=GRID), tune_config=config, output=tmp_path / "run", quiet=True)
     assert [trial.row.configuration.state for trial in result] == [AUDITED, STOPPED, STOPPED, STOPPED]
     assert len(restore_sweep(tmp_path / "run", quiet=True).report.results) == 4
+
+
+def test_the_plan_of_a_sweep_says_what_it_takes(tmp_path: Path) -> None:
+    spec = tmp_path / "planned.yaml"
+    words = base(grid=GRID, sweep={"reaudit": True})
+    spec.write_text(json.dumps(words))
+    planned = make_plan(read_request(words).spec(read_request(words).known))
+    shown = CliRunner().invoke(main, ["plan", str(spec), "--seed", "9"])
+    assert shown.exit_code == 0, shown.output
+    size = f"4 configurations (trials), {len(planned.units)} units, 8 trainings, seed 9"
+    assert size in shown.stdout
+    assert "the best configuration is audited once more" in shown.stdout
+    counted = json.loads(CliRunner().invoke(main, ["plan", str(spec), "--json"]).stdout)
+    assert (counted["configurations"], counted["trainings"]) == (4, 8)
+    rungs = {"field": "mechanism.sharpness", "values": [1.0, 2.0]}
+    spec.write_text(json.dumps(base(grid=GRID, sweep={"rungs": rungs})))
+    assert "early stopping runs up to 4 trainings more" in CliRunner().invoke(main, ["plan", str(spec)]).stdout
+    spec.write_text(json.dumps(base(sweep={})))
+    assert "a sweep must vary at least one field" in CliRunner().invoke(main, ["plan", str(spec)]).output
+
+
+def test_the_status_of_a_sweep_says_how_its_configurations_stand(tmp_path: Path) -> None:
+    grid = {"mechanism.epsilon": [0.5, 8.0], "mechanism.sharpness": [1.0, -1.0]}
+    sweep(base(grid=grid, sweep={}), output=tmp_path / "run", quiet=True)
+    shown = CliRunner().invoke(main, ["status", str(tmp_path / "run")]).stdout
+    assert "4 configurations: 2 done, 0 running, 2 failed" in shown
+    assert "failed: epsilon=0.5, sharpness=-1.0; epsilon=8.0, sharpness=-1.0" in shown
+    (tmp_path / "run" / CONFIGURATIONS).write_text("{")
+    assert f"{CONFIGURATIONS} must be JSON" in CliRunner().invoke(main, ["status", str(tmp_path / "run")]).stdout
+
+
+def test_how_configurations_stand_while_the_sweep_runs() -> None:
+    noted = [
+        {"name": name, "state": state, "units": units}
+        for name, state, units in (
+            ("a", "audited", ["1", "2"]),
+            ("b", "audited", ["1", "3"]),
+            ("c", "audited", ["4"]),
+            ("d", "audited", ["5"]),
+            ("e", "stopped", []),
+        )
+    ]
+    kinds = [(EventKind.UNIT_STARTED, "1"), (EventKind.UNIT_DONE, "1"), (EventKind.UNIT_DONE, "2")]
+    events = [Event(kind, unit=unit) for kind, unit in [*kinds, (EventKind.UNIT_FAILED, "5")]]
+    content = json.dumps({"over": False, "configurations": noted}).encode()
+    states = configuration_states(content, "file", events)
+    assert [str(state) for _, state in states] == ["done", "running", "waiting", "failed", "stopped"]
+    assert described_states(states)[0] == "5 configurations: 1 done, 1 running, 1 waiting, 1 failed, 1 stopped"
+    for wrong in (b"[]", b'{"configurations": [{"name": 1}]}', b'{"configurations": [{"name": "a", "state": "x"}]}'):
+        with pytest.raises(SpecError, match="file"):
+            configuration_states(wrong, "file", events)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "words"),
+    [
+        ({"name": "lp-1st", "model": "mlp"}, "column 'job' holds string; use catboost or logistic-regression"),
+        ({"name": "lp-1st", "model": "small-cnn"}, "small-cnn cannot be trained on these data"),
+        ({"name": "gaussian-naive-bayes"}, "these are columns of mixed types"),
+    ],
+)
+def test_columns_that_a_model_cannot_take_are_refused_before_anything_runs(
+    mechanism: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    rows = "".join(f"{place / 7},{'abc'[place % 3]},{place % 2}\n" for place in range(60))
+    (tmp_path / "rows.csv").write_text(f"age,job,label\n{rows}")
+    data = {"name": "csv", "path": str(tmp_path / "rows.csv"), "label": "label"}
+    asked = base(mechanism={**mechanism, "epsilon": 1.0}, data=data, grid={"mechanism.epsilon": [1.0, 2.0]})
+    with pytest.raises(SpecError, match=r"^epsilon=1\.0: mechanism: .*cannot be trained on these data: ") as refused:
+        sweep({**asked, "sweep": {}}, output=tmp_path / "run", quiet=True)
+    assert words in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_network_of_images_does_not_take_columns(tmp_path: Path) -> None:
+    asked = base(mechanism={"name": "lp-1st", "epsilon": 1.0, "model": "small-cnn"}, grid={"mechanism.epsilon": [1.0]})
+    with pytest.raises(SpecError, match="a convolutional network takes images"):
+        sweep({**asked, "sweep": {}}, output=tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("varied", "config", "words"),
+    [
+        ({"grid": {"mechanism.epsilon": [1.0]}}, {}, "sharpness"),
+        ({"sweep": {"space": {"mechanism.blunt": {"uniform": [0.5, 1.0]}}}}, {"search": True}, "no field 'blunt'"),
+    ],
+)
+def test_fields_of_rungs_and_searches_are_refused_before_anything_runs(
+    varied: dict[str, Any], config: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    tune = pytest.importorskip("ray.tune")
+    searching = tune.TuneConfig(num_samples=4, search_alg=tune.search.BasicVariantGenerator()) if config else None
+    rungs = None if config else {"field": "mechanism.sharpness", "values": ["dull", 1.0]}
+    with pytest.raises(SpecError, match=words):
+        sweep(base(**varied), rungs=rungs, tune_config=searching, output=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()

@@ -28,6 +28,16 @@ def noisy_sum(rows, rng, scale=1.0):
     return {"sum": sum(known) + scale * noise, "rows": len(values), "form": type(rows).__name__}
 
 
+async def later(rows, rng):
+    """A coroutine's result, with a part of it in a private attribute."""
+
+    class Kept:
+        def __init__(self, total):
+            self._total = total
+
+    return [len(rows), Kept(sum(rows))]
+
+
 def first(rows, rng):
     """The first value, which it overwrites."""
     if hasattr(rows, "iloc"):

@@ -65,6 +65,15 @@ def test_both_ways_give_the_same_and_a_seed_decides(form: str) -> None:
     assert all(map(same, here, there))
 
 
+def test_coroutines_and_private_attributes_are_read_in_both_ways() -> None:
+    table = pa.table({"x": [0.5, 2.0]})
+    (here,) = called_here(audited_functions.later, table, [0], form="list")
+    assert here.ending == "list of 2 (int, object Kept{_total: float})"
+    assert here.numbers[:2].tolist() == [2.0, 2.5]
+    with other(sys.executable, "later") as python:
+        assert same(here, *python.call(table, [0]))
+
+
 @pytest.mark.parametrize("form", [form for form in worker.FORMS if form != "arrow"])
 def test_each_call_has_its_own_rows_and_settings(form: str) -> None:
     assert [one.numbers[0] for one in called_here(audited_functions.first, TABLE, [1, 2, 3], form=form)] == [0.5] * 3

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import collections
+import concurrent.futures
 import dataclasses
 import datetime
 import decimal
 import enum
+import functools
+import io
 import itertools
 import math
+import re
+import warnings
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,9 +27,11 @@ import pytest
 import scipy.sparse
 import torch
 
-from dpaudit.mechanisms.adapters.other_python.calls import called_here
+from dpaudit.actors.audited.signals import from_outside, time_limit
+from dpaudit.mechanisms.adapters.other_python import worker
+from dpaudit.mechanisms.adapters.other_python.calls import OUT_OF_TIME, called_here
 from dpaudit.mechanisms.adapters.other_python.worker import LOOKED_INTO, MAX_ENDING, MAX_NUMBERS, outcome_of
-from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.outcome import UNREADABLE, CallOutcome, is_unreadable
 from tests.loops import Cases
 
 NOTHING = pa.table({"x": [0.0]})
@@ -200,8 +209,8 @@ GARBAGE = {
     "broken": (Broken, "raises OSError: no __class__"),
     "hidden": (Hidden, "object Hidden{a: int}"),
     "cycle": (cycle, "list of 2 (int, itself)"),
-    "function": (lambda: len, "function"),
-    "class": (lambda: Broken, "class"),
+    "function": (lambda: len, "function builtins.len"),
+    "class": (lambda: Broken, f"class {__name__}.Broken"),
     "endless": (itertools.count, f"count of {MAX_NUMBERS + 1} int"),
     "numbers": (lambda: np.zeros(10**7), "float64 (10000000,)"),
     "list": (lambda: [0] * 10**6, "list of 1000000 int"),
@@ -358,3 +367,179 @@ def test_a_fault_is_told_to_people() -> None:
     (found,) = called_here(lambda rows, rng: raises(ValueError("7 rows")), NOTHING, [0], form="list")
     assert found.fault == "ValueError: 7 rows"
     assert found.numbers.tolist() == [7]
+
+
+class Private:
+    def __init__(self, total: float) -> None:
+        self._total, self.__more = total, [total]
+
+
+class PrivateSlots:
+    __slots__ = ("__total",)
+
+    def __init__(self, total: float) -> None:
+        self.__total = total
+
+
+class Bag:
+    def __init__(self, total: float) -> None:
+        self._make = lambda: iter([total])
+
+    def __iter__(self) -> Iterator[float]:
+        return self._make()
+
+
+class Holder:
+    """A name that everybody may know, beside an object that holds the value."""
+
+    def __init__(self, total: float) -> None:
+        self.name, self.inner = "sum", Private(total)
+
+
+class Awaitable:
+    def __init__(self, total: float) -> None:
+        self._total = total
+
+    def __await__(self) -> Iterator[Any]:
+        return _later(self._total).__await__()
+
+
+async def _later(total: float) -> float:
+    await asyncio.sleep(0)
+    return total
+
+
+async def _one_by_one(total: float) -> AsyncIterator[float]:
+    for part in (0.5, total):
+        await asyncio.sleep(0)
+        yield part
+
+
+def _finished(total: float) -> Any:
+    future: concurrent.futures.Future[float] = concurrent.futures.Future()
+    future.set_result(total)
+    return future
+
+
+def _finished_asyncio(total: float) -> Any:
+    loop = asyncio.new_event_loop()
+    future = loop.create_future()
+    future.set_result(total)
+    loop.close()
+    return future
+
+
+def _pending_task(total: float) -> Any:
+    return asyncio.new_event_loop().create_task(_later(total))
+
+
+TOTALS: dict[str, Callable[[float], Any]] = {
+    "coroutine": _later,
+    "awaitable": Awaitable,
+    "inside": lambda total: {"a": [_later(total)]},
+    "concurrent future": _finished,
+    "asyncio future": _finished_asyncio,
+    "asyncio task": _pending_task,
+    "generator": lambda total: (each for each in (0.5, total)),
+    "async generator": _one_by_one,
+    "private": Private,
+    "private slots": PrivateSlots,
+    "iterable": Bag,
+    "holder": Holder,
+    "values of a mapping": lambda total: {"a": total}.values(),
+    "deque": lambda total: collections.deque([total]),
+    "range": lambda total: range(int(total)),
+    "partial": lambda total: functools.partial(print, total),
+    "match": lambda total: re.search("x", f"x {total}"),
+    "file": lambda total: io.StringIO(str(total)),
+}
+"""Results that hold a number, each in another way."""
+
+
+def test_a_result_that_holds_a_number_tells_it() -> None:
+    with Cases() as cases:
+        for what, make in TOTALS.items():
+            with cases.case(what):
+                one, same, other = (_called(functools.partial(make, total)) for total in (17.0, 17.0, 18.0))
+                assert not is_unreadable(one.ending), one.ending
+                assert (one.ending, one.numbers.tolist()) == (same.ending, same.numbers.tolist())
+                assert (one.ending, one.numbers.tolist()) != (other.ending, other.numbers.tolist())
+
+
+def test_a_coroutine_is_awaited_where_an_event_loop_runs() -> None:
+    """As in a notebook."""
+
+    async def cell() -> tuple[float, ...]:
+        return tuple(outcome_of(_later(total))[1][0] for total in (17.0, 18.0))
+
+    assert asyncio.run(cell()) == (17.0, 18.0)
+    with pytest.raises(ValueError, match="late"):
+        outcome_of(_late())
+
+
+async def _late() -> None:
+    raise ValueError("late")
+
+
+async def _endless(rows: list[float], rng: np.random.Generator) -> None:
+    while True:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            return
+
+
+def test_a_coroutine_that_does_not_end_is_out_of_time() -> None:
+    """Also where an event loop runs, so that another thread waits for it."""
+
+    async def cell() -> str:
+        return called()
+
+    def called() -> str:
+        limits: dict[str, Any] = {"limit_s": 0.1, "time_limit": time_limit, "from_outside": from_outside}
+        return called_here(_endless, NOTHING, [0], form="list", **limits)[0].ending
+
+    assert called() == OUT_OF_TIME
+    assert asyncio.run(cell()) == OUT_OF_TIME
+
+
+def test_functions_that_are_coroutines_are_called() -> None:
+    async def total(rows: list[float], rng: np.random.Generator) -> float:
+        await asyncio.sleep(0)
+        return sum(rows) + 3
+
+    async def parts(rows: list[float], rng: np.random.Generator) -> AsyncIterator[float]:
+        yield sum(rows) + 3
+
+    for function in (total, parts):
+        (outcome,) = called_here(function, NOTHING, [0], form="list")
+        assert outcome.numbers[0] == 3
+
+
+def test_what_cannot_be_read_is_named() -> None:
+    def closure(total: float) -> Callable[[], float]:
+        return lambda: total
+
+    class Foo:
+        pass
+
+    words = "a Foo object without public attributes, slots or a `summary`"
+    assert outcome_of(Foo())[0] == f"unreadable: {words}"
+    assert outcome_of({"a": 1, "b": [Foo()]}) == (
+        f"unreadable: {words}; in dict{{'a': int, 'b': list of 1 (<{words}>)}}",
+        [1.0],
+        "",
+    )
+    assert worker.UNREADABLE == UNREADABLE  # a worker imports nothing of dpaudit
+    assert is_unreadable(outcome_of(object())[0])
+    assert outcome_of(closure(1.0))[0] == "unreadable: a function that cannot be imported by its name"
+    assert outcome_of(closure(1.0))[2] == "it gave a function"
+    assert not is_unreadable(outcome_of("unreadable: 3")[0])
+    assert not is_unreadable(_called(lambda: raises(ValueError("unreadable: 3"))).ending)
+    (warned,) = called_here(lambda rows, rng: _warned(Foo()), NOTHING, [0], form="list")
+    assert is_unreadable(warned.ending)
+
+
+def _warned(value: Any) -> Any:
+    warnings.warn("careful", stacklevel=1)
+    return value

@@ -37,7 +37,18 @@ import warnings
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+    ValuesView,
+)
 from typing import Any
 
 FORMS = ("frame", "arrow", "array", "records", "list")
@@ -58,6 +69,7 @@ FEW_ROWS = 16  # of a list that is looked at as it stands; how many rows a longe
 CODES = 16  # whole numbers from 0 on that are counted each by itself
 BUCKETS = 64  # that rows are counted in, by a value of theirs or several
 PAIRED = 5  # columns whose values are counted two by two
+UNREADABLE = "unreadable: "  # prefix of the ending of a call whose result holds something that cannot be read
 
 
 class Refused(Exception):
@@ -280,7 +292,7 @@ class Called:
                 settings = copy.deepcopy(self._settings) if self._written_to else self._settings
                 given = rows()
                 began = time.perf_counter()
-                value = self._function(given, rng, **settings)
+                value = awaited(self._function(given, rng, **settings))
                 took = time.perf_counter() - began
                 ending, numbers, fault, low_bits = outcome_of(value)
             except BaseException as err:
@@ -317,13 +329,78 @@ def outcome_of(value: Any) -> tuple[str, list[float], str, int]:
 
     The ending holds everything discrete, and so decides how many numbers there are. Numbers are flattened in a fixed
     order: a dict by its sorted keys, a table as `_rows` says, an object by its `summary` (called if it can be), or else
-    its public attributes. Words in a sequence are numbered in the order of the alphabet, and counted. Behind the
-    numbers stand, for each of the first 64 finite floats, the exponent of its lowest bit that is set, and how many bits
-    lie between that and the highest.
+    its public attributes; an object without public attributes by its elements if it can be iterated, or else by its
+    private attributes. Coroutines and futures are awaited, iterators are read. Words in a sequence are numbered in the
+    order of the alphabet, and counted. Behind the numbers stand, for each of the first 64 finite floats, the exponent
+    of its lowest bit that is set, and how many bits lie between that and the highest.
+
+    The ending begins with `UNREADABLE` if the value is, or contains, an object in which nothing could be read.
 
     Raises: whatever the value raises when it is looked at.
     """
     return _Summary().outcome(value)
+
+
+def awaited(value: Any) -> Any:
+    """Return the result of a coroutine, future or other awaitable; any other value as it is.
+
+    A pending future runs its own event loop. If an event loop is running in this thread, as in a notebook, a coroutine
+    runs in a loop of another thread.
+
+    Raises: whatever the awaitable raises.
+    """
+    for _ in range(MAX_DEPTH):
+        if isinstance(value, type):
+            break
+        if _is(value, "concurrent.futures", "Future"):
+            value = value.result()
+        elif _is(value, "asyncio", "Future"):
+            pending = not value.done() and not value.get_loop().is_running()
+            value = value.get_loop().run_until_complete(value) if pending else value.result()
+        elif isinstance(value, Awaitable):
+            value = _run(_result_of(value))
+        else:
+            break
+    return value
+
+
+async def _result_of(value: Awaitable[Any]) -> Any:
+    return await value
+
+
+async def _first_of(values: AsyncIterator[Any]) -> list[Any]:
+    """Return the first elements of an asynchronous iterator, at most one more than `MAX_NUMBERS`."""
+    elements: list[Any] = []
+    async for element in values:
+        elements.append(element)
+        if len(elements) > MAX_NUMBERS:
+            break
+    return elements
+
+
+def _run(coroutine: Any) -> Any:
+    """Run a coroutine to its end in a new event loop and return its result."""
+    import asyncio
+    import threading
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    outcome: dict[str, Any] = {}
+
+    def run() -> None:
+        try:
+            outcome["result"] = asyncio.run(coroutine)
+        except BaseException as err:
+            outcome["error"] = err
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    if "error" in outcome:
+        raise outcome["error"]
+    return outcome["result"]
 
 
 def raised(err: BaseException) -> tuple[str, list[float], str]:
@@ -371,7 +448,13 @@ def _bounded(ending: str) -> str:
     return f"{ending[:MAX_ENDING]}... {hashlib.sha256(ending.encode('utf-8', 'backslashreplace')).hexdigest()[:16]}"
 
 
-_TEXTS = (("datetime", "date", "time", "timedelta"), ("enum", "Enum"), ("pathlib", "PurePath"), ("uuid", "UUID"))
+_TEXTS = (
+    ("datetime", "date", "time", "timedelta"),
+    ("enum", "Enum"),
+    ("pathlib", "PurePath"),
+    ("uuid", "UUID"),
+    ("collections", "UserString"),
+)
 
 
 def _is(value: Any, library: str, *names: str) -> bool:
@@ -389,10 +472,14 @@ class _Summary:
         self.floats: list[float] = []  # the first finite ones
         self._parts = MAX_PARTS
         self._inside: set[int] = set()
+        self._unreadable: list[str] = []  # descriptions of the objects in which nothing could be read
 
     def outcome(self, value: Any) -> tuple[str, list[float], str, int]:
         ending = self.of(value)
-        fault = f"it gave a {ending}" if ending in ("function", "class", "module") else ""
+        fault = f"it gave a {_kind_of_code(value)}" if isinstance(value, _CODE) else ""
+        if self._unreadable:
+            first = self._unreadable[0]
+            ending = f"{UNREADABLE}{first}" if ending == f"<{first}>" else f"{UNREADABLE}{first}; in {ending}"
         if not math.isfinite(sum(self.numbers)):  # cheap, and true for some that are all finite
             words = self._not_finite()
             ending, fault = ending + words, "it gave numbers that are not finite" if words else fault
@@ -493,11 +580,20 @@ class _Summary:
         if _is(value, "scipy.sparse", "spmatrix", "sparray"):
             found = value.tocoo()
             return f"{name} {value.shape} {self.of((found.row, found.col, found.data))}"
-        if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)):
-            return "class" if isinstance(value, type) else "module" if kind is types.ModuleType else "function"
+        if isinstance(value, _CODE):
+            where = _import_name(value)
+            words = _kind_of_code(value)
+            return f"{words} {where}" if where else self._no_words(f"a {words} that cannot be imported by its name")
         if isinstance(value, BaseException):
             return f"{name} {self.of(_text_of(value))}"
-        if isinstance(value, Iterator) and not isinstance(value, io.IOBase):
+        result = awaited(value)
+        if result is not value:
+            return self.of(result)
+        if isinstance(value, AsyncIterator):
+            return f"{name} {self._sequence(_run(_first_of(value)))}"
+        if isinstance(value, io.IOBase):
+            return self._file(value, name)
+        if isinstance(value, Iterator):
             found = list(itertools.islice(value, MAX_NUMBERS + 1))
             return f"{name} {self._sequence(found)}"
         if _is(value, "decimal", "Decimal") or _is(value, "fractions", "Fraction"):
@@ -507,6 +603,8 @@ class _Summary:
             return f"{name} {self.of(_text_of(value))}"
         if "numpy" in sys.modules and hasattr(kind, "__array__"):
             return self._array(sys.modules["numpy"].asarray(value), f"{name} ")
+        if isinstance(value, (Sequence, ValuesView, ItemsView, array)):
+            return f"{name} {self._sequence(list(itertools.islice(value, MAX_NUMBERS + 1)), len(value))}"
         return self._object(value, kind, name)
 
     def _scalar(self, value: Any, name: str) -> str:
@@ -661,16 +759,82 @@ class _Summary:
             summary = None  # such as one that asks for arguments
         if summary is not None:
             return f"{name} summary {self.of(summary)}"
-        parts = []
-        for attribute in _attributes(value, kind):
+        public, private = _attributes(value, kind)
+        words = self._held(value, kind, public)
+        if words is None and isinstance(value, Iterable):
+            return f"object {name} {self._sequence(list(itertools.islice(value, MAX_NUMBERS + 1)))}"
+        if words is None:
+            words = self._held(value, kind, private)
+        if words is None:
+            return self._no_words(f"a {name} object without public attributes, slots or a `summary`")
+        return f"object {name}{{{words}}}"
+
+    def _held(self, value: Any, kind: type, attributes: Sequence[str]) -> str | None:
+        """Words for the attributes of an object; None if nothing could be read in any of them.
+
+        Objects of another library that an object uses are skipped, unless there is nothing else to read.
+        """
+        held: dict[str, Any] = {}
+        raised: dict[str, str] = {}
+        for attribute in attributes:
             try:
-                held = getattr(value, attribute)
+                held[attribute] = getattr(value, attribute)
             except Exception as err:
-                parts.append(f"{attribute} raises {type(err).__name__}")
-                continue
-            if _plainly_readable(held):
-                parts.append(f"{attribute}: {self.of(held)}")
-        return f"object {name}{{{', '.join(parts)}}}"
+                raised[attribute] = f"raises {type(err).__name__}"
+        plain_ones = [attribute for attribute, what in held.items() if _plainly_readable(what)]
+        words = dict(raised)
+        readable = False
+        for attribute, what in held.items():
+            if _plainly_readable(what):
+                words[attribute] = self.of(what)
+                readable = True
+            elif not plain_ones or _same_package(type(what), kind):
+                unreadable = len(self._unreadable)
+                inner = self.of(what)
+                if len(self._unreadable) == unreadable:
+                    words[attribute] = inner
+                    readable = True
+                del self._unreadable[unreadable:]  # the object itself is unreadable if all of its attributes are
+        said = [f"{attribute}: {words[attribute]}" for attribute in attributes if attribute in words]
+        return ", ".join(said) if readable else None
+
+    def _file(self, value: Any, name: str) -> str:
+        """What a file in memory or on disk contains."""
+        if hasattr(value, "getvalue"):
+            return f"{name} {self.of(value.getvalue())}"
+        if value.closed or not value.readable() or not value.seekable():  # reading a pipe might never end
+            return self._no_words(f"a {name} that is closed, or not a file to read from")
+        value.seek(0)
+        return f"{name} {self.of(value.read(MAX_TEXT))}"
+
+    def _no_words(self, what: str) -> str:
+        """Note an object in which nothing could be read."""
+        self._unreadable.append(what)
+        return f"<{what}>"
+
+
+_CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
+
+
+def _kind_of_code(value: Any) -> str:
+    return "class" if isinstance(value, type) else "module" if isinstance(value, types.ModuleType) else "function"
+
+
+def _import_name(value: Any) -> str:
+    """Name by which code is imported; "" for code that was made while the function ran, which may hold anything."""
+    if isinstance(value, types.ModuleType):
+        return value.__name__
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    found = sys.modules.get(module) if isinstance(module, str) else None
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return f"{module}.{name}" if found is value else ""
+
+
+def _same_package(one: type, other: type) -> bool:
+    """True if two classes come from the same package, and not from Python itself."""
+    package = str(one.__module__).partition(".")[0]
+    return package == str(other.__module__).partition(".")[0] and package != "builtins"
 
 
 def _code(value: Any) -> int:
@@ -711,18 +875,34 @@ def _in_buckets(columns: Sequence[list[int]], salt: int) -> list[float]:
     return found
 
 
-def _attributes(value: Any, kind: type) -> list[str]:
-    """Public ones: what it holds itself, else the properties of its class."""
+_DESCRIPTORS = (property, types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+def _attributes(value: Any, kind: type) -> tuple[list[str], list[str]]:
+    """Names of an object's public attributes, or else of its class's properties; names of its private attributes."""
     try:
-        held = set(vars(value))
+        held = {name for name in vars(value) if isinstance(name, str)}
     except Exception:
         held = set()
     for one in kind.__mro__:
         slots = vars(one).get("__slots__", ())
-        held |= {slots} if isinstance(slots, str) else set(slots)
-    if not any(_public(name) for name in held):
-        held = {name for one in kind.__mro__ for name, what in vars(one).items() if isinstance(what, property)}
-    return sorted(filter(_public, held))[:MAX_NUMBERS]
+        held |= {_mangled(name, one) for name in ((slots,) if isinstance(slots, str) else slots)}
+    public = {name for name in held if _public(name)}
+    if not public:
+        public = {
+            name
+            for one in kind.__mro__
+            for name, what in vars(one).items()
+            if _public(name) and isinstance(what, _DESCRIPTORS)
+        }
+    private = {name for name in held if not _public(name) and not name.startswith("__")}
+    return sorted(public)[:MAX_NUMBERS], sorted(private)[:MAX_NUMBERS]
+
+
+def _mangled(name: str, owner: type) -> str:
+    """Name of a slot as an attribute: Python puts the class before two underscores."""
+    mangled = name.startswith("__") and not name.endswith("__")
+    return f"_{owner.__name__.lstrip('_')}{name}" if mangled else name
 
 
 def _public(name: Any) -> bool:
