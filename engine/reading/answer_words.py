@@ -90,7 +90,6 @@ def lines(
     found = [
         ("claim", claim_line(test)),
         ("lower bound", bound_line(test)),
-        ("part", part_line(test)),
         ("test", test.name if several and test.name != record.name else ""),
         ("evidence", evidence_line(test)),
         ("p-value", p_value_line(test)),
@@ -181,6 +180,8 @@ def claim_line(test: TestRecord) -> str:
     if not test.claims_something:
         return "none"
     converted = f"; {test.compared.note}" if test.compared.note else ""
+    if test.whole:  # the claim of all, and the share of the part that was looked at
+        return f"{test.whole[0].removeprefix('claimed ')}; of one step: {claim_in_words(test.claim)}{converted}"
     return f"{claim_in_words(test.claim)}{converted}"
 
 
@@ -217,11 +218,6 @@ def certainty(finding: Finding) -> str:
     """Return the confidence of a finding and in what sense it is valid."""
     confidence = f"{100 * finding.confidence:.5g} % confidence" if finding.confidence else ""
     return ", ".join(filter(None, [confidence, VALIDITY[finding.validity]]))
-
-
-def part_line(test: TestRecord) -> str:
-    """Return what a bound on a part means for the whole claim; "" for a test of the whole."""
-    return test.whole[0] if test.whole else ""
 
 
 def evidence_line(test: TestRecord) -> str:

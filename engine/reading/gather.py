@@ -38,6 +38,7 @@ from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.one_run.signed_scores import Shiftable
 from dpaudit.estimators.scores import Scores
+from dpaudit.mechanisms.queries.outcome import UNREADABLE, is_unreadable
 
 MAX_ROWS = 1 << 21  # of all replays: more take longer than a reader waits
 MOST_FOR_P = 50_000  # rows of all replays up to which a p-value is computed: a second
@@ -92,6 +93,7 @@ class _Finished:
         conditional = entry.game.conditional or (control is not None and control.shift_detected)
         finding = self._finding(conditional=conditional)
         keys = entry.keys
+        notes = tuple(dict.fromkeys(note for said in self._said(entry.trainings) for note in said.notes))
         return AuditResult(
             name=audit.name,
             mechanism=in_words(audit.mechanism),
@@ -116,7 +118,8 @@ class _Finished:
             ceiling=self._ceiling(),
             ceiling_lost=not self._keys.issuperset(entry.ceilings),
             failed_trials=self._failed_trials(),
-            said=tuple(dict.fromkeys(note for said in self._said(entry.trainings) for note in said.notes)),
+            said=tuple(note for note in notes if not is_unreadable(note)),
+            unreadable=tuple(note.removeprefix(UNREADABLE) for note in notes if is_unreadable(note)),
             chosen=tuple(note for said in self._said(entry.choices) for note in said.notes),
             whole=entry.game.whole(finding, compared.claim) if entry.game.whole and finding else (),
             stopped=self._reader.stopped(self._keys) if self._reader else None,

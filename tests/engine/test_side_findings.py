@@ -238,3 +238,21 @@ def test_an_effort_gives_the_same_answer_twice(tmp_path: Path) -> None:
     lines = [checked(without_noise, tmp_path / name).text() for name in ("first", "second")]
     assert lines[0] == lines[1]
     assert lines[0].startswith("VIOLATION")
+
+
+def hides_its_answer(rows: NDArray[np.float64], rng: Rng) -> dict[str, Any]:
+    """Return the exact sum in a function, which nobody calls."""
+    total = float(rows.sum())
+    return {"rows": "private", "read": lambda: total}
+
+
+async def awaited(rows: NDArray[np.float64], rng: Rng) -> float:
+    return float(rows.sum())
+
+
+def test_a_result_that_cannot_be_looked_into_is_no_pass(tmp_path: Path) -> None:
+    answer = checked(hides_its_answer, tmp_path / "hidden")
+    assert answer.verdict is Verdict.INCONCLUSIVE
+    assert answer.rule == "unreadable-results"
+    assert "function" in answer.line("reason")
+    assert checked(awaited, tmp_path / "awaited").verdict is Verdict.VIOLATION

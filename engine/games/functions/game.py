@@ -41,7 +41,7 @@ from dpaudit.errors import SpecError, require
 from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.queries.outcome import CallOutcome
+from dpaudit.mechanisms.queries.outcome import CallOutcome, is_unreadable
 from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
@@ -135,7 +135,8 @@ def called(
         name=np.array(names, np.str_),
         low_bits=np.array([one.low_bits for one in left], np.int64),
     )
-    return Outcome(samples, failures=failures)
+    unreadable = tuple(dict.fromkeys(one.ending for one in left if is_unreadable(one.ending)))
+    return Outcome(samples, notes=unreadable, failures=failures)
 
 
 def seeds_of(seed: Seed, count: int) -> NDArray[np.int64]:
