@@ -34,7 +34,7 @@ def python_of(case: LibraryCase) -> Path:
 
 
 def run(name: str, case: LibraryCase, seed: int) -> dict[str, Any]:
-    """One check with default settings."""
+    """Check one case with default settings and `strict`: low digits and rows beyond the schema count."""
     began = time.monotonic()
     line: dict[str, Any] = {"case": name, "twin": case.honest, "seed": seed}
     try:
@@ -51,6 +51,7 @@ def run(name: str, case: LibraryCase, seed: int) -> dict[str, Any]:
                 seed=seed,
                 output=folder,
                 quiet=True,
+                strict="all",
                 run=RunOptions(runner="in-process", cpus_per_worker=2, figures=False, repeats=0),
             )
     except Exception as err:  # a check that breaks off is a result too
@@ -59,7 +60,7 @@ def run(name: str, case: LibraryCase, seed: int) -> dict[str, Any]:
     deciding = report.joint.deciding
     return line | {
         "verdict": report.joint.verdict.value,
-        "headline": report.joint.headline,
+        "headline": report.joint.answer.headline,
         "epsilon": None if deciding is None else max(0.0, deciding.epsilon),
         "test": "" if deciding is None else deciding.name,
         "seconds": round(time.monotonic() - began, 1),

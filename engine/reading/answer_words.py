@@ -380,7 +380,7 @@ def _not_run(record: Record, verdict: str) -> str:
 
 def next_step(verdict: str, rule: str, test: TestRecord | None) -> str:
     """Return what to do now."""
-    if test is not None and verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE") and test.sensitivity.helps:
+    if test is not None and rule in ("not-rejected", "cannot-detect") and test.sensitivity.helps:
         usual = _NEXT_BY_RULE.get(rule, NEXT[verdict])
         return f"{usual} To detect more in this game: {test.sensitivity.helps}."
     return _NEXT_BY_RULE.get(rule, NEXT[verdict])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
@@ -60,7 +62,9 @@ def backend_elsewhere(
                 yield beside(1)
             case "auto":
                 own = plan.apart or any(unit.own for unit in missing)  # may end or hang its process
-                yield Moving(missing, run.at_a_time, None if own else here, beside, on_ray, events)
+                together = plan.spec.together
+                cap_s = None if together is None else together.budget_s
+                yield Moving(missing, run.at_a_time, None if own else here, beside, on_ray, events, cap_s)
 
 
 @contextlib.contextmanager
@@ -131,6 +135,7 @@ class Moving:
         beside: Opens so many processes.
         on_ray: Opens a pool of Ray workers.
         events: Told of each move.
+        cap_s: Seconds after which no test is begun any more; None for no limit. Work beyond it is no reason to move.
     """
 
     def __init__(
@@ -141,7 +146,9 @@ class Moving:
         beside: Callable[[int], Backend],
         on_ray: Callable[[], Backend],
         events: EventStream,
+        cap_s: float | None = None,
     ) -> None:
+        self._ends = math.inf if cap_s is None else time.monotonic() + cap_s
         self._unbegun = {unit.key for unit in units}
         self._left = Counter(unit.does for unit in units)  # of these, by what they do
         self._took: dict[str, list[float]] = defaultdict(list)
@@ -199,7 +206,8 @@ class Moving:
     @property
     def left_s(self) -> float:
         """Units not yet begun take so long at least, one after the other; kinds not yet seen count for none."""
-        return sum(self._left[kind] * _shortest_s(took) for kind, took in self._took.items())
+        needed = sum(self._left[kind] * _shortest_s(took) for kind, took in self._took.items())
+        return min(needed, self._workers * max(0.0, self._ends - time.monotonic()))
 
     def _move(self, place: Place) -> None:
         whither = "Ray" if place == "ray" else f"{self._workers} processes"

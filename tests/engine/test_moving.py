@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -221,3 +222,13 @@ def test_the_same_bytes_whatever_ran_it(tmp_path: Path) -> None:
         files.append({path.name: path.read_bytes() for path in (tmp_path / runner / "units").glob("*.parquet")})
     assert files[0]
     assert files[0] == files[1] == files[2]
+
+
+def test_work_beyond_a_cap_is_no_reason_to_move() -> None:
+    """Work that the cap of 60 s forbids is not counted: it would not be done on Ray either."""
+    moving = Moving([], 4, lambda: None, lambda count: None, lambda: None, EventStream(), cap_s=60.0)  # type: ignore[arg-type, return-value]
+    moving._left, moving._took = Counter(kind=1_000), {"kind": [5.0, 5.0, 5.0]}
+    assert 200 < moving.left_s <= 240
+    free = Moving([], 4, lambda: None, lambda count: None, lambda: None, EventStream())  # type: ignore[arg-type, return-value]
+    free._left, free._took = moving._left, moving._took
+    assert free.left_s == 5_000
