@@ -55,14 +55,22 @@ def read_audit(
     reader: SequentialReader | None = None,
     failures: Mapping[str, Failure] | None = None,
     evidence: Path | None = None,
+    *,
+    p_value: bool = True,
 ) -> AuditResult:
-    """The result of an audit from what is finished of it; its scores are linked into the folder `evidence`."""
+    """Return the result of an audit from what is finished of it.
+
+    Args:
+        evidence: The folder that its scores are linked into; None: nothing is linked, and only the finding is read.
+        p_value: False to leave out the p-value, which takes up to a second.
+    """
     found = _Finished(entry, frozenset(finished), store, reader)
     if evidence is None:
         return found.result(failures or {}, Path())
     found.link_scores(evidence)
     result = found.result(failures or {}, evidence)
-    result = replace(result, p_value=found.p_value(result))
+    if p_value:
+        result = replace(result, p_value=found.p_value(result))
     brief = result.verdict is Verdict.INCONCLUSIVE and result.ceiling is not None and result.ceiling.noiseless
     if not (brief or result.verdict is Verdict.NO_VIOLATION) or result.conditional:
         return result

@@ -147,7 +147,8 @@ class Policy:
             ):
                 continue  # begun before another one was read
             reader, evidence = self._readers.get(entry.audit.name), folder / "scores" / slug(entry.audit.name)
-            result = read_audit(entry, outcome.finished, self._store, reader, failures, evidence)
+            several = self._plan.spec.sweep is not None  # configurations, of which only bounds are compared
+            result = read_audit(entry, outcome.finished, self._store, reader, failures, evidence, p_value=not several)
             scope = Scope.CLAIM if together is None else together.scope(entry.confirms or entry.audit.name)
             results.append(replace(result, scope=scope))
             counts = together is not None and entry.confirms not in together.side
