@@ -13,7 +13,7 @@ from dpaudit.errors import printable
 from dpaudit.estimators.bound import Bound, format_upper
 from dpaudit.estimators.finding import Comparison, Finding, Validity
 
-LEAST_P, MOST_P = 1e-6, 0.5
+LEAST_P, MOST_P = 1e-6, 0.2
 """Smallest p-value that is looked for, and the largest that is told from 1."""
 NOT_SHOWN = (
     "A low bound is not evidence of privacy: it measures one attack on one data set.",
@@ -235,7 +235,7 @@ def p_value_line(test: TestRecord) -> str:
     p = test.p_value
     if p is None or not test.claims_something or test.finding is None:
         return ""
-    words = "above 0.5" if p > MOST_P else "at most 1e-6" if p <= LEAST_P else f"at most {p:.2g}"
+    words = f"above {MOST_P:g}" if p > MOST_P else "at most 1e-6" if p <= LEAST_P else f"at most {p:.2g}"
     return f"{words} (probability of evidence as strong as this if the claim holds)"
 
 

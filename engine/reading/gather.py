@@ -179,7 +179,8 @@ class _Finished:
             if math.isclose(error, 1 - estimator.confidence):
                 return bool(finding.violation_point(curve))
             asked = replace(estimator, confidence=1 - error)
-            return bool(asked.find(self._tallies, lost=self._lost).violation_point(curve))
+            read = asked.bound if hasattr(asked, "bound") else asked.find  # a bound alone has nothing to draw
+            return bool(read(self._tallies, lost=self._lost).violation_point(curve))
 
         return smallest_error(exceeds)
 
@@ -309,7 +310,7 @@ def _game_in_words(audit: Audit) -> str:
     return "; ".join(f"{kind} {in_words(part)}" for kind, part in parts.items() if part is not None)
 
 
-ERRORS = (1e-6, 1e-5, 1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+ERRORS = (1e-6, 1e-5, 1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """Levels of a p-value."""
 
 

@@ -63,7 +63,6 @@ class AuditResult:
         control_lost: Whether a control was planned and failed, in whole or in part.
         confirm: Whether the same mechanism is tested once more without a proxy, in the same run.
         confirmation: What became of the confirmatory run of a test that rejected the claim in a first pass.
-        repeated: The finding of that run; None if there was none.
         rows_needed: About how many rows of the control would decide an UNDECIDED audit; None where no number would.
         ceiling: What a mechanism with no privacy would show; None where that is not known.
         detectable_factor: How many times smaller the noise must be for such an audit to refute the claim with 90 %
@@ -105,7 +104,6 @@ class AuditResult:
     control_lost: bool = False
     confirm: bool = False
     confirmation: Confirmation = Confirmation.NOT_PLANNED
-    repeated: Finding | None = None
     run_on: int | None = None
     noise: Any = None
     rows_needed: int | None = None
@@ -135,7 +133,6 @@ class AuditResult:
             claim=self.claimed,
             compared=self.compared,
             finding=self.finding,
-            repeated=self.repeated,
             at_first_confidence=self.at_first_confidence,
             confirmation=self.confirmation,
             p_value=self.p_value,

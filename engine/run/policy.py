@@ -330,6 +330,4 @@ def _followed(first: AuditResult, again: AuditResult | None) -> AuditResult:
         outcome = Confirmation.MISSING
     else:
         outcome = Confirmation.CLOSE if exceeds else Confirmation.NOT_CONFIRMED
-    return replace(
-        first, confirmation=outcome, repeated=again.finding, at_first_confidence=shown, p_value=again.p_value
-    )
+    return replace(first, confirmation=outcome, at_first_confidence=shown)
