@@ -6,8 +6,8 @@ import pytest
 
 from tests import nightly
 
-SECONDS_A_CALL = 0.01
-"""Pretended: a check then plans some 1,400 calls of a function a test, in place of 20,000."""
+SECONDS_A_CALL = 0.04
+"""Pretended: a check then plans 1,250 calls of a function a test, in place of 20,000."""
 
 
 def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
