@@ -86,7 +86,7 @@ def run(learner: str, table: str, factor: float, seed: int) -> dict[str, Any]:
         "verdict": result.verdict.value,
         "observed": round(result.comparison.observed, 3),
         "detectable": result.detectable_factor,
-        "seen": result.seen,
+        "sensitivity": result.answer.line("sensitivity"),
         "seconds": round(time.monotonic() - began, 1),
     }
 

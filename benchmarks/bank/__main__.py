@@ -83,7 +83,7 @@ def run(name: str, case: Case, seed: int, twin: bool) -> dict[str, Any]:
     return line | {
         "verdict": joint.verdict.value,
         "game": None if look is None else look.name,
-        "headline": joint.headline,
+        "headline": joint.answer.headline,
         "played": {result.name: result.headline for result in report.results},
         "seconds": round(time.monotonic() - began, 1),
         "not_run": joint.not_played,

@@ -59,7 +59,7 @@ def run(name: str, case: LibraryCase, seed: int) -> dict[str, Any]:
     deciding = report.joint.deciding
     return line | {
         "verdict": report.joint.verdict.value,
-        "headline": report.joint.headline,
+        "headline": report.joint.answer.headline,
         "epsilon": None if deciding is None else max(0.0, deciding.epsilon),
         "test": "" if deciding is None else deciding.name,
         "seconds": round(time.monotonic() - began, 1),

@@ -128,7 +128,9 @@ def claimed_and_observed(test: TestRecord) -> str:
         return printable(f"no bound: {len(test.failures)} of {test.units} units failed or were not run{first}")
     if not test.claims_something:
         return f"nothing claimed, observed {test.shown.headline}"
-    if not claim.is_point and comparison.quantity == "epsilon":
+    if math.isinf(comparison.claimed):
+        claimed = f"the claim says nothing about {comparison.quantity} at {comparison.where};"
+    elif comparison.quantity == "epsilon" and not _same_point(claim, comparison):
         stated = f"claimed epsilon {claim.epsilon:g} at delta={claim.delta:g}"
         claimed = f"{stated}, which allows {comparison.claimed:g} at {comparison.where},"
     else:
@@ -200,9 +202,8 @@ def bound_line(test: TestRecord) -> str:
         return f"none: {len(test.failures)} of {test.units} units failed or were not run{first}"
     run = ", confirmatory run" if test.confirmation is Confirmation.CONFIRMED else ""
     words = comparison.words if test.claims_something else finding.headline
-    elsewhere = ""
-    if test.claims_something and comparison.quantity == "epsilon" and not _same_point(test.compared.claim, comparison):
-        elsewhere = f", where the claim allows {_number(comparison)}"
+    as_stated = comparison.quantity == "epsilon" and _same_point(test.compared.claim, comparison)
+    elsewhere = "" if as_stated or not test.claims_something else f", where the claim allows {_number(comparison)}"
     part = "one step: " if test.whole else ""
     return f"{part}{words}{elsewhere} ({certainty(finding)}{run})"
 
@@ -267,9 +268,8 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
         found += [f"results could not be read: {words}" for words in test.unreadable[:3]]
     elif rule == "cannot-detect":
         found.append(_blind_reason(test))
-    if verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE") and test.confirmation is Confirmation.NOT_CONFIRMED:
-        first = "" if test.finding is None else f" ({test.finding.comparison(test.compared.claim.curve).words})"
-        found.append(f"the first pass exceeded the claim{first}, and the confirmatory run did not")
+    if verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE"):
+        found += _not_confirmed(record)
     alone = all(each.whole for each in record.readable)
     if verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE") and len(record.tests) > 1 and alone:
         found.append("no test looked at the training from end to end")
@@ -279,6 +279,16 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
     if verdict == "VIOLATION" and test.state is not None and test.state.words:
         found.append(test.state.words)
     return found
+
+
+def _not_confirmed(record: Record) -> list[str]:
+    """Return which tests exceeded the claim in the first pass only, whichever test the verdict rests on."""
+    return [
+        f"the first pass{f' of {test.name}' if len(record.tests) > 1 else ''} exceeded the claim "
+        f"({test.finding.comparison(test.compared.claim.curve).words}), and the confirmatory run did not"
+        for test in record.readable
+        if test.confirmation is Confirmation.NOT_CONFIRMED and test.finding is not None
+    ]
 
 
 def _proxy_reason(test: TestRecord) -> str:
