@@ -168,9 +168,9 @@ def guesses_in_words(test: TestRecord) -> str:
     if not counts.get("guesses") or "correct" not in counts:
         return ""
     claim, guesses, correct = test.compared.claim, int(counts["guesses"]), int(counts["correct"])
-    passed = int(counts.get("canaries", guesses)) - guesses
+    abstained = int(counts.get("canaries", guesses)) - guesses
     said = f"Asked {_ASKED[claim.relation]}, an attacker was right in {correct:,} of {guesses:,} guesses"
-    said += f", and passed on {passed:,} other records" if passed > 0 else ""
+    said += f", and abstained on {abstained:,} other records" if abstained > 0 else ""
     if claim.delta or not claim.is_point or not math.isfinite(claim.epsilon):
         return f"{said}; a coin is right in half."
     allowed = 100 / (1 + math.exp(-claim.epsilon))

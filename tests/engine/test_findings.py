@@ -244,7 +244,7 @@ def one_run_of(guesses: int, correct: int, claim: Claim) -> AuditResult:
 def test_what_an_attacker_can_do_is_said_plainly() -> None:
     answer = one_run_of(200, 190, Claim(1.0, relation=Relation.LABEL)).answer
     assert "which of two labels a record had, an attacker was right in 190 of 200 guesses" in answer.sentence
-    assert "passed on 800 other records; the claim allows 73.1 % on average, a coin 50 %" in answer.sentence
+    assert "abstained on 800 other records; the claim allows 73.1 % on average, a coin 50 %" in answer.sentence
     assert answer.line("evidence") == answer.sentence.rstrip(".")
     answers = [one_run_of(9, 9, Claim(1.0, relation=relation)).answer for relation in Relation]
     assert {answer.sentence.partition(",")[0] for answer in answers} == {
