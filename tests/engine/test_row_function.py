@@ -211,11 +211,9 @@ def test_each_scope_has_an_error_of_its_own_unless_strict_names_it() -> None:
     )
     assert usual.together is not None
     assert strict.together is not None
-    assert [usual.together.scope(audit.name) for audit in usual.audits] == [
-        Scope.CLAIM,
-        Scope.BEYOND_SCHEMA,
-        Scope.FLOATING_POINT,
-    ]
+    assert usual.together.scope(usual.audits[0].name) is Scope.CLAIM
+    sides = {usual.together.scope(audit.name) for audit in usual.audits[1:]}
+    assert sides == {Scope.BEYOND_SCHEMA, Scope.FLOATING_POINT}
     assert strict.together.side == {}
     assert [audit.estimator.confidence for audit in usual.audits] == pytest.approx([0.95] * 3)
     assert [audit.estimator.confidence for audit in strict.audits] == pytest.approx([1 - 0.05 / 3] * 3)
