@@ -103,5 +103,9 @@ class JointTest:
                 require(factor > 0, f"again.{name}.{grown} must be > 0", factor=factor)
         scopes = {scope.value: scope for scope in STRICT_SCOPES}
         for name, scope in self.side.items():
-            require(isinstance(scope, str) and scope in scopes, f"side.{name} must be one of {', '.join(scopes)}", scope=scope)
+            require(
+                isinstance(scope, str) and scope in scopes,
+                f"side.{name} must be one of {', '.join(scopes)}",
+                scope=scope,
+            )
         object.__setattr__(self, "side", {name: scopes[scope] for name, scope in self.side.items()})  # text in a spec

@@ -174,7 +174,7 @@ def test_a_maximum_that_equals_the_claim_could_reject_nothing() -> None:
     test = TestRecord("audit", claim, claim_under(claim, claim.relation), quiet, sensitivity=sensitivity)
     answer = decide(Record("audit", (test,)))
     assert answer.verdict is Verdict.INCONCLUSIVE
-    assert answer.line("reason").startswith("the maximum detectable epsilon is 1.000 at delta=0")
+    assert answer.line("reason").startswith("the maximum detectable epsilon is 1.000 at delta = 0")
     assert answer.line("reason").endswith("the claim allows epsilon 1. To detect more: more trials")
 
 

@@ -119,7 +119,9 @@ def test_every_kind_of_finding_comes_out_of_the_same_text_page_and_json(kind: st
         "observed and claimed are of one point"
     )
     assert refuted.violation_point.words in refuted.answer.line("lower bound")
-    assert refuted.violation_point.quantity == "epsilon" or "where the claim allows" in refuted.answer.line("lower bound")
+    assert refuted.violation_point.quantity == "epsilon" or "where the claim allows" in refuted.answer.line(
+        "lower bound"
+    )
     assert all(line.text in str(both) for each in (refuted, kept) for line in each.answer.lines)
     assert all(note in both.text(verbose=True) for note in finding.notes)
     plain = json.loads(bounds_json(both))["results"]
