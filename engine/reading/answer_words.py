@@ -181,7 +181,12 @@ def guesses_in_words(test: TestRecord) -> str:
 
 
 def claim_line(test: TestRecord) -> str:
-    """Return the claim as stated, and what it says under the test's relation if that differs."""
+    """Return the claim as stated, and what it says under the test's relation if that differs.
+
+    Of a test of a part it is the claim of the whole.
+    """
+    if test.whole:
+        return test.whole[0].removeprefix("claimed ")
     if not test.claims_something:
         return "none"
     converted = f"; {test.compared.note}" if test.compared.note else ""
@@ -223,8 +228,8 @@ def certainty(finding: Finding) -> str:
 
 
 def part_line(test: TestRecord) -> str:
-    """Return what a bound on a part means for the whole claim; "" for a test of the whole."""
-    return test.whole[0] if test.whole else ""
+    """Return what the claim says of the part that was tested; "" for a test of the whole."""
+    return f"the claim allows each step {claim_in_words(test.claim)}" if test.whole else ""
 
 
 def evidence_line(test: TestRecord) -> str:

@@ -586,7 +586,8 @@ def test_a_part_s_ceiling_is_not_held_against_that_of_the_whole_claim(leak: Repo
     alone = together(step)
     assert alone.deciding is step
     assert alone.answer.line("sensitivity").endswith("maximum detectable epsilon 9.00")
-    assert alone.answer.line("part") == "tested: a step"
+    assert alone.answer.line("claim") == "tested: a step"
+    assert alone.answer.line("part") == "the claim allows each step epsilon <= 1 (label, delta = 0)"
     blind = silent("blind", 0.5)
     assert blind.verdict is Verdict.INCONCLUSIVE
     beside = together(step, blind)
