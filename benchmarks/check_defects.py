@@ -158,7 +158,9 @@ def run(name: str, checked: Checked, seed: int) -> dict[str, Any]:
         "game": None if look is None else look.name,
         "headline": joint.answer.headline,
         "not_confirmed": [
-            test.name for test in joint.tests if test.record.exceeds and test.verdict is not Verdict.VIOLATION
+            test.name
+            for test in joint.tests
+            if test.name in joint.confirmations and test.verdict is not Verdict.VIOLATION
         ],
         "played": {result.name: result.headline for result in report.results},
         "failures": [failure.error for result in report.results for failure in result.failures],

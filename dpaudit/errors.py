@@ -44,7 +44,10 @@ class UnknownNameError(AuditError, LookupError):
 
 
 class VerdictError(AuditError, AssertionError):
-    """An audit ended in a verdict that is no pass."""
+    """An audit ended in a verdict that is no pass; its message is the printed answer, of several lines."""
+
+    def __init__(self, message: str = "") -> None:
+        Exception.__init__(self, printable_lines(message))
 
 
 class RunError(AuditError):

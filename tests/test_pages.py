@@ -300,7 +300,7 @@ def test_a_reproduction_has_another_version_where_what_it_uses_has(
         ("criteo_tables", GUESSES, '"""', '"""Other words. '),
         ("criteo_tables", GUESSES, "", "def not_used() -> int:\n    return 1"),
         ("criteo_tables", "dpaudit.engine.report.charts", "", "X = 1"),
-        ("criteo_tables", "dpaudit.engine.reading.verdict", "Take the claim for false", "It is false"),
+        ("criteo_tables", "dpaudit.engine.reading.answer_words", "Treat the claim as false", "It is false"),
         ("private_prediction", "dpaudit.engine.reading.shift", "return ShiftControl(", "return print("),
         (
             "private_prediction",

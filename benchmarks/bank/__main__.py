@@ -73,7 +73,7 @@ def run(name: str, case: Case, seed: int, twin: bool) -> dict[str, Any]:
     began = time.monotonic()
     line: dict[str, Any] = {"case": name, "twin": twin, "seed": seed}
     try:
-        rows = {} if case.schema is None else {"schema": case.schema}
+        rows = {} if case.schema is None else {"schema": case.schema, "strict": "all"}  # side findings are defects too
         report = checked_here(made(), case.data, claim=case.claim, budget=case.budget, seed=seed, **rows)
     except Exception as err:  # a check that breaks off is a result too
         return line | {"verdict": type(err).__name__, "game": None, "headline": str(err), "seconds": 0.0}

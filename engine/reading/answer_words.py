@@ -89,6 +89,7 @@ def lines(
     several = len(record.tests) > 1
     found = [
         ("claim", claim_line(test)),
+        ("part", part_line(test)),
         ("lower bound", bound_line(test)),
         ("test", test.name if several and test.name != record.name else ""),
         ("evidence", evidence_line(test)),
@@ -125,7 +126,9 @@ def claimed_and_observed(test: TestRecord) -> str:
         return printable(f"no bound: {len(test.failures)} of {test.units} units failed or were not run{first}")
     if not test.claims_something:
         return f"nothing claimed, observed {test.shown.headline}"
-    if not claim.is_point and comparison.quantity == "epsilon":
+    if math.isinf(comparison.claimed):
+        claimed = f"the claim says nothing about {comparison.quantity} at {comparison.where};"
+    elif comparison.quantity == "epsilon" and not _same_point(claim, comparison):
         stated = f"claimed epsilon {claim.epsilon:g} at delta={claim.delta:g}"
         claimed = f"{stated}, which allows {comparison.claimed:g} at {comparison.where},"
     else:
@@ -163,9 +166,9 @@ def guesses_in_words(test: TestRecord) -> str:
     if not counts.get("guesses") or "correct" not in counts:
         return ""
     claim, guesses, correct = test.compared.claim, int(counts["guesses"]), int(counts["correct"])
-    passed = int(counts.get("canaries", guesses)) - guesses
+    abstained = int(counts.get("canaries", guesses)) - guesses
     said = f"Asked {_ASKED[claim.relation]}, an attacker was right in {correct:,} of {guesses:,} guesses"
-    said += f", and passed on {passed:,} other records" if passed > 0 else ""
+    said += f", and abstained on {abstained:,} other records" if abstained > 0 else ""
     if claim.delta or not claim.is_point or not math.isfinite(claim.epsilon):
         return f"{said}; a coin is right in half."
     allowed = 100 / (1 + math.exp(-claim.epsilon))
@@ -176,12 +179,15 @@ def guesses_in_words(test: TestRecord) -> str:
 
 
 def claim_line(test: TestRecord) -> str:
-    """Return the claim as stated, and what it says under the test's relation if that differs."""
+    """Return the claim as stated, and what it says under the test's relation if that differs.
+
+    Of a test of a part it is the claim of the whole.
+    """
+    if test.whole:
+        return test.whole[0].removeprefix("claimed ")
     if not test.claims_something:
         return "none"
     converted = f"; {test.compared.note}" if test.compared.note else ""
-    if test.whole:  # the claim of all, and the share of the part that was looked at
-        return f"{test.whole[0].removeprefix('claimed ')}; of one step: {claim_in_words(test.claim)}{converted}"
     return f"{claim_in_words(test.claim)}{converted}"
 
 
@@ -199,9 +205,8 @@ def bound_line(test: TestRecord) -> str:
         return f"none: {len(test.failures)} of {test.units} units failed or were not run{first}"
     run = ", confirmatory run" if test.confirmation is Confirmation.CONFIRMED else ""
     words = comparison.words if test.claims_something else finding.headline
-    elsewhere = ""
-    if test.claims_something and comparison.quantity == "epsilon" and not _same_point(test.compared.claim, comparison):
-        elsewhere = f", where the claim allows {_number(comparison)}"
+    as_stated = comparison.quantity == "epsilon" and _same_point(test.compared.claim, comparison)
+    elsewhere = "" if as_stated or not test.claims_something else f", where the claim allows {_number(comparison)}"
     part = "one step: " if test.whole else ""
     return f"{part}{words}{elsewhere} ({certainty(finding)}{run})"
 
@@ -218,6 +223,11 @@ def certainty(finding: Finding) -> str:
     """Return the confidence of a finding and in what sense it is valid."""
     confidence = f"{100 * finding.confidence:.5g} % confidence" if finding.confidence else ""
     return ", ".join(filter(None, [confidence, VALIDITY[finding.validity]]))
+
+
+def part_line(test: TestRecord) -> str:
+    """Return what the claim says of the part that was tested; "" for a test of the whole."""
+    return f"the claim allows each step {claim_in_words(test.claim)}" if test.whole else ""
 
 
 def evidence_line(test: TestRecord) -> str:
@@ -263,9 +273,8 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
         found += [f"results could not be read: {words}" for words in test.unreadable[:3]]
     elif rule == "cannot-detect":
         found.append(_blind_reason(test))
-    if verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE") and test.confirmation is Confirmation.NOT_CONFIRMED:
-        first = "" if test.finding is None else f" ({test.finding.comparison(test.compared.claim.curve).words})"
-        found.append(f"the first pass exceeded the claim{first}, and the confirmatory run did not")
+    if verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE"):
+        found += _not_confirmed(record)
     alone = all(each.whole for each in record.readable)
     if verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE") and len(record.tests) > 1 and alone:
         found.append("no test looked at the training from end to end")
@@ -275,6 +284,16 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
     if verdict == "VIOLATION" and test.state is not None and test.state.words:
         found.append(test.state.words)
     return found
+
+
+def _not_confirmed(record: Record) -> list[str]:
+    """Return which tests exceeded the claim in the first pass only, whichever test the verdict rests on."""
+    return [
+        f"the first pass{f' of {test.name}' if len(record.tests) > 1 else ''} exceeded the claim "
+        f"({test.finding.comparison(test.compared.claim.curve).words}), and the confirmatory run did not"
+        for test in record.readable
+        if test.confirmation is Confirmation.NOT_CONFIRMED and test.finding is not None
+    ]
 
 
 def _proxy_reason(test: TestRecord) -> str:
@@ -299,10 +318,9 @@ def _blind_reason(test: TestRecord) -> str:
     comparison = None if sensitivity.maximum is None else sensitivity.maximum.comparison(test.compared.claim.curve)
     if comparison is None:
         return "no test could have rejected the claim"
-    helps = f". To detect more: {sensitivity.helps}" if sensitivity.helps else ""
     return (
         f"the maximum detectable {comparison.quantity} is {format_upper(comparison.observed)} at {comparison.where}, "
-        f"and the claim allows {_number(comparison)}{helps}"
+        f"and the claim allows {_number(comparison)}"
     )
 
 
@@ -314,7 +332,7 @@ def cautions(test: TestRecord) -> list[str]:
     if test.control is not None:
         found += test.control.lines[1:]
     if test.failed_trials:
-        found.append(f"{test.failed_trials:,} trainings failed, each counted as a wrong guess")
+        found.append(f"{test.failed_trials:,} calls or trainings failed; a failure is scored like any other outcome")
     if test.failures and test.finding is not None:
         label, error = test.failures[0]
         found.append(f"{len(test.failures):,} units failed, the first: {label}: {error}")

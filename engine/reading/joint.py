@@ -89,8 +89,8 @@ class JointVerdict:
                 state=confirmed.state or record.state,
                 whole=confirmed.whole,
             )
-        if record.on_proxy:  # planted labels do not reject the claim: what the proxy explains stays open
-            return record
+        if record.on_proxy:  # planted labels do not reject the claim, and a first pass on a proxy does not either
+            return replace(record, confirmation=Confirmation.MISSING)
         return replace(record, confirmation=test.confirmation, at_first_confidence=test.at_first_confidence)
 
     def text(self, *, verbose: bool = False) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,7 +91,7 @@ class ModelCard:
                 "epsilon_at_least": line.epsilon,
                 "delta": line.delta,
                 "sentence": line.sentence,
-                "answer": dict(line.printed),
+                "answer": _merged(line.printed),
                 "assumes": line.assumes,
                 "audited": line.audited,
             }
@@ -179,6 +179,14 @@ def _pair(line: StatedValue) -> tuple[str, str]:
     return label.text(40), text.text(600)
 
 
+def _merged(printed: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return the text of each label; texts of lines with the same label are joined."""
+    texts: dict[str, list[str]] = {}
+    for label, text in printed:
+        texts.setdefault(label, []).append(text)
+    return {label: "; ".join(parts) for label, parts in texts.items()}
+
+
 def _bound(finding: StatedValue) -> tuple[float | None, float | None]:
     """The lower bound and its delta, where the finding has them."""
     if not finding:
@@ -213,11 +221,11 @@ def _points(line: _Line) -> list[str]:
     """What belongs to a verdict, as a list."""
     told = {
         "Found": line.sentence,
-        **{label.capitalize(): text for label, text in line.printed},
+        **{label.capitalize(): text for label, text in _merged(line.printed).items()},
         "Assumed": line.assumes,
         "Audited": line.audited,
     }
-    points = (f"  - {what}: {_text(said)}" for what, said in told.items() if said)
+    points = (f"  - {_text(what)}: {_text(said)}" for what, said in told.items() if said)
     return [f"- {_text(line.name)}", *points]
 
 

@@ -104,7 +104,7 @@ def _check_from_mapping(content: Mapping[str, Any]) -> AuditSpec:
     """The audits that `check` leads to; beside it stand the run's name, seed, confidence and place."""
     from dpaudit.engine.spec.check import CheckOptions, CheckRequest, check_spec  # knows mechanisms, for this alone
 
-    beside = ("name", "seed", "confidence", "run")
+    beside = ("name", "seed", "confidence", "strict", "effort", "run")
     unknown = sorted(content.keys() - {"check", *beside})
     if unknown:
         raise SpecError(f"beside `check` a spec has {', '.join(beside)}, got {unknown[0]!r}")

@@ -56,7 +56,7 @@ def test_what_is_printed_is_what_was_read_and_found_good() -> None:
 
 def test_lines_are_short_ideas_in_one_order() -> None:
     order = [
-        *("claim", "lower bound", "test", "evidence", "p-value", "reason", "caution", "where", "sensitivity"),
+        *("claim", "part", "lower bound", "test", "evidence", "p-value", "reason", "caution", "where", "sensitivity"),
         *(scope.value for scope in Scope if scope is not Scope.CLAIM and scope is not Scope.STATED_NOISE),
         *("stated-noise", "budget", "not run", "next"),
     ]

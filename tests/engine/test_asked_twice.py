@@ -37,7 +37,7 @@ def test_memory_is_found(name: str) -> None:
     found = looked_for(getattr(remembering, name)())
     assert found.carried
     assert found.by_chance < BY_CHANCE
-    assert "memory" in found.words
+    assert "keeps state between calls" in found.words
 
 
 @pytest.mark.parametrize("name", ["Fresh", "Seeded", "SeedsTheGlobalGenerator", "Bare", "Mostly", "Failing"])
@@ -81,17 +81,19 @@ def test_a_memoised_release_is_undecided_and_a_seeded_one_a_violation(tmp_path: 
     memoised = check(remembering.KeptNoise(), FEW, run=HERE, output=tmp_path / "memoised", quiet=True)
     assert memoised.joint is not None
     assert memoised.joint.verdict is Verdict.UNDECIDED
-    assert "memory from one call to the next" in memoised.joint.how_sure
+    assert memoised.joint.answer.rule == "state-between-calls"
+    assert "your code keeps state between calls" in memoised.joint.answer.line("reason")
+    assert "Let each call draw anew" in memoised.joint.answer.line("next")
     assert not memoised.violations
     again = report_again(tmp_path / "memoised", allow_code=True)
     assert again.joint is not None
-    assert again.joint.how_sure == memoised.joint.how_sure
+    assert again.joint.answer.to_dict() == memoised.joint.answer.to_dict()
     spec = check_spec(CheckRequest(remembering.KeptNoise(), FEW), CheckOptions(until_decided=True))
     assert decided(spec, memoised, tmp_path / "memoised") is memoised  # more trials would not tell
     seeded = check(remembering.Seeded(), FEW, run=HERE, output=tmp_path / "seeded", quiet=True)
     assert seeded.joint is not None
     assert seeded.joint.verdict is Verdict.VIOLATION
-    assert "a seed in the code" in seeded.joint.how_sure
+    assert "a seed in the code" in seeded.joint.answer.line("reason")
 
 
 def test_a_run_looks_for_memory_too(own_python: None, tmp_path: Path) -> None:

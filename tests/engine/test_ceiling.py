@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditSpec, Claim, audit
+from dpaudit.claims import claim_under
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.labels.label_channel import LabelChannel
 from dpaudit.engine.games.labels.label_crafted import LabelCrafted
@@ -22,9 +24,10 @@ from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInf
 from dpaudit.engine.games.one_run.membership import Membership, ObservationalMembership
 from dpaudit.engine.games.two_world.game import IndMia
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.reading.result import Ceiling
+from dpaudit.engine.reading.record import Record, Sensitivity, TestRecord
+from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import Report
-from dpaudit.engine.reading.verdict import COLOURS, Verdict
+from dpaudit.engine.reading.verdict import COLOURS, Verdict, decide
 from dpaudit.engine.run.driver import report_again
 from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.engine.spec.loading import load_spec
@@ -76,9 +79,12 @@ def test_a_publisher_of_every_label_is_not_acquitted_where_features_tell_the_lab
     assert isinstance(ceiling.finding, Bound)
     assert ceiling.finding.lower <= 1.0
     said = " ".join(str(report).split())
-    assert "INCONCLUSIVE audit: claimed epsilon 1, observed epsilon >= 0.000" in said
-    assert "even a mechanism with no privacy would show only epsilon 0." in said
-    assert "for more power: more rows in the target part, or `game: label-canaries`" in said
+    assert "INCONCLUSIVE audit claim epsilon <= 1 (label, delta = 0) lower bound epsilon >= 0.000" in said
+    reason = result.answer.line("reason")
+    assert reason.startswith("the maximum detectable epsilon is 0.")
+    assert "and the claim allows epsilon 1" in reason
+    assert "To detect more: more rows in the target part, or `game: label-canaries`" in reason
+    assert result.answer.rule == "cannot-detect"
     assert COLOURS[Verdict.INCONCLUSIVE] in (tmp_path / "report.html").read_text()
     (stored,) = json.loads((tmp_path / "bounds.json").read_text())["results"]
     assert stored["verdict"] == "INCONCLUSIVE"
@@ -97,7 +103,8 @@ def test_a_publisher_reaches_the_ceiling_of_its_game(tmp_path: Path, game: Label
     assert result.ceiling is not None
     # The replays of the ceiling are replays of this game, of the same seeds.
     assert result.ceiling.finding.comparison(result.compared.claim.curve).observed == result.finding.lower
-    assert "at most epsilon >= " in str(result)
+    assert "maximum detectable epsilon " in result.answer.line("sensitivity")
+    assert result.answer.line("sensitivity") in str(result)
 
 
 def test_a_claim_is_not_acquitted_while_its_ceiling_is_lost(tmp_path: Path) -> None:
@@ -110,7 +117,8 @@ def test_a_claim_is_not_acquitted_while_its_ceiling_is_lost(tmp_path: Path) -> N
     (again,) = report_again(tmp_path).results
     assert again.finding == whole.results[0].finding
     assert again.verdict is Verdict.INCONCLUSIVE
-    assert "whether a leak could have been seen is not known" in " ".join(again.cautions)
+    assert "nobody knows whether a leak would show" in again.answer.line("reason")
+    assert "maximum detectable epsilon unknown" in again.answer.line("sensitivity")
 
 
 def test_the_ceiling_of_a_learner_is_what_its_labels_as_answers_show(tmp_path: Path) -> None:
@@ -150,14 +158,24 @@ def test_where_every_bit_can_be_told_the_ceiling_is_exact(
     assert result.verdict is expected
 
 
-def test_a_ceiling_that_equals_the_claim_could_refute_nothing() -> None:
-    finding = Bound(1.0, 0.0, 0.95, "one-run", Validity.FINITE_SAMPLE)
-    ceiling = Ceiling(finding, played=False, helps="more trials")
-    assert not ceiling.exceeds(Claim(epsilon=1.0).curve)
-    assert ceiling.exceeds(Claim(epsilon=0.999).curve)
-    assert ceiling.too_low(Claim(epsilon=1.0).curve).startswith(
-        "this audit cannot detect a violation: even a mechanism with no privacy would show only epsilon 1.000"
-    )
+def could_reject(result: AuditResult, claim: Claim) -> bool:
+    """True if a mechanism with no privacy would be rejected, whatever smaller noise is detected."""
+    return replace(result.record.sensitivity, factor=None).could_reject(claim)
+
+
+def test_a_maximum_that_equals_the_claim_could_reject_nothing() -> None:
+    bound = Bound(1.0, 0.0, 0.95, "one-run", Validity.FINITE_SAMPLE)
+    sensitivity = Sensitivity(maximum=bound, helps="more trials")
+    assert not sensitivity.could_reject(Claim(epsilon=1.0))
+    assert sensitivity.could_reject(Claim(epsilon=0.999))
+    assert not replace(sensitivity, lost=True).could_reject(Claim(epsilon=0.999))
+    claim = Claim(epsilon=1.0)
+    quiet = replace(bound, lower=0.5)
+    test = TestRecord("audit", claim, claim_under(claim, claim.relation), quiet, sensitivity=sensitivity)
+    answer = decide(Record("audit", (test,)))
+    assert answer.verdict is Verdict.INCONCLUSIVE
+    assert answer.line("reason").startswith("the maximum detectable epsilon is 1.000 at delta = 0")
+    assert answer.line("reason").endswith("the claim allows epsilon 1. To detect more: more trials")
 
 
 @dataclass(frozen=True)
@@ -194,10 +212,11 @@ def test_label_mechanisms_are_played_without_their_noise(tmp_path: Path, game: o
     assert response.verdict is Verdict.NO_VIOLATION
     assert response.ceiling is not None
     assert response.ceiling.noiseless
-    assert response.ceiling.exceeds(Claim(epsilon=3.0).curve)
-    assert "without its noise this audit would show epsilon >= " in response.seen
+    assert could_reject(response, Claim(epsilon=3.0))
+    sensitivity = response.answer.line("sensitivity")
+    assert re.search(r"maximum detectable epsilon [3-9]\.\d+ .*\(measured without noise\)", sensitivity)
     assert mute.verdict is Verdict.INCONCLUSIVE
-    assert "even the mechanism without its noise would show only epsilon 0" in mute.seen
+    assert "the maximum detectable epsilon is 0" in mute.answer.line("reason")
     assert publisher.verdict is Verdict.VIOLATION
     assert publisher.ceiling is None or not publisher.ceiling.noiseless
 
@@ -229,10 +248,10 @@ def test_learners_are_played_without_their_noise(tmp_path: Path, learner: Gaussi
     assert result.ceiling.noiseless
     if isinstance(learner, Silent):
         assert result.verdict is Verdict.INCONCLUSIVE
-        assert "even the mechanism without its noise would show only epsilon 0" in result.seen
+        assert "the maximum detectable epsilon is 0" in result.answer.line("reason")
     else:
         assert result.verdict is Verdict.NO_VIOLATION
-        assert result.ceiling.exceeds(Claim(epsilon=4.0, relation=result.compared.claim.relation).curve)
+        assert could_reject(result, Claim(epsilon=4.0, relation=result.compared.claim.relation))
 
 
 def test_what_is_refuted_at_a_smaller_factor_outweighs_a_short_play_without_noise(tmp_path: Path) -> None:
@@ -241,6 +260,6 @@ def test_what_is_refuted_at_a_smaller_factor_outweighs_a_short_play_without_nois
     asked = Audit(RandomizedResponse(epsilon=5.5), data=GaussianMixture(rows=800), game=game)
     (result,) = run(tmp_path, asked).results
     assert result.ceiling is not None
-    assert not result.ceiling.exceeds(Claim(epsilon=5.5).curve)
+    assert not could_reject(result, Claim(epsilon=5.5))
     assert result.verdict is Verdict.NO_VIOLATION
-    assert "times smaller than it is" in result.seen
+    assert re.search(r"would detect noise scaled down \d\.\d+ times or more", result.answer.line("sensitivity"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,7 +39,9 @@ from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.planning.plan import PlannedAudit, make_plan
 from dpaudit.engine.reading.joint import JointVerdict
+from dpaudit.engine.reading.record import Confirmation
 from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.reading.shift import ShiftControl
 from dpaudit.engine.run.checking import decided
 from dpaudit.engine.run.driver import audit, report_again, resume
 from dpaudit.engine.run.policy import Policy
@@ -53,6 +56,7 @@ from dpaudit.engine.spec.check import (
     made_data,
     seconds_a_training,
 )
+from dpaudit.engine.spec.error_budget import JointTest
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import InputError, SpecError, VerdictError
 from dpaudit.estimators.bound import Bound
@@ -172,7 +176,7 @@ def test_the_looks_share_the_error_and_the_spec_is_read_back_as_it_was() -> None
     again = load_spec(dict(yaml.safe_load(spec.to_yaml())))
     assert again == spec
     with_confirmation = check_spec(CheckRequest(LP1ST(1.0, model=Recall())))
-    assert with_confirmation.error_budget.first_pass == pytest.approx(1 - 0.05 / 3)
+    assert with_confirmation.error_budget().first_pass == pytest.approx(1 - 0.05 / 3)
 
 
 def test_what_is_played_again_has_other_seeds_and_its_share_of_the_verdict_s_error() -> None:
@@ -275,7 +279,9 @@ def test_a_leak_is_refuted_by_the_first_look_and_the_rest_is_left_out(leak: Repo
     assert report.joint.verdict is Verdict.VIOLATION
     assert [result.name for result in report.results] == ["label-canaries", "label-canaries, confirmatory run"]
     assert report.joint.not_played == ("label-channel", "label-crafted", "label-repeats")
-    assert "not run: label-channel, label-crafted, label-repeats: the claim is refuted" in report.text(verbose=True)
+    not_run = "label-channel, label-crafted, label-repeats: the claim is rejected"
+    assert report.joint.answer.line("not run") == not_run
+    assert not_run in report.text(verbose=True)
     again = resume(folder, quiet=True)
     read = report_again(folder)
     assert again.executed == 0
@@ -317,15 +323,14 @@ def test_what_is_not_confirmed_is_no_violation_and_the_other_looks_are_played(
     assert (first.name, again.name) == ("label-canaries", "label-canaries, confirmatory run")
     assert [result.name for result in others] == ["label-channel", "label-crafted", "label-repeats"]
     assert first.epsilon > 3 > 1 > again.epsilon
-    assert re.search(r"not confirmed: it exceeded the claim in a first pass \(epsilon >= [3-9]\.\d+", str(first))
+    not_confirmed = r"exceeded the claim \(epsilon >= [3-9]\.\d+ at delta=0\), and the confirmatory run did not"
+    assert re.fullmatch(f"the first pass {not_confirmed}", first.answer.line("reason"))
     assert first.comparison is not None
     assert first.comparison.observed < 1  # what is shown beside the claim is the confirmatory run
     assert "confirmatory run" in first.headline
-    assert (
-        "label-canaries exceeded the claim in the first pass, and not in the confirmatory run" in report.joint.how_sure
-    )
+    assert re.fullmatch(f"the first pass of label-canaries {not_confirmed}", report.joint.answer.line("reason"))
     (told,) = json.loads((tmp_path / "bounds.json").read_text())["joint"]["confirmations"]
-    assert (told["test"], told["confirmed"], told["verdict_again"]) == ("label-canaries", False, "NO VIOLATION FOUND")
+    assert (told["test"], told["confirmed"], told["again"]) == ("label-canaries", False, again.headline)
     read = report_again(tmp_path)
     assert read.joint is not None
     assert read.joint.to_dict() == report.joint.to_dict()
@@ -342,10 +347,13 @@ def test_a_confirmatory_run_that_exceeds_the_claim_at_the_first_confidence_decid
     assert again.epsilon < 1 < first.at_first_confidence.lower
     assert first.finding is not None
     assert first.at_first_confidence.confidence == first.finding.confidence
-    assert any(one.again is Verdict.VIOLATION for one in report.results)
-    assert all(one.at_first_confidence is None for one in report.results if one.again is Verdict.VIOLATION)
+    confirmed = [result for result in report.results if result.confirmation is Confirmation.CONFIRMED]
+    assert confirmed
+    assert all(result.at_first_confidence is None for result in confirmed)
+    assert first.confirmation is Confirmation.CLOSE
     assert first.verdict is Verdict.UNDECIDED
-    assert "check again with more trials and another seed" in first.open_question
+    assert "at the confidence of the first pass, not at that of the verdict" in first.answer.line("reason")
+    assert "Check again with more trials and another seed" in first.answer.line("next")
     assert first.comparison == first.at_first_confidence.comparison(first.compared.claim.curve)
 
 
@@ -358,7 +366,8 @@ def test_a_look_that_cannot_be_played_again_leaves_the_verdict_undecided(
     assert report.joint.verdict is Verdict.UNDECIDED
     assert report.violations == ()
     assert report.failed
-    assert "it is not known whether it refutes the claim when it is repeated" in str(report)
+    assert report.joint.answer.rule == "confirmation-open"
+    assert "the first pass exceeds the claim, and the confirmatory run did not finish" in str(report)
 
 
 def test_later_looks_wait_while_one_is_played_again(tmp_path: Path, leak: Report) -> None:
@@ -394,7 +403,7 @@ def test_an_honest_mechanism_is_looked_at_with_all_games(tmp_path: Path) -> None
     ]
     assert report.joint.not_played == ()
     assert report.violations == report.failed == report.inconclusive == ()
-    assert report.joint.detectable[0].startswith("detectable with 90 % power: noise ")
+    assert report.joint.answer.line("sensitivity").startswith("would detect noise scaled down ")
 
 
 def test_two_worlds_stop_when_the_claim_is_refuted(tmp_path: Path) -> None:
@@ -533,12 +542,30 @@ def test_the_command_says_what_was_chosen_and_exits_as_run_does(tmp_path: Path) 
 
 def test_a_look_on_a_proxy_refutes_nothing_by_itself(leak: Report) -> None:
     test, again = leak.results
-    believed = replace(test, name="believed", conditional=True)
-    object.__setattr__(believed, "verdict", Verdict.VIOLATION)  # as if its control left no doubt
-    assert JointVerdict((believed,), {}, 0.999, 0.95).verdict is Verdict.UNDECIDED
-    confirmed = JointVerdict((believed, test), {test.name: again}, 0.999, 0.95)
+    assert isinstance(test.finding, Bound)
+    control = ShiftControl("held-out rows", 100, 1, 0.0, 0.95, 0.0, (0.0, 0.1), test.finding, None)  # leaves no doubt
+    believed = replace(test, name="believed", conditional=True, control=control, confirmation=Confirmation.NOT_PLANNED)
+    assert believed.verdict is Verdict.VIOLATION
+    alone = together(believed)
+    assert (alone.verdict, alone.answer.rule) == (Verdict.UNDECIDED, "proxy")
+    planted = quietly(again, "planted labels")
+    assert together(believed, confirmations={"believed": planted}).verdict is Verdict.UNDECIDED
+    assert together(believed, confirmations={"believed": again}).verdict is Verdict.VIOLATION
+    confirmed = together(believed, test, confirmations={test.name: again})
     assert confirmed.verdict is Verdict.VIOLATION
     assert confirmed.deciding is test
+
+
+def together(*tests: AuditResult, confirmations: Mapping[str, AuditResult] | None = None) -> JointVerdict:
+    """Return the joint verdict of tests of one claim."""
+    return JointVerdict("together", tests, confirmations or {}, JointTest(), 0.999)
+
+
+def quietly(test: AuditResult, name: str, **changes: Any) -> AuditResult:
+    """Return the result of a test with a bound of 0.5, below the claim."""
+    assert isinstance(test.finding, Bound)
+    found = replace(test.finding, lower=0.5, evidence=())
+    return replace(test, name=name, finding=found, **{"confirmation": Confirmation.NOT_PLANNED, **changes})
 
 
 def test_a_part_s_ceiling_is_not_held_against_that_of_the_whole_claim(leak: Report) -> None:
@@ -548,56 +575,54 @@ def test_a_part_s_ceiling_is_not_held_against_that_of_the_whole_claim(leak: Repo
         test, _ = leak.results
         assert test.ceiling is not None
         assert isinstance(test.ceiling.finding, Bound)
-        ceiling = replace(test.ceiling, finding=replace(test.ceiling.finding, lower=could_show))
-        changed = replace(test, name=name, ceiling=ceiling, **changes)
-        object.__setattr__(changed, "verdict", Verdict.NO_VIOLATION)
-        return changed
+        ceiling = replace(test.ceiling, finding=replace(test.ceiling.finding, lower=could_show, evidence=()))
+        return quietly(test, name, ceiling=ceiling, **changes)
 
     step, low, high = silent("step", 9.0, whole=("tested: a step",)), silent("low", 2.0), silent("high", 3.0)
-    joint = JointVerdict((step, low, high), {}, 0.999, 0.95)
+    joint = together(step, low, high)
+    assert joint.verdict is Verdict.NO_VIOLATION
     assert joint.deciding is high
-    first, second, *_ = joint.detectable
-    assert first.startswith("at most epsilon >= 3.000")
-    assert second.startswith("for a part alone (step), on a scale of its own: at most")
-    alone = JointVerdict((step,), {}, 0.999, 0.95)
+    assert joint.answer.line("sensitivity").endswith("maximum detectable epsilon 3.00")
+    alone = together(step)
     assert alone.deciding is step
-    assert len(alone.detectable) == 1
+    assert alone.answer.line("sensitivity").endswith("maximum detectable epsilon 9.00")
+    assert alone.answer.line("claim") == "tested: a step"
+    assert alone.answer.line("part") == "the claim allows each step epsilon <= 1 (label, delta = 0)"
     blind = silent("blind", 0.5)
-    object.__setattr__(blind, "verdict", Verdict.INCONCLUSIVE)
-    assert JointVerdict((step, blind), {}, 0.999, 0.95).deciding is step
+    assert blind.verdict is Verdict.INCONCLUSIVE
+    beside = together(step, blind)
+    assert (beside.verdict, beside.deciding) == (Verdict.NO_VIOLATION, step)
+    steps = together(step, replace(step, name="another step"))
+    assert "no test looked at the training from end to end" in steps.answer.line("reason")
 
 
 def test_a_test_without_a_verdict_is_named_in_the_headline_and_is_no_pass(leak: Report) -> None:
     test, again = leak.results
-
-    def like(name: str, verdict: Verdict) -> AuditResult:
-        changed = replace(test, name=name)
-        object.__setattr__(changed, "verdict", verdict)
-        return changed
-
-    quiet, lost, near = (
-        like("quiet", Verdict.NO_VIOLATION),
-        like("lost", Verdict.FAILED),
-        like("near", Verdict.UNDECIDED),
-    )
-    joint = JointVerdict((quiet, lost), {}, 0.999, 0.95)
-    assert joint.headline.startswith("quiet: ")
-    assert joint.headline.endswith("; no verdict from lost")
-    assert JointVerdict((quiet,), {}, 0.999, 0.95).headline.endswith(quiet.headline)
-    open_report = replace(leak, joint=JointVerdict((quiet, near), {}, 0.999, 0.95), results=(quiet, near))
+    quiet, lost = quietly(test, "quiet"), replace(test, name="lost", finding=None)
+    near = replace(test, name="near", confirmation=Confirmation.MISSING)
+    assert [result.verdict for result in (quiet, lost, near)] == [
+        Verdict.NO_VIOLATION,
+        Verdict.FAILED,
+        Verdict.UNDECIDED,
+    ]
+    joint = together(quiet, lost)
+    assert joint.answer.line("test") == "quiet"
+    assert joint.answer.line("reason") == "no result from lost"
+    assert together(quiet).answer.headline == quiet.headline
+    open_report = replace(leak, joint=together(quiet, near), results=(quiet, near))
     assert open_report.violations == ()
     assert open_report.undecided == (near,)
     failed = replace(leak, joint=joint, results=(quiet, lost))
-    refuted = replace(leak, joint=JointVerdict((test,), {test.name: again}, 0.999, 0.95))
+    refuted = replace(leak, joint=together(test, confirmations={test.name: again}))
     for report, word in ((open_report, "UNDECIDED"), (failed, "FAILED"), (refuted, "VIOLATION")):
         with pytest.raises(VerdictError, match=word):
             report.raise_for_verdict()
     with pytest.raises(AssertionError):  # so that a test of one's own fails and does not break
         failed.raise_for_verdict()
     failed.raise_for_verdict(Verdict.FAILED)
-    replace(leak, joint=JointVerdict((quiet,), {}, 0.999, 0.95), results=(quiet,)).raise_for_verdict()
-    alone = replace(leak, joint=None, results=(quiet, like("blind", Verdict.INCONCLUSIVE)))
-    with pytest.raises(VerdictError, match="INCONCLUSIVE: blind"):
+    replace(leak, joint=together(quiet), results=(quiet,)).raise_for_verdict()
+    alone = replace(leak, joint=None, results=(quiet, replace(quiet, name="blind", ceiling_lost=True)))
+    with pytest.raises(VerdictError, match="INCONCLUSIVE  blind"):
         alone.raise_for_verdict()
 
 
@@ -612,7 +637,7 @@ def test_what_stays_undecided_is_played_once_more_with_more_trials(tmp_path: Pat
     channel = report.joint.deciding
     assert channel is not None
     assert channel.name == "label-channel"
-    object.__setattr__(channel, "verdict", Verdict.UNDECIDED)
+    channel = replace(channel, confirmation=Confirmation.MISSING)
     undecided = replace(report, joint=replace(report.joint, tests=(channel,), confirmations={}), results=(channel,))
     more = decided(spec, undecided, tmp_path / "run", quiet=True)
     assert more.folder == f"{tmp_path / 'run'}-more"

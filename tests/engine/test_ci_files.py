@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -13,12 +15,17 @@ from click.testing import CliRunner
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from dpaudit.claims import Claim, ConvertedClaim, Relation
+from dpaudit.claims.scope import Scope
 from dpaudit.engine.cli.main import main
+from dpaudit.engine.reading.joint import JointVerdict
+from dpaudit.engine.reading.record import Confirmation
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.report.ci_files import write_for_ci
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import AuditSpec
+from dpaudit.engine.spec.error_budget import JointTest
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import RunError, VerdictError, printable
 
@@ -47,7 +54,8 @@ def test_a_violation_fails_in_junit(report: Report, tmp_path: Path) -> None:
     assert failure is not None
     assert failure.attrib["type"] == "VIOLATION"
     assert failure.attrib["message"] == report.results[1].headline
-    assert "Take the claim for false" in str(failure.text)
+    assert "Treat the claim as false" in str(failure.text)
+    assert failure.text == report.results[1].answer.text()
 
 
 def test_a_violation_is_an_error_in_sarif_and_a_pass_is_not_there(report: Report, tmp_path: Path) -> None:
@@ -95,9 +103,9 @@ def test_where_it_leaks_is_said_everywhere(report: Report, tmp_path: Path) -> No
     files = {name: tmp_path / name for name in ("junit", "sarif", "summary")}
     write_for_ci(found, "it", **files)
     for name, file in files.items():
-        assert "where: in row 7." in file.read_text(), name
+        assert re.search(r"where:? +in row 7\\?\.", file.read_text()), name
         assert "nowhere" not in file.read_text(), name
-    with pytest.raises(VerdictError, match=r"VIOLATION: half the scale: .*; where: in row 7\."):
+    with pytest.raises(VerdictError, match=r"(?s)VIOLATION  half the scale\n.*\n  where +in row 7\."):
         found.raise_for_verdict()
 
 
@@ -109,30 +117,50 @@ def test_a_summary_is_added_to_what_is_there(report: Report, tmp_path: Path) -> 
     assert "|half the scale|**VIOLATION**|" in text
     assert "|honest|**NO VIOLATION FOUND**|" in text
     shown = "".join(token.content for token in tokens_of(text) if token.type == "text")
-    assert report.results[1].plainly in shown
-    assert report.results[0].seen
-    assert report.results[0].seen in shown
+    assert report.results[1].answer.sentence in shown
+    assert report.results[0].answer.line("sensitivity")
+    assert all(line.text in shown for result in report.results for line in result.answer.lines)
+
+
+NOTHING_CLAIMED = Claim(math.inf, relation=Relation.LABEL)
 
 
 @pytest.mark.parametrize(
-    ("verdict", "kind", "level"),
+    ("verdict", "number", "changes", "kind", "level"),
     [
-        (Verdict.FAILED, "error", "warning"),
-        (Verdict.INCONCLUSIVE, "skipped", "note"),
-        (Verdict.UNDECIDED, "failure", "warning"),
-        (Verdict.NO_CLAIM, "skipped", None),
+        (Verdict.FAILED, 0, {"finding": None}, "error", "warning"),
+        (Verdict.INCONCLUSIVE, 0, {"ceiling_lost": True}, "skipped", "note"),
+        (Verdict.UNDECIDED, 1, {"confirmation": Confirmation.MISSING}, "failure", "warning"),
+        (Verdict.NO_CLAIM, 0, {"compared": ConvertedClaim(NOTHING_CLAIMED)}, "skipped", None),
     ],
 )
 def test_what_says_nothing_is_no_pass(
-    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict, kind: str, level: str | None
+    report: Report, tmp_path: Path, verdict: Verdict, number: int, changes: Any, kind: str, level: str | None
 ) -> None:
-    one = replace(report, results=report.results[:1])
-    monkeypatch.setitem(vars(one.results[0]), "verdict", verdict)
+    one = replace(report, results=(replace(report.results[number], **changes),))
+    assert one.results[0].verdict is verdict
     write_for_ci(one, "it", junit=tmp_path / "j.xml", sarif=tmp_path / "s.sarif")
     ((case,),) = ET.parse(tmp_path / "j.xml").getroot()
     assert case.find(kind) is not None
     (run,) = json.loads((tmp_path / "s.sarif").read_text())["runs"]
     assert [result["level"] for result in run["results"]] == ([level] if level else [])
+
+
+def test_a_side_finding_is_a_warning_beside_a_pass(report: Report, tmp_path: Path) -> None:
+    honest, false = report.results
+    digits, again = replace(false, name="digits"), replace(false, name="digits, confirmatory run")
+    together = JointTest(side={"digits": Scope.FLOATING_POINT})
+    joint = JointVerdict("checked", (honest, digits), {"digits": again}, together, 0.999)
+    assert joint.verdict is Verdict.NO_VIOLATION
+    checked = replace(report, joint=joint, results=(honest, digits, again))
+    files = {name: tmp_path / name for name in ("junit", "sarif", "summary")}
+    write_for_ci(checked, "it", **files)
+    ((case,),) = ET.parse(files["junit"]).getroot()
+    assert case.find("failure") is None
+    assert str(case.findtext("system-err")).startswith("WARNING floating-point: digits far below the noise")
+    (run,) = json.loads(files["sarif"].read_text())["runs"]
+    assert [(result["ruleId"], result["level"]) for result in run["results"]] == [("side-floating-point", "warning")]
+    assert "- ⚠ floating-point: " in files["summary"].read_text()
 
 
 def test_names_are_text_and_no_markup(report: Report, tmp_path: Path) -> None:
@@ -189,7 +217,7 @@ def test_words_of_others_are_no_link_in_sarif(report: Report, tmp_path: Path) ->
     odd = replace(report, results=(replace(report.results[1], name="[words](https://evil.example)"),))
     write_for_ci(odd, "it", sarif=tmp_path / "s.sarif")
     ((result,),) = (run["results"] for run in json.loads((tmp_path / "s.sarif").read_text())["runs"])
-    assert result["message"]["text"].startswith("[words] (https://evil.example): ")
+    assert result["message"]["text"].startswith("VIOLATION  [words] (https://evil.example)\n")
 
 
 def test_a_file_that_cannot_be_written_is_named(report: Report, tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_votes_are_played_without_the_noise_that_is_added_here(tmp_path: Path, a
     assert result.ceiling is not None
     assert result.ceiling.noiseless is apart
     assert result.verdict is Verdict.NO_VIOLATION
-    assert ("without its noise this audit would show epsilon >= " in result.seen) is apart
+    assert ("(measured without noise)" in result.answer.line("sensitivity")) is apart
 
 
 class Counting(Neighbours):

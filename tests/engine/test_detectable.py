@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -99,12 +100,16 @@ def test_the_factor_of_an_audit_is_told_and_true(tmp_path: Path) -> None:
     def run(epsilon: float, seed: int, folder: str) -> tuple[Verdict, float | None, str]:
         asked = Audit(RandomizedResponse(epsilon=epsilon), data=data, game=LabelCanaries(replays=4), claim=claim)
         (result,) = audit(AuditSpec((asked,), seed=seed, run=IN_PROCESS), output=tmp_path / folder, quiet=True).results
-        return result.verdict, result.detectable_factor, str(result)
+        return result.verdict, result.detectable_factor, result.answer.line("sensitivity")
 
     verdict, factor, said = run(1.0, 0, "honest")
     assert verdict is Verdict.NO_VIOLATION
     assert factor is not None
-    assert f"detectable with 90 % power: noise {factor:.2f} times smaller than it is; at most epsilon >= " in said
+    stated = re.fullmatch(
+        r"would detect noise scaled down (\S+) times or more \(90 % power\); maximum detectable epsilon [\d.]+", said
+    )
+    assert stated is not None, said
+    assert factor <= float(stated[1]) <= factor + 0.01
     found = [run(factor, seed, f"leaky {seed}")[0] for seed in range(1, by_day(5, by_night=9))]
     assert found.count(Verdict.VIOLATION) >= 0.75 * len(
         found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dpaudit.engine.spec.error_budget import ErrorBudget
+from dpaudit.claims.scope import Scope
+from dpaudit.engine.spec.error_budget import ErrorBudget, JointTest
 from dpaudit.errors import InputError
 
 
@@ -29,6 +30,15 @@ def test_the_looks_of_a_check_share_the_first_pass_and_what_confirms_them_shares
     budget.require_kept({"dear": 0.97, "cheap": 0.98})  # uneven shares fixed beforehand are as good
     with pytest.raises(InputError, match=r"must sum to at most 0\.05"):
         budget.require_kept({"dear": 0.96, "cheap": 0.98})
+
+
+def test_the_scope_of_a_side_finding_may_be_written_in_a_spec() -> None:
+    together = JointTest(side={"digits": "floating-point"})  # type: ignore[dict-item]
+    assert together.scope("digits") is Scope.FLOATING_POINT
+    assert together.scope("another") is Scope.CLAIM
+    for wrong in ("claim", "digits", 3, ["floating-point"]):
+        with pytest.raises(InputError, match=r"side\.digits must be one of floating-point, beyond-schema"):
+            JointTest(side={"digits": wrong})  # type: ignore[dict-item]
 
 
 def test_a_share_of_nobody_is_refused() -> None:

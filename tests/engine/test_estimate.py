@@ -74,7 +74,11 @@ def test_independence_that_nobody_stated_leaves_a_claim_undecided() -> None:
     guessed = dpaudit.estimate(**two, claim=0.5)
     assert guessed.lower > 0.5
     assert guessed.verdict is Verdict.UNDECIDED
-    assert "if each row is an independent trial; where that is so, name the method: two-samples" in str(guessed)
+    assert guessed.answer.rule == "independence-not-stated"
+    reason = guessed.answer.line("reason")
+    assert reason.startswith("`two-samples` was chosen by the shape of the data and holds for independent trials")
+    assert reason in str(guessed)
+    assert "Give the method that fits your data" in guessed.answer.line("next")
     uneven = dpaudit.estimate(in_scores=SCORES[MEMBERS][:60], out_scores=SCORES[~MEMBERS], delta=1e-5)
     for found in (guessed, uneven):  # two samples assume no coins
         assert not any("coin" in note for note in found.notes)
@@ -83,8 +87,22 @@ def test_independence_that_nobody_stated_leaves_a_claim_undecided() -> None:
     stated = dpaudit.estimate(**two, claim=0.5, method="two-samples")
     assert (stated.verdict, stated.lower) == (Verdict.VIOLATION, guessed.lower)
     assert dpaudit.estimate(SCORES, MEMBERS, claim=0.5).verdict is Verdict.VIOLATION  # holds for one training as well
-    assert "one honest claim in 20 looks like this by chance: repeat" in str(stated)
-    assert "by chance" not in str(dpaudit.estimate(SCORES, MEMBERS, claim=0.5, confidence=0.999))
+    assert stated.p_value == 1e-6
+    assert stated.answer.line("p-value").startswith("at most 1e-6 (probability of evidence as strong as this")
+
+
+def test_a_p_value_says_how_often_an_honest_claim_looks_like_this() -> None:
+    """As little above the claim as the bound allows: by chance in one of 20, not in one of a million."""
+    bound = dpaudit.estimate(SCORES, MEMBERS)
+    close = dpaudit.estimate(SCORES, MEMBERS, claim=0.98 * bound.lower)
+    assert close.verdict is Verdict.VIOLATION
+    assert close.p_value is not None
+    assert 0.02 <= close.p_value <= 0.05
+    assert close.answer.line("p-value").startswith(f"at most {close.p_value:.2g} (")
+    kept = dpaudit.estimate(SCORES, MEMBERS, claim=1.02 * bound.lower)
+    assert kept.verdict is Verdict.NO_VIOLATION
+    assert kept.p_value is not None
+    assert kept.p_value > 0.05
 
 
 def test_a_run_s_own_scores_give_the_audit_s_own_bound(tmp_path: Path) -> None:
@@ -105,11 +123,11 @@ def test_a_run_s_own_scores_give_the_audit_s_own_bound(tmp_path: Path) -> None:
 
 def test_rows_that_stand_there_twice_are_told_of() -> None:
     twice = dpaudit.estimate(np.tile(SCORES, 2), np.tile(MEMBERS, 2))
-    assert any("100% of the rows have the very score of another row" in note for note in twice.notes)
+    assert any("100% of rows repeat the score of another row" in note for note in twice.notes)
     some = dpaudit.estimate(np.append(SCORES, SCORES[:40]), np.append(MEMBERS, MEMBERS[:40]))
-    assert any("of another row" in note for note in some.notes)
+    assert any("repeat the score of another row" in note for note in some.notes)
     for honest in (SCORES, SCORES.round(2), SCORES.clip(-1, 1), MEMBERS.astype(float), SCORES.astype(np.float32)):
-        assert not any("of another row" in note for note in dpaudit.estimate(honest, MEMBERS).notes)
+        assert not any("repeat the score of another row" in note for note in dpaudit.estimate(honest, MEMBERS).notes)
 
 
 def test_it_is_the_estimator_s_own_bound_and_every_field_is_carried() -> None:
@@ -128,7 +146,7 @@ def test_it_is_the_estimator_s_own_bound_and_every_field_is_carried() -> None:
 def test_a_claim_gets_its_verdict() -> None:
     refuted = dpaudit.estimate(SCORES, MEMBERS, claim=0.5)
     assert refuted.verdict is Verdict.VIOLATION
-    assert str(refuted).startswith("VIOLATION: claimed epsilon <= 0.5 at delta=0")
+    assert str(refuted).startswith("VIOLATION  estimate\n  claim        epsilon <= 0.5 (add-remove, delta = 0)\n")
     kept = dpaudit.estimate(SCORES, MEMBERS, claim=Claim(3.0, 1e-5, Relation.ADD_REMOVE))
     assert (kept.verdict, kept.delta) == (Verdict.NO_VIOLATION, 1e-5)
     beyond = dpaudit.estimate(SCORES, MEMBERS, claim=Claim(9.0, 1e-5, Relation.ADD_REMOVE))
@@ -529,7 +547,8 @@ def test_rows_too_few_to_refute_a_claim_say_so(rows: int, said: Verdict) -> None
     rng = np.random.default_rng(3)
     estimated = dpaudit.estimate(rng.normal(size=rows), np.arange(rows) % 2 == 0, claim=1.0)
     assert estimated.verdict is said
-    assert ("so few rows show epsilon >= 0.1" in str(estimated)) is (said is Verdict.INCONCLUSIVE)
+    reason = estimated.answer.line("reason")
+    assert ("the maximum detectable epsilon of so few rows is 0.1" in reason) is (said is Verdict.INCONCLUSIVE)
 
 
 def test_members_that_stand_together_are_no_coins() -> None:
@@ -573,7 +592,7 @@ def test_scores_of_the_wrong_sign_could_have_shown_nothing() -> None:
     loss = rng.normal(size=1_000) - 2 * member
     estimated = dpaudit.estimate(loss, member, claim=1.0)
     assert estimated.verdict is Verdict.INCONCLUSIVE
-    assert "negate losses" in str(estimated).splitlines()[1]
+    assert "negate losses" in estimated.answer.line("reason")
     assert dpaudit.estimate(-loss, member, claim=1.0).verdict is Verdict.VIOLATION
 
 
@@ -586,20 +605,25 @@ def test_what_could_have_been_seen_is_said_where_nothing_was_found() -> None:
     assert estimated.verdict is Verdict.NO_VIOLATION
     assert estimated.detectable is not None
     assert 1 < estimated.detectable < 1.5
-    assert "detectable with 90 % power: noise 1." in str(estimated).splitlines()[1]
+    sensitivity = estimated.answer.line("sensitivity")
+    assert sensitivity.startswith("would detect noise scaled down 1.")
+    assert "times or more (90 % power); maximum detectable epsilon " in sensitivity
 
 
 def test_of_counts_nothing_empty_stands_below_the_verdict(tmp_path: Path) -> None:
     (tmp_path / "counts.csv").write_text("tp,fp,tn,fn\n65,25,75,35\n")
     shown = CliRunner().invoke(main, ["estimate", str(tmp_path / "counts.csv"), "--claim", "3"]).output.splitlines()
     assert shown[0].startswith("NO VIOLATION FOUND")
-    assert shown[1].startswith("epsilon >= ")
+    assert all(line.strip() for line in shown)
+    assert [line.split()[0] for line in shown[1:3]] == ["claim", "lower"]
+    assert any(line.strip().startswith("epsilon >= ") for line in shown)
 
 
 def test_five_rows_in_perfect_order_are_inconclusive_too() -> None:
     estimated = dpaudit.estimate([5, 4, 3, 2, 1], [1, 1, 1, 0, 0], claim=1.0)
     assert estimated.verdict is Verdict.INCONCLUSIVE
-    assert estimated.lower == estimated.ceiling
+    assert estimated.maximum is not None
+    assert estimated.lower == estimated.maximum.lower
 
 
 def test_slices_of_several_rows_of_counts_are_refused_in_a_sentence(tmp_path: Path) -> None:

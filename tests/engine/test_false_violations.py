@@ -146,7 +146,7 @@ def test_without_held_out_rows_nothing_is_called_a_violation(test_share: float, 
     assert result.verdict is Verdict.UNDECIDED
     if not test_share:
         assert result.control is None
-        assert "there are none (split.test)" in result.open_question
+        assert "none are there (`split: {test: ...}`)" in result.answer.line("reason")
 
 
 def test_a_true_proxy_needs_no_held_out_rows(tmp_path: Path) -> None:

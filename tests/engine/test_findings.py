@@ -121,7 +121,11 @@ def test_every_kind_of_finding_comes_out_of_the_same_text_page_and_json(kind: st
     assert refuted.violation_point.where.rpartition(" ")[2] in refuted.violation_point.words, (
         "observed and claimed are of one point"
     )
-    assert refuted.headline in str(both)
+    assert refuted.violation_point.words in refuted.answer.line("lower bound")
+    assert refuted.violation_point.quantity == "epsilon" or "where the claim allows" in refuted.answer.line(
+        "lower bound"
+    )
+    assert all(line.text in str(both) for each in (refuted, kept) for line in each.answer.lines)
     assert all(note in both.text(verbose=True) for note in finding.notes)
     plain = json.loads(bounds_json(both))["results"]
     assert plain[0]["violation_point"]["where"] == refuted.violation_point.where
@@ -199,6 +203,7 @@ def test_a_claim_that_implies_no_divergence_is_said_to_say_nothing() -> None:
     approximate = result(found(TwoCutCounts(), ANSWERS), Claim(1.0, 1e-5))
     assert approximate.verdict is Verdict.NO_VIOLATION
     assert approximate.headline.startswith("the claim says nothing about RDP")
+    assert "where the claim allows anything" in approximate.answer.line("lower bound")
     nothing = result(found(TwoCutCounts(), ANSWERS), Claim(math.inf))
     assert nothing.verdict is Verdict.NO_CLAIM
 
@@ -242,14 +247,12 @@ def one_run_of(guesses: int, correct: int, claim: Claim) -> AuditResult:
 
 
 def test_what_an_attacker_can_do_is_said_plainly() -> None:
-    said = one_run_of(200, 190, Claim(1.0, relation=Relation.LABEL)).plainly
-    assert "which of two labels a record had, the attacker was right in 190 of 200 guesses" in said
-    assert "passed on 800 other records; the claim allows 73.1 % on average, a coin 50 %" in said
-    others = one_run_of(200, 190, Claim(1.0, relation=Relation.ADD_REMOVE)).plainly
-    assert "whether a record was used" in others
-    assert {
-        result.plainly.partition(",")[0] for result in (one_run_of(9, 9, Claim(1.0, relation=r)) for r in Relation)
-    } == {
+    answer = one_run_of(200, 190, Claim(1.0, relation=Relation.LABEL)).answer
+    assert "which of two labels a record had, an attacker was right in 190 of 200 guesses" in answer.sentence
+    assert "abstained on 800 other records; the claim allows 73.1 % on average, a coin 50 %" in answer.sentence
+    assert answer.line("evidence") == answer.sentence.rstrip(".")
+    answers = [one_run_of(9, 9, Claim(1.0, relation=relation)).answer for relation in Relation]
+    assert {answer.sentence.partition(",")[0] for answer in answers} == {
         "Asked which of two labels a record had",
         "Asked which of two records was used",
         "Asked whether a record was used",
@@ -260,12 +263,14 @@ def test_what_an_attacker_can_do_is_said_plainly() -> None:
     "claim", [Claim(math.inf), Claim(1.0, 1e-5), Claim.of(GaussianDP(1.0), relation=Relation.LABEL, delta=1e-5)]
 )
 def test_a_share_of_right_guesses_is_stated_for_pure_epsilon_alone(claim: Claim) -> None:
-    assert one_run_of(200, 190, claim).plainly.endswith("a coin is right in half.")
+    assert one_run_of(200, 190, claim).answer.sentence.endswith("a coin is right in half.")
 
 
-def test_findings_without_guesses_say_nothing_plainly() -> None:
-    assert result(found(Betting(), [two_worlds(3.0)]), Claim(1.0)).plainly == ""
-    assert result(None, Claim(1.0)).plainly == ""
+def test_findings_without_guesses_have_a_sentence_without_an_attacker() -> None:
+    bound = found(Betting(), [two_worlds(3.0)])
+    assert result(bound, Claim(1.0)).answer.sentence.startswith("At least epsilon ")
+    assert result(bound, Claim(30.0)).answer.sentence == "This audit found no leak larger than the claim allows."
+    assert result(None, Claim(1.0)).answer.sentence.startswith("The audit did not finish")
 
 
 @pytest.mark.parametrize("verdict", Verdict)

@@ -131,7 +131,7 @@ def test_several_audits_are_runs_in_one_run(kept: StandIn | Real, report: Report
     outer, *inner = kept.runs("audits")
     assert (outer.name, outer.parent, outer.params["seed"]) == ("half the scale", None, "4")
     assert set(outer.artifacts) == {"report.html", "bounds.json", "spec.yaml"}
-    assert "no evidence of privacy" in outer.tags["dpaudit.means"]
+    assert "not evidence of privacy" in outer.tags["dpaudit.means"]
     assert [(run.name, run.parent) for run in inner] == [(one.name, "half the scale") for one in report.results]
     for run, result in zip(inner, report.results, strict=True):
         assert run.tags["verdict"] == str(result.verdict)

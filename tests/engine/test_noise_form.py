@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bank.loops import BANK
-from dpaudit import Audit, AuditSpec, RunOptions, audit
+from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit
 from dpaudit.engine.games.steps.step_probes import ERROR, LOOKS, Floats, NoiseForm, form_of
 
 
@@ -67,7 +67,7 @@ def test_odd_noise_is_seen(made, look) -> None:  # type: ignore[no-untyped-def]
     form = NoiseForm(form_of(made(np.random.default_rng(1)), 1.3), 1.3)
     assert form.p_values[LOOKS.index(look)] < ERROR / len(LOOKS)
     assert look in form.line
-    assert "no verdict about privacy follows" in form.line
+    assert "another way of clipping shows here too" in form.line
 
 
 def test_too_few_steps_tell_nothing() -> None:
@@ -85,7 +85,9 @@ def test_an_audit_says_it_beside_its_verdict(odd: bool, tmp_path: Path) -> None:
     spec = AuditSpec((asked,), run=RunOptions(runner="in-process", figures=False))
     (result,) = audit(spec, output=tmp_path, quiet=True).results
     assert result.noise.line
-    assert bool(result.odd_noise) is odd
+    assert bool(result.noise.odd) is odd
     assert result.noise.line in result.text(verbose=True)
     assert (result.noise.line in str(result)) is odd
-    assert (result.noise.line in result.cautions) is odd
+    assert result.answer.line("stated-noise") == (result.noise.line if odd else "")
+    assert (result.answer.rule == "stated-noise") is odd
+    assert (result.verdict is Verdict.UNDECIDED) is odd

@@ -110,7 +110,23 @@ def test_a_law_that_is_not_true_is_passed_over() -> None:
 def of_numbers(numbers: NDArray[np.float64], truth: NDArray[np.bool_]) -> Samples:
     n, width = numbers.shape
     endings, widths = np.full(n, f"{width} numbers"), np.full(n, width)
-    return Samples(np.arange(n), truth, endings, widths, numbers.astype(np.float32).ravel(), np.full(n, "x"))
+    columns = numbers.astype(np.float32).ravel(), np.full(n, "x"), np.zeros(n, np.int64)
+    return Samples(np.arange(n), truth, endings, widths, *columns)
+
+
+def test_numbers_of_low_bits_can_be_left_out() -> None:
+    """Of three trials the first has one number with two low-bit numbers, the second none, the third two of one each."""
+    widths, low_bits = np.array([3, 1, 4]), np.array([2, 0, 2])
+    numbers = np.array([1, -52, 52, 2, 3, 4, -50, 50], np.float32)
+    names = np.array(["a", "b", "c"])
+    samples = Samples(np.arange(3), np.array([True, False, True]), names, widths, numbers, names, low_bits)
+    left = samples.without_low_bits()
+    assert left.numbers.tolist() == [1, 2, 3, 4]
+    assert left.width.tolist() == [1, 1, 2]
+    assert not left.low_bits.any()
+    some = samples.where(np.array([False, True, True])).without_low_bits()
+    assert (some.numbers.tolist(), some.width.tolist()) == ([2, 3, 4], [1, 2])
+    assert Samples.joined([samples, samples]).without_low_bits().numbers.tolist() == [1, 2, 3, 4] * 2
 
 
 @pytest.mark.parametrize("width", [4_000, 5_000])  # of 64 bits, and of 32

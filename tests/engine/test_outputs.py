@@ -161,7 +161,7 @@ def test_the_standard_output_gets_the_page_and_the_words(piped: bool, tmp_path: 
         text = (tmp_path / "out").read_text()
     page, words_behind = text.split("</html>")
     assert page.startswith("<!doctype html>")
-    assert "A low bound is no evidence of privacy" in page
+    assert "A low bound is not evidence of privacy" in page
     assert "epsilon >= " in words_behind
 
 

@@ -52,10 +52,12 @@ def test_a_session_says_what_it_checked_and_how_sure_it_is(pytester: pytest.Pyte
     ended.assert_outcomes(passed=2, failed=1)
     ended.stdout.fnmatch_lines(
         [
-            "*VerdictError: VIOLATION: *",
+            "*VerdictError: VIOLATION  *",
             "*privacy checks*",
-            "test_*.py::test_honest: NO VIOLATION FOUND: row-function: *; detectable with 90 % power: noise *",
-            "test_*.py::test_too_little_noise: VIOLATION: row-function: *",
+            "test_*.py::test_honest: NO VIOLATION FOUND  *",
+            "  sensitivity *would detect noise scaled down *",
+            "test_*.py::test_too_little_noise: VIOLATION  *",
+            "  lower bound *epsilon >= *",
             "A false alarm among these 2: probability at most 0.01.",
         ]
     )

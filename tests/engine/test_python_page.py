@@ -55,7 +55,12 @@ def test_an_example_prints_what_stands_under_it(
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(code, str(PAGE), "exec"), {"__name__": "__main__"})
-    assert told(printed.getvalue()) == told(output)
+    words, place = " ".join(printed.getvalue().split()), 0
+    first, *others = (" ".join(part.split()) for part in output.split("    ...\n"))
+    assert words.startswith(first)
+    for part in others:
+        place = words.find(part, place)
+        assert place >= 0, part
 
 
 @contextlib.contextmanager
@@ -63,9 +68,3 @@ def in_this_process(
     plan: Plan, missing: Mapping[Resources, int], events: EventStream, scratch: Path, store: UnitStore
 ) -> Iterator[InProcess]:
     yield InProcess(dict(plan.shared), scratch, events)
-
-
-def told(text: str) -> str:
-    """Verdict, bound and confidence of the first audit, and what it could have detected; the rest are counts."""
-    after = r" (?:even a mechanism|[0-9]+ of [0-9]+ units ran|VIOLATION|own-steps\(|\.\.\.)"
-    return re.split(after, " ".join(text.split()), maxsplit=1)[0]

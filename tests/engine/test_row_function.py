@@ -25,6 +25,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Call
 from dpaudit.claims import GaussianDP
 from dpaudit.claims.parsing import claim_of
+from dpaudit.claims.scope import Scope
 from dpaudit.engine.cli.main import settings_in_words
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.game import Asked, RowFunctionGame, offered
@@ -153,14 +154,10 @@ def test_another_honest_function_is_not_convicted(tmp_path: Path) -> None:
         (half_the_noise, ""),
         (scaled_by_the_private_n, ""),
         (warns_of_one_row, "warns"),
-        *too((keeps_the_categories, ""), (floats_on_zero, ""), (fails_on_nan, "ValueError")),
+        *too((keeps_the_categories, "")),
     ],
 )
-def test_a_function_that_leaks_is_convicted(
-    function: Callable[..., Any], seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if function is floats_on_zero:  # low bits show in some thousand calls
-        calls_cost(monkeypatch, 0.25e-3)
+def test_a_function_that_leaks_is_convicted(function: Callable[..., Any], seen: str, tmp_path: Path) -> None:
     report = checked(function, tmp_path)
     assert joint(report) is Verdict.VIOLATION, report.text()
     assert seen in report.text(verbose=True)
@@ -188,11 +185,63 @@ def test_a_function_that_never_runs_has_failed_and_is_not_private(tmp_path: Path
     assert "no such column" in report.text(verbose=True)
 
 
-def test_what_is_beyond_the_schema_is_a_test_of_its_own(tmp_path: Path) -> None:
-    report = checked(fails_on_nan, tmp_path)
+def sides(report: Report) -> tuple[Scope, ...]:
+    assert report.joint is not None
+    return report.joint.answer.side
+
+
+@pytest.mark.parametrize(
+    ("function", "scope", "words"),
+    [
+        (fails_on_nan, Scope.BEYOND_SCHEMA, "ValueError"),
+        *too((floats_on_zero, Scope.FLOATING_POINT, "low bits")),
+    ],
+)
+def test_a_side_finding_counts_only_if_strict_names_it(
+    function: Callable[..., Any], scope: Scope, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if scope is Scope.FLOATING_POINT:  # low bits show in some thousand calls
+        calls_cost(monkeypatch, 0.25e-3)
+    report = checked(function, tmp_path / "usual")
+    assert report.joint is not None
+    assert joint(report) is Verdict.NO_VIOLATION, report.text()
+    assert sides(report) == (scope,)
+    assert words in report.joint.answer.line(scope.value)
+    assert report.joint.answer.line(scope.value) in " ".join(str(report).split())
     found = {result.name: result.verdict for result in report.results}
     assert found["row-function"] is Verdict.NO_VIOLATION
-    assert found["row-function, rows beyond the schema"] is Verdict.VIOLATION
+    assert found[f"row-function, {scope}"] is Verdict.VIOLATION
+    assert report.violations == ()
+    report.raise_for_verdict()
+    strict = checked(function, tmp_path / "strict", strict=scope.value)
+    assert joint(strict) is Verdict.VIOLATION, strict.text()
+    assert sides(strict) == ()
+    with pytest.raises(AssertionError, match="VIOLATION"):
+        strict.raise_for_verdict()
+
+
+def test_each_scope_has_an_error_of_its_own_unless_strict_names_it() -> None:
+    mechanism, rows = function_on_rows(right_sum, SCHEMA, claim=1.0)
+    usual, strict = (
+        check_spec(CheckRequest(mechanism, rows), CheckOptions(run=HERE, strict=named)) for named in ((), ("all",))
+    )
+    assert usual.together is not None
+    assert strict.together is not None
+    assert usual.together.scope(usual.audits[0].name) is Scope.CLAIM
+    sides = {usual.together.scope(audit.name) for audit in usual.audits[1:]}
+    assert sides == {Scope.BEYOND_SCHEMA, Scope.FLOATING_POINT}
+    assert strict.together.side == {}
+    assert [audit.estimator.confidence for audit in usual.audits] == pytest.approx([0.95] * 3)
+    assert [audit.estimator.confidence for audit in strict.audits] == pytest.approx([1 - 0.05 / 3] * 3)
+
+
+def test_missing_values_that_the_schema_allows_belong_to_the_claim(tmp_path: Path) -> None:
+    schema = {"age": {"range": (0, 100), "nullable": True}, "sex": ["f", "m"]}
+    report = check(fails_on_nan, claim=1.0, schema=schema, output=tmp_path, quiet=True, run=HERE)
+    assert joint(report) is Verdict.VIOLATION, report.text()
+    assert report.joint is not None
+    assert report.joint.deciding is not None
+    assert report.joint.deciding.name == "row-function"
 
 
 def noisy(rows: Any, rng: np.random.Generator, *, scale: float = 1.0, exact: bool = False) -> Any:
@@ -279,7 +328,7 @@ def test_a_confirmatory_run_has_the_tables_of_the_first_pass_and_calls_of_its_ow
     mechanism, rows = function_on_rows(right_sum, SCHEMA, claim=1.0)
     spec = check_spec(CheckRequest(mechanism, rows), CheckOptions(run=HERE))
     plan = make_plan(spec)
-    assert sum(bool(entry.confirms) for entry in plan.audits) == 2  # rows of the schema, and beyond it
+    assert sum(bool(entry.confirms) for entry in plan.audits) == 3  # rows of the schema, rows beyond it, and low digits
     assert not reused(plan)
     planned = planning._plan_audit
 
@@ -496,6 +545,7 @@ def test_the_claim_that_the_code_states() -> None:
         ({"python": sys.executable}, "module:function"),
         ({"python": sys.executable, "function": "no_such_module:f"}, "no_such_module"),
         ({"claim": "rho=0"}, "must be > 0"),
+        ({"strict": "everything"}, "strict must name floating-point, beyond-schema or all, got 'everything'"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_sentence(change: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -129,7 +129,8 @@ def test_low_bits_that_any_change_redraws_are_no_distance() -> None:
             lowest = rng.geometric(0.5, 72) + of_bits * truth
             numbers = np.stack([noise + 0.7 * truth, lowest, -lowest], axis=1)
             names = np.full(72, "3 numbers")
-            samples = Samples(np.arange(72), truth, names, np.full(72, 3), numbers.astype(np.float32).ravel(), names)
+            flat, no_low_bits = numbers.astype(np.float32).ravel(), np.zeros(72, np.int64)
+            samples = Samples(np.arange(72), truth, names, np.full(72, 3), flat, names, no_low_bits)
             found.append(how_far_apart(samples)[0])
         return float(np.mean(found))
 

@@ -81,8 +81,8 @@ def test_a_planted_shift_is_caught_on_rows_the_mechanism_never_saw(tmp_path: Pat
     assert result.control.epsilon > 0.1
     assert result.verdict is Verdict.UNDECIDED
     assert "the proxy is off" in str(result)
-    assert "no number of held-out rows would decide it" in str(result)
-    assert "no number of held-out rows would decide it" in (tmp_path / "report.html").read_text()
+    assert "No number of held-out rows would decide it" in result.answer.line("reason")
+    assert "No number of held-out rows would decide it" in (tmp_path / "report.html").read_text()
     control = result.control.to_dict()
     assert control["shift_detected"]
     # The shift the rows allow explains what was seen.

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from dpaudit import Audit, AuditSpec, Claim, load_spec
-from dpaudit.claims import GaussianDP, Relation
+from dpaudit.claims import ConvertedClaim, GaussianDP, Relation
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.reading.verdict import Verdict, verdict
+from dpaudit.engine.reading.record import Record, TestRecord
+from dpaudit.engine.reading.verdict import Verdict, decide
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Validity, ViolationPoint
@@ -113,17 +114,22 @@ def test_a_file_that_is_no_spec_is_named(tmp_path: Path) -> None:
         load_spec(tmp_path / "broken.yaml")
 
 
+def verdict_of(bound: Bound | None, claim: Claim) -> Verdict:
+    """Return the verdict of one test of a claim."""
+    return decide(Record("run", (TestRecord("test", claim, ConvertedClaim(claim), bound),))).verdict
+
+
 def test_verdicts() -> None:
     bound = Bound(1.5, 0.0, 0.95, "one-run", Validity.FINITE_SAMPLE)
-    assert verdict(bound, Claim(1.0)) is Verdict.VIOLATION
-    assert verdict(bound, Claim(1.5)) is Verdict.NO_VIOLATION
-    assert verdict(bound, Claim(float("inf"))) is Verdict.NO_CLAIM
-    assert verdict(None, Claim(1.0)) is Verdict.FAILED
+    assert verdict_of(bound, Claim(1.0)) is Verdict.VIOLATION
+    assert verdict_of(bound, Claim(1.5)) is Verdict.NO_VIOLATION
+    assert verdict_of(bound, Claim(float("inf"))) is Verdict.NO_CLAIM
+    assert verdict_of(None, Claim(1.0)) is Verdict.FAILED
 
 
 def test_a_bound_as_published_refutes_nothing() -> None:
     published = Bound(1.5, 0.0, 0.95, "one-run", Validity.AS_PUBLISHED)
-    assert verdict(published, Claim(1.0)) is Verdict.NO_VIOLATION
+    assert verdict_of(published, Claim(1.0)) is Verdict.NO_VIOLATION
     assert published.violation_point(Claim(1.0).curve) is None
     valid = Bound(1.5, 0.0, 0.95, "one-run", Validity.FINITE_SAMPLE)
     assert valid.violation_point(Claim(1.0).curve) == ViolationPoint(

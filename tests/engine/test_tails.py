@@ -25,6 +25,7 @@ def samples(zero: np.ndarray, one: np.ndarray) -> Samples:
         width=np.full(count, width),
         numbers=numbers.astype(np.float32).ravel(),
         name=np.array([str(place) for place in range(count)]),
+        low_bits=np.zeros(count, np.int64),
     )
 
 

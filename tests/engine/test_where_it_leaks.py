@@ -234,18 +234,28 @@ def own_noise_for_the_mean(rows: Any, rng: np.random.Generator) -> dict[str, flo
 )
 def test_low_bits_are_named(function: Callable[..., Any], claim: Claim) -> None:
     for d, d_prime, finer in ((table([]), table([1.0]), "D."), (table([1.0]), table([]), "D'.")):
-        leak = where_it_leaks(function, d, d_prime, claim)
+        leak = where_it_leaks(function, d, d_prime, claim, low_bits=True)
         assert "The low bits of " in leak.field, str(leak)
         assert f" on {finer} " in leak.field
 
 
+def test_low_bits_are_left_out_unless_they_are_asked_for() -> None:
+    leak = where_it_leaks(noisy_count, table([]), table([1.0]), CLAIM)
+    assert not leak.found, str(leak)
+    assert where_it_leaks(noisy_count, table([]), table([1.0]), CLAIM, low_bits=True).found
+    other = where_it_leaks(half_the_noise, D, FEWER, CLAIM, low_bits=True)
+    assert "moves by" not in str(other)
+
+
 def test_low_bits_of_a_function_elsewhere_are_named() -> None:
-    leak = where_it_leaks_elsewhere(partial(called_here, noisy_count), table([]), table([1.0]), CLAIM)
+    call = partial(called_here, noisy_count)
+    leak = where_it_leaks_elsewhere(call, table([]), table([1.0]), CLAIM, low_bits=True)
     assert "The low bits of `result`" in leak.field
+    assert not where_it_leaks_elsewhere(call, table([]), table([1.0]), CLAIM).found
 
 
 def test_of_rounded_noise_the_low_bits_tell_nothing() -> None:
-    assert not where_it_leaks(rounded_count, table([]), table([1.0]), CLAIM).found
+    assert not where_it_leaks(rounded_count, table([]), table([1.0]), CLAIM, low_bits=True).found
 
 
 def test_half_the_noise() -> None:

@@ -17,7 +17,7 @@ from markdown_it.token import Token
 
 from dpaudit.engine.reading.noted import note_of
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.run.model_card import NO_PROOF, ModelCard
+from dpaudit.engine.run.model_card import NO_PROOF, REJECTED, ModelCard
 from dpaudit.errors import SpecError
 from tests.engine.test_page_in_a_browser import BROWSER, Markup
 from tests.hostile.reader import Reader
@@ -58,8 +58,10 @@ def test_a_card_says_what_the_report_says_and_how_to_find_it_again(folder: Path)
     assert told["verdict"] == one["verdict"]
     assert told["claim"] == "epsilon 1 at delta 0 (1-DP, label)"
     assert told["epsilon_at_least"] == one["finding"]["lower"]
-    assert told["certainty"] == "95 % confidence, valid for any number of samples"
-    assert told["detectable"] == [one["seen"]]
+    assert told["found"] == told["answer"]["lower bound"]
+    assert told["answer"]["lower bound"].endswith("(95 % confidence, finite-sample)")
+    assert list(told["answer"].items()) == [(label, text) for label, text in one["answer"]["lines"]]
+    assert told["sentence"] == one["answer"]["sentence"]
     assert told["assumes"] == one["assumes"]
     assert front["means"] == NO_PROOF
     assert front["command"] == "dpaudit run spec.yaml --seed 3"
@@ -74,9 +76,10 @@ def test_hostile_words_are_text_and_nothing_else(reader: Reader, folder: Path) -
         (one,) = report["results"]
         report["name"] = HOSTILE[0]
         kept = one["claim"]
-        for words, name in zip(HOSTILE[1:], ("mechanism", "data", "assumes", "certainty"), strict=True):
+        for words, name in zip(HOSTILE[1:4], ("mechanism", "data", "assumes"), strict=True):
             one[name] = words
-        one["name"] = one["seen"] = one["game"] = one["comparison"]["words"] = " ".join(HOSTILE)
+        one["name"] = one["game"] = one["comparison"]["words"] = one["answer"]["sentence"] = " ".join(HOSTILE)
+        one["answer"]["lines"] = [["lower bound", HOSTILE[0]], *([words[:40], words] for words in HOSTILE)]
         one["claim"] = kept | {"curve": HOSTILE[1], "relation": HOSTILE[0]}
 
     card = forge(folder, change)
@@ -103,11 +106,12 @@ def test_hostile_words_are_text_and_nothing_else(reader: Reader, folder: Path) -
 @pytest.mark.parametrize("verdict", [*Verdict])
 def test_no_card_reads_as_a_proof(folder: Path, verdict: Verdict) -> None:
     card = forge(folder, lambda report: report["results"][0].update(verdict=str(verdict)))
+    means = REJECTED if verdict is Verdict.VIOLATION else NO_PROOF
     for text in (card.markdown(), card.page()):
-        assert NO_PROOF in text
-        assert "A low bound is no evidence of privacy" in text
+        assert means in text
+        assert "A low bound is not evidence of privacy" in text
         assert not re.search(r"(?i)\b(safe|passed|certified|guarantee\w*|compliant|is private)\b", text)
-    assert card.markdown().index(NO_PROOF) < card.markdown().index("verdict:")
+    assert card.markdown().index(means) < card.markdown().index("verdict:")
 
 
 def test_tests_of_one_claim_are_one_verdict_of_the_confirmatory_run(folder: Path) -> None:
@@ -119,15 +123,23 @@ def test_tests_of_one_claim_are_one_verdict_of_the_confirmatory_run(folder: Path
         report["joint"] = {
             "verdict": "VIOLATION",
             "headline": "x: claimed epsilon 1, observed epsilon >= 2.500 at delta=0",
-            "how_sure": "99.9 % confidence, from a confirmatory run",
-            "detectable": ["a", "b"],
+            "answer": {
+                "sentence": "At least epsilon 2.5 leaks.",
+                "lines": [
+                    ["lower bound", "epsilon >= 2.500 at delta=0 (99.9 % confidence, confirmatory run)"],
+                    ["reason", "a"],
+                    ["reason", "b"],
+                ],
+            },
             "rests_on": first["name"],
         }
 
-    (line,) = forge(folder, change).lines
+    card = forge(folder, change)
+    (line,) = card.lines
     assert (line.name, line.epsilon, line.assumes) == ("from a stranger", 2.5, "of the second")
-    assert line.seen == ("a", "b")
-    assert line.sure.startswith("99.9 %")
+    assert line.sentence == "At least epsilon 2.5 leaks."
+    assert "(99.9 % confidence, confirmatory run)" in line.found
+    assert "  - Reason: a; b" in card.markdown().splitlines()
 
 
 def test_the_worst_news_comes_first_and_what_is_left_out_is_counted(folder: Path) -> None:
@@ -148,8 +160,10 @@ def test_the_worst_news_comes_first_and_what_is_left_out_is_counted(folder: Path
 def test_a_page_is_one_page_whatever_it_says(folder: Path, tmp_path: Path, many: int) -> None:
     def change(report: Any) -> None:
         one = report["results"][0]
-        for name in ("certainty", "seen", "mechanism", "data", "game", "assumes"):
+        for name in ("mechanism", "data", "game", "assumes"):
             one[name] = "W" * 900
+        one["answer"]["sentence"] = "W" * 900
+        one["answer"]["lines"] = [["W" * 90, "W" * 900]] * 12
         one["comparison"]["words"], report["name"] = "M" * 900, "W" * 900
         report["results"] = [copy.deepcopy(one) | {"name": f"{n}" + "W" * 300} for n in range(many)]
         for one, verdict in zip(report["results"], Verdict, strict=False):  # each brings a sentence
@@ -183,7 +197,7 @@ def test_a_folder_without_a_report_has_no_card(folder: Path) -> None:
     [
         lambda report: report.update(seed="x"),
         lambda report: report["results"][0].update(finding=[1]),
-        lambda report: report["results"][0].pop("seen"),
+        lambda report: report["results"][0].pop("answer"),
         lambda report: report["results"][0].update(claim={}),
         lambda report: report.update(seed=float("inf")),
     ],

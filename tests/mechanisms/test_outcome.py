@@ -358,6 +358,7 @@ def test_the_bits_of_naive_noise_are_seen() -> None:
     assert len(outcome_of(np.full(100, 0.1))[1]) == 100 + 2 * LOOKED_INTO
     assert outcome_of(5e-324)[1] == [5e-324, -1074, 1]
     assert outcome_of(0.1)[1] == [0.1, -55, 52]
+    assert [outcome_of(value)[3] for value in (0.1, np.full(100, 0.1), 7, "w")] == [2, 2 * LOOKED_INTO, 0, 0]
 
 
 def test_a_fault_is_told_to_people() -> None:

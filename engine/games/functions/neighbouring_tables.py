@@ -8,7 +8,6 @@ the least and whose words the first of their columns, "high" that with the large
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -104,7 +103,7 @@ def pairs(
     )
     require(len(ordinary) >= group, "ordinary rows must be at least as many as change", rows=len(ordinary), group=group)
     tables = _Tables(schema, ordinary.cast(schema.arrow()).combine_chunks(), relation, rng, group)
-    made = list(_distinct(schema, itertools.chain(tables.within(), tables.allowed()), relation))
+    made = list(_distinct(schema, tables.within(), relation))
     if beyond:  # what a wide schema allows is in none of these
         made += [pair for pair in _distinct(schema, tables.beyond(), relation) if pair.beyond]
     return made
@@ -175,6 +174,7 @@ class _Tables:
     def within(self) -> Iterator[_Change]:
         """Changes that keep to the schema."""
         yield from self._general()
+        yield from self._allowed()  # early: a short search tries the first pairs alone
         yield from self._small()
         yield from self._middle_rows()
         yield from self._of_words()
@@ -186,7 +186,7 @@ class _Tables:
         for name, columns in self._parts(SINGLE_COLUMNS):
             yield self._usual_change(f"ordinary rows, {self.what} with {name} high", self._with(usual, columns, -1))
 
-    def allowed(self) -> Iterator[_Change]:
+    def _allowed(self) -> Iterator[_Change]:
         """Changes to unusual values in the columns whose schema allows them: missing ones, or any."""
         usual = self._usual()
         numbers = [name for name, column in self.numbers.items() if column.nullable or column.any]
