@@ -7,7 +7,9 @@ exist; of a twin the bound must stay below the epsilon that the twin really spen
     python -m benchmarks.textbook strict 0
     python -m benchmarks.textbook twins 0 1 2
 
-Prints one line of CSV for each check; `docs/data/textbook.csv` holds them.
+Prints one line of CSV for each check. A Markdown table of such files, one row for each function:
+
+    python -m benchmarks.textbook table honest.csv strict.csv twins.csv
 """
 
 from __future__ import annotations
@@ -363,8 +365,28 @@ def check(which: str, name: str, seed: int) -> dict[str, Any]:
     }
 
 
+def table(*files: str) -> None:
+    """Print a Markdown table of CSV files that this program wrote."""
+    found: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for file in files:
+        with open(file, encoding="utf-8", newline="") as lines:
+            for row in csv.DictReader(lines):
+                found.setdefault((row["set"], row["name"]), []).append(row)
+    print("|set|function|checks|claimed|really spent|VIOLATION|largest bound|side findings|")
+    print("|-|-|-|-|-|-|-|-|")
+    for (which, name), rows in found.items():
+        rejected = sum(row["verdict"] == "VIOLATION" for row in rows)
+        largest = max((float(row["bound"]) for row in rows if row["bound"]), default=math.nan)
+        side = ", ".join(dict.fromkeys(scope for row in rows for scope in row["side"].split()))
+        claimed, spent = rows[0]["claimed"], rows[0]["true"]
+        print(f"|{which}|{name}|{len(rows)}|{claimed}|{spent}|{rejected}|{largest:.3f}|{side or 'none'}|")
+
+
 def main(which: str, *seeds: str) -> None:
     """Print a row for each function of a set and seed."""
+    if which == "table":
+        table(*seeds)
+        return
     writer = csv.DictWriter(sys.stdout, FIELDS)
     writer.writeheader()
     for name in SETS[which]:
