@@ -68,7 +68,7 @@ BUDGETS: Mapping[str, str] = {"quick": "2m", "standard": "10m", "thorough": "2h"
 """Budget of each effort if none is given."""
 FEWEST = 4
 """Trials, search calls or replays of a test that any game can be played with."""
-STEP_DOWN = 1 / 4
+STEP_DOWN = 1 / 2
 """Factor on calls and trainings, as often as needed, if a budget is too short for the effort: so coarse that a clock
 that is a little off leads to the same plan."""
 CHOOSING = "choosing the tests: a call or a training may be timed"

@@ -52,9 +52,9 @@ from dpaudit.engine.spec.check import (
     CheckRequest,
     check_spec,
     choices,
-    in_seconds,
     made_data,
     seconds_a_training,
+    within_seconds,
 )
 from dpaudit.engine.spec.error_budget import JointTest
 from dpaudit.engine.spec.loading import load_spec
@@ -436,7 +436,7 @@ def test_a_planted_defect_of_a_learner_is_refuted(tmp_path: Path) -> None:
 def test_a_first_pass_that_was_begun_ends_soon_after_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_seconds.__module__ + ".seconds_a_training", lambda mechanism, target: 0.05)
+    monkeypatch.setattr(within_seconds.__module__ + ".seconds_a_training", lambda mechanism, target: 0.05)
     plan = make_plan(check_spec(CheckRequest(DpSgd(1.0), budget="60s")))
     store = UnitStore(tmp_path)
     pairs = Policy(plan, store).pairs
@@ -453,34 +453,53 @@ def test_a_first_pass_that_was_begun_ends_soon_after_the_budget(
     assert not spared(67.0) & pairs[0].first.keys
 
 
-@pytest.mark.parametrize(("seconds", "given"), [(0.001, 512), (0.1, 90)])
-def test_a_budget_in_seconds_is_as_many_trainings_as_it_is_enough_for(
+@pytest.mark.parametrize(("seconds", "given"), [(0.001, 512), (0.1, 64)])
+def test_a_budget_in_seconds_halves_the_trainings_until_they_fit(
     monkeypatch: pytest.MonkeyPatch, seconds: float, given: int
 ) -> None:
-    """A training of 0.1 s: 70 % of 30 s are 210 trainings, 181 in steps of the root of 2, half of them first passes."""
-    monkeypatch.setattr(in_seconds.__module__ + ".seconds_a_training", lambda mechanism, target: seconds)
+    """A training of 0.1 s: 80 % of 30 s are 240 trainings, of which a repeated test takes twice those of the first."""
+    monkeypatch.setattr(within_seconds.__module__ + ".seconds_a_training", lambda mechanism, target: seconds)
     spec = check_spec(CheckRequest(RecordsAnswered(), budget="30s"))
     games = [audit.game for audit in spec.audits]
     assert [game.trials for game in games] == [given]
-    assert [game.stack for game in games] == [64 if seconds < 0.01 else 15]
+    assert [game.stack for game in games] == [64 if seconds < 0.01 else 8]
     assert spec.together is not None
-    cut = "the budget allows fewer trainings than usual: ind-mia, far point 90 of 512" if given < 512 else ""
+    cut = "the budget allows fewer trainings than usual: ind-mia, far point 64 of 512" if given < 512 else ""
     assert spec.together.cut == cut
 
 
-def test_what_a_forecast_leaves_no_room_for_comes_last_and_what_was_asked_for_is_a_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(in_seconds.__module__ + ".seconds_a_training", lambda mechanism, target: 5.0)
+def test_a_test_that_does_not_fit_a_budget_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(within_seconds.__module__ + ".seconds_a_training", lambda mechanism, target: 5.0)
     learner = LP1ST(1.0, model=Recall())
-    forecast, limited = (check_spec(CheckRequest(learner, budget=asked)) for asked in ("30s", "30s, 50 trainings"))
-    assert forecast.together is not None
-    assert limited.together is not None
-    assert [audit.name for audit in forecast.audits] == ["label-canaries", "label-inference", "label-crafted"]
-    assert (forecast.audits[-1].game.search, forecast.audits[-1].game.releases) == (36, 64)
-    assert forecast.together.cut.endswith("label-crafted 100 of 500")
-    assert [audit.name for audit in limited.audits] == ["label-canaries", "label-inference"]
-    assert any(why.startswith("label-crafted: asks for 100 trainings") for why in limited.together.left_out)
+    spec = check_spec(CheckRequest(learner, budget="30s"))
+    assert spec.together is not None
+    assert [audit.name for audit in spec.audits] == ["label-canaries", "label-inference"]
+    assert "label-crafted: the budget of 30 s is too short for it" in spec.together.left_out
+    shorter = check_spec(CheckRequest(learner, budget="1s"))
+    assert [audit.name for audit in shorter.audits] == ["label-canaries"]
+
+
+def test_an_effort_fixes_the_trials_of_each_test() -> None:
+    """An eighth of them when quick, four times as many when thorough; never fewer than a test needs."""
+    trials = {}
+    for effort in ("quick", "standard", "thorough"):
+        spec = check_spec(CheckRequest(RecordsAnswered()), CheckOptions(effort=effort))
+        trials[effort] = [audit.game.trials for audit in spec.audits]
+    assert trials == {"quick": [64], "standard": [512], "thorough": [2_048]}
+    with pytest.raises(InputError, match="effort"):
+        CheckOptions(effort="lazy")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("budget", ["0.01s", "1s", "10s", "1 trainings", "3 trainings", "10 trainings"])
+def test_a_cap_never_asks_for_fewer_trials_than_can_be_played(monkeypatch: pytest.MonkeyPatch, budget: str) -> None:
+    monkeypatch.setattr(within_seconds.__module__ + ".seconds_a_training", lambda mechanism, target: 1.0)
+    for mechanism in (RecordsAnswered(), DpSgd(1.0)):
+        try:
+            spec = check_spec(CheckRequest(mechanism, budget=budget))
+        except SpecError as err:
+            assert "trainings" in str(err)
+        else:
+            assert spec.audits
 
 
 def test_a_training_is_timed_by_the_face_that_is_played() -> None:

@@ -36,6 +36,7 @@ from dpaudit.engine.spec.check import (
     ALL,
     CheckOptions,
     CheckRequest,
+    Choice,
     check_spec,
     cost_of_a_call,
     function_on_rows,
@@ -113,9 +114,8 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many calls on a busy machine as on a quiet one: some 700 a test by day, 2,900 by night."""
-    monkeypatch.setattr(checks, "SECONDS", 2.0)
-    calls_cost(monkeypatch, by_day(1.36e-3, by_night=0.25e-3))
+    """As many calls on a busy machine as on a quiet one: 625 a test by day, 2,500 by night."""
+    calls_cost(monkeypatch, by_day(0.15, by_night=0.04))
 
 
 def calls_cost(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -201,7 +201,7 @@ def test_a_side_finding_counts_only_if_strict_names_it(
     function: Callable[..., Any], scope: Scope, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if scope is Scope.FLOATING_POINT:  # low bits show in some thousand calls
-        calls_cost(monkeypatch, 0.25e-3)
+        calls_cost(monkeypatch, 0.04)
     report = checked(function, tmp_path / "usual")
     assert report.joint is not None
     assert joint(report) is Verdict.NO_VIOLATION, report.text()
@@ -506,17 +506,11 @@ def test_calls_are_timed_on_whole_tables() -> None:
     assert len(set(sizes)) > 3  # the tables of the search, not those of the data alone
 
 
-def test_units_are_short_where_a_call_gives_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    tests = RowFunctionGame.fits.check_tests
-    monkeypatch.setattr(checks, "cost_of_a_call", cost_of_a_call)
-    wide, rows = function_on_rows(lambda rows, rng: np.zeros(10_000), SCHEMA, claim=1.0)
-    for test in checks.sized(tests, wide, rows.load(seed=0), Relation.ADD_REMOVE):
-        assert test.game["stack"] == 1_024
-    mechanism, rows = function_on_rows(right_sum, SCHEMA, claim=1.0)
+def test_units_are_short_where_a_call_gives_many_numbers() -> None:
+    choices = [Choice("row-function", test) for test in RowFunctionGame.fits.check_tests]
     for numbers, stack in ((1, None), (8_192, None), (8_193, 1_024), (65_664, 128), (1 << 30, 2)):
-        monkeypatch.setattr(checks, "cost_of_a_call", lambda *_, given=numbers: (1e-3, given))
-        for test in checks.sized(tests, mechanism, rows.load(seed=0), Relation.ADD_REMOVE):
-            assert test.game.get("stack") == stack
+        for choice in choices:
+            assert choice.with_wide_results(numbers).test.game.get("stack") == stack
 
 
 def test_the_claim_that_the_code_states() -> None:
