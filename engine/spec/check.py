@@ -411,7 +411,8 @@ def _again(test: CheckTest, given: int, kept: int | None) -> dict[str, float]:
 
 def _audit(one: Affordable, mechanism: Any, data: Any, request: CheckRequest) -> Audit:
     test = one.choice.test
-    scaled = {name: max(FEWEST, int(share * one.trainings)) for name, share in test.scales.items()}
+    fewest = min(FEWEST, test.trainings)
+    scaled = {name: max(fewest, int(share * one.trainings)) for name, share in test.scales.items()}
     return Audit(
         mechanism=mechanism,
         data=data,
