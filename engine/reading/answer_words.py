@@ -24,8 +24,8 @@ NOT_SHOWN = (
 NEXT = {
     "VIOLATION": "Treat the claim as false. Check noise scale, sensitivity, clipping, accounting and seeds, then run "
     "the audit again with another seed.",
-    "NO VIOLATION FOUND": "This is no proof of privacy: a leak that is small, rare or of another kind may be missed. A "
-    "longer budget detects smaller leaks.",
+    "NO VIOLATION FOUND": "This is no proof of privacy: a leak that is small, rare or of another kind may be missed. "
+    "More trials (a larger `effort`) detect smaller leaks.",
     "INCONCLUSIVE": "This audit says nothing about the claim. `dpaudit plan` prints the sensitivity of an audit before "
     "it runs.",
     "NO CLAIM": "State a `claim` to compare the bound with it.",
@@ -36,10 +36,11 @@ NEXT = {
 _NEXT_BY_RULE = {
     "state-between-calls": "Let each call draw anew from the generator or seed it is given: no cache, no noise kept in "
     "a module, no `hash` of texts or bytes. Then check again.",
-    "independence-not-stated": "Give the method that fits your data, and run again.",
+    "independence-not-stated": "Name the method: `two-samples` if each row comes from a training of its own, else "
+    "`simultaneous-guess-count`, for many canaries of one training.",
     "confirmation-open": "Check again with more trials and another seed (`--until-decided`).",
-    "stated-noise": "Check the noise scale and the clipping of each step. Four times the trials may decide whether the "
-    "claim itself is broken (`--until-decided`).",
+    "stated-noise": "Check the noise scale and the clipping of each step. More trials may decide whether the claim "
+    "itself is broken (`--until-decided`, or a larger effort).",
     "unreadable-results": "Return numbers, text, arrays, tables or plain objects, or give the object a `summary`.",
 }
 NO_COMPARISON = "unknown: this test has no run without privacy to compare with"
@@ -85,7 +86,8 @@ def lines(
 ) -> list[tuple[str, str]]:
     """Return (label, text) of all lines of an answer, in order."""
     if test is None:
-        return [("reason", "no test was run"), ("next", next_step(verdict, rule, test))]
+        reason = "no test was run: every test failed, or the budget was too short"
+        return [("reason", reason), ("next", next_step(verdict, rule, test))]
     several = len(record.tests) > 1
     found = [
         ("claim", claim_line(test)),
@@ -100,7 +102,7 @@ def lines(
         ("sensitivity", sensitivity_line(test, verdict)),
         *((each.scope.value, side_line(each)) for each in side),
         *((each.scope.value, _no_result(each)) for each in record.tests if each.scope is not Scope.CLAIM),
-        ("stated-noise", "" if rule == "stated-noise" else noise_line(record)),
+        ("stated-noise", noise_line(record)),
         ("budget", record.cut if verdict != "VIOLATION" else ""),
         ("not run", _not_run(record, verdict)),
         ("next", next_step(verdict, rule, test)),
@@ -123,7 +125,7 @@ def claimed_and_observed(test: TestRecord) -> str:
     comparison, claim = test.comparison, test.compared.claim
     if comparison is None or test.shown is None:
         first = next((f": {error}" for _, error in test.failures if error), "")
-        return printable(f"no bound: {len(test.failures)} of {test.units} units failed or were not run{first}")
+        return printable(f"no bound: {len(test.failures)} of {test.units} pieces of work failed{first}")
     if not test.claims_something:
         return f"nothing claimed, observed {test.shown.headline}"
     if math.isinf(comparison.claimed):
@@ -202,13 +204,14 @@ def bound_line(test: TestRecord) -> str:
     finding, comparison = test.shown, test.comparison
     if finding is None or comparison is None:
         first = next((f": {error}" for _, error in test.failures if error), "")
-        return f"none: {len(test.failures)} of {test.units} units failed or were not run{first}"
+        return f"none: {len(test.failures)} of {test.units} pieces of work failed{first}"
     run = ", confirmatory run" if test.confirmation is Confirmation.CONFIRMED else ""
     words = comparison.words if test.claims_something else finding.headline
     as_stated = comparison.quantity == "epsilon" and _same_point(test.compared.claim, comparison)
     elsewhere = "" if as_stated or not test.claims_something else f", where the claim allows {_number(comparison)}"
     part = "one step: " if test.whole else ""
-    return f"{part}{words}{elsewhere} ({certainty(finding)}{run})"
+    condition = ", if rows are independent trials" if test.assumed_method else ""
+    return f"{part}{words}{elsewhere} ({certainty(finding)}{condition}{run})"
 
 
 def _same_point(claim: Claim, comparison: Comparison) -> bool:
@@ -256,8 +259,8 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
         found.append(test.state.words)
     elif rule == "independence-not-stated":
         found.append(
-            f"`{test.assumed_method}` was chosen by the shape of the data and holds for independent trials, one "
-            "training each. Nobody stated that they are independent"
+            f"the method `{test.assumed_method}` was chosen because of the columns that were given. It holds only if "
+            "each row comes from a training of its own, which was not stated"
         )
     elif rule == "proxy":
         found.append(_proxy_reason(test))
@@ -265,10 +268,11 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
         found.append(
             "the confirmatory run exceeds the claim at the confidence of the first pass, not at that of the verdict"
             if test.confirmation is Confirmation.CLOSE
-            else "the first pass exceeds the claim, and the confirmatory run did not finish"
+            else "the first pass exceeds the claim, and the confirmatory run did not finish: it failed, or the budget "
+            "ended"
         )
     elif rule == "stated-noise":
-        found.append(noise_line(record))
+        found.append("the noise of the training steps is not the stated noise (p < 1e-6)")
     elif rule == "unreadable-results":
         found += [f"results could not be read: {words}" for words in test.unreadable[:3]]
     elif rule == "cannot-detect":
@@ -280,7 +284,7 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
         found.append("no test looked at the training from end to end")
     failed = [each.name for each in record.of_claim if each.finding is None]
     if failed and verdict != "FAILED":
-        found.append(f"no result from {', '.join(failed)}")
+        found.append(f"these tests failed and say nothing: {', '.join(failed)}")
     if verdict == "VIOLATION" and test.state is not None and test.state.words:
         found.append(test.state.words)
     return found
@@ -297,7 +301,7 @@ def _not_confirmed(record: Record) -> list[str]:
 
 
 def _proxy_reason(test: TestRecord) -> str:
-    why = "the bound exceeds the claim, but a proxy that is off could explain it"
+    why = "the bound exceeds the claim, but an inaccurate proxy could explain it"
     if test.control_lost:
         return f"{why}. The control failed: run again to have it"
     other = "the game with planted labels" if test.planted_next else "`confirm: true`"

@@ -229,9 +229,14 @@ def _answer(record: Record, rule: Rule, test: TestRecord | None) -> Answer:
         answer_words.headline(test, rule.verdict),
         answer_words.sentence(test, rule.verdict),
         tuple(Line(*each) for each in lines),
-        tuple(dict.fromkeys(each.scope for each in side)),
+        (*dict.fromkeys(each.scope for each in side), *([Scope.STATED_NOISE] if noise_found(record) else [])),
         answer_words.next_step(rule.verdict, rule.name, test),
     )
+
+
+def noise_found(record: Record) -> bool:
+    """True if the noise of a test was found not to be the stated noise."""
+    return any(test.noise is not None and test.noise.odd for test in record.tests)
 
 
 def side_findings(record: Record, deciding: TestRecord | None) -> list[TestRecord]:

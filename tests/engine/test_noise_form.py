@@ -67,7 +67,7 @@ def test_odd_noise_is_seen(made, look) -> None:  # type: ignore[no-untyped-def]
     form = NoiseForm(form_of(made(np.random.default_rng(1)), 1.3), 1.3)
     assert form.p_values[LOOKS.index(look)] < ERROR / len(LOOKS)
     assert look in form.line
-    assert "another way of clipping shows here too" in form.line
+    assert "clipped in another way than stated" in form.line
 
 
 def test_too_few_steps_tell_nothing() -> None:

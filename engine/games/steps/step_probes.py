@@ -420,13 +420,13 @@ class NoiseForm:
         """For a reader; "" where the noise could not be seen."""
         if np.isnan(self.p_values).all():
             return ""
-        stated = f"independent Gaussian noise of {self.noise:g} clips in every weight and step"
+        stated = f"independent Gaussian noise with noise multiplier {self.noise:g}"
         if self.odd:
             return (
-                f"what steps add to gradients that are each clipped to its norm is not {stated}: {', '.join(self.odd)}"
-                "; another way of clipping shows here too"
+                f"the noise of the training steps is not the stated {stated}: {', '.join(self.odd)}. "
+                "Gradients that are clipped in another way than stated also lead to this"
             )
-        return f"what steps add to their clipped gradients has the form of {stated}"
+        return f"the noise of the training steps looks like the stated {stated}"
 
 
 def form_of(left: Floats, noise: float) -> Floats:
