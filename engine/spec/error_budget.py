@@ -96,6 +96,11 @@ class JointTest:
         return self.side.get(audit, Scope.CLAIM)
 
     def __post_init__(self) -> None:
+        scopes = [scope.value for scope in Scope]
+        for audit, scope in self.side.items():
+            require(scope in scopes, f"side must name one of {', '.join(scopes)}", audit=audit, scope=scope)
+        # A spec that is read from a file has the names of scopes.
+        object.__setattr__(self, "side", {audit: Scope(scope) for audit, scope in self.side.items()})
         require(self.budget_s is None or self.budget_s > 0, "budget_s must be > 0", budget_s=self.budget_s)
         require(0 < self.screening < 1, "screening must be in (0, 1)", screening=self.screening)
         for name, factors in self.again.items():
