@@ -234,7 +234,7 @@ def frontier(summary: SweepSummary) -> Chart:
         marks.append(Rule(summary.majority, "always the most frequent label", QUIET, "--", width=1))
     x = Axis("ε of one record in nats", low=-0.03 * reach, high=1.35 * reach)
     panel = Panel(marks, x, _utility_axis(summary, rows), legend="")
-    return Chart("frontier", "Sweep", [[panel]], 5.4, 4.6, legend_columns=2)
+    return Chart("frontier", "Sweep", [[panel]], 5.0, 4.4, legend_columns=2)
 
 
 def _utility_axis(summary: SweepSummary, rows: Sequence[SweepRow]) -> Axis:
