@@ -151,6 +151,10 @@ def sentence(test: TestRecord | None, verdict: str) -> str:
     comparison = test.comparison
     if comparison is None or verdict == "NO CLAIM":
         return "Nothing was claimed; the bound says how much leaks at least."
+    if test.whole and comparison.quantity == "total variation":
+        least, most = format_lower(50 * (1 + comparison.observed), 1), 50 * (1 + comparison.claimed)
+        told = f"An attacker tells in at least {least} % of the steps whether a record was used"
+        return f"{told}; the claim allows {most:.3g} %, a coin 50 %."
     if verdict == "VIOLATION":
         least = format_lower(comparison.observed)
         return f"At least {comparison.quantity} {least} leaks; the claim allows {_number(comparison)}."
@@ -180,7 +184,8 @@ def claim_line(test: TestRecord) -> str:
     if not test.claims_something:
         return "none"
     converted = f"; {test.compared.note}" if test.compared.note else ""
-    return f"{claim_in_words(test.claim)}{converted}"
+    part = "one step: " if test.whole else ""
+    return f"{part}{claim_in_words(test.claim)}{converted}"
 
 
 def claim_in_words(claim: Claim) -> str:
@@ -329,6 +334,8 @@ def sensitivity_line(test: TestRecord, verdict: str) -> str:
     sensitivity, finding = test.sensitivity, test.shown
     if finding is None or finding.confidence is None:
         return ""  # computed exactly: nothing could have been missed
+    if sensitivity.lost and verdict == "VIOLATION":
+        return ""  # once the claim is rejected, that run is left out
     if sensitivity.lost:
         return "unknown: the run that measures the maximum detectable epsilon failed"
     parts = []

@@ -16,12 +16,13 @@ from dpaudit import AuditResult, Claim, Relation, Report, Verdict
 from dpaudit.claims import GaussianDP
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.drawing import draw
+from dpaudit.engine.reading.answer_words import NOT_SHOWN
 from dpaudit.engine.reading.record import Sensitivity, TestRecord
 from dpaudit.engine.reading.result import Ceiling
 from dpaudit.engine.reading.sweep_summary import SweepSummary
 from dpaudit.engine.report.charts import SPAN, frontier, overview, scores
 from dpaudit.engine.report.page import write_page
-from dpaudit.engine.run.model_card import _by_label
+from dpaudit.engine.run.model_card import REJECTED, ModelCard, _by_label, _Line
 from dpaudit.engine.spec.error_budget import JointTest
 from dpaudit.errors import InputError
 from dpaudit.estimators.bound import Bound
@@ -32,7 +33,7 @@ from dpaudit.estimators.one_run.step_martingale import StepMartingale
 from dpaudit.estimators.scores import StepScores
 from dpaudit.estimators.two_world.two_sample import Band
 from tests.engine.test_findings import found, report, result, two_worlds
-from tests.engine.test_page_in_a_browser import BROWSER
+from tests.engine.test_page_in_a_browser import BROWSER, pages_of
 from tests.engine.test_sweep import TestSummaries
 
 PHONE = 390
@@ -177,6 +178,39 @@ def test_lines_of_one_label_are_kept_together_in_a_card() -> None:
     assert _by_label((("reason", "a"), ("next", "c"), ("reason", "b"))) == {"reason": "a; b", "next": "c"}
 
 
+@pytest.mark.figures
+@pytest.mark.skipif(BROWSER is None, reason="no browser on the path")
+def test_a_card_of_long_lines_is_one_page_that_holds_its_foot(tmp_path: Path) -> None:
+    for count in (1, 3, 8):
+        text = long_card(count).page()
+        assert pages_of(text, tmp_path) == 1
+        # As on paper: what is printed at the foot is within the height of the sheet.
+        screen = text.replace("@media print", "@media all")
+        height = float(measured(screen, "div.small.soft:last-of-type", "bottom", tmp_path))
+        assert 0 < height < 272 / 25.4 * 96
+
+
+def long_card(count: int) -> ModelCard:
+    """Return a card of `count` verdicts in which every text is as long as it may be."""
+    words = "longword " * 60
+    labels = ("reason", "where", "caution", "floating-point", "sensitivity", "not run")
+    printed = tuple((label, words) for label in labels)
+    bound = "epsilon >= 1.664 at delta=0 (99.9 % confidence, finite-sample, confirmatory run)"
+    lines = tuple(
+        _Line("audit " * 20, verdict, "epsilon 1 at delta 0", bound, 1.6, 0.0, words[:400], printed, words, words)
+        for verdict in (list(Verdict) * 2)[:count]
+    )
+    facts = {"date": "2026", "version": "v", **dict.fromkeys(("data", "code", "spec", "results"), words)}
+    return ModelCard("run " * 30, lines, facts, "dpaudit run spec.yaml --seed 1", (words[:300],) * 2)
+
+
+def test_a_violation_has_no_word_of_low_bounds_over_it() -> None:
+    violation = replace(long_card(1), lines=long_card(1).lines[:1])
+    assert violation.lines[0].verdict is Verdict.VIOLATION
+    assert (violation.means, violation.caution) == (REJECTED, "")
+    assert long_card(2).caution == NOT_SHOWN[0]
+
+
 def test_a_sentence_is_not_repeated_below_itself() -> None:
     audit = result(found(OneRun(), [two_worlds(4.0)]), Claim(0.5))
     assert audit.answer.line("evidence") == audit.answer.sentence.rstrip(".")
@@ -199,19 +233,28 @@ def test_no_table_or_figure_is_cut_on_a_phone(tmp_path: Path) -> None:
 
 def beyond_the_edge(text: str, folder: Path) -> str:
     """Return the tables and figures that end right of the edge of a phone, with where they end."""
-    assert BROWSER is not None
-    script = (
-        "<script>let cut=[...document.querySelectorAll('svg,table,p,pre')].map(e=>[e.tagName,Math.round("
-        f"e.getBoundingClientRect().right)]).filter(e=>e[1]>{PHONE}).map(e=>e.join(' ').toLowerCase());"
-        "document.body.dataset.cut=cut.join(',')||'none'</script>"
+    ends = (
+        "[...document.querySelectorAll('svg,table,p,pre')].map(e=>[e.tagName,Math.round(e.getBoundingClientRect()"
+        f".right)]).filter(e=>e[1]>{PHONE}).map(e=>e.join(' ').toLowerCase()).join(',')||'none'"
     )
+    return evaluated(text, ends, folder, PHONE)
+
+
+def measured(text: str, selector: str, side: str, folder: Path) -> str:
+    """Return where an element of a page ends, in CSS pixels."""
+    return evaluated(text, f"document.querySelector('{selector}').getBoundingClientRect().{side}", folder, 794)
+
+
+def evaluated(text: str, expression: str, folder: Path, width: int) -> str:
+    """Return the value of an expression in a browser that shows a page in a window of this width."""
+    script = f"<script>document.body.dataset.value={expression}</script>"
     path = folder / "measured.html"
     path.write_text(re.sub(r"<meta http-equiv[^>]*>", "", text).replace("</body>", f"{script}</body>"), "utf-8")
-    options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--window-size={PHONE},2000")
-    command = [BROWSER, *options, f"--user-data-dir={folder / 'profile'}", "--dump-dom", path.as_uri()]
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--window-size={width},2000")
+    command = [str(BROWSER), *options, f"--user-data-dir={folder / 'profile'}", "--dump-dom", path.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    (cut,) = re.findall(r'data-cut="([^"]*)"', done.stdout)
-    return str(cut)
+    (value,) = re.findall(r'data-value="([^"]*)"', done.stdout)
+    return str(value)
 
 
 class Rows(HTMLParser):
