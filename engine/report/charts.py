@@ -261,5 +261,5 @@ def _names(rows: Sequence[SweepRow], best: SweepRow | None, reach: float) -> lis
         x = min(row.claimed if can_be_drawn(row.claimed) else row.audited, 1.12 * reach)
         if not any(abs(x - one.x) < 0.3 * reach and abs(row.utility - one.y) < NEAR * height for one in placed):
             colour = QUIET if row.dominated_claim and row.dominated_audit else INK
-            placed.append(Words(x, row.utility, row.name, colour, 8))
+            placed.append(Words(x, row.utility, shortened(row.name, 40), colour, 8))
     return list(placed)
