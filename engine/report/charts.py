@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.claims.scope import Scope
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.sweep_summary import SweepRow, SweepSummary
 from dpaudit.engine.reading.verdict import COLOURS as VERDICTS
@@ -40,6 +41,8 @@ FEW_SCORES = 1_000
 """Fewer scores than this have wide bins and a linear axis: on a logarithmic one, single scores are spikes."""
 MIN_POINTS = 3
 """Claims a line of detected epsilons has at least."""
+SIDE = "#a16207"
+"""Colour of a side finding: it is a warning, and no verdict on the claim."""
 NUMBER = 0.12
 """Share of the largest number that the words of a number take at the end of a bar."""
 SPAN = 0.1
@@ -57,6 +60,8 @@ def overview(results: Sequence[AuditResult]) -> Chart:
         observed, claimed, ceiling = _places(result)
         end = observed if math.isfinite(observed) else 0.0
         shown, colour = format_lower(observed) if result.own_comparison else "no bound", VERDICTS[result.verdict]
+        if result.scope is not Scope.CLAIM and result.verdict is Verdict.VIOLATION:
+            colour = SIDE
         if several and result.own_comparison:
             shown += f" {result.own_comparison.quantity}"
         marks.append(Bars([row], [end], colour=colour, thickness=0.4, upright=False))

@@ -11,27 +11,32 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from dpaudit import AuditResult, Claim, Relation, Report, Verdict
 from dpaudit.claims import GaussianDP
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.drawing import draw
+from dpaudit.engine.games.one_run.proxy_game import utility
+from dpaudit.engine.games.two_world.work import accuracy_metrics
 from dpaudit.engine.reading.answer_words import NOT_SHOWN
 from dpaudit.engine.reading.record import Sensitivity, TestRecord
 from dpaudit.engine.reading.result import Ceiling
 from dpaudit.engine.reading.sweep_summary import SweepSummary
-from dpaudit.engine.report.charts import SPAN, frontier, overview, scores
+from dpaudit.engine.reading.verdict import COLOURS
+from dpaudit.engine.report.charts import SIDE, SPAN, frontier, overview, scores
 from dpaudit.engine.report.page import write_page
 from dpaudit.engine.run.model_card import REJECTED, ModelCard, _by_label, _Line
 from dpaudit.engine.spec.error_budget import JointTest
 from dpaudit.errors import InputError
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.chart import Line, Rule, Words
+from dpaudit.estimators.chart import Bars, Line, Rule, Words
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.one_run.step_martingale import StepMartingale
 from dpaudit.estimators.scores import StepScores
 from dpaudit.estimators.two_world.two_sample import Band
+from dpaudit.mechanisms.examples import Examples, Features
 from tests.engine.test_findings import found, report, result, two_worlds
 from tests.engine.test_page_in_a_browser import BROWSER, pages_of
 from tests.engine.test_sweep import TestSummaries
@@ -78,6 +83,17 @@ def test_the_number_of_a_bar_does_not_stand_on_the_line_of_the_claim() -> None:
     assert number.x == 1.0
 
 
+def test_a_side_finding_has_not_the_colour_of_a_violation() -> None:
+    bound = Bound(2.0, 0.0, 0.95, "m", Validity.FINITE_SAMPLE)
+    audit = result(bound, Claim(1.0))
+    colours = []
+    for scope in (Scope.CLAIM, Scope.FLOATING_POINT):
+        (panel,) = overview([replace(audit, scope=scope)]).rows[0]
+        assert panel is not None
+        colours += [mark.colour for mark in panel.marks if isinstance(mark, Bars)]
+    assert colours == [COLOURS[Verdict.VIOLATION], SIDE]
+
+
 def test_a_maximum_below_the_bound_is_not_printed() -> None:
     """With fewer trials the noiseless run shows less than the run itself: "at least 3.7, at most 3.4" is nonsense."""
     bound, maximum = (Bound(lower, 0.0, 0.95, "m", Validity.FINITE_SAMPLE) for lower in (3.731, 3.425))
@@ -122,6 +138,23 @@ def test_each_choice_has_a_name_of_its_own(tmp_path: Path) -> None:
 def test_metrics_are_printed_with_their_errors() -> None:
     metrics = {"test_accuracy": 0.75, "test_accuracy_error": 0.0125, "failed_share": 0.0}
     assert replace(unclipped(), metrics=metrics).utility == "test accuracy 0.7500 ± 0.0125, failed share 0.0000"
+
+
+def test_utility_has_standard_errors_and_the_accuracy_of_the_most_frequent_label() -> None:
+    """Of 100 rows 75 are of class 0, and the model says so of all: right in 75 %, error sqrt(0.75 * 0.25 / 100)."""
+    test = Examples(np.zeros((100, 1), np.float32), (np.arange(100) % 4 == 3).astype(np.int64), classes=2)
+    measured = utility(Constant(), test)
+    assert (measured.test_accuracy, measured.majority_accuracy) == (0.75, 0.75)
+    assert measured.test_accuracy_error == pytest.approx(math.sqrt(0.75 * 0.25 / 100))
+    assert measured.test_log_loss_error == pytest.approx(math.log(9) * math.sqrt(0.75 * 0.25 / 100))
+    assert accuracy_metrics(0.75, test)["test_accuracy_error"] == measured.test_accuracy_error
+
+
+class Constant:
+    """A model that says 90 % for class 0 whatever it is asked."""
+
+    def probabilities(self, features: Features) -> NDArray[np.float64]:
+        return np.tile([0.9, 0.1], (len(features), 1))
 
 
 # Sweeps
