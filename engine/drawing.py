@@ -38,6 +38,7 @@ STYLE: dict[Any, Any] = {
     "ytick.color": "#52606d",
 }
 MAX_SHAPES = 300  # bars of one colour that are shapes; more are pixels: thousands of shapes would make the page slow
+MOST_TICKS = 7  # steps between ticks of a linear axis: more of them, with long numbers, run into one another
 MARKER_EDGES = {"|": 2.0, ".": 0.0}
 
 
@@ -81,6 +82,8 @@ def _set_side(axes: Axes, name: Literal["x", "y"], axis: Axis) -> None:
     words: dict[str, Any] = {"fontsize": axis.size} if axis.size else {}
     if axis.log:
         axes.set(**{f"{name}scale": "log"})
+    elif axis.ticks is None:
+        axes.locator_params(axis=name, nbins=MOST_TICKS)
     if axis.ticks is not None:
         side.set_ticks(axis.ticks, axis.words or [f"{tick:g}" for tick in axis.ticks], **words)
         side.minorticks_off()

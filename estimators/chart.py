@@ -142,8 +142,8 @@ class Chart:
     stem: str  # its name, and that of its file after the audit's
     title: str  # what it shows, for the page
     rows: Sequence[Sequence[Panel | None]]  # its panels, row by row; None leaves a place empty
-    width: float = 6.4  # in inches
-    height: float = 3.4  # in inches
+    width: float = 5.0  # in inches: half of a page on a screen, all of it on a phone
+    height: float = 3.2  # in inches
     heights: Sequence[float] = ()  # of the rows, relative to one another; () for equal ones
     share_x: bool = False  # whether the panels of a column share their x-axis, labelled below the last one
     legend_columns: int = 0  # of a legend of all panels, below them; 0 for none

@@ -50,7 +50,7 @@ def charts(series: Mapping[str, Series], claim: Claim, comparison: Comparison) -
 
 
 def _one(stem: str, title: str, x: Axis, y: Axis, marks: Sequence[Mark], square: bool = False, **panel: Any) -> Chart:
-    width, height = (4.6, 4.2) if square else (6.4, 3.4)
+    width, height = (4.2, 4.0) if square else (5.0, 3.2)
     return Chart(stem, title, [[Panel(marks, x, y, **panel)]], width, height)
 
 
@@ -98,9 +98,9 @@ def replays(
 
     Columns: numbers of the replays that were played, shape (played,); each replay's bound as it enters the combination,
     lost ones last with 0, shape (replays,); what each would report if it were the only one, shape (played,); the
-    combined bound of the replays so far, shape (replays,).
+    combined bound of the replays so far, shape (replays,). Nothing is drawn if all bounds are 0.
     """
-    if epsilon.size < 2:
+    if epsilon.size < 2 or not epsilon.any():
         return None
     number = np.arange(1, epsilon.size + 1)
     marks = [
@@ -245,7 +245,7 @@ def beliefs(claim: Claim, _: Comparison, *, prior: Floats, posterior: Floats) ->
     allowed = spindle(epsilon, CLAIM, f"the claim allows, ε = {epsilon:g}") if math.isfinite(epsilon) else []
     panel = beliefs_panel([*scatter(prior, posterior, "examples", OTHER), *allowed])
     title = "What the attacker believes of each label, before and after"
-    return Chart("beliefs", title, [[panel]], 4.6, 4.2)
+    return Chart("beliefs", title, [[panel]], 4.2, 4.0)
 
 
 def beliefs_panel(marks: Sequence[Mark], **panel: Any) -> Panel:

@@ -75,6 +75,11 @@ class Examples:
                 low >= 0 and high < self.classes, f"labels must be in 0..{self.classes - 1}", lowest=low, highest=high
             )
 
+    @property
+    def majority_share(self) -> float:
+        """Share of the most frequent label: the accuracy of always answering it."""
+        return float(np.bincount(self.labels).max() / len(self))
+
     def __len__(self) -> int:
         return len(self.labels)
 

@@ -10,7 +10,7 @@ from dpaudit.claims.scope import Scope
 from dpaudit.engine.planning.sensitivity_words import factor_in_words, number_in_words
 from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord
 from dpaudit.errors import printable
-from dpaudit.estimators.bound import Bound, format_upper
+from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Comparison, Finding, Validity
 
 LEAST_P, MOST_P = 1e-6, 0.2
@@ -155,10 +155,13 @@ def sentence(test: TestRecord | None, verdict: str) -> str:
     comparison = test.comparison
     if comparison is None or verdict == "NO CLAIM":
         return "Nothing was claimed; the bound says how much leaks at least."
+    if test.whole and comparison.quantity == "total variation":
+        least, most = format_lower(50 * (1 + comparison.observed), 1), 50 * (1 + comparison.claimed)
+        told = f"An attacker tells in at least {least} % of the steps whether a record was used"
+        return f"{told}; the claim allows {most:.3g} %, a coin 50 %."
     if verdict == "VIOLATION":
-        return (
-            f"At least {comparison.quantity} {comparison.observed:.3g} leaks; the claim allows {_number(comparison)}."
-        )
+        least = format_lower(comparison.observed)
+        return f"At least {comparison.quantity} {least} leaks; the claim allows {_number(comparison)}."
     return "This audit found no leak larger than the claim allows."
 
 
@@ -348,6 +351,8 @@ def sensitivity_line(test: TestRecord, verdict: str) -> str:
     sensitivity, finding = test.sensitivity, test.shown
     if finding is None or finding.confidence is None:
         return ""  # computed exactly: nothing could have been missed
+    if sensitivity.lost and verdict == "VIOLATION":
+        return ""  # once the claim is rejected, that run is left out
     if sensitivity.lost:
         return "unknown: the run that measures the maximum detectable epsilon failed"
     parts = []
@@ -355,8 +360,19 @@ def sensitivity_line(test: TestRecord, verdict: str) -> str:
         parts.append(factor_in_words(sensitivity.factor))
     elif verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE"):
         parts.append("" if sensitivity.maximum is not None else NO_COMPARISON)
-    parts.append(maximum_in_words(sensitivity, test.compared.claim))
+    parts.append(_maximum_beside_the_bound(test))
     return "; ".join(filter(None, parts))
+
+
+def _maximum_beside_the_bound(test: TestRecord) -> str:
+    """Return the maximum detectable epsilon; of a rejected claim at the point of the bound, "" if below the bound."""
+    sensitivity, comparison = test.sensitivity, test.comparison
+    here = None if comparison is None or not comparison.exceeds else test.maximum_at(comparison)
+    if here is None or comparison is None:
+        return maximum_in_words(sensitivity, test.compared.claim)
+    if here.observed < comparison.observed:  # it was measured with fewer trials, or at another confidence
+        return ""
+    return _maximum(here, test.compared.claim, noiseless=sensitivity.noiseless)
 
 
 def maximum_in_words(sensitivity: Sensitivity, claim: Claim) -> str:
@@ -368,7 +384,10 @@ def maximum_in_words(sensitivity: Sensitivity, claim: Claim) -> str:
 
 def maximum_of(maximum: Finding, claim: Claim, *, noiseless: bool = False) -> str:
     """Return the finding for a mechanism with no privacy as a maximum detectable epsilon."""
-    comparison = maximum.comparison(claim.curve)
+    return _maximum(maximum.comparison(claim.curve), claim, noiseless=noiseless)
+
+
+def _maximum(comparison: Comparison, claim: Claim, *, noiseless: bool) -> str:
     number = number_in_words(comparison.observed)
     known = math.isfinite(claim.epsilon) and not _same_point(claim, comparison)
     at = f" at {comparison.where}, where the claim allows {_number(comparison)}" if known else ""
@@ -397,7 +416,7 @@ def noise_line(record: Record) -> str:
 
 def _not_run(record: Record, verdict: str) -> str:
     why = "the claim is rejected" if verdict == "VIOLATION" else "the budget was spent"
-    return f"{', '.join(record.not_played)}: {why}" if record.not_played else ""
+    return f"{'; '.join(record.not_played)}: {why}" if record.not_played else ""
 
 
 def next_step(verdict: str, rule: str, test: TestRecord | None) -> str:

@@ -17,7 +17,7 @@ def card(answer: Answer, rest: object) -> str:
     rows = "".join(
         f'<tr><th style="text-align:left;vertical-align:top;padding-right:12px">{escape(label)}</th>'
         f'<td style="text-align:left">{escape(printable(text))}</td></tr>'
-        for label, text in answer.lines
+        for label, text in answer.below_sentence
     )
     folded = f"<details><summary>more</summary><pre>{escape(str(rest))}</pre></details>"
     bar = _bar(None if answer.test is None else answer.test.comparison)
@@ -33,4 +33,8 @@ def _bar(compared: Comparison | None) -> str:
     unit = 400 / max(compared.observed, claimed, 1e-9)
     line = f'<rect x="{claimed * unit - 1:.0f}" width="2" height="20" fill="#111"/>' if claimed else ""
     bar = f'<rect y="4" width="{max(compared.observed, 0) * unit:.0f}" height="12" fill="#94a3b8"/>'
-    return f'<svg role="img" aria-label="{escape(compared.words)}" width="404" height="20">{bar}{line}</svg>'
+    caption = f'<div style="font-size:85%">bar: lower bound{"; line: claim" if claimed else ""}</div>'
+    return (
+        f'<svg role="img" aria-label="{escape(compared.words)}" viewBox="0 0 404 20" width="404" '
+        f'style="max-width:100%">{bar}{line}</svg>{caption}'
+    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.reading.shift import ShiftControl
+from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Comparison, Finding
 
 if TYPE_CHECKING:
@@ -174,6 +175,17 @@ class TestRecord:
     def comparison(self) -> Comparison | None:
         """The finding beside the claim; None without a finding."""
         return None if self.shown is None else self.shown.comparison(self.compared.claim.curve)
+
+    def maximum_at(self, point: Comparison) -> Comparison | None:
+        """Return the maximum detectable finding at the point of the claim that `point` is about; None if unknown."""
+        curve = self.compared.claim.curve
+        maximum = self.sensitivity.maximum
+        if maximum is None:
+            return None
+        found = [maximum.comparison(curve)]
+        if isinstance(maximum, Bound):
+            found += [maximum.at_its_delta(curve), *(evidence.comparison(curve) for evidence in maximum.evidence)]
+        return next((each for each in found if each.caption == point.caption), None)
 
     @property
     def reach(self) -> tuple[float, float]:

@@ -188,6 +188,11 @@ class AuditResult:
         return self.record.comparison
 
     @property
+    def own_comparison(self) -> Comparison | None:
+        """Observed beside claimed by this test's own finding, whatever its confirmatory run showed."""
+        return None if self.finding is None else self.finding.comparison(self.compared.claim.curve)
+
+    @property
     def epsilon(self) -> float:
         """The lower bound on epsilon at its delta; NaN where the finding is none, or where there is none."""
         return self.finding.lower if isinstance(self.finding, Bound) else math.nan
@@ -224,6 +229,25 @@ class AuditResult:
         )
 
     @property
+    def choices(self) -> list[tuple[str, str]]:
+        """(label, text) of what the game chose: a note such as "tables chosen: ..." is split at its label."""
+        split = [(note, *note.partition(": ")) for note in self.chosen]
+        return [
+            (label, text) if colon and len(label) <= LONGEST_LABEL else ("chosen", note)
+            for note, label, colon, text in split
+        ]
+
+    @property
+    def utility(self) -> str:
+        """The metrics in words, each with its standard error if that was measured."""
+        words = []
+        for name, value in self.metrics.items():
+            if not name.endswith("_error") or name.removesuffix("_error") not in self.metrics:
+                error = self.metrics.get(f"{name}_error")
+                words.append(f"{name.replace('_', ' ')} {value:.4f}{'' if error is None else f' ± {error:.4f}'}")
+        return ", ".join(words)
+
+    @property
     def of_a_part(self) -> bool:
         """Whether claim and finding are about a part of what the mechanism promises, as a step of a training."""
         return bool(self.whole)
@@ -236,6 +260,7 @@ class AuditResult:
     def row(self) -> dict[str, Any]:
         """The audit as one row of a table: verdict, what was observed and claimed, validity, counts."""
         finding, comparison = self.finding, self.comparison
+        maximum = None if comparison is None else self.record.maximum_at(comparison)
         return {
             "audit": self.name,
             "verdict": self.verdict.value,
@@ -243,9 +268,7 @@ class AuditResult:
             "where": comparison.where if comparison else "",
             "claimed": comparison.claimed if comparison else math.nan,
             "observed": comparison.observed if comparison else math.nan,
-            "ceiling": self.ceiling.finding.comparison(self.compared.claim.curve).observed
-            if self.ceiling
-            else math.nan,
+            "ceiling": math.nan if maximum is None else maximum.observed,
             "detectable_factor": math.nan if self.detectable_factor is None else self.detectable_factor,
             "finding": finding.headline if finding else "",
             "confidence": finding.confidence if finding else math.nan,
@@ -310,7 +333,7 @@ class AuditResult:
         lines.append("" if self.stopped is None else str(self.stopped))
         lines += [f"failed: {said}" for said in self.failed_trials[:FAILED_SHOWN]]
         lines += [] if self.control is None else self.control.lines[:1]
-        lines.append(", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in self.metrics.items()))
+        lines.append(self.utility)
         lines += [
             f"failed: {failure.label}: {failure.error} (units/{failure.key}.failed)"
             for failure in self.failures
@@ -322,6 +345,8 @@ class AuditResult:
         return tuple(lines)
 
 
+LONGEST_LABEL = 25
+"""Characters of the label of a choice."""
 FAILED_SHOWN = 3
 """Failed trials that are printed."""
 

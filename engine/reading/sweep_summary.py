@@ -88,13 +88,15 @@ class SweepRow:
     def known(self, together: str) -> str:
         """What is known of its epsilon, in words."""
         claim = f"at most {format_upper(self.claimed)} if its claim is true" if math.isfinite(self.claimed) else ""
+        if self.audited > self.claimed:
+            claim = f"more than the {self.claimed:g} that it claims"
         most = f"the most that its audit could have shown is {format_upper(self.ceiling)}"
         return "; ".join(
             part
             for part in (
                 f"epsilon of one record at least {format_lower(self.audited)} ({together}; {self.validity})",
                 claim or "nothing is claimed",
-                most if not math.isnan(self.ceiling) else "",
+                most if self.ceiling >= self.audited else "",
             )
             if part
         )
@@ -143,6 +145,16 @@ class SweepSummary:
     def metric(self) -> str:
         """The utility in words."""
         return self.sweep.metric.replace("_", " ")
+
+    def error(self, row: SweepRow) -> float:
+        """Return the standard error of a row's utility; NaN if it was not measured."""
+        return row.metrics.get(f"{self.sweep.metric}_error", math.nan)
+
+    @property
+    def majority(self) -> float:
+        """Accuracy of always answering the most frequent label; NaN if unknown, or if the utility is no accuracy."""
+        known = {row.metrics.get("majority_accuracy", math.nan) for row in self.rows if row.metrics}
+        return known.pop() if len(known) == 1 and self.sweep.metric == "test_accuracy" else math.nan
 
     @property
     def best(self) -> SweepRow | None:
@@ -220,12 +232,17 @@ class SweepSummary:
         claimed = "nothing" if math.isinf(row.claimed) else "" if math.isnan(row.claimed) else f"{row.claimed:g}"
         return [
             row.name,
-            "" if math.isnan(row.utility) else f"{row.utility:.4f}",
+            self._utility(row),
             format_lower(row.audited) if row.is_audited else "",
             claimed,
             "" if math.isnan(row.ceiling) else format_upper(row.ceiling),
             f"{row.state}; claim rejected" if row.verdict == Verdict.VIOLATION else row.state,
         ]
+
+    def _utility(self, row: SweepRow) -> str:
+        error = self.error(row)
+        known = "" if math.isnan(row.utility) else f"{row.utility:.4f}"
+        return f"{known} ± {error:.4f}" if known and not math.isnan(error) else known
 
     def to_dict(self) -> dict[str, Any]:
         """Values for JSON."""

@@ -190,6 +190,11 @@ class Answer:
         """Return the verdict and its lines, aligned."""
         return answer_words.aligned(f"{self.verdict}  {self.name}", self.lines)
 
+    @property
+    def below_sentence(self) -> tuple[Line, ...]:
+        """`lines` without the one that repeats `sentence`, for pages that print both."""
+        return tuple(line for line in self.lines if line.text != self.sentence.rstrip("."))
+
     def line(self, label: str) -> str:
         """Return the text of the lines with this label; "" if there is none."""
         return "; ".join(line.text for line in self.lines if line.label == label)

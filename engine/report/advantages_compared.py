@@ -18,7 +18,7 @@ from dpaudit.estimators.label_reconstruction.bags import MEASURES, WORDS
 COLOURS = ("#52606d", OTHER, MEMBER, CLAIM, "#a16207", "#7c3aed", "#0f766e", "#be185d")
 VIRIDIS = ("#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151", "#bddf26")
 """For more settings than colours."""
-WIDTH, HEIGHT, SMALL = 3.5, 2.9, 6.5
+WIDTH, HEIGHT, SMALL = 3.5, 2.9, 7.5
 """Of one panel, in inches; of its legend's words, in points."""
 
 

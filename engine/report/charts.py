@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.claims.scope import Scope
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.sweep_summary import SweepRow, SweepSummary
 from dpaudit.engine.reading.verdict import COLOURS as VERDICTS
 from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.errors import shortened
 from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.chart import (
     CLAIM,
@@ -35,57 +37,77 @@ from dpaudit.estimators.chart import (
 )
 from dpaudit.estimators.finding_charts import bars_side_by_side, total_epsilons
 
+FEW_SCORES = 1_000
+"""Fewer scores than this have wide bins and a linear axis: on a logarithmic one, single scores are spikes."""
 MIN_POINTS = 3
 """Claims a line of detected epsilons has at least."""
-NEAR = 0.05
+SIDE = "#a16207"
+"""Colour of a side finding: it is a warning, and no verdict on the claim."""
+NUMBER = 0.12
+"""Share of the largest number that the words of a number take at the end of a bar."""
+SPAN = 0.1
+"""Least height of an axis of accuracies: on a shorter one, chance differences look large."""
+NEAR = 0.07
 """Names closer than this share of the height would cover each other; the table names all."""
 
 
 def overview(results: Sequence[AuditResult]) -> Chart:
-    """What was observed as a bar, what is claimed as a line; each audit in its own quantity."""
+    """Return bars of the lower bounds with a line at each claim; each audit in its own quantity, its name above it."""
     marks: list[Mark] = []
-    reach = 0.5
+    reach = max([0.0, *(value for result in results for value in _places(result) if can_be_drawn(value))]) or 1.0
+    several = len({result.own_comparison.quantity for result in results if result.own_comparison}) > 1
     for row, result in enumerate(reversed(results)):
-        observed = result.comparison.observed if result.comparison else 0.0
-        claimed = result.comparison.claimed if result.comparison else result.compared.claim.epsilon
-        ceiling, end = _ceiling(result), observed if math.isfinite(observed) else 0.0
-        shown, colour = format_lower(observed) if result.comparison else "no bound", VERDICTS[result.verdict]
-        marks.append(Bars([row], [end], colour=colour, thickness=0.55, upright=False, values=[shown], size=9))
-        for value, tick in ((claimed, (INK, "-", 2.0)), (ceiling, (VERDICTS[Verdict.INCONCLUSIVE], ":", 1.5))):
+        observed, claimed, ceiling = _places(result)
+        end = observed if math.isfinite(observed) else 0.0
+        shown, colour = format_lower(observed) if result.own_comparison else "no bound", VERDICTS[result.verdict]
+        if result.scope is not Scope.CLAIM and result.verdict is Verdict.VIOLATION:
+            colour = SIDE
+        if several and result.own_comparison:
+            shown += f" {result.own_comparison.quantity}"
+        marks.append(Bars([row], [end], colour=colour, thickness=0.4, upright=False))
+        at = end
+        for value, tick in sorted([(claimed, (INK, "-", 2.0)), (ceiling, (VERDICTS[Verdict.INCONCLUSIVE], ":", 1.5))]):
             if can_be_drawn(value):
                 colour, dash, width = tick
-                marks.append(Line([value] * 2, [row - 0.4, row + 0.4], colour=colour, dash=dash, width=width))
-        reach = max(reach, end, *(value for value in (claimed, ceiling) if can_be_drawn(value)), 0.0)
+                marks.append(Line([value] * 2, [row - 0.25, row + 0.25], colour=colour, dash=dash, width=width))
+                if at <= value < at + NUMBER * reach:  # the number would stand on the line
+                    at = value
+        marks.append(Words(at, row, shown, size=9))
+        marks.append(Words(0, row + 0.4, shortened(result.name, 60), size=9))
     lines = f"{_quantities(results)}:\nbar = what leaks at least, black line = what is claimed"
-    if any(math.isfinite(_ceiling(result)) for result in results):
+    if any(math.isfinite(_places(result)[2]) for result in results):
         lines += ",\ndotted = what a mechanism with no privacy would show"
-    names = [result.name for result in reversed(results)]
-    y = Axis(low=-0.6, high=len(names) - 0.4, ticks=range(len(names)), words=names, grid=False)
+    y = Axis(low=-0.4, high=len(results) - 0.3, ticks=(), grid=False)
     panel = Panel(marks, Axis(lines, low=0, high=1.18 * reach), y)
-    return Chart("overview", "Verdicts", [[panel]], 7.2, 1.15 + 0.55 * len(results))
+    return Chart("overview", "Verdicts", [[panel]], 5.0, 1.1 + 0.62 * len(results))
 
 
-def _ceiling(result: AuditResult) -> float:
-    """What a mechanism with no privacy would show; inf where that is not known."""
-    if result.ceiling is None:
-        return math.inf
-    return result.ceiling.finding.comparison(result.compared.claim.curve).observed
+def _places(result: AuditResult) -> tuple[float, float, float]:
+    """Return what was observed, claimed and detectable at most, all of one quantity at one point; inf if unknown."""
+    comparison = result.own_comparison
+    if comparison is None:
+        return 0.0, result.compared.claim.epsilon, math.inf
+    maximum = result.record.maximum_at(comparison)
+    above = maximum is not None and maximum.observed >= comparison.observed
+    return comparison.observed, comparison.claimed, maximum.observed if above and maximum is not None else math.inf
 
 
 def _quantities(results: Sequence[AuditResult]) -> str:
-    named = sorted({result.comparison.quantity for result in results if result.comparison})
+    named = sorted({result.own_comparison.quantity for result in results if result.own_comparison})
     if named in ([], ["epsilon"]):
         return "ε in nats"
-    return ", ".join(named) if len(named) < 3 else "each in its own quantity"
+    return named[0] if len(named) == 1 else "each bar in its own quantity"
 
 
 def scores(truth: NDArray[np.bool_], score: NDArray[np.floating[Any]]) -> Chart:
     """Histograms of the scores in the two worlds; truth and score have shape (n,)."""
     finite = score[np.isfinite(score)]
-    low, high = np.quantile(finite, [0.001, 0.999]) if finite.size else (0.0, 1.0)
-    edges = np.linspace(low, high if high > low else low + 1, 61)
+    few = score.size < FEW_SCORES
+    low, high = np.quantile(finite, [0.0, 1.0] if few else [0.001, 0.999]) if finite.size else (0.0, 1.0)
+    bins = min(60, max(8, math.isqrt(score.size)))
+    edges = np.linspace(low, high if high > low else low + 1, bins + 1)
     worlds = {
-        "world 1: with the record, or its training label": (score[truth], MEMBER),
+        "world 1: with the record": (score[truth], MEMBER),
         "world 0: without": (score[~truth], OTHER),
     }
     marks: list[Mark] = []
@@ -94,8 +116,9 @@ def scores(truth: NDArray[np.bool_], score: NDArray[np.floating[Any]]) -> Chart:
         share = np.append(counts, 0) / max(values.size, 1)
         marks.append(Band(edges, np.zeros_like(share), share, colour=colour, alpha=0.35, step=True))
         marks.append(Line(np.append(edges[0], edges), np.append(0, share), name, colour, step=True, width=1))
-    x = Axis("score of the attack (outermost 0.1 % drawn at the edge)")
-    y = Axis("share of canaries", log=True, low=0.5 / max(truth.sum(), (~truth).sum(), 1))
+    x = Axis("score of the attack" + ("" if few else " (outermost 0.1 % drawn at the edge)"))
+    least = 0.5 / max(truth.sum(), (~truth).sum(), 1)
+    y = Axis("share of trials", low=0) if few else Axis("share of trials", log=True, low=least)
     panel = Panel(marks, x, y, legend="above", legend_columns=2)
     return Chart("scores", "What the attack sees: scores in the two worlds", [[panel]])
 
@@ -114,7 +137,7 @@ def detected(results: Sequence[AuditResult]) -> Chart | None:
     lines = lines_of(results)
     if not lines:
         return None
-    return Chart("detected", "Detected against claimed", [[detected_panel(lines)]], 6.4, 4.6, legend_columns=2)
+    return Chart("detected", "Detected against claimed", [[detected_panel(lines)]], 5.0, 4.2, legend_columns=2)
 
 
 def detected_panel(
@@ -183,7 +206,7 @@ def predictors_compared(results: Sequence[AuditResult]) -> Chart | None:
     bars = {name: np.array([total[name][0] for total in totals]) for name in totals[0]}
     names = [f"{result.name}\n{series['answers']:,} answers" for result, series in audits]
     panel = bars_side_by_side(bars, names, audits[0][1]["delta"], "{:.3g}")
-    return Chart("predictors", "Private predictors compared", [[panel]], max(6.4, 1.1 * len(audits) + 2.4))
+    return Chart("predictors", "Private predictors compared", [[panel]], max(5.0, 1.1 * len(audits) + 2.4))
 
 
 def frontier(summary: SweepSummary) -> Chart:
@@ -198,7 +221,9 @@ def frontier(summary: SweepSummary) -> Chart:
         if can_be_drawn(row.claimed):
             marks.append(Line([shown, row.claimed], [row.utility] * 2, colour=colour, width=1, alpha=0.6))
             marks.append(Line([row.claimed], [row.utility], "claimed epsilon", CLAIM, "", "|", size=11))
-        marks.append(Line([shown], [row.utility], label, colour, "", "o", size=6))
+        error = summary.error(row)
+        bar = None if math.isnan(error) else [error]
+        marks.append(Line([shown], [row.utility], label, colour, "", "o", size=6, error=bar))
     marks += _names(rows, summary.best, reach)
     leading = [row for row in rows if can_be_drawn(row.claimed) and not row.dominated_claim]
     points = sorted({(row.claimed, row.utility) for row in leading})
@@ -210,9 +235,27 @@ def frontier(summary: SweepSummary) -> Chart:
         marks.append(Line([best.audited], [best.utility], "best", INK, "", "o", size=13, face="none"))
     if limit is not None:
         marks.append(Rule(limit, f"limit ε = {limit:g}", dash=":", upright=True, width=1))
+    if not math.isnan(summary.majority):
+        marks.append(Rule(summary.majority, "always the most frequent label", QUIET, "--", width=1))
     x = Axis("ε of one record in nats", low=-0.03 * reach, high=1.35 * reach)
-    panel = Panel(marks, x, Axis(summary.metric), legend="")
-    return Chart("frontier", "Sweep", [[panel]], 7.6, 4.6, legend_columns=3)
+    panel = Panel(marks, x, _utility_axis(summary, rows), legend="")
+    return Chart("frontier", "Sweep", [[panel]], 5.0, 4.4, legend_columns=2)
+
+
+def _utility_axis(summary: SweepSummary, rows: Sequence[SweepRow]) -> Axis:
+    """Return an axis that holds every error bar and the majority's accuracy; of an accuracy at least `SPAN` high."""
+    ends = [row.utility + sign * np.nan_to_num(summary.error(row)) for row in rows for sign in (-1, 1)]
+    ends += [] if math.isnan(summary.majority) else [summary.majority]
+    said = "; bars: one standard error" if any(not math.isnan(summary.error(row)) for row in rows) else ""
+    label = f"{summary.metric}{said}"
+    if not ends:
+        return Axis(label)
+    low, high = min(ends), max(ends)
+    margin = 0.06 * (high - low)
+    if "accuracy" in summary.metric:
+        margin = max(margin, (SPAN - (high - low)) / 2)
+        return Axis(label, low=max(0.0, low - margin), high=min(1.02, high + margin))
+    return Axis(label) if high == low else Axis(label, low=low - margin, high=high + margin)
 
 
 def _names(rows: Sequence[SweepRow], best: SweepRow | None, reach: float) -> list[Mark]:
@@ -223,5 +266,5 @@ def _names(rows: Sequence[SweepRow], best: SweepRow | None, reach: float) -> lis
         x = min(row.claimed if can_be_drawn(row.claimed) else row.audited, 1.12 * reach)
         if not any(abs(x - one.x) < 0.3 * reach and abs(row.utility - one.y) < NEAR * height for one in placed):
             colour = QUIET if row.dominated_claim and row.dominated_audit else INK
-            placed.append(Words(x, row.utility, row.name, colour))
+            placed.append(Words(x, row.utility, shortened(row.name, 40), colour, 8))
     return list(placed)

@@ -156,7 +156,7 @@ def _listed(answer: Answer) -> str:
     """Return the lines of an answer as a Markdown list; side findings begin with a warning."""
     scopes = {scope.value for scope in answer.side}
     lines = [f"**{markdown_text(answer.name)}**: {markdown_text(answer.sentence)}", ""]
-    for label, text in answer.lines:
+    for label, text in answer.below_sentence:
         marked = f"⚠ {label}" if label in scopes else label
         lines.append(f"- {marked}: {markdown_text(text)}")
     return "\n".join(lines)

@@ -127,8 +127,13 @@ def _figures(result: AuditResult, folder: Path, target: Path) -> list[tuple[str,
 def _compared(compared: Sequence[Study], target: Path) -> list[tuple[str, Markup]]:
     from dpaudit.engine.report.advantages_compared import comparisons
 
-    drawn = comparisons(compared)
-    return [(chart.title, _saved(chart, target, f"compared-{chart.stem}")) for chart in drawn]
+    several = len(compared) > 1
+    # One figure a data set: side by side their words would be too small on a phone.
+    return [
+        (chart.title, _saved(chart, target, "-".join(["compared", chart.stem, *([slug(study.data)] * several)])))
+        for study in compared
+        for chart in comparisons([study])
+    ]
 
 
 def _saved(chart: Chart, target: Path, name: str) -> Markup:

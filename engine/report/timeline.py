@@ -91,7 +91,7 @@ def timeline(events: Iterable[Event]) -> Chart | None:
         f"{max(idle, 0):.0%} of the time"
     )
     said = "worker" if len(lanes) - (lost is not None) >= len(busy) else "the busiest workers"
-    y = Axis(said, low=len(lanes) - 0.4, high=-0.6, ticks=range(len(lanes)), words=_names(lanes), size=6.5, grid=False)
+    y = Axis(said, low=len(lanes) - 0.4, high=-0.6, ticks=range(len(lanes)), words=_names(lanes), size=7.5, grid=False)
     over = Panel(
         [*_busy_workers(groups, end), Rule(len(busy), dash=":", width=0.8)],
         Axis(low=0, high=end),
@@ -103,7 +103,7 @@ def timeline(events: Iterable[Event]) -> Chart | None:
     tall = 0.16 * len(lanes)
     heights = (1.3, 0.4 + tall)
     rows = [[over], [below]]
-    return Chart("timeline", "Worker timeline", rows, 7.6, 2.4 + tall, heights, share_x=True, legend_columns=3)
+    return Chart("timeline", "Worker timeline", rows, 5.0, 2.4 + tall, heights, share_x=True, legend_columns=2)
 
 
 def _names(lanes: Sequence[str]) -> list[str]:

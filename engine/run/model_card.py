@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +78,11 @@ class ModelCard:
         """What the card means, in a sentence."""
         return REJECTED if any(line.verdict is Verdict.VIOLATION for line in self.lines) else NO_PROOF
 
+    @property
+    def caution(self) -> str:
+        """What a low bound does not mean; "" if every claim is rejected."""
+        return "" if all(line.verdict is Verdict.VIOLATION for line in self.lines) else NOT_SHOWN[0]
+
     def markdown(self) -> str:
         """The block: YAML between two lines `---`, then Markdown."""
         import yaml
@@ -91,7 +96,7 @@ class ModelCard:
                 "epsilon_at_least": line.epsilon,
                 "delta": line.delta,
                 "sentence": line.sentence,
-                "answer": _merged(line.printed),
+                "answer": _by_label(line.printed),
                 "assumes": line.assumes,
                 "audited": line.audited,
             }
@@ -115,7 +120,7 @@ class ModelCard:
         parts = (
             f"---\n{block}---",
             f"## Privacy audit: {_text(self.name)}",
-            f"**{self.means}** {NOT_SHOWN[0]}",
+            f"**{self.means}** {self.caution}".strip(),
             "\n".join(["| audit | verdict | claim | shown |", "| - | - | - | - |", *rows]),
             "\n".join(point for line in self.lines for point in _points(line)),
             "\n".join(f"- {name.capitalize()}: {_text(said)}" for name, said in self.facts.items()),
@@ -138,7 +143,7 @@ class ModelCard:
             next_steps={line.verdict.value: NEXT[line.verdict] for line in shown},
             colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
             means=self.means,
-            not_shown=NOT_SHOWN[0],
+            not_shown=self.caution,
         )
         return rendered
 
@@ -156,18 +161,26 @@ def _line(name: str, found: Found, by_name: Mapping[str, StatedValue], joint: St
     else:
         told = by_name[name]
         answer = told["answer"]
-    printed = tuple(_pair(line) for line in answer["lines"].items())
+    sentence = answer["sentence"].text(400)
+    pairs = map(_pair, answer["lines"].items())
+    printed = tuple(pair for pair in pairs if pair[1] != sentence.rstrip("."))
     return _Line(
         shortened(name),
         found.verdict,
         "none" if found.claim.epsilon == math.inf else shortened(found.claim),
         next((text for label, text in printed if label == "lower bound"), "no bound"),
         *_bound(told["finding"]),
-        answer["sentence"].text(400),
+        sentence,
         printed,
         told["assumes"].text(400),
         shortened(f"{told['mechanism'].text()} on {told['data'].text()}; {told['game'].text()}", 400),
     )
+
+
+def _by_label(printed: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """Return lines by their label, several of one label joined."""
+    labels = dict.fromkeys(label for label, _ in printed)
+    return {label: "; ".join(text for each, text in printed if each == label) for label in labels}
 
 
 def _pair(line: StatedValue) -> tuple[str, str]:
@@ -177,14 +190,6 @@ def _pair(line: StatedValue) -> tuple[str, str]:
         raise line.refusal("must be a label and a text", f"{len(parts)} values")
     label, text = parts
     return label.text(40), text.text(600)
-
-
-def _merged(printed: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return the text of each label; texts of lines with the same label are joined."""
-    texts: dict[str, list[str]] = {}
-    for label, text in printed:
-        texts.setdefault(label, []).append(text)
-    return {label: "; ".join(parts) for label, parts in texts.items()}
 
 
 def _bound(finding: StatedValue) -> tuple[float | None, float | None]:
@@ -221,7 +226,7 @@ def _points(line: _Line) -> list[str]:
     """What belongs to a verdict, as a list."""
     told = {
         "Found": line.sentence,
-        **{label.capitalize(): text for label, text in _merged(line.printed).items()},
+        **{label.capitalize(): text for label, text in _by_label(line.printed).items()},
         "Assumed": line.assumes,
         "Audited": line.audited,
     }

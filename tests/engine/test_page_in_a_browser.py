@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -121,3 +122,13 @@ def shown(tmp_path: Path) -> Callable[[str], str]:
         return done.stdout
 
     return load
+
+
+def pages_of(page: str, folder: Path) -> int:
+    """Return the number of pages that a browser prints a page on."""
+    (folder / "page.html").write_text(page, encoding="utf-8")
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-pdf-header-footer")
+    places = (f"--user-data-dir={folder / 'profile'}", f"--print-to-pdf={folder / 'page.pdf'}")
+    command = [str(BROWSER), *options, *places, (folder / "page.html").as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return len(re.findall(rb"/Type\s*/Page\b", (folder / "page.pdf").read_bytes()))

@@ -64,7 +64,7 @@ def test_the_names_in_a_spec(reader: Reader, spec: Path, verb: str) -> None:
     clean(found.out + found.err)
     if verb == "run":
         readable((reader.stranger / "run" / "report.html").read_text())
-        assert "faked" in (reader.stranger / "run" / "figures" / "overview.svg").read_text()
+        assert "owned" in (reader.stranger / "run" / "figures" / "overview.svg").read_text()
         for drawing in (reader.stranger / "run" / "figures").glob("*.svg"):
             readable(drawing.read_text())
         assert (reader.stranger / "run" / "bounds.json").read_bytes().isascii()

@@ -471,7 +471,7 @@ def take_best_tables(
     return Outcome(
         tables,
         notes=(
-            f"of {number} pairs of tables `{tables.name}` was taken{given}; bounds on their own calls: {words}",
+            f"tables chosen: of {number} pairs `{tables.name}` was taken{given}; bounds on their own calls: {words}",
             f"to paste into a test: {_in_one_line(as_test(TablePair(tables.name, tables.d, tables.d_prime, False)))}",
         ),
     )

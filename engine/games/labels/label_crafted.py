@@ -523,12 +523,14 @@ def take_best_design(attack: Any, tried: tuple[Tried, ...], *, two: bool = False
         bound, right, _ = shown[number] = what_it_shows(attack, one.releases)
         words.append(f"{one.design}: {format_lower(bound)} ({right:.0%} right)")
     if not shown:
-        why = f"no data set that was made could be released, so nothing was looked at: {'; '.join(words)}"
+        why = "data set chosen: no data set that was made could be released, so nothing was looked at: "
+        why += "; ".join(words)
         return Outcome(Taken(NOTHING, None), notes=(why,))
     best = max(shown, key=lambda number: shown[number])
     surest = max(shown, key=lambda number: shown[number][::-1]) if two else best
     named = tried[best].design + (f"; and {tried[surest].design}" if surest != best else "")
-    note = f"of {len(tried)} data sets this one was taken: {named}; on releases of their own, {'; '.join(words)}"
+    note = f"data set chosen: of {len(tried)} data sets this one was taken: {named}; on releases of their own, "
+    note += "; ".join(words)
     if surest == best:
         return Outcome(Taken(best, tried[best].releases), notes=(note,))
     return Outcome(Taken(best, tried[best].releases, surest, tried[surest].releases), notes=(note,))

@@ -443,7 +443,8 @@ def take_best(
         f"{offers[place].name} {format_lower(bound)} ({right:.0%} right)" for place, (bound, right) in shown.items()
     ]
     words += [f"{offer.name} does not fit: {shortened(offer.refused)}" for offer in refused]
-    notes = f"of {number} poisonings {best.name} was taken; bounds on their own trainings: {', '.join(words)}"
+    notes = f"poisoning chosen: of {number} poisonings {best.name} was taken; bounds on their own trainings: "
+    notes += ", ".join(words)
     assert best.worlds is not None
     return Outcome(best.worlds, notes=(notes,))
 

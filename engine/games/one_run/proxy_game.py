@@ -405,15 +405,23 @@ class ModelUtility:
 
     test_accuracy: float
     test_log_loss: float  # mean, in nats, of probabilities cut at 1e-15
+    test_accuracy_error: float  # standard error over the test rows
+    test_log_loss_error: float  # the same
+    majority_accuracy: float  # of always answering the most frequent label of the test rows
 
 
 def utility(model: Model, test: Examples) -> ModelUtility:
     """Of a model that was trained on labels as they are."""
     probabilities = model.probabilities(own_features(test.features))
-    at_label = probabilities[np.arange(len(test)), test.labels]
+    right = probabilities.argmax(axis=1) == test.labels
+    loss = -np.log(np.clip(probabilities[np.arange(len(test)), test.labels], 1e-15, 1.0))
+    root = float(np.sqrt(len(test)))
     return ModelUtility(
-        float(np.mean(probabilities.argmax(axis=1) == test.labels)),
-        float(-np.mean(np.log(np.clip(at_label, 1e-15, 1.0)))),
+        float(right.mean()),
+        float(loss.mean()),
+        float(right.std() / root),
+        float(loss.std() / root),
+        test.majority_share,
     )
 
 

@@ -302,7 +302,7 @@ def choose_pair(
             left = ranked[: max(PLAYED, len(left) // 2)]
     words = " and the one with ".join(candidate.pair.name for candidate in ranked)
     choices = tuple(candidate.choice for candidate in ranked)
-    return Outcome(choices, notes=(f"of {len(offered)} pairs of data sets the one with {words} was taken",))
+    return Outcome(choices, notes=(f"data sets chosen: of {len(offered)} pairs the one with {words} was taken",))
 
 
 class _Candidate:

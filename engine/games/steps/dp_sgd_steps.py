@@ -312,7 +312,7 @@ def learn_steps(trainings: tuple[Steps, ...], most: float) -> Outcome[StepSearch
     quiet = np.max([one.size for one in trainings], axis=0) < QUIET
     told = np.array([((one.score > 0) == one.coin) & (one.score != 0) for one in trainings])
     counts = max((np.ones(count, np.bool_), quiet), key=lambda which: _evidence(told[:, which], most))
-    found = "in trainings to learn from, the guess was right in " + ", ".join(
+    found = "steps chosen: in trainings to learn from, the guess was right in " + ", ".join(
         f"{share:.0%} of the steps on {rows:,} rows" for rows, share in right.items()
     )
     found += (

@@ -522,7 +522,7 @@ def take_crowd(mechanism: WatchedLearner, search: tuple[CrowdTrainings, ...]) ->
     best = max(found, key=lambda size: found[size][0])
     tried = ", ".join(f"{size} records {max(0.0, gain):.4f}" for size, (gain, _) in found.items())
     words = (
-        f"crowds of {len(found)} sizes were tried, each training of which told so many nats: {tried}; of {best} "
+        f"crowd chosen: {len(found)} sizes were tried, each training of which told so many nats: {tried}; of {best} "
         f"records it was learned that the canary {found[best][1]}"
     )
     return Outcome(Crowd(best), notes=(words,))

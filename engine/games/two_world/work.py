@@ -118,7 +118,7 @@ def train_trials(
         gradient_products=trained.products,
         gradient_norms=trained.norms,
     )
-    found = {"test_accuracy": accuracy(trained.models, test, compute)} if test is not None else {}
+    found = {} if test is None else accuracy_metrics(accuracy(trained.models, test, compute), test)
     return Outcome(left, metrics={**found, "failed_share": float(failed.mean())})
 
 
@@ -325,6 +325,12 @@ def confidences(
             batch = features[rows] if isinstance(features, np.ndarray) else features.slice(first, rows.stop - first)
             phi[trained, query, rows] = _phi([models[place] for place in trained], batch, points.labels[rows], compute)
     return phi
+
+
+def accuracy_metrics(right: float, test: Examples) -> dict[str, float]:
+    """Return an accuracy with its standard error over the test rows, and that of always the most frequent label."""
+    error = float(np.sqrt(right * (1 - right) / len(test)))
+    return {"test_accuracy": right, "test_accuracy_error": error, "majority_accuracy": test.majority_share}
 
 
 def accuracy(models: Sequence[Model | TrainingError], test: Examples, compute: Compute) -> float:

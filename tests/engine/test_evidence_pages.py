@@ -1,0 +1,320 @@
+"""Pages, cards and charts as a reader sees them: numbers of one point, rows with names, and nothing cut on a phone."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dpaudit import AuditResult, Claim, Relation, Report, Verdict
+from dpaudit.claims import GaussianDP
+from dpaudit.claims.scope import Scope
+from dpaudit.engine.drawing import draw
+from dpaudit.engine.games.one_run.proxy_game import utility
+from dpaudit.engine.games.two_world.work import accuracy_metrics
+from dpaudit.engine.reading.answer_words import NOT_SHOWN
+from dpaudit.engine.reading.record import Sensitivity, TestRecord
+from dpaudit.engine.reading.result import Ceiling
+from dpaudit.engine.reading.sweep_summary import SweepSummary
+from dpaudit.engine.reading.verdict import COLOURS
+from dpaudit.engine.report.charts import SIDE, SPAN, frontier, overview, scores
+from dpaudit.engine.report.page import write_page
+from dpaudit.engine.run.model_card import REJECTED, ModelCard, _by_label, _Line
+from dpaudit.engine.spec.error_budget import JointTest
+from dpaudit.errors import InputError
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.chart import Bars, Line, Rule, Words
+from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.one_run.signed_scores import OneRun
+from dpaudit.estimators.one_run.step_martingale import StepMartingale
+from dpaudit.estimators.scores import StepScores
+from dpaudit.estimators.two_world.two_sample import Band
+from dpaudit.mechanisms.examples import Examples, Features
+from tests.engine.test_findings import found, report, result, two_worlds
+from tests.engine.test_page_in_a_browser import BROWSER, pages_of
+from tests.engine.test_sweep import TestSummaries
+
+PHONE = 390
+"""Width of a phone, in CSS pixels."""
+
+
+def steps(right: int, count: int = 400) -> Bound:
+    """Return the finding of a training in which the coins of the last `right` steps were told."""
+    coins = np.arange(count) % 2 == 0
+    score = np.where(coins == (np.arange(count) >= count - right), 1.0, -1.0)
+    finding = found(StepMartingale(delta=1e-5), [StepScores.kept(coins, score)])
+    assert isinstance(finding, Bound)
+    return finding
+
+
+def unclipped() -> AuditResult:
+    """Return a training without clipping: its steps exceed 1-GDP by total variation, its ceiling by epsilon."""
+    claim = Claim.of(GaussianDP(1.0), relation=Relation.ADD_REMOVE, delta=1e-5)
+    return replace(result(steps(398), claim), ceiling=Ceiling(steps(400), played=True))
+
+
+def test_lines_of_the_overview_are_in_the_quantity_of_the_bar() -> None:
+    audit = unclipped()
+    assert audit.own_comparison is not None
+    assert audit.own_comparison.quantity == "total variation"
+    assert audit.ceiling is not None
+    assert audit.ceiling.finding.lower > 1, "as an epsilon the ceiling is no total variation"
+    (panel,) = overview([audit]).rows[0]
+    assert panel is not None
+    places = [mark.x[0] for mark in panel.marks if isinstance(mark, Line)]
+    assert len(places) == 2
+    assert all(place <= 1 for place in places), "claim and ceiling are total variations too"
+    assert "maximum detectable total variation" in audit.answer.line("sensitivity")
+    assert audit.row()["ceiling"] == max(places)
+
+
+def test_the_number_of_a_bar_does_not_stand_on_the_line_of_the_claim() -> None:
+    bound = Bound(0.95, 0.0, 0.95, "m", Validity.FINITE_SAMPLE)
+    (panel,) = overview([result(bound, Claim(1.0))]).rows[0]
+    assert panel is not None
+    (number,) = [mark for mark in panel.marks if isinstance(mark, Words) and mark.text == "0.950"]
+    assert number.x == 1.0
+
+
+def test_a_side_finding_has_not_the_colour_of_a_violation() -> None:
+    bound = Bound(2.0, 0.0, 0.95, "m", Validity.FINITE_SAMPLE)
+    audit = result(bound, Claim(1.0))
+    colours = []
+    for scope in (Scope.CLAIM, Scope.FLOATING_POINT):
+        (panel,) = overview([replace(audit, scope=scope)]).rows[0]
+        assert panel is not None
+        colours += [mark.colour for mark in panel.marks if isinstance(mark, Bars)]
+    assert colours == [COLOURS[Verdict.VIOLATION], SIDE]
+
+
+def test_a_maximum_below_the_bound_is_not_printed() -> None:
+    """With fewer trials the noiseless run shows less than the run itself: "at least 3.7, at most 3.4" is nonsense."""
+    bound, maximum = (Bound(lower, 0.0, 0.95, "m", Validity.FINITE_SAMPLE) for lower in (3.731, 3.425))
+    audit = replace(result(bound, Claim(1.0)), ceiling=Ceiling(maximum, played=True))
+    assert audit.verdict is Verdict.VIOLATION
+    assert "3.43" not in str(audit)
+    assert audit.answer.line("sensitivity") == ""
+    row = replace(TestSummaries.ROWS[3], audited=3.731, claimed=1.0, ceiling=3.425)
+    assert row.known("together") == (
+        "epsilon of one record at least 3.731 (together; finite-sample); more than the 1 that it claims"
+    )
+    record = TestRecord("t", Claim(1.0), audit.compared, bound, sensitivity=Sensitivity(maximum=maximum))
+    assert record.maximum_at(audit.record.comparison) is not None  # type: ignore[arg-type]
+
+
+def test_replays_that_all_show_nothing_are_not_drawn() -> None:
+    nothing = found(OneRun(), [two_worlds(0.0, replay) for replay in range(3)])
+    something = found(OneRun(), [two_worlds(4.0, replay) for replay in range(3)])
+    assert "replays" not in {chart.stem for chart in nothing.charts(Claim(1.0))}
+    assert "replays" in {chart.stem for chart in something.charts(Claim(1.0))}
+
+
+def test_few_scores_have_wide_bins_and_a_linear_axis() -> None:
+    truth = np.arange(60) % 2 == 0
+    (few,) = scores(truth, np.linspace(-1, 1, 60)).rows[0]
+    (many,) = scores(np.tile(truth, 100), np.linspace(-1, 1, 6_000)).rows[0]
+    assert few is not None
+    assert many is not None
+    assert (few.y.log, many.y.log) == (False, True)
+    assert len(few.marks[0].low) < 12  # type: ignore[union-attr, arg-type]
+
+
+def test_each_choice_has_a_name_of_its_own(tmp_path: Path) -> None:
+    chosen = ("tables chosen: of 30 pairs `a` was taken; bounds: 1", "to paste into a test: d = []", "a sentence alone")
+    audit = replace(unclipped(), chosen=chosen)
+    assert [label for label, _ in audit.choices] == ["tables chosen", "to paste into a test", "chosen"]
+    rows = Rows(page(report(audit), tmp_path)).rows
+    assert ["To paste into a test", "d = []"] in rows
+    assert ["Tables chosen", "of 30 pairs a was taken; bounds: 1"] in rows
+
+
+def test_metrics_are_printed_with_their_errors() -> None:
+    metrics = {"test_accuracy": 0.75, "test_accuracy_error": 0.0125, "failed_share": 0.0}
+    assert replace(unclipped(), metrics=metrics).utility == "test accuracy 0.7500 ± 0.0125, failed share 0.0000"
+
+
+def test_utility_has_standard_errors_and_the_accuracy_of_the_most_frequent_label() -> None:
+    """Of 100 rows 75 are of class 0, and the model says so of all: right in 75 %, error sqrt(0.75 * 0.25 / 100)."""
+    test = Examples(np.zeros((100, 1), np.float32), (np.arange(100) % 4 == 3).astype(np.int64), classes=2)
+    measured = utility(Constant(), test)
+    assert (measured.test_accuracy, measured.majority_accuracy) == (0.75, 0.75)
+    assert measured.test_accuracy_error == pytest.approx(math.sqrt(0.75 * 0.25 / 100))
+    assert measured.test_log_loss_error == pytest.approx(math.log(9) * math.sqrt(0.75 * 0.25 / 100))
+    assert accuracy_metrics(0.75, test)["test_accuracy_error"] == measured.test_accuracy_error
+
+
+class Constant:
+    """A model that says 90 % for class 0 whatever it is asked."""
+
+    def probabilities(self, features: Features) -> NDArray[np.float64]:
+        return np.tile([0.9, 0.1], (len(features), 1))
+
+
+# Sweeps
+
+
+def swept(*utilities: float, majority: float = 0.755) -> SweepSummary:
+    """Return a sweep of these accuracies, each with an error of 0.01."""
+    summary = TestSummaries().summary()
+    told = {"test_accuracy_error": 0.01, "majority_accuracy": majority}
+    rows = tuple(replace(row, utility=u, metrics=told) for row, u in zip(summary.rows, utilities, strict=False))
+    return replace(summary, rows=rows)
+
+
+def test_a_sweep_shows_errors_the_majority_and_no_tiny_axis() -> None:
+    (panel,) = frontier(swept(0.741, 0.755, 0.769)).rows[0]
+    assert panel is not None
+    errors = [mark.error for mark in panel.marks if isinstance(mark, Line) and mark.error is not None]
+    assert errors == [[0.01]] * 3
+    assert 0.755 in [mark.at for mark in panel.marks if isinstance(mark, Rule) and not mark.upright]
+    assert panel.y.low is not None
+    assert panel.y.high is not None
+    assert panel.y.high - panel.y.low >= SPAN
+    assert panel.y.low < 0.731
+    assert panel.y.high > 0.779
+    assert draw(frontier(swept(0.741, 0.755, 0.769))).axes[0].get_ylim() == (panel.y.low, panel.y.high)
+
+
+def test_a_sweep_without_errors_or_majority_is_drawn_as_it_is() -> None:
+    (panel,) = frontier(TestSummaries().summary()).rows[0]
+    assert panel is not None
+    assert not any(isinstance(mark, Rule) and not mark.upright for mark in panel.marks)
+    assert math.isnan(TestSummaries().summary().majority)
+
+
+def test_cells_of_a_sweep_keep_their_headings_on_a_phone(tmp_path: Path) -> None:
+    text = page(replace(report(unclipped()), sweep=swept(0.741, 0.755)), tmp_path)
+    (table,) = re.findall(r'<table class="overview headed">.*?</table>', text, re.S)[:1]
+    assert re.findall(r'data-label="([^"]+)"', table)[:4] == ["test accuracy", "audited ≥", "claimed", "detectable"]
+    assert table.count("data-label") == 4 * 2
+
+
+# Specs and cards
+
+
+def test_a_spec_with_side_findings_is_read_again_from_text() -> None:
+    together = JointTest(side={"a": "floating-point"})  # type: ignore[dict-item]
+    assert together.scope("a") is Scope.FLOATING_POINT
+    assert together.scope("b") is Scope.CLAIM
+    with pytest.raises(InputError, match="side.* must be one of"):
+        JointTest(side={"a": "rounding"})  # type: ignore[dict-item]
+
+
+def test_lines_of_one_label_are_kept_together_in_a_card() -> None:
+    assert _by_label((("reason", "a"), ("next", "c"), ("reason", "b"))) == {"reason": "a; b", "next": "c"}
+
+
+@pytest.mark.figures
+@pytest.mark.skipif(BROWSER is None, reason="no browser on the path")
+def test_a_card_of_long_lines_is_one_page_that_holds_its_foot(tmp_path: Path) -> None:
+    for count in (1, 3, 8):
+        text = long_card(count).page()
+        assert pages_of(text, tmp_path) == 1
+        # As on paper: what is printed at the foot is within the height of the sheet.
+        screen = text.replace("@media print", "@media all")
+        height = float(measured(screen, "div.small.soft:last-of-type", "bottom", tmp_path))
+        assert 0 < height < 272 / 25.4 * 96
+
+
+def long_card(count: int) -> ModelCard:
+    """Return a card of `count` verdicts in which every text is as long as it may be."""
+    words = "longword " * 60
+    labels = ("reason", "where", "caution", "floating-point", "sensitivity", "not run")
+    printed = tuple((label, words) for label in labels)
+    bound = "epsilon >= 1.664 at delta=0 (99.9 % confidence, finite-sample, confirmatory run)"
+    lines = tuple(
+        _Line("audit " * 20, verdict, "epsilon 1 at delta 0", bound, 1.6, 0.0, words[:400], printed, words, words)
+        for verdict in (list(Verdict) * 2)[:count]
+    )
+    facts = {"date": "2026", "version": "v", **dict.fromkeys(("data", "code", "spec", "results"), words)}
+    return ModelCard("run " * 30, lines, facts, "dpaudit run spec.yaml --seed 1", (words[:300],) * 2)
+
+
+def test_a_violation_has_no_word_of_low_bounds_over_it() -> None:
+    violation = replace(long_card(1), lines=long_card(1).lines[:1])
+    assert violation.lines[0].verdict is Verdict.VIOLATION
+    assert (violation.means, violation.caution) == (REJECTED, "")
+    assert long_card(2).caution == NOT_SHOWN[0]
+
+
+def test_a_sentence_is_not_repeated_below_itself() -> None:
+    audit = result(found(OneRun(), [two_worlds(4.0)]), Claim(0.5))
+    assert audit.answer.line("evidence") == audit.answer.sentence.rstrip(".")
+    assert audit._repr_html_().split("<details>")[0].count("an attacker was right in") == 1
+
+
+# In a browser
+
+
+@pytest.mark.figures
+@pytest.mark.skipif(BROWSER is None, reason="no browser on the path")
+def test_no_table_or_figure_is_cut_on_a_phone(tmp_path: Path) -> None:
+    long = result(found(Band(), [two_worlds(3.0, replay) for replay in range(3)]), Claim(0.5), name="audit " * 15)
+    text = page(replace(report(long, unclipped()), sweep=swept(0.741, 0.755, 0.769)), tmp_path, figures=True)
+    assert text.count("<svg") > 4
+    assert beyond_the_edge(text, tmp_path) == "none"
+    wide = text.replace("<main>", '<main><svg width="500" height="9"></svg>')
+    assert beyond_the_edge(wide, tmp_path) == "svg 510", "the measure sees what is cut"
+
+
+def beyond_the_edge(text: str, folder: Path) -> str:
+    """Return the tables and figures that end right of the edge of a phone, with where they end."""
+    ends = (
+        "[...document.querySelectorAll('svg,table,p,pre')].map(e=>[e.tagName,Math.round(e.getBoundingClientRect()"
+        f".right)]).filter(e=>e[1]>{PHONE}).map(e=>e.join(' ').toLowerCase()).join(',')||'none'"
+    )
+    return evaluated(text, ends, folder, PHONE)
+
+
+def measured(text: str, selector: str, side: str, folder: Path) -> str:
+    """Return where an element of a page ends, in CSS pixels."""
+    return evaluated(text, f"document.querySelector('{selector}').getBoundingClientRect().{side}", folder, 794)
+
+
+def evaluated(text: str, expression: str, folder: Path, width: int) -> str:
+    """Return the value of an expression in a browser that shows a page in a window of this width."""
+    script = f"<script>document.body.dataset.value={expression}</script>"
+    path = folder / "measured.html"
+    path.write_text(re.sub(r"<meta http-equiv[^>]*>", "", text).replace("</body>", f"{script}</body>"), "utf-8")
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--window-size={width},2000")
+    command = [str(BROWSER), *options, f"--user-data-dir={folder / 'profile'}", "--dump-dom", path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    (value,) = re.findall(r'data-value="([^"]*)"', done.stdout)
+    return str(value)
+
+
+class Rows(HTMLParser):
+    """The rows of all tables of a page, as texts of their cells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self._inside = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+            self._inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = self._inside and tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.rows[-1][-1] += data
+
+
+def page(of: Report, folder: Path, *, figures: bool = False) -> str:
+    """Return the text of a report's page."""
+    write_page(of, folder, draw=figures)
+    return (folder / "report.html").read_text(encoding="utf-8")
