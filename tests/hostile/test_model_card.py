@@ -59,8 +59,9 @@ def test_a_card_says_what_the_report_says_and_how_to_find_it_again(folder: Path)
     assert told["epsilon_at_least"] == one["finding"]["lower"]
     assert told["found"] == told["answer"]["lower bound"]
     assert told["answer"]["lower bound"].endswith("(95 % confidence, finite-sample)")
-    assert list(told["answer"].items()) == [(label, text) for label, text in one["answer"]["lines"]]
     assert told["sentence"] == one["answer"]["sentence"]
+    lines = [(label, text) for label, text in one["answer"]["lines"] if f"{text}." != told["sentence"]]
+    assert list(told["answer"].items()) == lines
     assert told["assumes"] == one["assumes"]
     assert front["means"] == NO_PROOF
     assert front["command"] == "dpaudit run spec.yaml --seed 3"
@@ -108,7 +109,7 @@ def test_no_card_reads_as_a_proof(folder: Path, verdict: Verdict) -> None:
     means = REJECTED if verdict is Verdict.VIOLATION else NO_PROOF
     for text in (card.markdown(), card.page()):
         assert means in text
-        assert "A low bound is not evidence of privacy" in text
+        assert ("A low bound is not evidence of privacy" in text) is (verdict is not Verdict.VIOLATION)
         assert not re.search(r"(?i)\b(safe|passed|certified|guarantee\w*|compliant|is private)\b", text)
     assert card.markdown().index(means) < card.markdown().index("verdict:")
 
