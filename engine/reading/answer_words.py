@@ -173,6 +173,7 @@ def guesses_in_words(test: TestRecord) -> str:
     claim, guesses, correct = test.compared.claim, int(counts["guesses"]), int(counts["correct"])
     abstained = int(counts.get("canaries", guesses)) - guesses
     said = f"Asked {_ASKED[claim.relation]}, an attacker was right in {correct:,} of {guesses:,} guesses"
+    said += f" ({100 * correct / guesses:.3g} %)"
     said += f", and abstained on {abstained:,} other records" if abstained > 0 else ""
     if claim.delta or not claim.is_point or not math.isfinite(claim.epsilon):
         return f"{said}; a coin is right in half."
