@@ -30,7 +30,7 @@ from benchmarks.versions import version_of
 DOCS = DATA.parent
 NAMED = re.compile(r"[\w-]+\.csv")
 COMMAND = re.compile(r"; (?=(?:dpaudit|python|make) )")
-RULES_BLOCK = re.compile(r"(<!-- rules of the verdict -->\n).*?(<!-- end -->)", re.DOTALL)
+RULES_BLOCK = re.compile(r"(<!-- rules of the verdict -->\n).*?(<!-- end of rules -->)", re.DOTALL)
 BLOCK = re.compile(r"(<!-- table (\S+?) *((?:\|[^\n]*?)?) *-->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -129,7 +129,9 @@ def _data(words: str) -> dict[str, object]:
 @click.command()
 @click.option("--ray", "with_ray", is_flag=True, help="Also start Ray and run one task on it (10 s).")
 def doctor(with_ray: bool) -> None:
-    """Checks machine, memory, GPU, Ray and versions, and names the optional extras that are not installed.
+    """Checks the machine and lists optional extras.
+
+    Memory, GPU, Ray and versions are checked; extras that are not installed are named.
 
     Ends with 3 where something is missing that runs need.
     """

@@ -270,7 +270,7 @@ def check(
         time=time,
         confidence=confidence,
         effort=effort,
-        budget=budget or "",
+        budget=budget,
         strict=strict,
         until_decided=until_decided,
         seed=seed,

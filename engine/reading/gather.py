@@ -42,6 +42,7 @@ from dpaudit.mechanisms.queries.outcome import UNREADABLE, is_unreadable
 
 MAX_ROWS = 1 << 21  # of all replays: more take longer than a reader waits
 MOST_FOR_P = 50_000  # rows of all replays up to which a p-value is computed: a second
+SECONDS_FOR_P = 0.25  # of one bound, of which a p-value takes several
 _LEVELS = 16  # of scores, each with as many trials
 _PRECISION = 1.02
 _DOUBT = 0.01  # probability that trials tell less than is taken
@@ -169,10 +170,11 @@ class _Finished:
         """
         estimator: Any = self._audit.estimator
         finding, curve = result.finding, result.compared.claim.curve
-        if finding is None or finding.confidence is None or self._parts or not hasattr(estimator, "confidence"):
+        if finding is None or finding.confidence is None or not hasattr(estimator, "confidence"):
             return None
         rows = self._entry.game.reference.rows if self._entry.game.reference is not None else 0
-        if len(self._tallies) * rows > MOST_FOR_P:
+        replays = len(self._tallies)
+        if replays * rows > MOST_FOR_P or bound_seconds(estimator, replays, rows) > SECONDS_FOR_P:
             return None
 
         def exceeds(error: float) -> bool:

@@ -45,7 +45,7 @@ def check(
     time: bool = False,
     split: Partition | None = None,
     effort: Effort = "standard",
-    budget: str = "",
+    budget: str | None = None,
     confidence: float = CheckOptions.confidence,
     until_decided: bool = False,
     strict: str | Sequence[str] = (),

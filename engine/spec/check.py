@@ -130,18 +130,18 @@ class CheckRequest:
         data: As in an audit; left out: small data are made that the mechanism can be run on.
         claim: Overrides what the mechanism states of itself; "accountant": as in an audit.
         split: Which share of the data plays which part; left out: as much to the target as the games leave.
-        budget: What it may cost at most: "10m", "90s", "200 trainings", "1h, 500 trainings"; "": as the effort has it.
+        budget: What it may cost at most: "10m", "90s", "200 trainings", "1h, 500 trainings"; None: that of the effort.
     """
 
     mechanism: Any = field(metadata={"kind": "mechanism"})
     data: Any = field(default=None, metadata={"kind": "data"})
     claim: Claim | Literal["accountant"] | None = None
     split: Partition | None = None
-    budget: str = ""
+    budget: str | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.budget:
+        if self.budget is not None:
             Budget.parse(self.budget)  # a wrong one is refused before anything is timed
 
 
@@ -243,7 +243,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     chosen = [one.scaled(EFFORTS[options.effort]) for one in chosen]
     usual = {one.name: one.test.trainings for one in chosen}
     data = made_data(mechanism, claim) if request.data is None else given_data(request.data)
-    budget = Budget.parse(request.budget or BUDGETS[options.effort])
+    budget = Budget.parse(BUDGETS[options.effort] if request.budget is None else request.budget)
     too_long: list[str] = []
     if isinstance(mechanism, RowFunction) and chosen:
         table = cast(TableRows, loaded_rows(build("data", data, location="check.data"), options.seed))
@@ -253,7 +253,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         chosen, near = [one.with_wide_results(numbers) for one in chosen], []
         chosen, too_long = within_seconds(chosen, each + SCORED_S, budget.seconds)
         options = replace(options, run=options.run or where_to_run(mechanism))
-    elif budget.seconds is not None and request.budget and any(one.test.trainings > 1 for one in chosen):
+    elif budget.seconds is not None and request.budget is not None and any(one.test.trainings > 1 for one in chosen):
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
         target = (request.split or MOST).divide(rows, _rng()).target
         chosen, too_long = within_seconds(chosen, seconds_a_training(mechanism, target), budget.seconds)

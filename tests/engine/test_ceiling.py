@@ -83,7 +83,8 @@ def test_a_publisher_of_every_label_is_not_acquitted_where_features_tell_the_lab
     reason = result.answer.line("reason")
     assert reason.startswith("the maximum detectable epsilon is 0.")
     assert "and the claim allows epsilon 1" in reason
-    assert "To detect more: more rows in the target part, or `game: label-canaries`" in reason
+    more = "To detect more in this game: more rows in the target part, or `game: label-canaries`"
+    assert more in result.answer.line("next")
     assert result.answer.rule == "cannot-detect"
     assert COLOURS[Verdict.INCONCLUSIVE] in (tmp_path / "report.html").read_text()
     (stored,) = json.loads((tmp_path / "bounds.json").read_text())["results"]
@@ -118,7 +119,7 @@ def test_a_claim_is_not_acquitted_while_its_ceiling_is_lost(tmp_path: Path) -> N
     assert again.finding == whole.results[0].finding
     assert again.verdict is Verdict.INCONCLUSIVE
     assert "nobody knows whether a leak would show" in again.answer.line("reason")
-    assert "maximum detectable epsilon unknown" in again.answer.line("sensitivity")
+    assert "unknown: the run that measures the maximum detectable epsilon failed" in again.answer.line("sensitivity")
 
 
 def test_the_ceiling_of_a_learner_is_what_its_labels_as_answers_show(tmp_path: Path) -> None:
@@ -175,7 +176,8 @@ def test_a_maximum_that_equals_the_claim_could_reject_nothing() -> None:
     answer = decide(Record("audit", (test,)))
     assert answer.verdict is Verdict.INCONCLUSIVE
     assert answer.line("reason").startswith("the maximum detectable epsilon is 1.000 at delta = 0")
-    assert answer.line("reason").endswith("the claim allows epsilon 1. To detect more: more trials")
+    assert answer.line("reason").endswith("the claim allows epsilon 1")
+    assert answer.line("next").endswith("To detect more in this game: more trials.")
 
 
 @dataclass(frozen=True)

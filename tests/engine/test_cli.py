@@ -91,9 +91,9 @@ def test_plan_prints_units_and_runs_nothing(tmp_path: Path, monkeypatch: pytest.
     for word in ("reference model", "training 1 of 1", "replays 1-50", "counting", "1 CPU 0 GPU", "seed 0."):
         assert word in shown.output
     said = " ".join(shown.output.split())
-    assert "randomized-response: a mechanism with no privacy would show epsilon >= " in said
-    assert "from one that spends the claimed 1, " in said
-    assert "to refute twice the claim with 90% power: at least " in said
+    assert "randomized-response: sensitivity: would detect noise scaled down " in said
+    assert "maximum detectable epsilon " in said
+    assert "noise scaled down 2 times needs " in said
 
 
 SPEC = """

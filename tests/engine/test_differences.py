@@ -160,7 +160,7 @@ def test_a_report_that_was_edited_is_not_believed(run: Path, tmp_path: Path) -> 
 
 
 def test_a_folder_without_a_report_is_refused(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="must be a run folder"):
+    with pytest.raises(SpecError, match="must be the folder of a run"):
         run_differences(run, tmp_path)
 
 

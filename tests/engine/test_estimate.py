@@ -76,9 +76,9 @@ def test_independence_that_nobody_stated_leaves_a_claim_undecided() -> None:
     assert guessed.verdict is Verdict.UNDECIDED
     assert guessed.answer.rule == "independence-not-stated"
     reason = guessed.answer.line("reason")
-    assert reason.startswith("`two-samples` was chosen by the shape of the data and holds for independent trials")
+    assert reason.startswith("the method `two-samples` was chosen because of the columns that were given")
     assert reason in str(guessed)
-    assert "Give the method that fits your data" in guessed.answer.line("next")
+    assert "Name the method: `two-samples`" in guessed.answer.line("next")
     uneven = dpaudit.estimate(in_scores=SCORES[MEMBERS][:60], out_scores=SCORES[~MEMBERS], delta=1e-5)
     for found in (guessed, uneven):  # two samples assume no coins
         assert not any("coin" in note for note in found.notes)
@@ -277,7 +277,7 @@ def test_the_command_line_compares_with_a_claim(tmp_path: Path) -> None:
     assert command(tmp_path / "losses.npz", "--claim", "0.5", "--fail-on-violation").exit_code == 0
     assert command(tmp_path / "losses.npz", "--claim", "0.5", "--fail-on-inconclusive").exit_code == 4
     assert "--claim: a claim must be like '1', '1, 1e-5', 'rho=0.5'" in command(path, "--claim", "low").output
-    assert "VIOLATION: claimed epsilon <= " in command(path, "--claim", "mu=0.01").output
+    assert command(path, "--claim", "mu=0.01").output.startswith("VIOLATION  estimate\n  claim        epsilon <= ")
     for claim in ("rho=0.5", "mu=1", "1, 1e-5"):
         shown = json.loads(command(path, "--claim", claim, "--json").output)["readings"][0]
         expected = dpaudit.estimate(SCORES, MEMBERS, claim=claim)

@@ -203,7 +203,7 @@ def test_a_spec_with_side_findings_is_read_again_from_text() -> None:
     together = JointTest(side={"a": "floating-point"})  # type: ignore[dict-item]
     assert together.scope("a") is Scope.FLOATING_POINT
     assert together.scope("b") is Scope.CLAIM
-    with pytest.raises(InputError, match="side.* must be one of"):
+    with pytest.raises(InputError, match=r"side\..* must be one of"):
         JointTest(side={"a": "rounding"})  # type: ignore[dict-item]
 
 

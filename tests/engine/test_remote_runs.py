@@ -101,7 +101,7 @@ def test_status_of_a_local_run_and_of_no_run(tmp_path: Path) -> None:
     assert f"{tmp_path / 'run'}: finished" in shown
     assert "0 given to workers, 0 failed" in shown
     assert json.loads((tmp_path / "run" / "bounds.json").read_text())["results"][0]["verdict"] in shown
-    with pytest.raises(SpecError, match=r"must be a run folder \(with plan.parquet in it\)"):
+    with pytest.raises(SpecError, match=r"must be the folder of a run \(with plan.parquet\)"):
         run_status(tmp_path)
 
 
