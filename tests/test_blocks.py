@@ -97,7 +97,7 @@ def test_the_functions_of_the_guide_are_refuted(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("check_it")
     with pytest.raises(VerdictError, match="VIOLATION"):
-        importlib.import_module("test_noisy").test_total_age(DpAudit(0.001, 0, tmp_path, lambda name, words: None))
+        importlib.import_module("test_noisy").test_total_age(DpAudit(0.001, 0, tmp_path))
 
 
 def test_the_poisoning_of_the_guide_flips_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
