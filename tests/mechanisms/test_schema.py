@@ -53,7 +53,7 @@ def test_what_is_no_schema_is_refused_in_a_sentence() -> None:
             ),
             ({"a": ["x", None]}, "a: must be two numbers, low and high, or a list of words, got ['x', None]; a word"),
             ({"a": "xy"}, "a: must be two numbers, low and high, or a list of words, got xy; a word"),
-            ({"a": {"low": 0}}, "a: must be two numbers, low and high, or a list of words, got {'low': 0}; a word"),
+            ({"a": {"low": 0}}, "a: must have either `range` or `values`, and may have `nullable` and `any`, got {"),
             ({"a": ["0", "\ud800"]}, "a: must be two numbers, low and high, or a list of words, got ['0', "),
             (plain_values("a: [0, 1e6]"), "a: a bound must be a number, got the word 1e6; write it with a point"),
             (plain_values("a: [1e3, 1e6]"), "a: a bound must be a number, got the word 1e3; write it with a point"),
