@@ -280,7 +280,7 @@ def test_a_leak_is_refuted_by_the_first_look_and_the_rest_is_left_out(leak: Repo
     assert report.joint.verdict is Verdict.VIOLATION
     assert [result.name for result in report.results] == ["label-canaries", "label-canaries, confirmatory run"]
     assert report.joint.not_played == ("label-channel", "label-crafted", "label-repeats")
-    not_run = "label-channel, label-crafted, label-repeats: the claim is rejected"
+    not_run = "label-channel; label-crafted; label-repeats: the claim is rejected"
     assert report.joint.answer.line("not run") == not_run
     assert not_run in report.text(verbose=True)
     again = resume(folder, quiet=True)
@@ -624,7 +624,7 @@ def test_a_test_without_a_verdict_is_named_in_the_headline_and_is_no_pass(leak: 
     ]
     joint = together(quiet, lost)
     assert joint.answer.line("test") == "quiet"
-    assert joint.answer.line("reason") == "no result from lost"
+    assert joint.answer.line("reason") == "these tests failed and say nothing: lost"
     assert together(quiet).answer.headline == quiet.headline
     open_report = replace(leak, joint=together(quiet, near), results=(quiet, near))
     assert open_report.violations == ()

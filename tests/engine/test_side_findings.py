@@ -170,6 +170,12 @@ def without_noise(rows: NDArray[np.float64], rng: Rng) -> int:
     return round(rows.sum())
 
 
+@pytest.fixture
+def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan 1,250 calls of each test, as for calls that take long: enough where an answer is exact."""
+    monkeypatch.setattr("dpaudit.engine.spec.check.cost_of_a_call", lambda *_: (0.02, 1))
+
+
 def checked(function: Callable[..., Any], folder: Path, **asked: Any) -> Any:
     usual: dict[str, Any] = {"schema": UNIT, "claim": 1.0, "form": "array", "run": HERE, "effort": "quick"}
     return check(function, quiet=True, output=folder, **(usual | asked)).joint.answer
@@ -189,6 +195,7 @@ def test_strict_puts_a_side_finding_into_the_verdict(tmp_path: Path) -> None:
     assert answer.side == ()
 
 
+@pytest.mark.usefixtures("few_calls")
 def test_rows_beyond_the_schema_are_a_side_finding_unless_a_column_allows_them(tmp_path: Path) -> None:
     """NaN makes the sum NaN: honest on the schema, and a leak of missing values where the schema allows them."""
     answer = checked(fails_on_nan, tmp_path / "within")
@@ -233,6 +240,7 @@ def test_strict_names_scopes() -> None:
         strict_scopes("digits")
 
 
+@pytest.mark.usefixtures("few_calls")
 def test_an_effort_gives_the_same_answer_twice(tmp_path: Path) -> None:
     """Effort fixes the number of calls; nothing follows the clock."""
     lines = [checked(without_noise, tmp_path / name).text() for name in ("first", "second")]
@@ -250,6 +258,7 @@ async def awaited(rows: NDArray[np.float64], rng: Rng) -> float:
     return float(rows.sum())
 
 
+@pytest.mark.usefixtures("few_calls")
 def test_a_result_that_cannot_be_looked_into_is_no_pass(tmp_path: Path) -> None:
     answer = checked(hides_its_answer, tmp_path / "hidden")
     assert answer.verdict is Verdict.INCONCLUSIVE
