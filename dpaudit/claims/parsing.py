@@ -43,8 +43,10 @@ def _of_text(given: str, relation: Relation) -> Claim:
     stated: dict[str, float] = {}
     for place, part in enumerate(re.split(r"\s*[,;]\s*", given.strip())):
         name, sign, number = part.rpartition("=")
+        key = name.strip().lower() if sign else ("epsilon", "delta")[min(place, 1)]
+        require(key not in stated, "a claim must state each number once", claim=given, twice=key)
         try:
-            stated[name.strip().lower() if sign else ("epsilon", "delta")[min(place, 1)]] = float(number)
+            stated[key] = float(number)
         except ValueError as err:
             shown = repr(shortened(given))
             raise InputError(f"a claim must be like '1', '1, 1e-5', 'rho=0.5' or 'mu=1', got {shown}") from err

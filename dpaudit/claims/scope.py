@@ -23,6 +23,8 @@ class Scope(StrEnum):
     """Memory that the code keeps from one call to the next."""
 
 
+NO_FRACTIONS = "No result has a fraction, so its digits tell nothing: the claim itself may be broken."
+"""Said of a leak at full digits of results whose digits cannot explain it."""
 STRICT_SCOPES = (Scope.FLOATING_POINT, Scope.BEYOND_SCHEMA)
 """Scopes whose tests can be made part of the verdict."""
 ALL = "all"

@@ -39,6 +39,7 @@ _NEXT_BY_RULE = {
     "independence-not-stated": "Name the method: `two-samples` if each row comes from a training of its own, else "
     "`simultaneous-guess-count`, for many canaries of one training.",
     "confirmation-open": "Check again with more trials and another seed (`--until-decided`).",
+    "digits-cannot-tell": "Check again with more trials and another seed (`--until-decided`).",
     "stated-noise": "Check the noise scale and the clipping of each step. More trials may decide whether the claim "
     "itself is broken (`--until-decided`, or a larger effort).",
     "unreadable-results": "Return numbers, text, arrays, tables or plain objects, or give the object a `summary`.",
@@ -65,8 +66,7 @@ _SIDE = {
     Scope.BEYOND_SCHEMA: "rows that the schema does not allow give away more than the claim allows",
 }
 _HINT = {
-    Scope.FLOATING_POINT: "Round results to a fixed step, or add noise in whole steps. "
-    "The claim on numbers as numbers is not affected.",
+    Scope.FLOATING_POINT: "Round results to a fixed step, or add noise in whole steps.",
     Scope.BEYOND_SCHEMA: "Reject or clip such rows before computing, or allow them in the schema (`nullable`, `any`).",
 }
 
@@ -101,10 +101,10 @@ def lines(
         ("where", " ".join(test.where) if test.where and verdict == "VIOLATION" else ""),
         ("sensitivity", sensitivity_line(test, verdict)),
         *((each.scope.value, side_line(each)) for each in side),
-        *((each.scope.value, _no_result(each)) for each in record.tests if each.scope is not Scope.CLAIM),
+        *((each.scope.value, _unsettled(each)) for each in record.tests if each.scope is not Scope.CLAIM),
         ("stated-noise", noise_line(record)),
         ("budget", record.cut if verdict != "VIOLATION" else ""),
-        ("not run", _not_run(record, verdict)),
+        ("not run", _not_run(record, verdict, rule)),
         ("next", next_step(verdict, rule, test)),
     ]
     return [(label, text) for label, text in found if text]
@@ -116,6 +116,7 @@ def headline(test: TestRecord | None, verdict: str) -> str:
         return "no test was run"
     if test.whole:
         shown = "give away more than" if verdict == "VIOLATION" else "were not seen to give away more than"
+        shown = "may give away more than" if verdict == "UNDECIDED" and test.exceeds else shown
         return f"{test.whole[0]}; its steps {shown} their share"
     return claimed_and_observed(test)
 
@@ -144,6 +145,8 @@ def sentence(test: TestRecord | None, verdict: str) -> str:
     if test is None or test.finding is None:
         return "The audit did not finish, so nothing is known about the claim."
     guesses = guesses_in_words(test)
+    if verdict == "INCONCLUSIVE" and test.unreadable:
+        return "The code returned results that could not be read, so this audit says nothing about the claim."
     if verdict == "INCONCLUSIVE":
         return "This audit could not have found a violation, so it says nothing about the claim."
     if verdict == "UNDECIDED" and not test.exceeds:
@@ -209,7 +212,7 @@ def bound_line(test: TestRecord) -> str:
     if finding is None or comparison is None:
         first = next((f": {error}" for _, error in test.failures if error), "")
         return f"none: {len(test.failures)} of {test.units} pieces of work failed{first}"
-    run = ", confirmatory run" if test.confirmation is Confirmation.CONFIRMED else ""
+    run = ", confirmatory run" if test.confirmation is Confirmation.CONFIRMED and test.repeated is not None else ""
     words = comparison.words if test.claims_something else finding.headline
     as_stated = comparison.quantity == "epsilon" and _same_point(test.compared.claim, comparison)
     elsewhere = "" if as_stated or not test.claims_something else f", where the claim allows {_number(comparison)}"
@@ -250,10 +253,11 @@ def evidence_line(test: TestRecord) -> str:
 def p_value_line(test: TestRecord) -> str:
     """Return the p-value of the claim; "" if none was computed."""
     p = test.p_value
-    if p is None or not test.claims_something or test.finding is None:
-        return ""
-    words = f"above {MOST_P:g}" if p > MOST_P else "at most 1e-6" if p <= LEAST_P else f"at most {p:.2g}"
-    return f"{words} (probability of evidence as strong as this if the claim holds)"
+    if p is None or not test.claims_something or test.finding is None or test.on_proxy or test.keeps_state:
+        return ""  # what explains the evidence besides a broken claim is not in the probability
+    words = f"above {MOST_P:g}" if p >= 1 else "at most 1e-6" if p <= LEAST_P else f"at most {p:.2g}"
+    condition = " and rows are independent trials" if test.assumed_method else ""
+    return f"{words} (probability of evidence as strong as this if the claim holds{condition})"
 
 
 def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[str]:
@@ -277,6 +281,11 @@ def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[s
         )
     elif rule == "stated-noise":
         found.append("the noise of the training steps is not the stated noise (p < 1e-6)")
+    elif rule == "digits-cannot-tell":
+        found.append(
+            f"the test {test.name} rejects the claim at full digits, and the results have no fractions whose digits "
+            "could explain it"
+        )
     elif rule == "unreadable-results":
         found += [f"results could not be read: {words}" for words in test.unreadable[:3]]
     elif rule == "cannot-detect":
@@ -306,6 +315,8 @@ def _not_confirmed(record: Record) -> list[str]:
 
 def _proxy_reason(test: TestRecord) -> str:
     why = "the bound exceeds the claim, but an inaccurate proxy could explain it"
+    if test.confirmation is Confirmation.MISSING and test.planted_next:
+        return f"{why}, and planted labels, which need no proxy, did not reject the claim"
     if test.control_lost:
         return f"{why}. The control failed: run again to have it"
     other = "the game with planted labels" if test.planted_next else "`confirm: true`"
@@ -403,8 +414,11 @@ def side_line(test: TestRecord) -> str:
     return f"{_SIDE[test.scope]}{bound}. {where}"
 
 
-def _no_result(test: TestRecord) -> str:
-    """Return why a test of a side finding has no result; "" if it has one."""
+def _unsettled(test: TestRecord) -> str:
+    """Return why a test of a side finding has no result, or an open one; "" if it is settled."""
+    if test.is_open and test.finding is not None:
+        first = test.finding.comparison(test.compared.claim.curve).words
+        return f"not settled: the first pass shows {first}, and no confirmatory run confirms it"
     if test.finding is not None:
         return ""
     return "no result" + next((f": {error}" for _, error in test.failures if error), "")
@@ -415,8 +429,9 @@ def noise_line(record: Record) -> str:
     return next((test.noise.line for test in record.tests if test.noise is not None and test.noise.odd), "")
 
 
-def _not_run(record: Record, verdict: str) -> str:
+def _not_run(record: Record, verdict: str, rule: str) -> str:
     why = "the claim is rejected" if verdict == "VIOLATION" else "the budget was spent"
+    why = "another test had rejected the claim" if rule == "state-between-calls" else why
     return f"{'; '.join(record.not_played)}: {why}" if record.not_played else ""
 
 

@@ -72,7 +72,7 @@ class JointVerdict:
         sharing = sum(self.together.scope(each.name) is record.scope for each in self.tests) + sum(
             self.together.scope(name) is record.scope for name in self.not_played
         )
-        p_value = record.p_value if again is None or again.p_value is None else again.p_value
+        p_value = record.p_value if again is None else again.p_value
         record = replace(record, p_value=None if p_value is None else min(1.0, sharing * p_value))
         if not record.exceeds:
             return record
@@ -91,7 +91,10 @@ class JointVerdict:
             )
         if record.on_proxy:  # planted labels do not reject the claim, and a first pass on a proxy does not either
             return replace(record, confirmation=Confirmation.MISSING)
-        return replace(record, confirmation=test.confirmation, at_first_confidence=test.at_first_confidence)
+        shown = again.finding if again.record.exceeds else None
+        return replace(
+            record, confirmation=test.confirmation, repeated=shown, at_first_confidence=test.at_first_confidence
+        )
 
     def text(self, *, verbose: bool = False) -> str:
         """Return the verdict and its lines; with `verbose`, which tests were chosen, repeated and left out too."""

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from dpaudit.claims import Claim, ConvertedClaim
-from dpaudit.claims.scope import Scope
+from dpaudit.claims.scope import NO_FRACTIONS, Scope
 from dpaudit.engine.reading.shift import ShiftControl
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Comparison, Finding
@@ -156,6 +156,11 @@ class TestRecord:
     def is_open(self) -> bool:
         """True if the bound exceeds the claim and it is not known whether the claim is broken."""
         return self.exceeds and not self.rejects and self.confirmation is not Confirmation.NOT_CONFIRMED
+
+    @property
+    def digits_cannot_tell(self) -> bool:
+        """True for a test at full digits of results without fractions: what it rejects is the claim itself."""
+        return self.scope is Scope.FLOATING_POINT and NO_FRACTIONS in self.where
 
     @property
     def odd_noise(self) -> bool:

@@ -126,9 +126,15 @@ RULES = (
     ),
     Rule(
         Verdict.UNDECIDED,
+        "digits-cannot-tell",
+        "the test at full digits rejects the claim, and no result has a fraction whose digits could explain it",
+        lambda record: [test for test in record.tests if test.rejects and test.digits_cannot_tell],
+    ),
+    Rule(
+        Verdict.UNDECIDED,
         "stated-noise",
         "the noise is not the stated noise (p < 1e-6)",
-        lambda record: [test for test in record.tests if test.odd_noise],
+        lambda record: sorted((test for test in record.tests if test.odd_noise), key=lambda test: test.finding is None),
     ),
     Rule(
         Verdict.INCONCLUSIVE,
@@ -224,7 +230,7 @@ def decide(record: Record) -> Answer:
 
 
 def _answer(record: Record, rule: Rule, test: TestRecord | None) -> Answer:
-    side = side_findings(record, test)
+    side = [] if test is None else side_findings(record, test)
     lines = answer_words.lines(record, rule.verdict, rule.name, test, side)
     return Answer(
         record.name,
@@ -254,5 +260,8 @@ def side_findings(record: Record, deciding: TestRecord | None) -> list[TestRecor
     return [
         test
         for test in record.tests
-        if test.scope is not Scope.CLAIM and test.rejects and not (exceeded and test.scope is Scope.FLOATING_POINT)
+        if test.scope is not Scope.CLAIM
+        and test.rejects
+        and not test.digits_cannot_tell
+        and not (exceeded and test.scope is Scope.FLOATING_POINT)
     ]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from dpaudit.actors.events import Event, EventKind, EventStream, Listener
 from dpaudit.claims import Claim, Relation
-from dpaudit.claims.scope import strict_scopes
+from dpaudit.claims.scope import Scope, strict_scopes
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.exits import tell
 from dpaudit.engine.reading.run_report import Report
@@ -180,12 +180,14 @@ def decided(
     """The report of a check, or where that is undecided the one of its undecided tests with more trials."""
     if report.joint is None or report.joint.verdict is not Verdict.UNDECIDED:
         return report
-    names = {
-        result.name for result in report.undecided if not result.record.keeps_state
-    }  # no trials tell memory from a leak
+    tests = report.joint.record.tests
+    of_claim = [test for test in tests if test.scope is Scope.CLAIM and not test.keeps_state]  # state: no trials tell
+    names = {test.name for test in of_claim if test.is_open}
+    if report.joint.answer.rule in ("digits-cannot-tell", "stated-noise"):  # of the claim, more trials may tell
+        names |= {test.name for test in of_claim}
     if not names:
         return report
-    more = once_more(spec, names)
+    more = once_more(spec, names | {test.name for test in tests if test.scope is not Scope.CLAIM and test.rejects})
     return audit(more, output=f"{folder}-more", listeners=listeners, quiet=quiet)
 
 
@@ -193,7 +195,7 @@ def once_more(spec: AuditSpec, undecided: Collection[str]) -> AuditSpec:
     """The tests of a check that were left undecided, with more trials and another seed."""
     assert spec.together is not None
     again = {name: factors for name, factors in spec.together.again.items() if name in undecided}
-    together = replace(spec.together, budget_s=None, chosen=(), left_out=(), again=again)
+    together = replace(spec.together, budget_s=None, chosen=(), left_out=(), cut="", again=again)
     side = {name: scope for name, scope in spec.together.side.items() if name in undecided}
     together = replace(together, side=side)
     audits = tuple(_with_more_trials(audit) for audit in spec.audits if audit.name in undecided)

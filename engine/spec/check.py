@@ -66,6 +66,8 @@ EFFORTS: Mapping[str, float] = {"quick": 1 / 8, "standard": 1.0, "thorough": 4.0
 """Factor of each effort on the calls and trainings of a test."""
 BUDGETS: Mapping[str, str] = {"quick": "2m", "standard": "10m", "thorough": "2h"}
 """Budget of each effort if none is given."""
+MOST_HALVED = 5
+"""Times that the calls of all tests are halved before tests of side findings are left out."""
 FEWEST = 4
 """Trials, search calls or replays of a test that any game can be played with."""
 STEP_DOWN = 1 / 2
@@ -364,9 +366,14 @@ def within_seconds(chosen: list[Choice], each: float | None, seconds: float | No
     def is_least(some: Sequence[Choice]) -> bool:
         return all(not one.test.scales or one.test.trainings <= one.test.least for one in some)
 
+    too_long, halved = [], 0
     while chosen and needed(chosen) > FOR_RUNS * seconds and not is_least(chosen):
-        chosen = [one.scaled(STEP_DOWN) for one in chosen]
-    too_long = []
+        last = chosen[-1]
+        if halved >= MOST_HALVED and last.test.scope is not Scope.CLAIM:  # the claim comes before side findings
+            chosen = chosen[:-1]
+            too_long.append(f"{last.name}: the budget of {seconds:g} s is too short for it")
+            continue
+        chosen, halved = [one.scaled(STEP_DOWN) for one in chosen], halved + 1
     while len(chosen) > 1 and needed(chosen) > FOR_RUNS * seconds:
         *chosen, last = chosen
         too_long.append(f"{last.name}: the budget of {seconds:g} s is too short for it")

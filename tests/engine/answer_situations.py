@@ -14,7 +14,7 @@ import numpy as np
 
 from dpaudit import Claim
 from dpaudit.claims import ConvertedClaim, GaussianDP, Relation
-from dpaudit.claims.scope import Scope
+from dpaudit.claims.scope import NO_FRACTIONS, Scope
 from dpaudit.engine.games.steps.step_probes import NoiseForm
 from dpaudit.engine.planning.asked_twice import Memory
 from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord
@@ -183,6 +183,16 @@ SITUATIONS: Mapping[str, Situation] = {
         together(record(4.7, confirmation=Confirmation.CLOSE, at_first_confidence=bound(4.1))),
         Verdict.UNDECIDED,
         "confirmation-open",
+    ),
+    "digits that cannot tell": Situation(
+        together(record(0.9, ROWS), side(Scope.FLOATING_POINT, where=(NO_FRACTIONS,))),
+        Verdict.UNDECIDED,
+        "digits-cannot-tell",
+    ),
+    "not rejected, a side test that is not settled": Situation(
+        together(record(0.9, ROWS), side(Scope.BEYOND_SCHEMA, confirmation=Confirmation.MISSING)),
+        Verdict.NO_VIOLATION,
+        "not-rejected",
     ),
     "noise that is not stated": Situation(
         together(record(0.9, ROWS, noise=noise(1e-13))), Verdict.UNDECIDED, "stated-noise"

@@ -165,6 +165,15 @@ def test_the_deciding_test_looks_at_the_whole_and_could_detect_most() -> None:
     assert answer.test.name == "strong"
 
 
+def test_a_p_value_is_printed_only_where_a_broken_claim_alone_explains_it() -> None:
+    assert decide(alone(record(4.7, p_value=1e-4))).line("p-value").startswith("at most 0.0001 ")
+    assert decide(alone(record(0.9, p_value=0.3))).line("p-value").startswith("at most 0.3 ")
+    for explained in ({"on_proxy": True}, {"state": STATE}):
+        assert decide(alone(record(4.7, p_value=1e-6, **explained))).line("p-value") == ""
+    guessed = decide(alone(record(4.7, p_value=1e-6, assumed_method="two-samples")))
+    assert "rows are independent trials" in guessed.line("p-value")
+
+
 def test_an_answer_does_not_change() -> None:
     answer = decide(alone(rejected()))
     with pytest.raises(AttributeError):

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpaudit.claims import Claim
+from dpaudit.claims.scope import NO_FRACTIONS
 from dpaudit.engine.games.functions import moved_numbers
 from dpaudit.engine.games.functions.watched import (
     ARGUMENTS,
@@ -70,6 +71,8 @@ class Leak:
             return tuple(filter(None, (self.field, self.call, self.line, "" if self.field else self.note)))
         if not self.replays:
             return ("No call ended in time.",)
+        if self.note == NO_FRACTIONS:
+            return (self.note,)
         hints = tuple(filter(None, (self.line, self.note)))
         nothing = (
             f"No result stands out in {self.replays} replays with the same seeds: the noise may be too small for what "
@@ -196,7 +199,8 @@ def _leak(pairs: Pairs, claim: Claim, note: str, more: Iterable[tuple[Watched, W
     if not pairs:
         return Leak("", "", "", "", 0)
     if low_bits:
-        return Leak(_low_bits(pairs, more, claim), "", "", "", len(pairs))
+        whole = not any(_fractions(part) for pair in pairs for call in pair for part in call.parts.values())
+        return Leak(_low_bits(pairs, more, claim), "", "", NO_FRACTIONS if whole else "", len(pairs))
     often = min(_often(claim), len(pairs))
     call, out_of_step = _draws(pairs, often)
     return Leak(_field(pairs, claim, often), call, _line(pairs, often), note or out_of_step, len(pairs))
@@ -230,9 +234,13 @@ def _names(pairs: Pairs) -> list[str]:
     return sorted({name for pair in pairs for call in pair for name in call.parts}, key=lambda name: (len(name), name))
 
 
+def _fractions(part: Part) -> bool:
+    return bool((part.numbers % 1 != 0).any())
+
+
 def _low_bits(pairs: Pairs, more: Iterable[tuple[Watched, Watched]], claim: Claim) -> str:
     """What the low bits of numbers tell, by more replays; "" where there are no numbers with a fraction."""
-    if not any((part.numbers % 1 != 0).any() for pair in pairs[:1] for call in pair for part in call.parts.values()):
+    if not any(_fractions(part) for pair in pairs[:1] for call in pair for part in call.parts.values()):
         return ""
     room = max(0, min(FOR_BITS, moved_numbers.replays_for_bits(claim)) - len(pairs))
     every = [*pairs, *itertools.islice(more, room)]
