@@ -165,8 +165,7 @@ class DpAudit:
 
         Args:
             accept: Verdicts that pass beside NO VIOLATION FOUND and NO CLAIM, such as `Verdict.INCONCLUSIVE`.
-            asked: What else `dpaudit.check` takes, except for `confidence`. With `evidence`, a file that is kept from
-                one session to the next, the share of the error is that of all sessions together.
+            asked: Further arguments of `dpaudit.check`, such as `strict` and `effort`; `confidence` follows from the session.
         Raises: VerdictError, an AssertionError, for any other verdict; TypeError for a confidence.
         """
         __tracebackhide__ = True
