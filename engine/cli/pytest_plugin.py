@@ -165,7 +165,8 @@ class DpAudit:
 
         Args:
             accept: Verdicts that pass beside NO VIOLATION FOUND and NO CLAIM, such as `Verdict.INCONCLUSIVE`.
-            asked: Further arguments of `dpaudit.check`, such as `strict` and `effort`; `confidence` follows from the session.
+            asked: Further arguments of `dpaudit.check`, such as `strict` and `effort`. The confidence follows from the
+                session's error.
         Raises: VerdictError, an AssertionError, for any other verdict; TypeError for a confidence.
         """
         __tracebackhide__ = True
