@@ -10,10 +10,15 @@ SECONDS_A_CALL = 0.08
 """Pretended: a check then plans 1,250 calls of a function a test, in place of 20,000."""
 
 
+def calls_cost(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Have checks of functions on rows believe that a call takes so many seconds, and plan as many calls as fit."""
+    monkeypatch.setattr("dpaudit.engine.spec.check.cost_of_a_call", lambda *_: (seconds, 1))
+
+
 def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have checks of functions on rows plan few calls, on any machine as many; by night nothing changes."""
     if not nightly.on():
-        monkeypatch.setattr("dpaudit.engine.spec.check.cost_of_a_call", lambda *_: (SECONDS_A_CALL, 1))
+        calls_cost(monkeypatch, SECONDS_A_CALL)
 
 
 def few_releases(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,6 @@ class Scope(StrEnum):
     """Rows that the schema does not allow: out of range, NaN, missing values, new categories."""
     STATED_NOISE = "stated-noise"
     """Noise that does not follow the stated distribution."""
-    STATE_BETWEEN_CALLS = "state-between-calls"
-    """Memory that the code keeps from one call to the next."""
 
 
 NO_FRACTIONS = "No result has a fraction, so its digits tell nothing: the claim itself may be broken."

@@ -208,7 +208,13 @@ def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, qu
 @click.option("--folder", default="", help="Where that Python looks for the function first.")
 @click.option("--memory-mb", type=click.IntRange(min=64), help="Memory that the other Python may have.")
 @click.option("--time", is_flag=True, help="How long a call takes is part of what it gives away.")
-@click.option("--effort", type=click.Choice(["quick", "standard", "thorough"]), default="standard", show_default=True)
+@click.option(
+    "--effort",
+    type=click.Choice(["quick", "standard", "thorough"]),
+    default="standard",
+    show_default=True,
+    help="How many calls and trainings each test has: an eighth, all, or four times as many.",
+)
 @click.option("--budget", help="A cap: 90s, 10m, '1h, 500 trainings'.  [default: 2m, 10m or 2h by the effort]")
 @click.option("--strict", default="", help="Side findings that count: floating-point, beyond-schema, or all.")
 @click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/check-<name>.")
@@ -351,12 +357,12 @@ def _finish(
 )
 @click.option("--json", "as_json", is_flag=True, help="Units and costs as JSON.")
 def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as_json: bool) -> None:
-    """Prints what each audit of SPEC could show, and its cost.
+    """Prints the sensitivity of each audit of SPEC, and its cost.
 
     A spec with `sweep` is planned as `dpaudit sweep` runs it, with its configurations, units and trainings.
 
-    Every unit is listed with its seed and resources. For each audit: the bound of a mechanism with no privacy, the
-    bounds to expect at the claim and at twice the claim, and how many canaries or trials refute twice the claim. Then
+    Every unit is listed with its seed and resources. For each audit: which under-noising it would detect, the maximum
+    detectable epsilon, what four times the trials would detect, and the bound to expect if the claim holds. Then
     trainings, time, memory and GPU-hours by kind of unit, where an earlier run or --calibrate tells; without
     --calibrate nothing runs.
     """

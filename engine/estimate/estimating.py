@@ -332,7 +332,8 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     replays, notes = _replays(table, question)
     _require_fair_coins(replays, estimator)
     replays = _in_trial_order(replays, estimator, question)
-    bound: Bound = estimator.bound([estimator.tally(scores) for scores in replays])
+    tallies = [estimator.tally(scores) for scores in replays]
+    bound: Bound = estimator.bound(tallies)
     blocks = question.method is None and method == TWO_SAMPLES and not table.apart and _in_blocks(table, question)
     notes += [*_assumed(replays, estimator, question, blocks), *_copied(replays)]
     backwards = not bound.lower and _reversed(replays[0])
@@ -343,7 +344,10 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     if backwards and question.claim is None:
         notes.append(REVERSED)
     if question.claim is not None and question.claim.epsilon < math.inf:
-        found["p_value"] = _p_value(replays, estimator, question.claim, bound)
+        from dpaudit.engine.reading.gather import p_value_of  # where there is a claim
+
+        few = sum(scores.score.size for scores in replays) <= MOST_LOOKED_AT
+        found["p_value"] = p_value_of(estimator, tallies, bound, question.claim.curve) if few else None
     if question.claim is not None and bound.lower <= question.claim.epsilon < math.inf:
         found |= _could_be_seen(replays, estimator, question.claim)
         found |= {"blind": REVERSED} if backwards else {}
@@ -361,23 +365,6 @@ def _could_be_seen(replays: Sequence[Scores], estimator: Any, claim: Claim) -> d
     few = sum(scores.score.size for scores in replays) <= MOST_LOOKED_AT
     factor = detectable_factor(estimator, replays, claim.curve, replays=len(replays)) if few else None
     return {"maximum": most, "detectable": factor}
-
-
-def _p_value(replays: Sequence[Scores], estimator: Any, claim: Claim, bound: Bound) -> float | None:
-    """Return an upper limit of the p-value of a claim; None for more rows than are looked at again."""
-    from dpaudit.engine.reading.gather import smallest_error
-
-    if sum(scores.score.size for scores in replays) > MOST_LOOKED_AT:
-        return None
-    tallies = [estimator.tally(scores) for scores in replays]
-
-    def exceeds(error: float) -> bool:
-        if math.isclose(error, 1 - bound.confidence):
-            return bound.violation_point(claim.curve) is not None
-        again: Bound = replace(estimator, confidence=1 - error).bound(tallies)
-        return again.violation_point(claim.curve) is not None
-
-    return smallest_error(exceeds)
 
 
 def _is_of_a_run(table: SourceTable, question: Question) -> bool:

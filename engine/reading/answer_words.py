@@ -38,8 +38,10 @@ _NEXT_BY_RULE = {
     "a module, no `hash` of texts or bytes. Then check again.",
     "independence-not-stated": "Name the method: `two-samples` if each row comes from a training of its own, else "
     "`simultaneous-guess-count`, for many canaries of one training.",
-    "confirmation-open": "Check again with more trials and another seed (`--until-decided`).",
-    "digits-cannot-tell": "Check again with more trials and another seed (`--until-decided`).",
+    **dict.fromkeys(
+        ("confirmation-open", "digits-cannot-tell"),
+        "Check again with more trials and another seed (`--until-decided`).",
+    ),
     "stated-noise": "Check the noise scale and the clipping of each step. More trials may decide whether the claim "
     "itself is broken (`--until-decided`, or a larger effort).",
     "unreadable-results": "Return numbers, text, arrays, tables or plain objects, or give the object a `summary`.",
@@ -125,8 +127,7 @@ def claimed_and_observed(test: TestRecord) -> str:
     """Return what is claimed and what was observed, at the same point of the claim."""
     comparison, claim = test.comparison, test.compared.claim
     if comparison is None or test.shown is None:
-        first = next((f": {error}" for _, error in test.failures if error), "")
-        return printable(f"no bound: {len(test.failures)} of {test.units} pieces of work failed{first}")
+        return printable(f"no bound: {_failed(test)}")
     if not test.claims_something:
         return f"nothing claimed, observed {test.shown.headline}"
     if math.isinf(comparison.claimed):
@@ -210,8 +211,7 @@ def bound_line(test: TestRecord) -> str:
     """Return the lower bound with its confidence and in what sense it is valid."""
     finding, comparison = test.shown, test.comparison
     if finding is None or comparison is None:
-        first = next((f": {error}" for _, error in test.failures if error), "")
-        return f"none: {len(test.failures)} of {test.units} pieces of work failed{first}"
+        return f"none: {_failed(test)}"
     run = ", confirmatory run" if test.confirmation is Confirmation.CONFIRMED and test.repeated is not None else ""
     words = comparison.words if test.claims_something else finding.headline
     as_stated = comparison.quantity == "epsilon" and _same_point(test.compared.claim, comparison)
@@ -219,6 +219,12 @@ def bound_line(test: TestRecord) -> str:
     part = "one step: " if test.whole else ""
     condition = ", if rows are independent trials" if test.assumed_method else ""
     return f"{part}{words}{elsewhere} ({certainty(finding)}{condition}{run})"
+
+
+def _failed(test: TestRecord) -> str:
+    """Return how much of a test's work failed, with the first error."""
+    first = next((f": {error}" for _, error in test.failures if error), "")
+    return f"{len(test.failures)} of {test.units} pieces of work failed{first}"
 
 
 def _same_point(claim: Claim, comparison: Comparison) -> bool:
@@ -370,8 +376,8 @@ def sensitivity_line(test: TestRecord, verdict: str) -> str:
     parts = []
     if sensitivity.factor is not None:
         parts.append(factor_in_words(sensitivity.factor))
-    elif verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE"):
-        parts.append("" if sensitivity.maximum is not None else NO_COMPARISON)
+    elif sensitivity.maximum is None and verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE"):
+        parts.append(NO_COMPARISON)
     parts.append(_maximum_beside_the_bound(test))
     return "; ".join(filter(None, parts))
 
@@ -381,22 +387,17 @@ def _maximum_beside_the_bound(test: TestRecord) -> str:
     sensitivity, comparison = test.sensitivity, test.comparison
     here = None if comparison is None or not comparison.exceeds else test.maximum_at(comparison)
     if here is None or comparison is None:
-        return maximum_in_words(sensitivity, test.compared.claim)
+        return _maximum_in_words(sensitivity, test.compared.claim)
     if here.observed < comparison.observed:  # it was measured with fewer trials, or at another confidence
         return ""
     return _maximum(here, test.compared.claim, noiseless=sensitivity.noiseless)
 
 
-def maximum_in_words(sensitivity: Sensitivity, claim: Claim) -> str:
+def _maximum_in_words(sensitivity: Sensitivity, claim: Claim) -> str:
     """Return the maximum detectable epsilon, at the point of the claim where it says most."""
     if sensitivity.maximum is None:
         return ""
-    return maximum_of(sensitivity.maximum, claim, noiseless=sensitivity.noiseless)
-
-
-def maximum_of(maximum: Finding, claim: Claim, *, noiseless: bool = False) -> str:
-    """Return the finding for a mechanism with no privacy as a maximum detectable epsilon."""
-    return _maximum(maximum.comparison(claim.curve), claim, noiseless=noiseless)
+    return _maximum(sensitivity.maximum.comparison(claim.curve), claim, noiseless=sensitivity.noiseless)
 
 
 def _maximum(comparison: Comparison, claim: Claim, *, noiseless: bool) -> str:
@@ -421,7 +422,7 @@ def _unsettled(test: TestRecord) -> str:
         return f"not settled: the first pass shows {first}, and no confirmatory run confirms it"
     if test.finding is not None:
         return ""
-    return "no result" + next((f": {error}" for _, error in test.failures if error), "")
+    return f"no result: {_failed(test)}" if test.failures else "no result"
 
 
 def noise_line(record: Record) -> str:

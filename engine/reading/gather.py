@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -163,11 +163,7 @@ class _Finished:
         return finding.on_a_proxy() if conditional and isinstance(finding, Bound) else finding
 
     def p_value(self, result: AuditResult) -> float | None:
-        """Return the smallest error of a ladder at which the bound still exceeds the claim, an upper limit of p.
-
-        A bound at confidence 1 - p that exceeds the claim is a test of level p. Returns 1 if none does, None where
-        nothing is sampled or bounds take long.
-        """
+        """Return an upper limit of the p-value of the claim; None where nothing is sampled or bounds take long."""
         estimator: Any = self._audit.estimator
         finding, curve = result.finding, result.compared.claim.curve
         if finding is None or finding.confidence is None or not hasattr(estimator, "confidence"):
@@ -176,15 +172,7 @@ class _Finished:
         replays = len(self._tallies)
         if replays * rows > MOST_FOR_P or bound_seconds(estimator, replays, rows) > SECONDS_FOR_P:
             return None
-
-        def exceeds(error: float) -> bool:
-            if math.isclose(error, 1 - estimator.confidence):
-                return bool(finding.violation_point(curve))
-            asked = replace(estimator, confidence=1 - error)
-            read = asked.bound if hasattr(asked, "bound") else asked.find  # a bound alone has nothing to draw
-            return bool(read(self._tallies, lost=self._lost).violation_point(curve))
-
-        return smallest_error(exceeds)
+        return p_value_of(estimator, self._tallies, finding, curve, lost=self._lost)
 
     def _at_first_confidence(self, finding: Finding | None, claim: Claim) -> Finding | None:
         """Of a confirmatory run that refutes nothing: its evidence read at the confidence of the first pass."""
@@ -316,8 +304,26 @@ ERRORS = (1e-6, 1e-5, 1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """Levels of a p-value."""
 
 
-def smallest_error(exceeds: Callable[[float], bool]) -> float:
-    """Return the smallest of `ERRORS` at which a bound exceeds the claim; 1 if none does."""
+def p_value_of(
+    estimator: Any, tallies: Sequence[Any], finding: Finding, curve: PrivacyCurve, *, lost: int = 0
+) -> float:
+    """Return the smallest of `ERRORS` at which the bound exceeds the claim, an upper limit of its p-value; 1 if none.
+
+    A bound at confidence 1 - p that exceeds the claim is a test of level p.
+
+    Args:
+        finding: What the estimator found of the tallies at its own confidence.
+        curve: The claim's.
+        lost: Replays that failed.
+    """
+
+    def exceeds(error: float) -> bool:
+        if math.isclose(error, 1 - estimator.confidence):
+            return finding.violation_point(curve) is not None
+        asked = replace(estimator, confidence=1 - error)
+        read = asked.bound if hasattr(asked, "bound") else asked.find  # a bound alone has nothing to draw
+        return read(tallies, lost=lost).violation_point(curve) is not None
+
     low, high = 0, len(ERRORS)
     while low < high:
         middle = (low + high) // 2

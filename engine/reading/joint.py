@@ -43,8 +43,6 @@ class JointVerdict:
         return Record(
             self.name,
             tuple(self._record_of(test) for test in self.tests),
-            self.together.screening,
-            self.confidence,
             self.not_played,
             self.together.cut,
         )

@@ -210,16 +210,12 @@ class Record:
     Attributes:
         name: Of the run, or of the only test.
         tests: All tests that were read, those of side findings among them.
-        screening: Confidence of the bounds of the first pass together; None for a single test.
-        confidence: Confidence of a verdict VIOLATION of several tests; None for a single test.
         not_played: Names of planned tests that were not begun.
         cut: Which tests had fewer trials than usual because of the budget, in a sentence; "" if none.
     """
 
     name: str
     tests: Sequence[TestRecord] = field(default_factory=tuple)
-    screening: float | None = None
-    confidence: float | None = None
     not_played: tuple[str, ...] = ()
     cut: str = ""
 

@@ -195,9 +195,8 @@ def once_more(spec: AuditSpec, undecided: Collection[str]) -> AuditSpec:
     """The tests of a check that were left undecided, with more trials and another seed."""
     assert spec.together is not None
     again = {name: factors for name, factors in spec.together.again.items() if name in undecided}
-    together = replace(spec.together, budget_s=None, chosen=(), left_out=(), cut="", again=again)
     side = {name: scope for name, scope in spec.together.side.items() if name in undecided}
-    together = replace(together, side=side)
+    together = replace(spec.together, budget_s=None, chosen=(), left_out=(), cut="", again=again, side=side)
     audits = tuple(_with_more_trials(audit) for audit in spec.audits if audit.name in undecided)
     return replace(spec, audits=audits, together=together, name=f"{spec.name}, more trials", seed=spec.seed + 1)
 

@@ -74,7 +74,7 @@ def alone(test: TestRecord) -> Record:
 
 
 def together(*tests: TestRecord, **more: Any) -> Record:
-    return Record("check of a function", tests, 0.95, 0.999, **more)
+    return Record("check of a function", tests, **more)
 
 
 PROXY = {"on_proxy": True, "rows_needed": 9_000}

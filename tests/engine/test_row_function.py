@@ -31,7 +31,6 @@ from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.game import Asked, RowFunctionGame, offered
 from dpaudit.engine.planning import plan as planning
 from dpaudit.engine.planning.plan import Plan, make_plan
-from dpaudit.engine.spec import check as checks
 from dpaudit.engine.spec.check import (
     ALL,
     CheckOptions,
@@ -46,6 +45,7 @@ from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.queries.row_function import CallLimits
 from tests.nightly import by_day, too
+from tests.small import calls_cost
 
 SCHEMA = {"age": (0, 100), "sex": ["f", "m"]}
 HERE = RunOptions(runner="in-process", figures=False)
@@ -116,11 +116,6 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many calls on a busy machine as on a quiet one: 625 a test by day, 2,500 by night."""
     calls_cost(monkeypatch, by_day(0.15, by_night=0.04))
-
-
-def calls_cost(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Have checks believe that a call takes so long."""
-    monkeypatch.setattr(checks, "cost_of_a_call", lambda *_: (seconds, 1))
 
 
 @pytest.fixture(scope="module")

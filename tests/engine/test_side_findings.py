@@ -31,6 +31,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.queries.schema import Category, Number, Schema
 from tests.loops import Cases
 from tests.nightly import by_day
+from tests.small import calls_cost
 
 Rng = np.random.Generator
 UNIT: Mapping[str, Any] = {"x": (0.0, 1.0)}
@@ -173,7 +174,7 @@ def without_noise(rows: NDArray[np.float64], rng: Rng) -> int:
 @pytest.fixture
 def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan 1,250 calls of each test, as for calls that take long: enough where an answer is exact."""
-    monkeypatch.setattr("dpaudit.engine.spec.check.cost_of_a_call", lambda *_: (0.02, 1))
+    calls_cost(monkeypatch, 0.02)
 
 
 def checked(function: Callable[..., Any], folder: Path, **asked: Any) -> Any:
