@@ -22,9 +22,9 @@ from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.cluster.session import ray_session
 from dpaudit.engine.planning.plan import Plan
 from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.request.audit_spec import RunOptions
+from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run.driver import run_plan
-from dpaudit.engine.spec.audit_spec import RunOptions
-from dpaudit.engine.spec.loading import load_spec
 from dpaudit.mechanisms.compute import Compute
 
 UNITS, SECONDS, SMALL_S, WORKERS = 1000, 0.05, 0.005, 2

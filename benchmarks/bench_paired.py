@@ -21,9 +21,9 @@ from dpaudit.actors.events import Event, EventKind
 from dpaudit.actors.seed import Seed
 from dpaudit.cluster.session import ray_session
 from dpaudit.engine.games.trials import TrainingRun, train_runs
+from dpaudit.engine.request.audit_spec import AuditSpec
+from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run.driver import audit
-from dpaudit.engine.spec.audit_spec import AuditSpec
-from dpaudit.engine.spec.loading import load_spec
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.non_private import NonPrivate

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run.driver import audit
-from dpaudit.engine.spec.loading import load_spec
 from dpaudit.estimators.bound import format_lower
 
 

@@ -19,7 +19,7 @@ from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.predictions.answer_laws import Worlds, answer_laws, counted
 from dpaudit.engine.games.predictions.answer_set import AnswerSet, chosen_set
-from dpaudit.engine.spec.build import build
+from dpaudit.engine.request.build import build
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.private_prediction.answers_estimator import Answers
 from dpaudit.mechanisms.compute import Compute

@@ -21,8 +21,8 @@ from click.testing import CliRunner
 import dpaudit
 from dpaudit.engine.cli.main import main as command_line
 from dpaudit.engine.cli.names import NEEDED, described_fields, spec_schema
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.engine.spec.check import CheckRequest
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec
+from dpaudit.engine.request.check import CheckRequest
 from dpaudit.registry import PACKAGES, Entry, catalogue, load, plural
 
 SECTION = re.compile(r"^(?:Attributes|Args|Returns|Raises|Source):", re.MULTILINE)

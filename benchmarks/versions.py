@@ -25,7 +25,7 @@ from tests.import_graph import import_graph, reachable, read_sources
 ROOT = Path(__file__).parent.parent
 NOT_NUMBERS = (
     "actors", "cluster", "engine.cli", "engine.drawing", "engine.planning", "engine.report", "engine.run",
-    "engine.spec", "estimators.chart", "papers.making",
+    "engine.request", "estimators.chart", "papers.making",
 )  # fmt: skip
 VERDICTS = ("joint", "result", "stopping", "verdict")
 """Modules of `engine.reading`: no number of the papers is a verdict, and no audit of theirs stops early."""

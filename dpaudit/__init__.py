@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from dpaudit.engine.reading.result import AuditResult as AuditResult
     from dpaudit.engine.reading.run_report import Report as Report
     from dpaudit.engine.reading.verdict import Verdict as Verdict
+    from dpaudit.engine.request.audit_spec import Audit as Audit
+    from dpaudit.engine.request.audit_spec import AuditSpec as AuditSpec
+    from dpaudit.engine.request.audit_spec import RunOptions as RunOptions
+    from dpaudit.engine.request.loading import load_spec as load_spec
     from dpaudit.engine.run.checking import check as check
     from dpaudit.engine.run.driver import audit as audit
-    from dpaudit.engine.spec.audit_spec import Audit as Audit
-    from dpaudit.engine.spec.audit_spec import AuditSpec as AuditSpec
-    from dpaudit.engine.spec.audit_spec import RunOptions as RunOptions
-    from dpaudit.engine.spec.loading import load_spec as load_spec
     from dpaudit.engine.sweep.result import SweepResult as SweepResult
     from dpaudit.engine.sweep.running import restore_sweep as restore_sweep
     from dpaudit.engine.sweep.running import sweep as sweep
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Audit": "dpaudit.engine.spec.audit_spec",
+    "Audit": "dpaudit.engine.request.audit_spec",
     "AuditError": "dpaudit.errors",
     "AuditResult": "dpaudit.engine.reading.result",
-    "AuditSpec": "dpaudit.engine.spec.audit_spec",
+    "AuditSpec": "dpaudit.engine.request.audit_spec",
     "Bound": "dpaudit.estimators.bound",
     "Claim": "dpaudit.claims",
     "Estimate": "dpaudit.engine.estimate.estimating",
     "Examples": "dpaudit.mechanisms.examples",
     "Relation": "dpaudit.claims.curve",
     "Report": "dpaudit.engine.reading.run_report",
-    "RunOptions": "dpaudit.engine.spec.audit_spec",
+    "RunOptions": "dpaudit.engine.request.audit_spec",
     "SweepResult": "dpaudit.engine.sweep.result",
     "Validity": "dpaudit.estimators.finding",
     "Verdict": "dpaudit.engine.reading.verdict",
@@ -67,7 +67,7 @@ _HOMES = {
     "from_steps": "dpaudit.mechanisms.adapters.own_training",
     "from_summary": "dpaudit.mechanisms.adapters.own_training",
     "from_torch": "dpaudit.mechanisms.adapters.own_torch",
-    "load_spec": "dpaudit.engine.spec.loading",
+    "load_spec": "dpaudit.engine.request.loading",
     "log_to_mlflow": "dpaudit.engine.cli.mlflow_runs",
     "restore_sweep": "dpaudit.engine.sweep.running",
     "sweep": "dpaudit.engine.sweep.running",

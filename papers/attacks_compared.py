@@ -26,8 +26,8 @@ from dpaudit.engine.games.one_run.attacks import CalibratedLoss, CanaryConfidenc
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.one_run.membership import ObservationalMembership
 from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.signed_scores import OneRun

@@ -30,8 +30,8 @@ from dpaudit.engine.games.proxies.calibrated import CalibratedModel
 from dpaudit.engine.games.proxies.model import TruePosterior
 from dpaudit.engine.reading.comparison import RESPONSE, Compared, Study, studies
 from dpaudit.engine.report.advantages_compared import beliefs, frontier, spreads
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.estimators import chart
 from dpaudit.estimators.label_reconstruction.advantage import (
     label_privacy_ceiling,

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from dpaudit.actors.events import Listener
 from dpaudit.engine.exits import tell
-from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.errors import SpecError, require
 
 Part = TypeVar("Part")

@@ -31,8 +31,8 @@ from dpaudit.engine.games.neighbours.poisonings.regression import Influence, Opp
 from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, CornerFlip, Remove, SwapX
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.report.charts import DetectedLine, detected_panel, lines_of, point_of
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.compute import Compute

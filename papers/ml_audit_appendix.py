@@ -14,8 +14,8 @@ from dpaudit.engine import drawing as style
 from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.games.neighbours.game import COPIES, Neighbours
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.two_world.ratio import METHODS, ratio_epsilon

@@ -27,8 +27,8 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning
 from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, InsertRecords
 from dpaudit.engine.games.neighbours.poisonings.shadow_adversarial import ShadowAdversarial
 from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.scores import Scores

@@ -23,8 +23,8 @@ from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.proxies.model import ModelProxy, TruePosterior
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import run_plan
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.selection import AsPublished

@@ -30,8 +30,8 @@ from dpaudit.engine.games.predictions.adversaries import NatAdvQ, PoisAdvQ, Pois
 from dpaudit.engine.games.predictions.game import PrivatePrediction
 from dpaudit.engine.games.predictions.knn_adversaries import PoisNatQBestTest, PoisNatQBestTrain, PoisNatQEmbedding
 from dpaudit.engine.games.predictions.prompt_adversaries import PoisNatQAllSame, PoisNatQMapping
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.errors import RunError, require
 from dpaudit.estimators import chart
 from dpaudit.estimators.private_prediction.answers_estimator import AnswersFinding, Directions

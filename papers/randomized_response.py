@@ -17,8 +17,8 @@ from dpaudit.engine.games.one_run.attacks import LabelInferenceScore, Likelihood
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.proxies.model import ModelProxy, TruePosterior
 from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.estimators import chart
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.selection import Fixed

@@ -101,7 +101,7 @@ ENGINE = Rooms(
         "drawing",
         "data",
         "games",
-        "spec",
+        "request",
         "planning",
         "reading",
         "report",
@@ -284,7 +284,7 @@ PLANTED = [
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.training.recipe", "dpaudit.mechanisms.models.tables"),
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.models.tables", "dpaudit.mechanisms.learners.dp_sgd"),
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.learners.dp_sgd", "dpaudit.mechanisms.planted.learners"),
-    ("order of dpaudit.engine", "dpaudit.engine.games.protocol", "dpaudit.engine.spec.build"),
+    ("order of dpaudit.engine", "dpaudit.engine.games.protocol", "dpaudit.engine.request.build"),
     ("order of dpaudit.engine", "dpaudit.engine.data.files", "dpaudit.engine.planning.plan"),
     ("order of dpaudit.engine.games", "dpaudit.engine.games.protocol", "dpaudit.engine.games.one_run.game"),
     (
@@ -325,7 +325,7 @@ def test_a_wrong_import_is_found_in_relative_form() -> None:
         "def f():\n    from ..spec.build import *",
     ):
         planted = with_more("dpaudit.engine.data.files", text)
-        assert out_of_order(planted, ENGINE) == ["dpaudit.engine.data.files imports dpaudit.engine.spec.build"]
+        assert out_of_order(planted, ENGINE) == ["dpaudit.engine.data.files imports dpaudit.engine.request.build"]
         assert relative(planted)
     assert relative(with_more("dpaudit.engine", "from .driver import audit"))
     assert relative(

@@ -29,9 +29,9 @@ from dpaudit.claims import (
     two_steps,
 )
 from dpaudit.claims.curve import DeltaCurve, delta_at
-from dpaudit.engine.spec.audit_spec import AuditSpec
-from dpaudit.engine.spec.build import build, build_dataclass, describe
-from dpaudit.engine.spec.loading import load_spec
+from dpaudit.engine.request.audit_spec import AuditSpec
+from dpaudit.engine.request.build import build, build_dataclass, describe
+from dpaudit.engine.request.loading import load_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.pate import PATE, PateFm

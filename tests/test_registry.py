@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.engine.spec.build import build, describe
+from dpaudit.engine.request.build import build, describe
 from dpaudit.errors import SpecError, UnknownNameError
 from dpaudit.registry import FORMER_NAMES, PACKAGES, catalogue, load, register
 from dpaudit.testing import check_part

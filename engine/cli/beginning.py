@@ -97,7 +97,7 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
         raise InputError(f"epsilon must be a finite number > 0, got {epsilon}; give what the mechanism claims")
     if data is None:
         data = click.prompt("Which data (digits, iris, or a CSV file)", "digits", err=True)
-    from dpaudit.engine.spec.plain_yaml import in_yaml
+    from dpaudit.engine.request.plain_yaml import in_yaml
 
     spec = SPEC.format(
         title=in_yaml(f"my audit of {mechanism}", flow=True),

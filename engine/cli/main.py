@@ -185,9 +185,9 @@ def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, qu
     """
     from dataclasses import replace
 
+    from dpaudit.engine.request.loading import load_spec
     from dpaudit.engine.run.driver import audit
     from dpaudit.engine.run.run_folder import run_folder
-    from dpaudit.engine.spec.loading import load_spec
 
     checked = load_spec(spec)
     if runner is not None:
@@ -257,9 +257,9 @@ def check(
     first. One that refutes the claim in a first pass, in which all share an error of 0.05, is repeated with other seeds
     at --confidence; where that refutes it too, the rest is left out.
     """
+    from dpaudit.engine.request.audit_spec import RunOptions
+    from dpaudit.engine.request.plain_yaml import yaml_value
     from dpaudit.engine.run.checking import check, refuse_evidence
-    from dpaudit.engine.spec.audit_spec import RunOptions
-    from dpaudit.engine.spec.plain_yaml import yaml_value
 
     refuse_evidence("--evidence", evidence)
     usual = {"relation": relation, "form": form}
@@ -371,8 +371,8 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
 
     from dpaudit.engine.planning.plan import make_plan, trainings_of, what_it_takes
     from dpaudit.engine.planning.power import planned_outlook
+    from dpaudit.engine.request.loading import is_sweep_spec, load_spec
     from dpaudit.engine.run.forecast import expected_cost
-    from dpaudit.engine.spec.loading import is_sweep_spec, load_spec
 
     swept: SweepOutline | None = None
     if is_sweep_spec(spec):
@@ -535,7 +535,7 @@ def reproduce(
     making = imported("papers.making")
     make = load("reproduction", f"{paper} {what}")
     from dpaudit.engine.report.progress import TerminalProgress, terminal
-    from dpaudit.engine.spec.audit_spec import RunOptions
+    from dpaudit.engine.request.audit_spec import RunOptions
 
     if asked["only"] and f"{paper} {what}" not in making.IN_PARTS:
         raise click.BadParameter(f"{paper} {what} is made as a whole", param_hint="--only")
@@ -620,7 +620,7 @@ def schema_in_words(text: str) -> Mapping[str, Any]:
 
     Raises: SpecError for what is none.
     """
-    from dpaudit.engine.spec.plain_yaml import yaml_value
+    from dpaudit.engine.request.plain_yaml import yaml_value
 
     if not text.lstrip().startswith("{"):
         try:

@@ -143,8 +143,8 @@ def spec_schema() -> Schema:
     It is a help for editors: ranges and what fits what are checked when a spec is loaded.
     """
     # Fields of one part are shown without the libraries that these load.
-    from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-    from dpaudit.engine.spec.check import CheckRequest
+    from dpaudit.engine.request.audit_spec import Audit, AuditSpec
+    from dpaudit.engine.request.check import CheckRequest
 
     kinds = {field.metadata["kind"] for field in dataclasses.fields(Audit) if "kind" in field.metadata}
     definitions: Schema = {}

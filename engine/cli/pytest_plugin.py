@@ -173,8 +173,8 @@ class DpAudit:
         if "confidence" in asked:
             raise TypeError("the confidence of a check follows from the session's error: give --dp-audit-error instead")
         from dpaudit.engine.report.ci_files import write_for_ci
+        from dpaudit.engine.request.audit_spec import RunOptions
         from dpaudit.engine.run.checking import check
-        from dpaudit.engine.spec.audit_spec import RunOptions
         from dpaudit.errors import AuditError
         from dpaudit.tracebacks import VARIABLE, drop_own_frames
 

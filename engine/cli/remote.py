@@ -169,7 +169,7 @@ def job_of(
 ) -> Job:
     from dpaudit.actors.storage.places import is_remote, refuse_credentials
     from dpaudit.cluster.jobs import Job
-    from dpaudit.engine.spec.loading import load_spec
+    from dpaudit.engine.request.loading import load_spec
     from dpaudit.engine.sweep.running import read_request
 
     audits = read_request(spec) if sweep else load_spec(spec)

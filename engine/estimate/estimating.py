@@ -20,7 +20,7 @@ from dpaudit.engine.estimate.tables import MEMBERS_APART, SourceTable
 from dpaudit.engine.reading.card import card
 from dpaudit.engine.reading.record import Record, Sensitivity, TestRecord
 from dpaudit.engine.reading.verdict import Answer, Verdict, decide
-from dpaudit.engine.spec.build import build
+from dpaudit.engine.request.build import build
 from dpaudit.errors import DataError, InputError, SpecError, printable_lines, require
 from dpaudit.estimators.bound import Bound, format_upper
 from dpaudit.estimators.counts import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dpaudit.engine.spec.audit_spec import Audit
+from dpaudit.engine.request.audit_spec import Audit
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.examples import Examples, Rows
 from dpaudit.mechanisms.protocols import FeatureChecker

@@ -31,8 +31,8 @@ from dpaudit.engine.reading.result import AuditResult, Ceiling, Failure
 from dpaudit.engine.reading.shift import ShiftControl, rows_to_decide, shift_control
 from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.spec.audit_spec import Audit
-from dpaudit.engine.spec.build import in_words
+from dpaudit.engine.request.audit_spec import Audit
+from dpaudit.engine.request.build import in_words
 from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding

@@ -11,7 +11,7 @@ from dpaudit.engine.reading import answer_words
 from dpaudit.engine.reading.record import Confirmation, Record, TestRecord
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.verdict import Answer, Verdict, decide
-from dpaudit.engine.spec.error_budget import JointTest
+from dpaudit.engine.request.error_budget import JointTest
 
 
 @dataclass(frozen=True, eq=False)

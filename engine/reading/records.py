@@ -148,7 +148,7 @@ class Records:
     @staticmethod
     def chosen(spec: str, audit: str | None) -> tuple[str, Mapping[str, Any]]:
         """Name and game of the audit that is asked for, of a spec in YAML."""
-        from dpaudit.engine.spec.plain_yaml import yaml_value
+        from dpaudit.engine.request.plain_yaml import yaml_value
 
         try:
             games = {str(one.get("name", "audit")): _fields(one["game"]) for one in yaml_value(spec)["audits"]}

@@ -17,9 +17,9 @@ from dpaudit.engine.reading.noted import last_note, note_of
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.stated_values import StatedValue
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.spec.audit_spec import MAX_SEED
-from dpaudit.engine.spec.error_budget import ErrorBudget
-from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, Sweep
+from dpaudit.engine.request.audit_spec import MAX_SEED
+from dpaudit.engine.request.error_budget import ErrorBudget
+from dpaudit.engine.request.sweep import AUDITED, FAILED, STOPPED, Configuration, Sweep
 from dpaudit.errors import AuditError, printable
 from dpaudit.estimators.bound import format_lower, format_upper
 from dpaudit.plain_files import bytes_of

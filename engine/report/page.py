@@ -22,7 +22,7 @@ from dpaudit.engine.reading.answer_words import NOT_SHOWN
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import COLOURS, Verdict
-from dpaudit.engine.spec.audit_spec import slug
+from dpaudit.engine.request.audit_spec import slug
 from dpaudit.errors import printable_lines
 from dpaudit.estimators.bound import format_lower, format_upper
 from dpaudit.plain_files import write_whole

@@ -31,6 +31,8 @@ from dpaudit.engine.reading.noted import note_of
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import Repeat, Report
 from dpaudit.engine.report.bounds_file import write_bounds
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec, slug
+from dpaudit.engine.request.loading import load_spec, spec_in
 from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import (
     Record,
@@ -42,8 +44,6 @@ from dpaudit.engine.run.run_folder import (
     read_spec,
     run_folder,
 )
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
-from dpaudit.engine.spec.loading import load_spec, spec_in
 from dpaudit.errors import RunError
 from dpaudit.given import argument
 

@@ -15,8 +15,8 @@ from dpaudit.engine.reading.answer_words import NEXT, NOT_SHOWN
 from dpaudit.engine.reading.stated_values import StatedValue
 from dpaudit.engine.reading.verdict import COLOURS, Verdict
 from dpaudit.engine.report.markdown import markdown_text
+from dpaudit.engine.request.audit_spec import MAX_SEED
 from dpaudit.engine.run.watching import WORSE, Found, RunStatus, run_status
-from dpaudit.engine.spec.audit_spec import MAX_SEED
 from dpaudit.errors import SpecError, shortened
 
 NO_PROOF = "No proof of privacy: an audit can reject a claim, it cannot confirm one."

@@ -29,7 +29,7 @@ from dpaudit.engine.reading.record import Confirmation
 from dpaudit.engine.reading.result import AuditResult, Failure
 from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.spec.audit_spec import slug
+from dpaudit.engine.request.audit_spec import slug
 
 GRACE = 1.1  # of a budget in seconds: until then a first pass that was begun goes on
 CONFIRMED = (Verdict.VIOLATION, Verdict.UNDECIDED)  # verdicts of an observational game that are tested once more

@@ -9,8 +9,8 @@ import pyarrow as pa
 from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.engine.reading.records import Records
+from dpaudit.engine.request.audit_spec import slug
 from dpaudit.engine.run.watching import point_of, run_status
-from dpaudit.engine.spec.audit_spec import slug
 from dpaudit.errors import DataError, RunError, SpecError, shortened
 
 

@@ -33,9 +33,9 @@ from dpaudit.actors.storage.places import Scratch, inside, is_remote
 from dpaudit.actors.unit import code_version, user_code
 from dpaudit.consent import OWN, Consent, given
 from dpaudit.engine.planning.plan import Plan
-from dpaudit.engine.spec.audit_spec import AuditSpec, keep_data, slug
-from dpaudit.engine.spec.build import in_words
-from dpaudit.engine.spec.plain_yaml import YamlFile
+from dpaudit.engine.request.audit_spec import AuditSpec, keep_data, slug
+from dpaudit.engine.request.build import in_words
+from dpaudit.engine.request.plain_yaml import YamlFile
 from dpaudit.errors import AuditError, RunError, SpecError, printable, shortened
 from dpaudit.given import path
 from dpaudit.plain_files import bytes_of, created, noted_at, opened_in_place, reading, require_plain, write_whole

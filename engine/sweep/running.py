@@ -30,11 +30,7 @@ from dpaudit.consent import Consent, require_contacts, under
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.sweep_summary import REAUDIT, fresh_name, sweep_summary
-from dpaudit.engine.run.configurations import CONFIGURATIONS
-from dpaudit.engine.run.driver import run_missing, run_plan, told
-from dpaudit.engine.run.policy import Policy
-from dpaudit.engine.run.run_folder import checkpoints_of, consent_for, held, opened, place_of, remember
-from dpaudit.engine.spec.audit_spec import (
+from dpaudit.engine.request.audit_spec import (
     MAX_SEED,
     Audit,
     AuditSpec,
@@ -44,12 +40,25 @@ from dpaudit.engine.spec.audit_spec import (
     keep_data,
     slug,
 )
-from dpaudit.engine.spec.build import anchored, build, build_dataclass, describe
-from dpaudit.engine.spec.loading import content_of, spec_parts
-from dpaudit.engine.spec.override import overridden
-from dpaudit.engine.spec.plain_yaml import YamlFile, in_yaml
-from dpaudit.engine.spec.space import configurations, in_words
-from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, Rungs, SubjectTo, Sweep, described_values
+from dpaudit.engine.request.build import anchored, build, build_dataclass, describe
+from dpaudit.engine.request.loading import content_of, spec_parts
+from dpaudit.engine.request.override import overridden
+from dpaudit.engine.request.plain_yaml import YamlFile, in_yaml
+from dpaudit.engine.request.space import configurations, in_words
+from dpaudit.engine.request.sweep import (
+    AUDITED,
+    FAILED,
+    STOPPED,
+    Configuration,
+    Rungs,
+    SubjectTo,
+    Sweep,
+    described_values,
+)
+from dpaudit.engine.run.configurations import CONFIGURATIONS
+from dpaudit.engine.run.driver import run_missing, run_plan, told
+from dpaudit.engine.run.policy import Policy
+from dpaudit.engine.run.run_folder import checkpoints_of, consent_for, held, opened, place_of, remember
 from dpaudit.engine.sweep.result import SweepResult
 from dpaudit.errors import AuditError, InputError, RunError, SpecError, did_you_mean, shortened
 from dpaudit.given import argument, check_fields, require_words

@@ -14,8 +14,8 @@ from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 from ray.tune.search import SearchAlgorithm, Searcher
 
-from dpaudit.engine.spec.space import single_fields
-from dpaudit.engine.spec.sweep import Sweep
+from dpaudit.engine.request.space import single_fields
+from dpaudit.engine.request.sweep import Sweep
 from dpaudit.errors import SpecError
 
 RUNG = "rung"

@@ -13,10 +13,10 @@ from dpaudit import Claim, Relation, RunOptions, Verdict, check, from_predictor
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.planning.asked_twice import BY_CHANCE, Memory, as_given, by_chance, look_for_memory
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec
+from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.engine.run.checking import decided
 from dpaudit.engine.run.driver import audit, report_again
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.engine.spec.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.mechanisms.compute import Compute
 from tests import remembering
 from tests.nightly import by_day

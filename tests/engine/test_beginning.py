@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from dpaudit.engine.cli import beginning
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.spec.loading import load_spec
+from dpaudit.engine.request.loading import load_spec
 
 ROOT = Path(__file__).parent.parent.parent
 

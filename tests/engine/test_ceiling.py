@@ -28,9 +28,9 @@ from dpaudit.engine.reading.record import Record, Sensitivity, TestRecord
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import COLOURS, Verdict, decide
+from dpaudit.engine.request.audit_spec import RunOptions
+from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run.driver import report_again
-from dpaudit.engine.spec.audit_spec import RunOptions
-from dpaudit.engine.spec.loading import load_spec
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Validity
 from dpaudit.mechanisms.examples import Examples

@@ -43,11 +43,8 @@ from dpaudit.engine.reading.joint import JointVerdict
 from dpaudit.engine.reading.record import Confirmation
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.shift import ShiftControl
-from dpaudit.engine.run.checking import decided
-from dpaudit.engine.run.driver import audit, report_again, resume
-from dpaudit.engine.run.policy import Policy
-from dpaudit.engine.spec.audit_spec import AuditSpec
-from dpaudit.engine.spec.check import (
+from dpaudit.engine.request.audit_spec import AuditSpec
+from dpaudit.engine.request.check import (
     Budget,
     CheckOptions,
     CheckRequest,
@@ -57,8 +54,11 @@ from dpaudit.engine.spec.check import (
     seconds_a_training,
     within_seconds,
 )
-from dpaudit.engine.spec.error_budget import JointTest
-from dpaudit.engine.spec.loading import load_spec
+from dpaudit.engine.request.error_budget import JointTest
+from dpaudit.engine.request.loading import load_spec
+from dpaudit.engine.run.checking import decided
+from dpaudit.engine.run.driver import audit, report_again, resume
+from dpaudit.engine.run.policy import Policy
 from dpaudit.errors import InputError, SpecError, VerdictError
 from dpaudit.estimators.bound import Bound
 from dpaudit.mechanisms.compute import Compute

@@ -23,10 +23,10 @@ from dpaudit.engine.reading.record import Confirmation
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.report.ci_files import write_for_ci
+from dpaudit.engine.request.audit_spec import AuditSpec
+from dpaudit.engine.request.error_budget import JointTest
+from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run.driver import audit
-from dpaudit.engine.spec.audit_spec import AuditSpec
-from dpaudit.engine.spec.error_budget import JointTest
-from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import RunError, VerdictError, printable
 
 SPEC = Path("examples/violations/half-scale.yaml")

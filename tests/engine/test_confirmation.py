@@ -17,8 +17,8 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run.driver import report_again
-from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import SpecError
 from dpaudit.estimators.finding import Validity
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse

@@ -25,7 +25,7 @@ from dpaudit.engine.games.predictions.crafted_queries import (
     score_answers,
 )
 from dpaudit.engine.planning.plan import PlannedAudit, make_plan
-from dpaudit.engine.spec.check import CheckRequest, Choice, affordable_looks, check_spec, seconds_a_training
+from dpaudit.engine.request.check import CheckRequest, Choice, affordable_looks, check_spec, seconds_a_training
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
 from tests import nightly

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from dpaudit.actors.events import Event, EventKind, EventLog
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.reading.noted import note_of
+from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run.differences import run_differences
 from dpaudit.engine.run.driver import audit
-from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import SpecError
 
 SPEC = Path("examples/violations/half-scale.yaml")

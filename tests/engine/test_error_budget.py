@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.spec.error_budget import ErrorBudget, JointTest
+from dpaudit.engine.request.error_budget import ErrorBudget, JointTest
 from dpaudit.errors import InputError
 
 

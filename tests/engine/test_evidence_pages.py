@@ -26,8 +26,8 @@ from dpaudit.engine.reading.sweep_summary import SweepSummary
 from dpaudit.engine.reading.verdict import COLOURS
 from dpaudit.engine.report.charts import SIDE, SPAN, frontier, overview, scores
 from dpaudit.engine.report.page import write_page
+from dpaudit.engine.request.error_budget import JointTest
 from dpaudit.engine.run.model_card import REJECTED, ModelCard, _by_label, _Line
-from dpaudit.engine.spec.error_budget import JointTest
 from dpaudit.errors import InputError
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.chart import Bars, Line, Rule, Words

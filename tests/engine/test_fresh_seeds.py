@@ -15,8 +15,8 @@ from dpaudit.actors.work import Call, _keys_in
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.game import RowFunctionGame
 from dpaudit.engine.planning.plan import Plan, make_plan
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.engine.spec.loading import load_spec
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec
+from dpaudit.engine.request.loading import load_spec
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from tests.golden.__main__ import HERE
 

@@ -19,7 +19,7 @@ import pytest
 import dpaudit
 from dpaudit.claims import Claim, GaussianDP, Relation
 from dpaudit.engine.data.in_memory import column, frame, matrix
-from dpaudit.engine.spec.build import build, describe
+from dpaudit.engine.request.build import build, describe
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, shortened
 from dpaudit.given import argument, path, require_words
 

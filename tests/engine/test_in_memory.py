@@ -20,10 +20,10 @@ from dpaudit.engine.data.in_memory import InMemory, data_source, in_memory
 from dpaudit.engine.games.neighbours.game import as_numbers
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.request.audit_spec import found_data
+from dpaudit.engine.request.build import describe
+from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run.driver import report_again
-from dpaudit.engine.spec.audit_spec import found_data
-from dpaudit.engine.spec.build import describe
-from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import AuditError, DataError, SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse

@@ -29,8 +29,8 @@ from dpaudit.engine.games.proxies.calibrated import CalibratedModel
 from dpaudit.engine.games.proxies.model import KnownLaw, Predictor
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.comparison import studies
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.run.driver import audit
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.errors import DataError, InputError, SpecError
 from dpaudit.estimators.label_reconstruction.advantage import label_privacy_ceiling
 from dpaudit.estimators.label_reconstruction.classes import class_gain_ceiling, rr_class_additive_advantage

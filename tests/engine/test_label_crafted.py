@@ -46,7 +46,7 @@ from dpaudit.engine.games.labels.label_releases import (
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples

@@ -18,7 +18,7 @@ import dpaudit
 from dpaudit import AuditSpec, RunOptions, audit
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.reading.run_report import Report
-from dpaudit.engine.spec.loading import load_spec
+from dpaudit.engine.request.loading import load_spec
 
 REAL = importlib.util.find_spec("mlflow") is not None
 

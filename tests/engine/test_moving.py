@@ -17,10 +17,10 @@ from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.engine.cli.main import RUNNERS
+from dpaudit.engine.request.audit_spec import Runner, RunOptions
+from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.run.moving import Moving, place_for
-from dpaudit.engine.spec.audit_spec import Runner, RunOptions
-from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import InputError, RunError
 from tests.actors.tasks import Add, FailsFirst
 

@@ -25,7 +25,7 @@ from dpaudit.engine.games.neighbours.poisonings.regression import Influence, Sur
 from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip, CornerFlip, Remove
 from dpaudit.engine.games.protocol import StopRule
 from dpaudit.engine.report.charts import detected, lines_of
-from dpaudit.engine.spec.loading import load_spec
+from dpaudit.engine.request.loading import load_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.scores import Scores

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit import load_spec
-from dpaudit.engine.spec.plain_yaml import MAX_CHARACTERS, YamlFile, in_yaml, plain_values
+from dpaudit.engine.request.plain_yaml import MAX_CHARACTERS, YamlFile, in_yaml, plain_values
 from dpaudit.errors import SpecError
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))

@@ -36,7 +36,7 @@ from dpaudit.engine.games.neighbours.poisonings.rows import (
     Remove,
 )
 from dpaudit.engine.games.neighbours.poisonings.shadow_adversarial import ShadowAdversarial
-from dpaudit.engine.spec.check import CheckRequest, check_spec
+from dpaudit.engine.request.check import CheckRequest, check_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd

@@ -45,7 +45,7 @@ from dpaudit.engine.games.predictions.knn_adversaries import (
     PoisNatQEmbedding,
     expected_hits,
 )
-from dpaudit.engine.spec.check import CheckRequest, check_spec
+from dpaudit.engine.request.check import CheckRequest, check_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.finding import Validity

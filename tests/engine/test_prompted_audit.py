@@ -18,7 +18,7 @@ from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.engine.games.predictions.adversaries import Target
 from dpaudit.engine.games.predictions.prompt_adversaries import wrong_numbers
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.spec.build import build
+from dpaudit.engine.request.build import build
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.compute import Compute
 from tests.http_servers import Does, Server, chat, prompt_of, serving

@@ -24,9 +24,9 @@ from dpaudit.engine.cli.main import main
 from dpaudit.engine.reading.noted import note_of
 from dpaudit.engine.reading.records import DEFAULTS, Records, benjamini_yekutieli, p_values
 from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.request.audit_spec import slug
+from dpaudit.engine.request.build import build
 from dpaudit.engine.run.driver import report_again
-from dpaudit.engine.spec.audit_spec import slug
-from dpaudit.engine.spec.build import build
 from dpaudit.errors import AuditError, DataError, InputError, RunError, SpecError
 from tests import nightly
 from tests.nightly import nightly_games

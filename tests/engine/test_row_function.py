@@ -31,7 +31,7 @@ from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.game import Asked, RowFunctionGame, offered
 from dpaudit.engine.planning import plan as planning
 from dpaudit.engine.planning.plan import Plan, make_plan
-from dpaudit.engine.spec.check import (
+from dpaudit.engine.request.check import (
     ALL,
     CheckOptions,
     CheckRequest,

@@ -21,7 +21,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
 from dpaudit.engine.games.neighbours.summaries import Samples, Trainings, sampled
 from dpaudit.engine.games.neighbours.world_scores import how_far_apart, limited, told
-from dpaudit.engine.spec.check import CheckRequest, check_spec
+from dpaudit.engine.request.check import CheckRequest, check_spec
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
 from tests import nightly

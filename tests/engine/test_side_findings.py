@@ -23,7 +23,7 @@ from dpaudit.engine.games.neighbours.rounding import REPEATS, STEP, Rounding
 from dpaudit.engine.games.neighbours.summaries import Samples
 from dpaudit.engine.games.neighbours.world_scores import told
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.errors import InputError
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.adapters.own_function import OwnFunction

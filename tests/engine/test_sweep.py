@@ -25,12 +25,12 @@ from dpaudit.engine.drawing import draw
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.sweep_summary import SweepRow, SweepSummary, _marked, _standing
 from dpaudit.engine.report.charts import frontier
+from dpaudit.engine.request.error_budget import ErrorBudget
+from dpaudit.engine.request.loading import load_spec, spec_parts
+from dpaudit.engine.request.override import overridden
+from dpaudit.engine.request.space import configurations, in_words
+from dpaudit.engine.request.sweep import AUDITED, FAILED, STOPPED, Configuration, SubjectTo, Sweep
 from dpaudit.engine.run.configurations import CONFIGURATIONS, configuration_states, described_states
-from dpaudit.engine.spec.error_budget import ErrorBudget
-from dpaudit.engine.spec.loading import load_spec, spec_parts
-from dpaudit.engine.spec.override import overridden
-from dpaudit.engine.spec.space import configurations, in_words
-from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, SubjectTo, Sweep
 from dpaudit.engine.sweep.running import is_sweep, read_request, sweep
 from dpaudit.errors import AuditError, InputError, RunError, SpecError
 from dpaudit.estimators.finding import Validity

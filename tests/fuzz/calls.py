@@ -20,7 +20,7 @@ from sklearn.utils import Bunch
 import dpaudit
 from dpaudit.claims import GaussianDP
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.spec.sweep import Rungs, SubjectTo
+from dpaudit.engine.request.sweep import Rungs, SubjectTo
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from tests.fuzz.odd_values import ANY, SAME, WRONG, Frame, Odd, anything, column, number, other_index
 from tests.fuzz.outcome import End, Outcome, outcome

@@ -27,7 +27,7 @@ from dpaudit.engine.data.images import Cifar10, Mnist
 from dpaudit.engine.data.parquet import Parquet
 from dpaudit.engine.data.text.labelled_texts import Sst2
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.spec.loading import load_spec
+from dpaudit.engine.request.loading import load_spec
 from tests.fuzz.outcome import End, Outcome, command, outcome
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"

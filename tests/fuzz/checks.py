@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 import dpaudit
-from dpaudit.engine.spec.check import CHOOSING
+from dpaudit.engine.request.check import CHOOSING
 from dpaudit.errors import shortened
 from tests.fuzz.odd_values import ANY, WRONG, Odd, anything
 from tests.fuzz.outcome import Outcome, outcome

@@ -25,7 +25,7 @@ import yaml
 
 from dpaudit import audit
 from dpaudit.engine.reading.noted import note_of
-from dpaudit.engine.spec.loading import load_spec
+from dpaudit.engine.request.loading import load_spec
 from tests.fuzz.cases import ODD_BYTES, SMALL, as_file, damaged
 from tests.fuzz.outcome import End, Outcome, command, outcome
 

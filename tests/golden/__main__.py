@@ -64,10 +64,10 @@ def recorded(only: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 
 def record_of(words: Mapping[str, Any], kind: str, folder: Path) -> dict[str, Any]:
     """What the audits of one spec gave, by name."""
+    from dpaudit.engine.request.audit_spec import RunOptions
+    from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
+    from dpaudit.engine.request.loading import load_spec
     from dpaudit.engine.run.driver import audit
-    from dpaudit.engine.spec.audit_spec import RunOptions
-    from dpaudit.engine.spec.check import CheckOptions, CheckRequest, check_spec
-    from dpaudit.engine.spec.loading import load_spec
     from tests.golden.evidence import counted_and_played
 
     if kind == "checks":

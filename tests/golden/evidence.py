@@ -8,7 +8,7 @@ from typing import Any
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
 from dpaudit.engine.planning.plan import control_estimator, make_plan
-from dpaudit.engine.spec.audit_spec import AuditSpec
+from dpaudit.engine.request.audit_spec import AuditSpec
 
 
 def counted_and_played(spec: AuditSpec, folder: Path) -> dict[str, dict[str, list[Any]]]:

@@ -15,12 +15,12 @@ import yaml
 
 from dpaudit import audit, restore_sweep, sweep
 from dpaudit.consent import OWN, Consent
+from dpaudit.engine.request.plain_yaml import YamlFile
 from dpaudit.engine.run.differences import run_differences
 from dpaudit.engine.run.driver import report_again, resume
 from dpaudit.engine.run.model_card import ModelCard
 from dpaudit.engine.run.run_folder import SPEC, consent_for
 from dpaudit.engine.run.watching import run_status
-from dpaudit.engine.spec.plain_yaml import YamlFile
 from dpaudit.engine.sweep.running import FILE, sealed
 from dpaudit.errors import AuditError
 

@@ -13,7 +13,7 @@ TRAINED = """
 import hashlib
 import numpy as np
 from dpaudit import Examples
-from dpaudit.engine.spec.build import build
+from dpaudit.engine.request.build import build
 from dpaudit.estimators.two_world import bands
 from dpaudit.mechanisms.compute import Compute
 

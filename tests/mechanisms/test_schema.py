@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpaudit.engine.spec.plain_yaml import plain_values
+from dpaudit.engine.request.plain_yaml import plain_values
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.queries.schema import Category, Number, Schema
 from tests.loops import Cases

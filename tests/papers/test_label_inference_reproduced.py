@@ -12,7 +12,7 @@ import pytest
 
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
 from dpaudit.engine.reading.comparison import RESPONSE, Compared, Study
-from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.tables import LogisticRegression

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.csv as pacsv
 import pytest
 
-from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.estimators.two_world.ratio import METHODS, ratio_epsilon
 from papers import ml_audit_appendix
 from papers.making import Options

@@ -15,7 +15,7 @@ from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.games.neighbours.game import choose_worlds
 from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, InsertRecords
-from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.mechanisms.compute import Compute
 from papers import ml_audit_dp_sgd
 from papers.making import Options

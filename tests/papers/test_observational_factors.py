@@ -9,7 +9,7 @@ import pyarrow.csv as pacsv
 import pytest
 
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.engine.request.audit_spec import RunOptions
 from papers.making import Options
 from papers.observational_factors import RedrawnLabels, factors
 

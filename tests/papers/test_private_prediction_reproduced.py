@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 
-from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.errors import InputError
 from papers import noisy_argmax_figures, private_prediction
 from papers.making import Made, Options

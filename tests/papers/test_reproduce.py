@@ -20,7 +20,7 @@ from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.joined import Joined
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.errors import DataError, SpecError
 from dpaudit.mechanisms.models.networks import SmallCnn
 from dpaudit.mechanisms.models.tables import CatBoost
@@ -195,7 +195,7 @@ def test_a_reproduction_that_was_killed_goes_on(tmp_path: Path) -> None:
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "from dpaudit.actors.events import EventKind\n"
-        "from dpaudit.engine.spec.audit_spec import RunOptions\n"
+        "from dpaudit.engine.request.audit_spec import RunOptions\n"
         "from papers.making import Options\n"
         "from papers.ml_audit_appendix import copies\n"
         "done = []\n"

@@ -16,7 +16,7 @@ from dpaudit.engine.data.text.labelled_texts import Sst2
 from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.engine.data.text.text_features import EncodedSentences
 from dpaudit.engine.report import page
-from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.mechanisms.models.networks import SmallCnn
 from papers import bayesian_pictures, bayesian_table_2

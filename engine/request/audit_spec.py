@@ -19,10 +19,10 @@ from dpaudit.consent import CLUSTER
 from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.games.one_run.rules import OneRunRules
 from dpaudit.engine.games.protocol import Fits, Game, StopRule
-from dpaudit.engine.spec.build import anchored, build, describe
-from dpaudit.engine.spec.error_budget import ErrorBudget, JointTest
-from dpaudit.engine.spec.plain_yaml import in_yaml
-from dpaudit.engine.spec.sweep import Sweep
+from dpaudit.engine.request.build import anchored, build, describe
+from dpaudit.engine.request.error_budget import ErrorBudget, JointTest
+from dpaudit.engine.request.plain_yaml import in_yaml
+from dpaudit.engine.request.sweep import Sweep
 from dpaudit.errors import InputError, SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator, Scores

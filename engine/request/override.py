@@ -7,8 +7,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from dpaudit.engine.spec.audit_spec import Audit
-from dpaudit.engine.spec.build import build, checked_value, named_part
+from dpaudit.engine.request.audit_spec import Audit
+from dpaudit.engine.request.build import build, checked_value, named_part
 from dpaudit.errors import SpecError, did_you_mean, shortened
 from dpaudit.registry import PACKAGES
 

@@ -30,7 +30,7 @@ from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
 from dpaudit.engine.games.neighbours.summaries import HOPELESS
 from dpaudit.engine.games.protocol import CheckTest, Fits
-from dpaudit.engine.spec.audit_spec import (
+from dpaudit.engine.request.audit_spec import (
     ACCOUNTANT,
     MAX_SEED,
     Audit,
@@ -40,8 +40,8 @@ from dpaudit.engine.spec.audit_spec import (
     held_to_accountant,
     require_accountant,
 )
-from dpaudit.engine.spec.build import build
-from dpaudit.engine.spec.error_budget import JointTest
+from dpaudit.engine.request.build import build
+from dpaudit.engine.request.error_budget import JointTest
 from dpaudit.errors import AuditError, SpecError, require
 from dpaudit.given import argument, check_fields
 from dpaudit.locations import has_location, location

@@ -11,10 +11,10 @@ from dpaudit import given
 from dpaudit.claims import Claim
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.protocol import StopRule
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, found_data
-from dpaudit.engine.spec.build import build_dataclass
-from dpaudit.engine.spec.plain_yaml import YamlFile
-from dpaudit.engine.spec.sweep import described_values
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec, found_data
+from dpaudit.engine.request.build import build_dataclass
+from dpaudit.engine.request.plain_yaml import YamlFile
+from dpaudit.engine.request.sweep import described_values
 from dpaudit.errors import SpecError, did_you_mean, shortened
 
 
@@ -23,8 +23,8 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
 
     Top-level `mechanism`, `data`, `game`, `proxy`, `attack`, `estimator`, `split`, `claim` and `stop` are defaults for
     every entry of `audits`; without `audits` they are the one audit. `grid` makes one of each entry for every
-    combination of its values (`engine.spec.space`). A spec with `check` leaves the choice of audits to dpaudit. Paths
-    in it may use `~` and `$VARIABLES`, which are looked up when a file is read and written nowhere.
+    combination of its values (`engine.request.space`). A spec with `check` leaves the choice of audits to dpaudit.
+    Paths in it may use `~` and `$VARIABLES`, which are looked up when a file is read and written nowhere.
 
     Raises: SpecError naming the field.
     """
@@ -89,7 +89,7 @@ def spec_parts(content: Mapping[str, Any]) -> tuple[list[Audit], dict[str, Any]]
         raise SpecError("`audits` must be a list of mappings")
     points: list[dict[str, Any]] = [{}]
     if "grid" in content:
-        from dpaudit.engine.spec.space import grid_points
+        from dpaudit.engine.request.space import grid_points
 
         points = grid_points(content["grid"])
     audits = [
@@ -102,7 +102,7 @@ def spec_parts(content: Mapping[str, Any]) -> tuple[list[Audit], dict[str, Any]]
 
 def _check_from_mapping(content: Mapping[str, Any]) -> AuditSpec:
     """The audits that `check` leads to; beside it stand the run's name, seed, confidence and place."""
-    from dpaudit.engine.spec.check import CheckOptions, CheckRequest, check_spec  # knows mechanisms, for this alone
+    from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec  # knows mechanisms, for this alone
 
     beside = ("name", "seed", "confidence", "strict", "effort", "run")
     unknown = sorted(content.keys() - {"check", *beside})
@@ -129,7 +129,7 @@ def _audit(entry: Mapping[str, Any], values: Mapping[str, Any], index: int) -> A
     named = {"mechanism": None, "data": None, **{field: value for field, value in entry.items() if field in parts}}
     audit = Audit(**named, split=checked.split, claim=checked.claim, confirm=checked.confirm, stop=checked.stop)
     if values:
-        from dpaudit.engine.spec.override import overridden
+        from dpaudit.engine.request.override import overridden
 
         for path, value in values.items():
             audit = overridden(audit, path, value)
