@@ -19,7 +19,7 @@ import click
 
 from dpaudit.engine.exits import RUN_FAILED, end, show_lines, tell
 from dpaudit.errors import InputError, printable, shortened
-from dpaudit.plain_files import write_asked, written_into
+from dpaudit.plain_files import must_write_in_place, write_user_file
 from dpaudit.registry import catalogue
 
 _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")  # package.module:Class
@@ -71,7 +71,7 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
 
     What the options answer is not asked.
     """
-    if os.path.lexists(file) and not written_into(
+    if os.path.lexists(file) and not must_write_in_place(
         file
     ):  # a link that leads nowhere too: its target is not ours to make
         raise InputError(f"{file} must not be there yet: give another name, `dpaudit init other.yaml`, or move it away")
@@ -110,7 +110,7 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
         content = spec.encode()
     except UnicodeEncodeError as err:
         raise InputError(f"the name of the data must be text in UTF-8, got {shortened(data)}; rename the file") from err
-    write_asked(file, content)
+    write_user_file(file, content)
     show_lines(f"{file} is written. Next: dpaudit plan {file}")
 
 
@@ -194,9 +194,9 @@ def _findings(with_ray: bool) -> Iterator[tuple[bool, str, str]]:
 
 
 def _memory() -> tuple[bool, str, str]:
-    from dpaudit.plain_files import readable_bytes
+    from dpaudit.plain_files import max_read_bytes
 
-    found = 2 * readable_bytes() / 1e9
+    found = 2 * max_read_bytes() / 1e9
     return found >= MEMORY_GB, "memory", f"{found:.1f} GB free"
 
 

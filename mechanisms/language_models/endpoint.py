@@ -34,7 +34,7 @@ from dpaudit.errors import InputError, printable, require, shortened
 from dpaudit.mechanisms.language_models.protocol import CHARACTERS_PER_TOKEN, Completion, Expected
 from dpaudit.mechanisms.language_models.transport import HttpService, RequestFailure
 from dpaudit.registry import register
-from dpaudit.variables import expanded
+from dpaudit.variables import expand_path
 
 _FARTHEST_S = 86_400.0  # A moment farther away than this was not written by a request that waited for its turn
 _MAX_BYTES = 1 << 30  # Of a file that one process has written: more than all answers of a large audit
@@ -170,7 +170,7 @@ class Endpoint(HttpService):
 
 def answers_folder(cache: str) -> Path:
     """The folder that a field `cache` means; "" is `dpaudit/answers` where this user's caches are."""
-    return expanded(cache or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/dpaudit/answers")
+    return expand_path(cache or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/dpaudit/answers")
 
 
 @dataclass
