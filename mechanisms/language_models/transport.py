@@ -168,7 +168,7 @@ class HttpService:
         def wait_s(retry_state: Any) -> float:
             # With jitter, so that workers do not retry at the same moment. No result depends on it.
             pause: float = backoff(retry_state) * random.uniform(0.5, 1)
-            return max(pause, retry_state.outcome.result().retry_after_s)
+            return max(pause, float(retry_state.outcome.result().retry_after_s))
 
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(self.attempts) | tenacity.stop_when_event_set(stop),
