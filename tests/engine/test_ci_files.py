@@ -99,7 +99,9 @@ def test_sarif_names_a_file_where_there_is_one(
 
 def test_where_it_leaks_is_said_everywhere(report: Report, tmp_path: Path) -> None:
     honest, false = report.results
-    found = replace(report, results=(replace(honest, leak_location=("nowhere",)), replace(false, leak_location=("in row 7.",))))
+    found = replace(
+        report, results=(replace(honest, leak_location=("nowhere",)), replace(false, leak_location=("in row 7.",)))
+    )
     files = {name: tmp_path / name for name in ("junit", "sarif", "summary")}
     write_for_ci(found, "it", **files)
     for name, file in files.items():

@@ -134,7 +134,7 @@ def test_a_claim_that_is_missing_is_chance_and_too_few_trainings_are_said() -> N
     assert "against chance" in str(chance)
     few = read(table.slice(0, 5 * 50), game={"trainings": 5})
     assert few.selected == 0
-    assert f"it takes `trainings: {few.min_trainings}`" in str(few)
+    assert f"use `trainings: {few.min_trainings}`" in str(few)
     just = table.slice(0, few.min_trainings * 50)
     one = pa.concat_tables([just.slice(0, 0), just.filter(pc.equal(just["canary"], 0))])
     others = just.filter(pc.greater(just["canary"], 0))
