@@ -219,7 +219,6 @@ def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, qu
 @click.option("--strict", default="", help="Side findings that count: floating-point, beyond-schema, or all.")
 @click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/check-<name>.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Everything random follows from it.")
-@click.option("--evidence", type=click.Path(path_type=Path), hidden=True)  # switched off
 @click.option("--confidence", default=0.999, show_default=True, help="Of the verdict VIOLATION.")
 @click.option("--until-decided", is_flag=True, help="Play what stays undecided once more, with four times the trials.")
 @click.option("--runner", type=click.Choice(RUNNERS), help="Left out: auto where models are trained.")
@@ -243,7 +242,6 @@ def check(
     strict: str,
     output: str | Path | None,
     seed: int,
-    evidence: Path | None,
     confidence: float,
     until_decided: bool,
     runner: Any,
@@ -259,9 +257,8 @@ def check(
     """
     from dpaudit.engine.request.audit_spec import RunOptions
     from dpaudit.engine.request.plain_yaml import yaml_value
-    from dpaudit.engine.run.checking import check, refuse_evidence
+    from dpaudit.engine.run.checking import check
 
-    refuse_evidence("--evidence", evidence)
     usual = {"relation": relation, "form": form}
     carry_out = partial(
         check,
@@ -436,25 +433,6 @@ def report(
     else:
         show_lines(again.text(verbose=verbose))
     _end(again, **fail_on)
-
-
-@main.command()
-@click.argument("baseline", type=PLACE)
-@click.argument("new", type=PLACE)
-@click.option("--fail-on-worse", is_flag=True, help="Exit with 1 when something got worse.")
-def diff(baseline: str | Path, new: str | Path, fail_on_worse: bool) -> None:
-    """Says what got worse from the run in BASELINE to the one in NEW.
-
-    Both are run folders with a report, paths or URIs. Worse is a verdict that is worse news, an audit that is missing,
-    and a claim that was raised. A bound that rose and refutes nothing is shown and is not worse: bounds vary from seed
-    to seed.
-    """
-    from dpaudit.engine.run.differences import run_differences
-
-    found = run_differences(baseline, new)
-    show_lines(str(found))
-    if fail_on_worse and found.worse:
-        end(VIOLATION)
 
 
 @main.command()
