@@ -346,27 +346,25 @@ def _finish(
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
-@click.option("--calibrate", is_flag=True, help="Run two units of each kind, where the spec says, to tell.")
 @click.option(
     "--timings",
     type=click.Path(path_type=Path),
-    help="Folder of an earlier run, whose units tell what it costs; left out: runs/<name>, where it is.",
+    help="Folder of an earlier run, whose finished units tell how long others take; left out: runs/<name>.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Units and costs as JSON.")
-def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as_json: bool) -> None:
+def plan(spec: Path, seed: int | None, timings: Path | None, as_json: bool) -> None:
     """Prints the sensitivity of each audit of SPEC, and its cost.
 
     A spec with `sweep` is planned as `dpaudit sweep` runs it, with its configurations, units and trainings.
 
     Every unit is listed with its seed and resources. For each audit: which under-noising it would detect, the maximum
-    detectable epsilon, what four times the trials would detect, and the bound to expect if the claim holds. Then
-    trainings, time, memory and GPU-hours by kind of unit, where an earlier run or --calibrate tells; without
-    --calibrate nothing runs.
+    detectable epsilon, what four times the trials would detect, and the bound to expect if the claim holds. Then the
+    number of trainings, and the time left if an earlier run tells how long units take. Nothing runs.
     """
     import json
     from dataclasses import asdict, replace
 
-    from dpaudit.engine.planning.plan import make_plan, trainings_of, what_it_takes
+    from dpaudit.engine.planning.plan import make_plan, what_it_takes
     from dpaudit.engine.planning.power import planned_outlook
     from dpaudit.engine.request.loading import is_sweep_spec, load_spec
     from dpaudit.engine.run.forecast import expected_cost
@@ -382,17 +380,16 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
     if beforehand := what_it_takes(made):
         tell(beforehand)
     planned = make_plan(replace(made, seed=seed) if seed is not None else made)
-    cost = expected_cost(planned, calibrate=calibrate, timings=timings)
-    trainings = sum(trainings_of(planned).values())
+    cost = expected_cost(planned, timings)
     if as_json:
         units = planned.table().to_pylist()
         about = {"name": planned.spec.name, "seed": planned.spec.seed, "units": units, "cost": asdict(cost)}
-        of_sweep = {} if swept is None else {"configurations": len(made.audits), "trainings": trainings}
+        of_sweep = {} if swept is None else {"configurations": len(made.audits), "trainings": cost.trainings}
         show(json.dumps(about | of_sweep))
         return
     size = f"{len(planned.units)} units"
     if swept is not None:
-        size = f"{len(made.audits)} configurations (trials), {size}, {trainings} trainings"
+        size = f"{len(made.audits)} configurations (trials), {size}, {cost.trainings} trainings"
     show(f"{planned.spec.name}: {size}, seed {planned.spec.seed}, runner {planned.spec.run.runner}")
     for line in () if swept is None else swept.beside:
         show(line)
