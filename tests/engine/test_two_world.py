@@ -211,7 +211,7 @@ def test_mia_replaces_one_fresh_point_by_another() -> None:
         assert (trial.challenge in trial.rows) == trial.truth
         assert not set(setup.population) & {*trial.rows, trial.challenge}
     assert len({tuple(sorted(trial.rows)) for trial in trials}) == 200, "each trial draws its own data set"
-    assert game.fits.relation is Relation.REPLACE
+    assert game.traits.relation is Relation.REPLACE
 
 
 def test_shadow_models_come_in_halves() -> None:

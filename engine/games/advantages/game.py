@@ -22,7 +22,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.protocol import Capability, Fits, Played, Setting, require_units
+from dpaudit.engine.games.protocol import Capability, GameTraits, Played, Setting, require_units
 from dpaudit.engine.games.proxies.model import KnownLaw
 from dpaudit.errors import InputError, SpecError, require
 from dpaudit.estimators.label_reconstruction.advantage import (
@@ -91,7 +91,7 @@ class LabelAdvantage:
     folds: int = 5
     utility: Utility | None = None
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.LABEL,
         assumes="The prior must be the law of the labels given the features, and labels independent of each other "
         "given these; an attacker who knows more, or sees a second release, gains more.",
@@ -143,13 +143,13 @@ class LabelAdvantage:
                 find_priors,
                 setting.proxy,
                 setting.data,
-                setting.required("target"),
-                setting.given("reference"),
+                setting.required_part("target"),
+                setting.part_argument("reference"),
                 fold=fold,
                 folds=folds,
                 seed=setting.seed.child("prior"),
                 label=f"priors, fold {fold + 1} of {folds}" if folds > 1 else "priors",
-                **setting.running,
+                **setting.unit_options,
             )
             for fold in range(folds)
         )
@@ -164,7 +164,7 @@ class LabelAdvantage:
             setting.mechanism,
             setting.attack,
             priors,
-            setting.required("target"),
+            setting.required_part("target"),
             seed=setting.seed.child("releases"),
             label="releases",
             resources=setting.resources.on_cpus,
@@ -180,11 +180,11 @@ class LabelAdvantage:
             measure_utility,
             setting.mechanism,
             self.utility,
-            setting.required("target"),
-            setting.required("test"),
+            setting.required_part("target"),
+            setting.required_part("test"),
             seed=setting.seed.child("utility"),
             label=f"utility, {self.utility.trainings} trainings",
-            **setting.running,
+            **setting.unit_options,
         )
         return (measured,)
 
