@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dpaudit.claims import Claim, PrivacyCurve
+from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.finding import Comparison, CurveEvidence, Finding, Series, Validity, ViolationPoint
-
-if TYPE_CHECKING:
-    from dpaudit.estimators.chart import Chart
 
 
 class FindingBase:
@@ -27,11 +24,6 @@ class FindingBase:
         if self.validity is Validity.AS_PUBLISHED or not found.exceeds:
             return None
         return ViolationPoint(found.quantity, found.where, found.observed, found.claimed, found.words)
-
-    def charts(self: Finding, claim: Claim) -> list[Chart]:
-        from dpaudit.estimators.finding_charts import charts  # only where something is drawn
-
-        return charts(self.series, claim, self.comparison(claim.curve))
 
     def _said(self: Finding) -> dict[str, Any]:
         """What every finding says of itself, as plain values for JSON."""

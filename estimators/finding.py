@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from dpaudit.claims import Claim, PrivacyCurve
-
-if TYPE_CHECKING:
-    from dpaudit.estimators.chart import Chart
+from dpaudit.claims import PrivacyCurve
 
 Series: TypeAlias = Mapping[str, Any]
 """Numbers to draw: arrays, numbers and words by the name of their column."""
@@ -103,10 +100,7 @@ class Finding(Protocol):
 
     @property
     def series(self) -> Mapping[str, Series]:
-        """The numbers there are to draw, by what they show; those of dpaudit's findings: `finding_charts.py`."""
-
-    def charts(self, claim: Claim, /) -> list[Chart]:
-        """What there is to see, beside the claim under the game's relation."""
+        """Columns of numbers for figures, by what they show; `engine/finding_figures.py` describes the columns."""
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         """Observed against claimed, at the point that speaks most against the claim."""

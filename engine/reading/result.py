@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from dpaudit.engine.planning.asked_twice import Memory
-    from dpaudit.estimators.chart import Chart
 
 
 @dataclass(frozen=True)
@@ -178,10 +177,6 @@ class AuditResult:
         """The columns of what there is to draw, by name; none without a finding."""
         return {} if self.finding is None else self.finding.series
 
-    def charts(self) -> list[Chart]:
-        """What there is to see of the finding, beside the claim; nothing without one."""
-        return [] if self.finding is None else self.finding.charts(self.compared.claim)
-
     @cached_property
     def comparison(self) -> Comparison | None:
         """Observed beside claimed, by the confirmatory run if that did not confirm; None without a finding."""
@@ -295,12 +290,13 @@ class AuditResult:
 
         Raises: UnknownNameError, listing the names there are.
         """
-        from dpaudit.engine.drawing import draw
+        from dpaudit.engine.finding_figures import finding_figures
 
-        charts = {chart.stem: chart for chart in self.charts()}
-        if name not in charts:
-            raise UnknownNameError(f"figure must be one of {', '.join(charts) or '(none)'}, got {name!r}")
-        return draw(charts[name])
+        pictures = [] if self.finding is None else finding_figures(self.finding, self.compared.claim)
+        figures = {picture.stem: picture.figure for picture in pictures}
+        if name not in figures:
+            raise UnknownNameError(f"figure must be one of {', '.join(figures) or '(none)'}, got {name!r}")
+        return figures[name]
 
     def __repr__(self) -> str:
         return printable(f"<AuditResult {self.name!r}: {self.verdict}, {self.headline}>")

@@ -6,13 +6,16 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from numpy.typing import NDArray
 
 from dpaudit.actors.events import Event, EventKind
-from dpaudit.estimators.chart import CLAIM, MEMBER, OTHER, QUIET, Axis, Band, Bars, Chart, Mark, Panel, Rule
+from dpaudit.engine.drawing import WIDE, Picture, fill, finish, grid, legend_below, set_ticks
+from dpaudit.engine.palette import CLAIM, INK, MEMBER, OTHER, QUIET
 
 MAX_LANES = 24
 """Workers whose lanes are drawn; of more, those that were busy longest."""
@@ -20,6 +23,8 @@ MAX_KINDS = 5
 """Kinds of units with a colour of their own; all others share one."""
 MAX_DRAWN = 20_000
 """Attempts that are drawn in lanes, the longest ones; the others are too narrow to be seen."""
+MAX_SHAPES = 300
+"""Units of one kind that are drawn as shapes; more are drawn as pixels."""
 STEPS = 400
 """Of the curve of busy workers."""
 COLOURS = (OTHER, MEMBER, CLAIM, "#7c3aed", "#a16207")
@@ -66,8 +71,8 @@ def kind_of(label: str) -> str:
     return " ".join(words.split()) or "unit"
 
 
-def timeline(events: Iterable[Event]) -> Chart | None:
-    """The chart; None where nothing ran."""
+def timeline(events: Iterable[Event]) -> Picture | None:
+    """Draw the busy workers and their lanes; None if nothing ran."""
     attempts = attempts_in(events)
     if not attempts:
         return None
@@ -90,20 +95,22 @@ def timeline(events: Iterable[Event]) -> Chart | None:
         f"{len(attempts):,} attempts on {len(busy):,} workers, {failed:,} failed; workers idle "
         f"{max(idle, 0):.0%} of the time"
     )
-    said = "worker" if len(lanes) - (lost is not None) >= len(busy) else "the busiest workers"
-    y = Axis(said, low=len(lanes) - 0.4, high=-0.6, ticks=range(len(lanes)), words=_names(lanes), size=7.5, grid=False)
-    over = Panel(
-        [*_busy_workers(groups, end), Rule(len(busy), dash=":", width=0.8)],
-        Axis(low=0, high=end),
-        Axis("busy workers", low=0, high=max(1, len(busy)) * 1.08),
-        title,
-        legend="",
-    )
-    below = Panel(_lanes(groups, lanes), Axis("seconds since the first unit began", low=0, high=end), y, legend="")
     tall = 0.16 * len(lanes)
     heights = (1.3, 0.4 + tall)
-    rows = [[over], [below]]
-    return Chart("timeline", "Worker timeline", rows, 5.0, 2.4 + tall, heights, share_x=True, legend_columns=2)
+    figure, ((over,), (below,)) = grid(2, 1, width=WIDE[0], height=2.4 + tall, sharex=True, height_ratios=heights)
+    _draw_busy_workers(over, groups, end)
+    over.axhline(len(busy), color=INK, linestyle=":", linewidth=0.8)
+    over.set(ylabel="busy workers", ylim=(0, max(1, len(busy)) * 1.08))
+    over.set_title(title, fontsize=10)
+    _draw_lanes(below, groups, lanes)
+    set_ticks(below.yaxis, range(len(lanes)), _names(lanes), fontsize=7.5)
+    below.grid(visible=False, axis="y")
+    label = "worker" if len(lanes) - (lost is not None) >= len(busy) else "the busiest workers"
+    below.set(ylabel=label, ylim=(len(lanes) - 0.4, -0.6), xlabel="seconds since the first unit began", xlim=(0, end))
+    for axes in (over, below):
+        finish(axes, "")
+    legend_below(figure)
+    return Picture("timeline", "Worker timeline", figure)
 
 
 def _names(lanes: Sequence[str]) -> list[str]:
@@ -112,18 +119,16 @@ def _names(lanes: Sequence[str]) -> list[str]:
     return [worker.rpartition(":")[2] if one_host else worker for worker in lanes]
 
 
-def _busy_workers(groups: Mapping[Style, Sequence[Attempt]], end: float) -> list[Mark]:
-    """Workers busy in each step of the time, by what they ran, one upon another; a mean over the step."""
+def _draw_busy_workers(axes: Axes, groups: Mapping[Style, Sequence[Attempt]], end: float) -> None:
+    """Stack the mean number of busy workers in each time step by the kind of unit they ran."""
     edges = np.linspace(0, end, STEPS + 1)
-    marks: list[Mark] = []
     below = np.zeros(STEPS + 1)
     for (name, colour), attempts in groups.items():
         mean = _busy([attempt for attempt in attempts if attempt.worker != "lost"], edges)
         above = below + np.append(mean, mean[-1])
         if mean.any():
-            marks.append(Band(edges, below, above, name, colour, alpha=1, step=True))
+            fill(axes, edges, below, above, name, color=colour, alpha=1, step="post")
         below = above
-    return marks
 
 
 def _busy(attempts: Sequence[Attempt], edges: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -140,15 +145,20 @@ def _busy(attempts: Sequence[Attempt], edges: NDArray[np.float64]) -> NDArray[np
     return np.diff(worked(begins) - worked(ends)) / np.diff(edges)
 
 
-def _lanes(groups: Mapping[Style, Sequence[Attempt]], lanes: Sequence[str]) -> list[Mark]:
+def _draw_lanes(axes: Axes, groups: Mapping[Style, Sequence[Attempt]], lanes: Sequence[str]) -> None:
     drawn = [attempt for attempts in groups.values() for attempt in attempts if attempt.worker in lanes]
     shortest = sorted((attempt.end - attempt.begin for attempt in drawn), reverse=True)[:MAX_DRAWN][-1]
-    edge = 0.25 if len(drawn) < 1000 else 0.0  # it tells one unit from the next
-    marks: list[Mark] = []
+    edge = 0.25 if len(drawn) < 1000 else 0.0  # a white edge separates units
     for (name, colour), attempts in groups.items():
-        own = [one for one in attempts if one.worker in lanes and one.end - one.begin >= shortest]
-        places = [lanes.index(one.worker) for one in own]
-        begins, ends = [one.begin for one in own], [one.end for one in own]
-        if own:
-            marks.append(Bars(places, ends, name, colour, begins, upright=False, edge=edge))
-    return marks
+        long = [unit for unit in attempts if unit.worker in lanes and unit.end - unit.begin >= shortest]
+        if long:
+            row = np.array([lanes.index(unit.worker) for unit in long], dtype=float)
+            begin, end = np.array([(unit.begin, unit.end) for unit in long]).T
+            across = np.stack([begin, end, end, begin], axis=1)
+            along = np.stack([row - 0.4, row - 0.4, row + 0.4, row + 0.4], axis=1)
+            look: dict[str, Any] = {"facecolors": colour, "edgecolors": "white", "linewidths": edge}
+            # Thousands of shapes would make the page slow: pixels instead.
+            shapes: Any = np.stack([across, along], axis=2)
+            bars = PolyCollection(shapes, rasterized=len(long) > MAX_SHAPES, **look)
+            bars.set_label(name)
+            axes.add_collection(bars)

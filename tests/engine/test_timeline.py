@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dpaudit.actors.events import Event, EventKind
-from dpaudit.engine.drawing import draw
 from dpaudit.engine.report.timeline import attempts_in, kind_of, timeline
 
 
@@ -60,9 +59,9 @@ def test_ten_thousand_units_on_a_hundred_workers_are_a_small_figure() -> None:
             unit(str(number), f"training trials {number}", clock[worker] + seconds, seconds, f"host:{worker}")
         )
         clock[worker] += seconds / 0.8
-    chart = timeline(events)
-    assert chart is not None
-    figure = draw(chart)
+    picture = timeline(events)
+    assert picture is not None
+    figure = picture.figure
     title = figure.axes[0].get_title()
     assert "10,000 attempts on 100 workers, 0 failed" in title
     idle = int(title.split("idle ")[1].split("%")[0])
