@@ -32,12 +32,6 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     rr_additive_advantage,
     rr_posterior,
 )
-from dpaudit.estimators.label_reconstruction.classes import (
-    class_gain_ceiling,
-    class_multiplicative_advantage,
-    class_release_gain,
-    right_guesses,
-)
 from dpaudit.estimators.posteriors import Posteriors
 from dpaudit.registry import register
 
@@ -135,7 +129,7 @@ class AdvantageDistribution(FindingBase):
 
     def comparison(self, curve: PrivacyCurve) -> Comparison:
         """Beside the most that label privacy with the epsilon claimed at delta = 0 allows."""
-        allowed = _allowed(self.kind, curve.epsilon(0.0), dict(self.counts).get("classes", 2))
+        allowed = _allowed(self.kind, curve.epsilon(0.0))
         return Comparison(QUANTITIES[self.kind], "delta = 0", self._compared, allowed, self.headline)
 
     def to_dict(self) -> Mapping[str, Any]:
@@ -154,12 +148,10 @@ class AdvantageDistribution(FindingBase):
         return f"{self.headline} (exact given the priors; {self.method}; {shown})"
 
 
-def _allowed(kind: Kind, epsilon: float, classes: int) -> float:
-    """The most that a release with label privacy `epsilon` allows; of two labels the tail is largest at prior 1/2."""
+def _allowed(kind: Kind, epsilon: float) -> float:
+    """Return the largest value that a release with label privacy `epsilon` allows; the tail is largest at prior 1/2."""
     if kind == "multiplicative" or math.isinf(epsilon):
         return epsilon
-    if classes > 2:
-        return class_gain_ceiling(epsilon)
     return label_privacy_ceiling(epsilon) / (2 if kind == "tail" else 1)
 
 
@@ -173,7 +165,7 @@ class AdvantageTally:
     multiplicative: Floats  # how far the log-odds of each other example moved, nats, shape (n,); may be infinite
     additive: Floats  # additive advantage of each, on average over releases, shape (n,); (0,) where that is not known
     gain: Floats  # how much likelier the best guess of each is right than before, shape (n,); below 0 where it is not
-    prior: Floats  # of some of them, for a figure, shape (shown,); rows of shape (shown, K) for more than two labels
+    prior: Floats  # of some of them, for a figure, shape (shown,)
     posterior: Floats  # of the same, the same shape
     # Mean prior of label 1 in groups of examples, by that prior, shape (groups,); (0,) where labels are not known
     believed: Floats
@@ -232,8 +224,7 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
     def tally(self, evidence: Posteriors) -> AdvantageTally:
         inside = evidence.bag >= 0
         prior, posterior = evidence.prior[inside], evidence.posterior[inside]
-        two = evidence.classes == 2
-        gains = np.asarray((release_gain if two else class_release_gain)(prior, posterior))
+        gains = np.asarray(release_gain(prior, posterior))
         shown = np.unique(np.linspace(0, gains.size - 1, min(gains.size, SHOWN)).astype(np.int64))
         computed, realised, error = _played(evidence, inside, gains)
         believed, observed, grouped = _grouped(evidence, inside)
@@ -242,9 +233,7 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
             bags=np.unique(evidence.bag[inside]).size,
             left_out=int(np.count_nonzero(~inside)),
             multiplicative=np.asarray(
-                (multiplicative_advantage if two else class_multiplicative_advantage)(prior, posterior)
-                if evidence.shift is None
-                else evidence.shift[inside]
+                multiplicative_advantage(prior, posterior) if evidence.shift is None else evidence.shift[inside]
             ),
             additive=np.empty(0) if evidence.expected is None else evidence.expected[inside],
             gain=gains,
@@ -274,7 +263,6 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
             "releases": len(tallies) + lost,
         }
         extra = {
-            "classes": tallies[0].prior.shape[1] if tallies[0].prior.ndim == 2 else 0,
             "left out": sum(tally.left_out for tally in tallies),
             "infinite": int(np.count_nonzero(np.isinf(advantages))),
             "lost releases": lost,
@@ -389,7 +377,7 @@ def _grouped(evidence: Posteriors, inside: NDArray[np.bool_]) -> tuple[Floats, F
     """Mean prior, share of positives and number of examples in groups of equal size, by the prior."""
     if evidence.labels is None:
         return np.empty(0), np.empty(0), np.empty(0, np.int64)
-    prior, labels = _of_one(evidence.prior[inside]), evidence.labels[inside] == 1
+    prior, labels = evidence.prior[inside], evidence.labels[inside] == 1
     order = np.argsort(prior, kind="stable")
     parts = np.array_split(order, min(GROUPS, order.size))
     believed, observed = (np.array([column[part].mean() for part in parts]) for column in (prior, labels))
@@ -416,9 +404,7 @@ def _played(evidence: Posteriors, inside: NDArray[np.bool_], gains: Floats) -> t
 
 
 def _right(belief: Floats, labels: Ints) -> Floats:
-    """Whether the best guess is right; a half where there is nothing to choose by."""
-    if belief.ndim == 2:
-        return right_guesses(belief, labels)
+    """Return 1 if the best guess is right, 0 if it is wrong, and a half if the belief is a half."""
     return np.where(belief == 0.5, 0.5, ((belief > 0.5) == (labels == 1)).astype(np.float64))
 
 
@@ -433,14 +419,9 @@ def _realised(tallies: Sequence[AdvantageTally]) -> Realised | None:
 def _beliefs(tallies: Sequence[AdvantageTally]) -> Series:
     """As many examples of each release as make no more than a figure shows."""
     each = max(1, SHOWN // len(tallies))
-    prior = np.concatenate([_of_one(tally.prior)[:: -(-len(tally.prior) // each)] for tally in tallies])
-    posterior = np.concatenate([_of_one(tally.posterior)[:: -(-len(tally.posterior) // each)] for tally in tallies])
+    prior = np.concatenate([tally.prior[:: -(-len(tally.prior) // each)] for tally in tallies])
+    posterior = np.concatenate([tally.posterior[:: -(-len(tally.posterior) // each)] for tally in tallies])
     return {"prior": prior[:SHOWN], "posterior": posterior[:SHOWN]}
-
-
-def _of_one(belief: Floats) -> Floats:
-    """P[label = 1], shape (n,)."""
-    return belief if belief.ndim == 1 else belief[:, 1]
 
 
 def _quantiles(advantages: Floats, kind: Kind) -> Series:
