@@ -55,11 +55,6 @@ class Comparison:
         return self.observed > self.claimed
 
 
-@dataclass(frozen=True)
-class ViolationPoint(Comparison):
-    """A standing in which what was observed exceeds what was claimed."""
-
-
 class CurveEvidence(Protocol):
     """Evidence that speaks about the whole of a claim's curve at once, not at one delta alone."""
 
@@ -105,8 +100,8 @@ class Finding(Protocol):
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         """Observed against claimed, at the point that speaks most against the claim."""
 
-    def violation_point(self, curve: PrivacyCurve, /) -> ViolationPoint | None:
-        """Where the claim broke; None where the evidence does not refute it. Never for an `as-published` finding."""
+    def violation_point(self, curve: PrivacyCurve, /) -> Comparison | None:
+        """The comparison that rejects the claim; None if none does. Always None for an `as-published` finding."""
 
     def to_dict(self) -> Mapping[str, Any]:
         """Plain values for JSON, without the series."""

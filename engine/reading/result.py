@@ -18,7 +18,7 @@ from dpaudit.engine.reading.stopping import Stopped
 from dpaudit.engine.reading.verdict import Answer, Verdict, decide
 from dpaudit.errors import RunError, UnknownNameError, printable
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.finding import Comparison, Finding, Series, ViolationPoint
+from dpaudit.estimators.finding import Comparison, Finding, Series
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -203,7 +203,7 @@ class AuditResult:
         return f"conditional-on-family: {found}" if found is not None and found.epsilon else ""
 
     @property
-    def violation_point(self) -> ViolationPoint | None:
+    def violation_point(self) -> Comparison | None:
         """Where the claim broke, beyond what the proxy explains; None where it did not, or where that is open."""
         if self.verdict is not Verdict.VIOLATION or self.finding is None:
             return None
