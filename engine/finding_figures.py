@@ -1,7 +1,7 @@
 """The figures of a finding, each drawn from the columns of one of its series together with the claim.
 
-A series is named columns (`Finding.series`). The function in `FIGURES` under the series' name takes the columns as
-keyword arguments and describes them. A series with another name or other columns has no figure.
+A series is named columns (`Finding.series`). The function in `FIGURES` under the series' name takes the columns that
+it needs as keyword arguments and describes them. A series with another name, or without these columns, has no figure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from scipy.special import expit, logit
 
 from dpaudit.claims import Claim
@@ -35,17 +34,17 @@ TOTALS = {"claim": CLAIM, "data-dependent": OTHER, "exact": INK, "observed*": ME
 def finding_figures(finding: Finding, claim: Claim) -> Iterator[Picture]:
     """Yield the figures of a finding, compared with a claim under the game's relation, in the order of its series."""
     comparison = finding.comparison(claim.curve)
-    for name, columns in finding.series.items():
-        draw = FIGURES.get(name)
-        if draw is not None and set(columns) == set(inspect.getfullargspec(draw).kwonlyargs):
-            picture = draw(claim, comparison, **columns)
-            if picture is not None:
-                yield picture
-
-
-def _picture(stem: str, title: str, figure: Figure, axes: Axes, legend: str = "best") -> Picture:
-    finish(axes, legend)
-    return Picture(stem, title, figure)
+    for name, series in finding.series.items():
+        draw, size, legend = FIGURES.get(name, (None, WIDE, ""))
+        columns = [] if draw is None else inspect.getfullargspec(draw).kwonlyargs
+        if draw is None or not set(columns) <= set(series):
+            continue
+        figure, axes = canvas(*size)
+        title = draw(axes, claim, comparison, **{column: series[column] for column in columns})
+        finish(axes, legend)
+        if title:
+            is_compared = draw is _advantages and series["reported"] == comparison.quantity
+            yield Picture("advantages" if is_compared else name, title, figure)
 
 
 def _plot_claim(axes: Axes, claim: Claim, *, upright: bool = False) -> None:
@@ -68,14 +67,13 @@ def _plot_positive(axes: Axes, x: Floats | Ints, y: Floats, label: str, colour: 
 
 
 def _fractions(
-    claim: Claim, comparison: Comparison, *, fraction: Floats, epsilon: Floats, low: Floats, high: Floats
-) -> Picture:
+    axes: Axes, claim: Claim, comparison: Comparison, *, fraction: Floats, epsilon: Floats, low: Floats, high: Floats
+) -> str:
     """Draw the bound of each guess fraction of one training run, not corrected for the choice among them.
 
     Columns of shape (n,): shares of the canaries that are guessed; median, 10 % and 90 % quantiles of the replays'
     bounds.
     """
-    figure, axes = canvas(*WIDE)
     percent = 100 * fraction
     fill(axes, percent, low, high, "10-90 % of replays")
     axes.plot(percent, epsilon, color=OTHER, label="each fraction on its own (median)")
@@ -86,46 +84,39 @@ def _fractions(
     axes.set(xscale="log", xlabel="canaries guessed, %", ylabel=BOUND)
     set_ticks(axes.xaxis, (1, 2, 5, 10, 20, 50, 100))
     axes.set_ylim(0, None)
-    return _picture("fractions", "Bound against the share of canaries guessed", figure, axes)
+    return "Bound against the share of canaries guessed"
 
 
-def _replays(
-    claim: Claim, _: Comparison, *, replay: Ints, epsilon: Floats, alone: Floats, combined: Floats
-) -> Picture | None:
-    """Draw the bound of each replay of a game, and of all replays so far; None if all bounds are 0.
+def _replays(axes: Axes, claim: Claim, _: Comparison, *, epsilon: Floats, combined: Floats) -> str:
+    """Draw the bound of each replay of a game, and of all replays so far; nothing if all bounds are 0.
 
-    Columns: numbers of the replays that were played, shape (played,); each replay's bound as it enters the combination,
-    lost ones last with 0, shape (replays,); what each would report if it were the only one, shape (played,); the
-    combined bound of the replays so far, shape (replays,).
+    Columns of shape (replays,): each replay's bound as it enters the combination, lost ones last with 0; the combined
+    bound of the replays so far.
     """
     if epsilon.size < 2 or not epsilon.any():
-        return None
-    figure, axes = canvas(*WIDE)
+        return ""
     number = np.arange(1, epsilon.size + 1)
     axes.plot(number, epsilon, "o", color=OTHER, label="bound of one replay", markersize=3.5, alpha=0.6)
     axes.plot(number, combined, color=MEMBER, label="combined so far")
     _plot_claim(axes, claim)
     axes.set(xlabel="replays", ylabel=BOUND, ylim=(0, None))
-    return _picture("replays", "Bound against replays", figure, axes)
+    return "Bound against replays"
 
 
 def _trade_off(
+    axes: Axes,
     claim: Claim,
     _: Comparison,
     *,
-    threshold: Floats,
     true_positive_rate: Floats,
     false_positive_rate: Floats,
-    epsilon: Floats,
     members: int,
     non_members: int,
-) -> Picture:
+) -> str:
     """Draw the errors of an attack at the candidate thresholds, and the least that the claim allows.
 
-    Columns of shape (candidates,): member at or above this score; both rates; each one's bound at the error it has. And
-    the trials of worlds 1 and 0.
+    Columns: both rates, shape (candidates,), and the trials of worlds 1 and 0.
     """
-    figure, axes = canvas(*SQUARE)
     # The axes end where half a trial would be.
     ends = 0.5 / max(non_members, 1), 0.5 / max(members, 1)
     order = np.lexsort((true_positive_rate, false_positive_rate))
@@ -139,19 +130,15 @@ def _trade_off(
         axes.plot(rates, allowed, color=CLAIM, label="the most the claim allows", linewidth=1.6)
     axes.set(xscale="log", yscale="log", xlabel="false-alarm rate", ylabel="hit rate")
     axes.set(xlim=(ends[0], 1), ylim=(ends[1], 1.05))
-    title = "What the attack tells apart, beside what the claim allows"
-    return _picture("trade-off", title, figure, axes, "lower right")
+    return "What the attack tells apart, beside what the claim allows"
 
 
-def _posterior(
-    claim: Claim, _: Comparison, *, tp: int, fp: int, tn: int, fn: int, delta: float, confidence: float
-) -> Picture:
+def _posterior(axes: Axes, claim: Claim, _: Comparison, *, tp: int, fp: int, tn: int, fn: int, delta: float) -> str:
     """Draw the posterior density of the epsilon that an attack with these counts shows.
 
     Columns: members and non-members called members (tp, fp), non-members and members called non-members (tn, fn), at
-    the reported threshold; where epsilon is stated; the confidence of an interval that is made of them.
+    the reported threshold; the delta of epsilon.
     """
-    figure, axes = canvas(*WIDE)
     counts = (tp, fp, tn, fn)
     reach = np.geomspace(1e-3, 30.0, 400)
     mass = np.asarray(epsilon_posterior_cdf(reach, *counts, delta=delta))
@@ -162,12 +149,11 @@ def _posterior(
     axes.plot(epsilon, density, color=OTHER, label="posterior of this attack's ε")
     _plot_claim(axes, claim, upright=True)
     axes.set(xlabel="ε in nats", ylabel="density", xlim=(0, None), ylim=(0, None))
-    return _picture("posterior", "Posterior of ε at the reported threshold", figure, axes)
+    return "Posterior of ε at the reported threshold"
 
 
-def _profile(claim: Claim, _: Comparison, *, delta: Floats, epsilon: Floats) -> Picture:
+def _profile(axes: Axes, claim: Claim, _: Comparison, *, delta: Floats, epsilon: Floats) -> str:
     """Draw epsilon against delta, valid at every delta at once; ascending, shape (n,)."""
-    figure, axes = canvas(*WIDE)
     axes.plot(delta, epsilon, color=MEMBER, label="lower bound, all δ at once")
     if not claim.is_point:
         promised = np.array([claim.curve.epsilon(float(at)) for at in delta])
@@ -177,21 +163,19 @@ def _profile(claim: Claim, _: Comparison, *, delta: Floats, epsilon: Floats) -> 
         point = f"claim: ε = {claim.epsilon:g}"
         axes.plot([claim.delta], [claim.epsilon], "o", color=CLAIM, label=point, markersize=4.5)
     axes.set(xscale="log", xlabel="δ", ylabel="ε, nats", ylim=(0, None))
-    return _picture("delta", "Trade-off between ε and δ", figure, axes)
+    return "Trade-off between ε and δ"
 
 
-def _trials(claim: Claim, _: Comparison, *, trials: Ints, epsilon: Floats) -> Picture:
+def _trials(axes: Axes, claim: Claim, _: Comparison, *, trials: Ints, epsilon: Floats) -> str:
     """Draw an anytime-valid bound against the number of trials so far, shape (n,)."""
-    figure, axes = canvas(*WIDE)
     axes.plot(trials, epsilon, color=MEMBER, label="bound so far", drawstyle="steps-post")
     _plot_claim(axes, claim)
     axes.set(xlabel="trials", ylabel=BOUND, ylim=(0, None))
-    return _picture("trials", "Bound while trials came in", figure, axes)
+    return "Bound while trials came in"
 
 
-def _renyi(claim: Claim, _: Comparison, *, order: Floats, forward: Floats, backward: Floats) -> Picture:
+def _renyi(axes: Axes, claim: Claim, _: Comparison, *, order: Floats, forward: Floats, backward: Floats) -> str:
     """Draw lower bounds on D(world 1 || world 0) and D(world 0 || world 1) in nats at every order > 1, shape (n,)."""
-    figure, axes = canvas(*WIDE)
     axes.plot(order, forward, "o-", color=MEMBER, label="D(world 1 ‖ world 0) at least", markersize=3.5)
     axes.plot(order, backward, "s-", color=OTHER, label="D(world 0 ‖ world 1) at least", markersize=3.5)
     promised = _allowed(claim, order)
@@ -201,28 +185,24 @@ def _renyi(claim: Claim, _: Comparison, *, order: Floats, forward: Floats, backw
     axes.set(xscale="log", xlabel="order", ylabel="Rényi divergence, nats")
     set_ticks(axes.xaxis, order)
     axes.set_ylim(0, None)
-    return _picture("renyi", "Rényi divergence at every order, from below", figure, axes)
+    return "Rényi divergence at every order, from below"
 
 
 def _advantages(
+    axes: Axes,
     _: Claim,
     comparison: Comparison,
     *,
     share: Floats,
     advantage: Floats,
-    kind: str,
     quantity: str,
     reported: str,
-    mean: float,
-    largest: float,
-) -> Picture:
+) -> str:
     """Draw the distribution of the examples' advantages.
 
     Columns: shares of the examples, ascending in [0, 1], and what that share stays within, which may end in inf, of
-    shape (n,); the kind of the advantage; what it is, with its unit; what of it is compared with a claim; mean and
-    largest over the examples.
+    shape (n,); the advantage with its unit; what of it is compared with a claim.
     """
-    figure, axes = canvas(*WIDE)
     plot_spread(axes, share, advantage, "examples", MEMBER, 100)
     compared = reported == comparison.quantity
     marks = ((comparison.observed, OTHER, "--", "observed"), (comparison.claimed, CLAIM, "-", "the claim allows"))
@@ -233,8 +213,7 @@ def _advantages(
     within = share[finite][-1] if finite.any() else 0.0
     beyond = "" if finite.all() else f"; infinite for {1 - within:.3%} of the examples"
     axes.set(xlabel=quantity + beyond, ylabel="share of examples within, %", xlim=(0, None), ylim=(0, 102))
-    stem = "advantages" if compared else f"advantages-{kind}"
-    return _picture(stem, f"How much better labels are guessed: {quantity}", figure, axes, "lower right")
+    return f"How much better labels are guessed: {quantity}"
 
 
 def plot_spread(axes: Axes, share: Floats, advantage: Floats, label: str, colour: str, whole: float = 1.0) -> None:
@@ -244,15 +223,14 @@ def plot_spread(axes: Axes, share: Floats, advantage: Floats, label: str, colour
     axes.plot(x, y, color=colour, label=label, drawstyle="steps-post")
 
 
-def _beliefs(claim: Claim, _: Comparison, *, prior: Floats, posterior: Floats) -> Picture:
+def _beliefs(axes: Axes, claim: Claim, _: Comparison, *, prior: Floats, posterior: Floats) -> str:
     """Draw P[label = 1] of single examples before and after a release, in [0, 1], shape (n,)."""
-    figure, axes = canvas(*SQUARE)
     epsilon = claim.curve.epsilon(0.0)
     plot_beliefs(axes, prior, posterior, "examples", OTHER)
     if math.isfinite(epsilon):
         plot_spindle(axes, epsilon, CLAIM, f"the claim allows, ε = {epsilon:g}")
     set_beliefs(axes)
-    return _picture("beliefs", "What the attacker believes of each label, before and after", figure, axes, "upper left")
+    return "What the attacker believes of each label, before and after"
 
 
 def set_beliefs(axes: Axes) -> None:
@@ -275,12 +253,11 @@ def plot_spindle(axes: Axes, epsilon: float, colour: str, label: str = "") -> No
         axes.plot(prior, expit(logit(prior) + step), color=colour, label=name, linewidth=1.2)
 
 
-def _reliability(_: Claim, __: Comparison, *, believed: Floats, observed: Floats, examples: Ints) -> Picture:
+def _reliability(axes: Axes, _: Claim, __: Comparison, *, believed: Floats, observed: Floats, examples: Ints) -> str:
     """Draw the calibration of probabilities over groups of equal size, ordered by probability.
 
     Columns of shape (groups,): mean probability, ascending; share of the examples whose label is 1; how many they are.
     """
-    figure, axes = canvas(*SQUARE)
     positives = np.rint(observed * examples).astype(np.int64)
     ends = clopper_pearson(positives, examples, confidence=CONFIDENCE)
     away = np.abs(np.stack([np.asarray(ends.lower), np.asarray(ends.upper)]) - observed)
@@ -290,10 +267,11 @@ def _reliability(_: Claim, __: Comparison, *, believed: Floats, observed: Floats
     look: dict[str, Any] = {"color": OTHER, "label": label, "markersize": 4, "elinewidth": 1}
     axes.errorbar(believed, observed, yerr=away, fmt="o", **look)
     axes.set(xlabel="mean prior P[label = 1]", ylabel="share with label 1", xlim=(0, top), ylim=(0, top))
-    return _picture("reliability", "Whether the priors mean what they say", figure, axes, "upper left")
+    return "Whether the priors mean what they say"
 
 
 def _answer(
+    axes: Axes,
     claim: Claim,
     _: Comparison,
     *,
@@ -303,13 +281,12 @@ def _answer(
     k_cut: Floats,
     exact: Floats,
     dependent: Floats,
-) -> Picture:
+) -> str:
     """Draw the divergence of one answer at every order, the larger direction of each; NaN where it is unknown.
 
     Columns: which query it is about; and of shape (m,): orders > 1, ascending; lower bounds in nats; lower bounds that
     look at every answer by itself; the divergence of the two laws of answers; what data-dependent accounting charges.
     """
-    figure, axes = canvas(*WIDE)
     _plot_positive(axes, order, _allowed(claim, order), "the claim allows", CLAIM)
     _plot_positive(axes, order, dependent, "data-dependent accounting", CLAIM, "--")
     _plot_positive(axes, order, exact, "exact", INK)
@@ -317,10 +294,11 @@ def _answer(
     _plot_positive(axes, order, two_cut, "at least", MEMBER, "o-")
     axes.set(xscale="log", yscale="log", xlabel="order", ylabel="Rényi divergence of an answer, nats")
     set_ticks(axes.xaxis, [at for at in order if at in (1.5, 2, 4, 8, 16, 32, 64)])
-    return _picture("answer", f"One answer to query {query}, at every order", figure, axes)
+    return f"One answer to query {query}, at every order"
 
 
 def _totals(
+    axes: Axes,
     claim: Claim,
     _: Comparison,
     *,
@@ -331,17 +309,15 @@ def _totals(
     bound: Floats,
     exact: Floats,
     dependent: Floats,
-) -> Picture:
+) -> str:
     """Draw the epsilon of many answers as published: converted divergences, of which only upper ones are bounds.
 
     Columns: as of `total_epsilons`, and the name of each total: "worst query", "average query", "all queries".
     """
-    figure, axes = canvas(*WIDE)
     columns = total_epsilons(claim, order, answers, delta, bound, exact, dependent)
     measured = {name: epsilon for name, epsilon in columns.items() if not np.isnan(epsilon).all()}
     draw_totals(axes, measured, names, delta, "{:.2f}", f"{answers:,} answers; ")
-    title = "Totals as epsilon, as published (what is observed is not a bound there)"
-    return Picture("epsilon", title, figure)
+    return "Totals as epsilon, as published (what is observed is not a bound there)"
 
 
 def total_epsilons(
@@ -380,14 +356,21 @@ def draw_totals(
 
 
 def _growth(
-    claim: Claim, _: Comparison, *, order: float, answers: Ints, bound: Floats, exact: Floats, dependent: Floats
-) -> Picture:
+    axes: Axes,
+    claim: Claim,
+    _: Comparison,
+    *,
+    order: float,
+    answers: Ints,
+    bound: Floats,
+    exact: Floats,
+    dependent: Floats,
+) -> str:
     """Draw the divergence after each answer, at one order.
 
     Columns: the order, > 1; and of shape (n,): answers so far, ascending; lower bounds in nats; what is exact, and what
     data-dependent accounting charges, NaN where it is not known.
     """
-    figure, axes = canvas(*WIDE)
     allowed: Floats = np.multiply(answers, claim.curve.renyi(order), dtype=np.float64)
     _plot_positive(axes, answers, allowed, "the claim allows", CLAIM)
     _plot_positive(axes, answers, dependent, "data-dependent accounting", CLAIM, "--")
@@ -395,44 +378,42 @@ def _growth(
     _plot_positive(axes, answers, bound, "at least, summed up", MEMBER)
     label = f"Rényi divergence of order {order:g}, nats"
     axes.set(xscale="log", yscale="log", xlabel="answers", ylabel=label)
-    return _picture("growth", f"The leak after each answer, at order {order:g}", figure, axes)
+    return f"The leak after each answer, at order {order:g}"
 
 
-def _queries(claim: Claim, _: Comparison, *, order: Floats, query: Ints, bound: Floats, exact: Floats) -> Picture:
+def _queries(axes: Axes, claim: Claim, _: Comparison, *, order: Floats, query: Ints, bound: Floats) -> str:
     """Draw the lower bound of each query at every order as a share of the claim.
 
-    Columns: orders > 1, ascending, shape (m,); numbers of the queries, shape (n,); lower bounds in nats, shape (n, m);
-    what is exact, NaN where it is not known, shape (n, m).
+    Columns: orders > 1, ascending, shape (m,); numbers of the queries, shape (n,); lower bounds in nats, shape (n, m).
     """
-    figure, axes = canvas(*WIDE)
     share = bound / _allowed(claim, order)
     ranked = np.argsort(-share.max(axis=1), kind="stable")
     image = axes.imshow(share[ranked], aspect="auto", cmap="viridis", vmin=0, interpolation="nearest")
-    figure.colorbar(image, ax=axes, label="bound / claim")
+    axes.figure.colorbar(image, ax=axes, label="bound / claim")
     set_ticks(axes.xaxis, range(len(order)), [f"{at:g}" for at in order], fontsize=8)
     if len(ranked) <= MAX_NAMED:
         set_ticks(axes.yaxis, range(len(ranked)), [str(query[at]) for at in ranked], fontsize=7)
     axes.set(xlabel="order", ylabel="query, most telling first")
     axes.grid(visible=False)
-    return _picture("queries", "Every query at every order: the bound as a share of the claim", figure, axes)
+    return "Every query at every order: the bound as a share of the claim"
 
 
-FIGURES: Mapping[str, Callable[..., Picture | None]] = {
-    "fractions": _fractions,
-    "replays": _replays,
-    "trade-off": _trade_off,
-    "posterior": _posterior,
-    "delta": _profile,
-    "trials": _trials,
-    "renyi": _renyi,
-    "advantages-additive": _advantages,
-    "advantages-multiplicative": _advantages,
-    "advantages-tail": _advantages,
-    "beliefs": _beliefs,
-    "reliability": _reliability,
-    "answer": _answer,
-    "epsilon": _totals,
-    "growth": _growth,
-    "queries": _queries,
+FIGURES: Mapping[str, tuple[Callable[..., str], tuple[float, float], str]] = {
+    "fractions": (_fractions, WIDE, "best"),
+    "replays": (_replays, WIDE, "best"),
+    "trade-off": (_trade_off, SQUARE, "lower right"),
+    "posterior": (_posterior, WIDE, "best"),
+    "delta": (_profile, WIDE, "best"),
+    "trials": (_trials, WIDE, "best"),
+    "renyi": (_renyi, WIDE, "best"),
+    "advantages-additive": (_advantages, WIDE, "lower right"),
+    "advantages-multiplicative": (_advantages, WIDE, "lower right"),
+    "advantages-tail": (_advantages, WIDE, "lower right"),
+    "beliefs": (_beliefs, SQUARE, "upper left"),
+    "reliability": (_reliability, SQUARE, "upper left"),
+    "answer": (_answer, WIDE, "best"),
+    "epsilon": (_totals, WIDE, ""),
+    "growth": (_growth, WIDE, "best"),
+    "queries": (_queries, WIDE, ""),
 }
-"""Functions that draw a series, by the series' name."""
+"""By the name of a series: the function that draws it and returns the title, the figure's size, the legend's place."""
