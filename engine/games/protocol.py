@@ -124,8 +124,8 @@ class Reading(Enum):
     TOGETHER = "together"
     """All scores give one bound, and none may be missing."""
     IN_ORDER = "in order"
-    """Trials are read in the order of the plan while later ones still run. Their scores must come in several tables, none
-    of which needs a later trial."""
+    """Trials are read in the order of the plan while later ones still run. Their scores must come in several tables,
+    none of which needs a later trial."""
 
 
 @dataclass(frozen=True)

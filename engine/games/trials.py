@@ -75,8 +75,8 @@ def scored_trials(
     """Return the attack's scores of T trials as one replay, whose canaries are the numbers of the trials.
 
     Args:
-        failed_score: Score of a failed training, for each trial, shape (T,), or for all. A failure is an outcome, because
-            a record may cause it. By default it counts for world 1, which contains the canary.
+        failed_score: Score of a failed training, for each trial, shape (T,), or for all. A failure is an outcome,
+            because a record may cause it. By default it counts for world 1, which contains the canary.
     """
     scores = np.where(failed, failed_score, 0.0)
     if not failed.all():

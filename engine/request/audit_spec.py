@@ -245,9 +245,7 @@ class AuditSpec:
         _require_size(game, at)
         proxy = audit.proxy if game.traits.uses_proxy else None
         if not isinstance(getattr(game, "traits", None), GameTraits):
-            raise SpecError(
-                f"{at}.game must say what it plays: give it a field `traits`, a dpaudit.engine.games.protocol.GameTraits"
-            )
+            raise SpecError(f"{at}.game must have a field `traits` of class dpaudit.engine.games.protocol.GameTraits")
         attack = getattr(game, "usual_attack", game.traits.attack) if audit.attack is None else audit.attack
         data = given_data(audit.data)
         audit = replace(audit, game=game, data=data, attack=attack, proxy=proxy)
