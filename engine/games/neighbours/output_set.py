@@ -367,13 +367,14 @@ def _linear(seed: int) -> Learn:
     from sklearn.linear_model import LogisticRegression
 
     def learn(summaries: Floats, truth: Flags) -> Likely:
-        pca = PCA(whiten=True, svd_solver="full").fit(summaries)
+        pca = PCA(svd_solver="full").fit(summaries)
         sizes = pca.singular_values_
         varies = sizes > sizes[0] * max(summaries.shape) * np.finfo(np.float64).eps
         if not varies.any():
             return lambda others: np.full(len(others), truth.mean())
-        likely = _fitted(LogisticRegression(max_iter=300))(pca.transform(summaries)[:, varies], truth)
-        return lambda others: likely(pca.transform(others)[:, varies])
+        deviations = sizes[varies] / math.sqrt(len(summaries))
+        likely = _fitted(LogisticRegression(max_iter=300))(pca.transform(summaries)[:, varies] / deviations, truth)
+        return lambda others: likely(pca.transform(others)[:, varies] / deviations)
 
     return learn
 
