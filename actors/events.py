@@ -37,7 +37,6 @@ class EventKind(StrEnum):
     UNITS_SPARED = "units-spared"  # `count` units were not run: enough is known without them
     WORKER_STARTED = "worker-started"
     WORKER_LOST = "worker-lost"
-    SPILLED = "spilled"  # the object stores have written `count` MB to disk so far, for want of memory
     INTERRUPTED = "interrupted"
     FINISHED = "finished"  # `detail` says what was written
     REPORTED = "reported"  # the report was made anew from what is finished; `detail` as for FINISHED

@@ -488,17 +488,6 @@ def test_a_unit_that_hangs_on_a_worker_is_ended_and_what_waited_behind_it_is_not
 
 @pytest.mark.nightly
 @pytest.mark.ray
-def test_a_stopped_worker_is_replaced(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpaudit.actors.pool.BEAT_S", 0.2)
-    monkeypatch.setattr("dpaudit.actors.pool.SILENCE_S", 3.0)
-    outcome, seen = run_hanging(lambda events: on_ray({}, events), tmp_path, HangsFirst(str(tmp_path), "stop"), [])
-    assert len(outcome.finished) == 1
-    lost = next(event for event in seen if event.kind is EventKind.WORKER_LOST)
-    assert "has not answered" in lost.detail
-
-
-@pytest.mark.nightly
-@pytest.mark.ray
 def test_a_worker_that_dies_while_it_starts_is_replaced(ray_cluster: None, tmp_path: Path) -> None:
     """Killed right after it was asked for; the pool asks for another."""
     from dpaudit.actors import pool as pools
