@@ -30,7 +30,7 @@ from ray.exceptions import OutOfMemoryError, RayActorError, RayError, TaskUnsche
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 from dpaudit.actors.audited.around import Around
-from dpaudit.actors.audited.leftovers import adopt_orphans
+from dpaudit.actors.audited.leftover_processes import adopt_orphans
 from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Handle, attempt_unit
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.storage.places import Scratch
@@ -73,7 +73,7 @@ class Worker:
     def __init__(
         self, threads: int, scratch: Scratch | None, reached: Sequence[str] | None, pulse: str, beat_s: float
     ) -> None:
-        self._scratch, self._store = scratch, UnitStore.reached(*reached) if reached else None
+        self._scratch, self._store = scratch, UnitStore.open_marked(*reached) if reached else None
         adopt_orphans()
         # Libraries read it when they are loaded, and torch takes seconds to load: not where no unit needs it.
         os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -110,13 +110,13 @@ class Worker:
                 if needed:
                     tables.append(table)
         now = time.monotonic()
-        told = [replace(attempt, ago_s=now - end) for attempt, end in zip(attempts, ends, strict=True)]
+        told = [replace(attempt, report_delay_s=now - end) for attempt, end in zip(attempts, ends, strict=True)]
         back = told, now - began
         return (back, *tables) if tables else back
 
     def _written(self, unit: Unit, attempt: Attempt) -> Attempt:
         """Writes the unit's file where that is the driver's folder: of an attempt of which there is no more to tell."""
-        if attempt.error or attempt.remarks or attempt.printed or self._store is None or self._store.has(unit.key):
+        if attempt.error or attempt.remarks or attempt.printed or self._store is None or self._store.has_file(unit.key):
             return attempt
         try:
             self._store.write(unit.key, attempt.content)
@@ -216,7 +216,7 @@ class RayPool:
         self._remaining = Counter(demand)
         self._workers, self._scratch, self._events = workers, scratch, events
         self._deadlines, self._store = deadlines or Deadlines(), store
-        self._reached = store.marked() if store else None
+        self._reached = store.mark_for_workers() if store else None
         self._flights: dict[Any, _Flight] = {}
         self._heads: dict[Any, None] = {}  # of the flights, those that run: the others come back after them
         # not given yet, or their worker died before their turn came
@@ -275,11 +275,11 @@ class RayPool:
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
         """Takes the unit; it goes with others to the worker with the shortest queue."""
         kind = unit.resources
-        if unit.does not in self._takes:
-            began, taken = self._untimed.get(unit.does, (time.monotonic(), 0))
-            self._untimed[unit.does] = began, taken + 1
+        if unit.function_name not in self._takes:
+            began, taken = self._untimed.get(unit.function_name, (time.monotonic(), 0))
+            self._untimed[unit.function_name] = began, taken + 1
         self._ready[kind] = max(0, self._ready.get(kind, 0) - 1)
-        self._taken[kind] += 1 / self._quoted.get(unit.does, 1)
+        self._taken[kind] += 1 / self._quoted.get(unit.function_name, 1)
         self._homeless[kind].append((unit, (*(self._shared[name] for name in unit.shared), *tables), needed))
 
     def _give(self, slot: _Slot, jobs: Sequence[_Job]) -> None:
@@ -329,14 +329,14 @@ class RayPool:
                 free = (slot for places in self._hosts(kind) if (slot := places.shortest()) is not None)
                 slot = min(free, key=lambda slot: len(slot.queue), default=None)
                 if slot is None:  # all wait, in parcels of about this size
-                    self._taken[kind] = len(waiting) / self._size(waiting[0][0].does, share)
+                    self._taken[kind] = len(waiting) / self._size(waiting[0][0].function_name, share)
                     break
                 filled, parcel, first = 0.0, list[_Job](), not slot.queue
                 while waiting and filled < 1 - 1e-9:
                     unit, *_ = waiting[0]
-                    each = unit.does, first
+                    each = unit.function_name, first
                     if each not in sizes:
-                        sizes[each] = self._size(unit.does, share, first=first)
+                        sizes[each] = self._size(unit.function_name, share, first=first)
                     part = 1 if unit.key in self._alone else 1 / sizes[each]
                     if parcel and filled + part > 1 + 1e-9:  # it does not fit
                         break
@@ -409,7 +409,7 @@ class RayPool:
         self._slots.clear()
         self._places.clear()
         if self._store:
-            self._store.unmark()
+            self._store.remove_worker_files()
 
     def _end(self, slot: _Slot) -> None:
         ray.kill(slot.actor)  # Ray ends a process that does not answer after a few seconds
@@ -507,8 +507,8 @@ class RayPool:
             if not attempt.error:
                 self._remaining[unit.resources] -= 1
                 self._deadlines.learn(unit, attempt.seconds)
-                self._took[unit.does].append(attempt.seconds + beside_s)
-        for does in {unit.does for unit, attempt in ended if not attempt.error}:
+                self._took[unit.function_name].append(attempt.seconds + beside_s)
+        for does in {unit.function_name for unit, attempt in ended if not attempt.error}:
             self._takes[does] = median(self._took[does])
             self._untimed.pop(does, None)
         return [Completion(unit, attempt, flight.tables.get(unit.key)) for unit, attempt in ended]
@@ -574,7 +574,7 @@ class RayPool:
             else:
                 limit_s = self._late_s(flight) if running_s > flight.within_s else None
             if limit_s is not None and running_s > limit_s:
-                back += self._replace(slot, self._deadlines.refusal(limit_s), worker_died=False)
+                back += self._replace(slot, self._deadlines.timeout_message(limit_s), worker_died=False)
             elif self._deadlines.stated_s is None and self._silent_s(slot, now) > SILENCE_S:
                 back += self._replace(slot, f"the worker has not answered for {SILENCE_S:.0f} s")
             elif now - slot.reminded > REMIND_S:

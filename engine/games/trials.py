@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import from_outside
+from dpaudit.actors.audited.signals import raised_externally
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.engine.games.protocol import Fits, Reading, Setting
@@ -131,7 +131,7 @@ def _trained_alone(
     except AuditError:  # it is used in a wrong way, for every seed
         raise
     except BaseException as err:  # other people's code may raise anything; one training is no more than one trial
-        if from_outside(err):
+        if raised_externally(err):
             raise
         failed = TrainingError(f"{type(err).__name__}: {shortened(err)}")
         failed.__cause__ = err

@@ -17,12 +17,12 @@ import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import from_outside, time_limit
+from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.actors.backend import Deadlines
 from dpaudit.actors.events import EventStream, last_line
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import call_of, unit, value_of
+from dpaudit.actors.work import make_call, unit, value_of
 from dpaudit.errors import RunError, shortened
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Rows
@@ -121,13 +121,13 @@ def _afresh(as_given: bytes, target: Rows, seed: Seed) -> Outputs:
 
     Raises: RunError when it failed.
     """
-    from dpaudit.actors.children import InChildren  # needed by few audits
+    from dpaudit.actors.children import ChildProcesses  # needed by few audits
 
     if not as_given:
         raise RunError("the mechanism cannot be sent to another process")
-    call = call_of(ask_twice, as_given, target, seed=seed.child("fresh"))
+    call = make_call(ask_twice, as_given, target, seed=seed.child("fresh"))
     asked = Unit(call, "the same data in a fresh process", key="afresh")
-    with contextlib.closing(InChildren({}, None, EventStream(), Deadlines())) as fresh:
+    with contextlib.closing(ChildProcesses({}, None, EventStream(), Deadlines())) as fresh:
         fresh.submit(asked, (), needed=True)
         (done,) = fresh.wait()
     if done.attempt.error:
@@ -173,7 +173,7 @@ def _name(call: Callable[[Any, Seed], Any], data: Any, seed: Seed) -> int:
     try:
         given = np.ascontiguousarray(call(data, seed)).tobytes()
     except BaseException as err:  # other people's code may raise anything
-        if from_outside(err):
+        if raised_externally(err):
             raise
         given = repr(seed).encode()
     return int.from_bytes(hashlib.sha256(given).digest()[:8], "little", signed=True)
@@ -214,7 +214,7 @@ def _outcome(mechanism: RowFunction, data: Any, seed: Seed) -> Any:
 
     number = int(seed.rng().integers(0, 2**31))
     settings = mechanism.alternatives()[0]
-    (one,) = mechanism.outcomes(data.cells, [number], settings, CallLimits(10.0, 1, time_limit, from_outside))
+    (one,) = mechanism.outcomes(data.cells, [number], settings, CallLimits(10.0, 1, time_limit, raised_externally))
     if one.fault:
         raise RunError(one.fault)
     return np.frombuffer(one.ending.encode() + one.numbers.tobytes(), np.uint8)

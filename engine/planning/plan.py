@@ -103,7 +103,7 @@ class Plan:
         columns = {
             "key": [unit.key for unit in self.units],
             "label": [unit.label for unit in self.units],
-            "task": [unit.does for unit in self.units],
+            "task": [unit.function_name for unit in self.units],
             "seed": [str(_argument(unit, "seed", "")) for unit in self.units],
             "needs": needs.cast(pa.list_(pa.string())),  # where none needs any
             "cpus": [unit.resources.cpus for unit in self.units],
@@ -270,7 +270,7 @@ def _plan_audit(
     evidence, controls, ceilings = (
         tuple(counted[unit.key] for unit in several) for several in (game.evidence, game.control, game.ceiling)
     )
-    bounds = bound_units(audit.estimator, game, evidence, setting.reading, audit.name, resources.on_cpus)
+    bounds = bound_units(audit.estimator, game, evidence, setting.reading, audit.name, resources.without_gpu)
     entry = PlannedAudit(
         audit,
         game,
@@ -320,8 +320,8 @@ def counting(estimator: Any, evidence: Unit, *, kept: bool) -> Unit:
         estimator,
         evidence if kept else inlined(evidence),
         label=f"counting {evidence.label}" if kept else f"{evidence.label}, counted",
-        resources=evidence.resources.on_cpus if kept else evidence.resources,
-        gives=GenericAlias(list, estimator.tally_type),
+        resources=evidence.resources.without_gpu if kept else evidence.resources,
+        returns=GenericAlias(list, estimator.tally_type),
     )
 
 

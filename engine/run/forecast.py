@@ -37,7 +37,7 @@ class Kind:
 
     @classmethod
     def of(cls, unit: Unit) -> Kind:
-        return cls(unit.does, unit.resources.cpus, unit.resources.gpus)
+        return cls(unit.function_name, unit.resources.cpus, unit.resources.gpus)
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def times_of_some(plan: Plan) -> dict[Kind, Timed]:
             chosen[unit.key] = unit
             taken[Kind.of(unit)] += 1
     on_gpus = [unit for unit in chosen.values() if unit.resources.gpus]
-    beside = [dataclasses.replace(unit, resources=unit.resources.on_cpus, key="", own=()) for unit in on_gpus]
+    beside = [dataclasses.replace(unit, resources=unit.resources.without_gpu, key="", user_code=()) for unit in on_gpus]
     units = [*chosen.values(), *beside]
     seen: list[Event] = []
     events = EventStream(seen.append)

@@ -14,7 +14,7 @@ from typing import Literal
 import pyarrow as pa
 
 from dpaudit.actors.backend import Backend, Completion, Deadlines, Handle, InProcess
-from dpaudit.actors.children import InChildren
+from dpaudit.actors.children import ChildProcesses
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
@@ -46,7 +46,7 @@ def backend_elsewhere(
             return stack.enter_context(contextlib.closing(InProcess(dict(plan.shared), scratch, events, deadlines)))
 
         def beside(count: int) -> Backend:
-            children = InChildren(plan.shared, scratch, events, deadlines, count)
+            children = ChildProcesses(plan.shared, scratch, events, deadlines, count)
             return stack.enter_context(contextlib.closing(children))
 
         def on_ray() -> Backend:
@@ -61,7 +61,7 @@ def backend_elsewhere(
             case "in-process":
                 yield beside(1)
             case "auto":
-                own = plan.apart or any(unit.own for unit in missing)  # may end or hang its process
+                own = plan.apart or any(unit.user_code for unit in missing)  # may end or hang its process
                 together = plan.spec.together
                 cap_s = None if together is None else together.budget_s
                 yield Moving(missing, run.at_a_time, None if own else here, beside, on_ray, events, cap_s)
@@ -96,7 +96,7 @@ def _ray_pool(
             gpus = {unit.key: unit.resources.gpus for unit in plan.units}
             metrics = RunMetrics(plan.spec.name, trainings_of(plan), gpus)
             threading.Thread(target=_load_ahead, name="dpaudit-load-ahead", daemon=True).start()
-            with events.heard_by(metrics):
+            with events.subscribed(metrics):
                 yield workers
             metrics.tell()
         finally:
@@ -150,7 +150,7 @@ class Moving:
     ) -> None:
         self._ends = math.inf if cap_s is None else time.monotonic() + cap_s
         self._unbegun = {unit.key for unit in units}
-        self._left = Counter(unit.does for unit in units)  # of these, by what they do
+        self._left = Counter(unit.function_name for unit in units)  # of these, by what they do
         self._took: dict[str, list[float]] = defaultdict(list)
         self._workers, self._beside, self._on_ray, self._events = workers, beside, on_ray, events
         self._place: Place = "here"
@@ -170,7 +170,7 @@ class Moving:
             if self._next is not None and not self._in_flight:
                 self._move(self._next)
             self._unbegun.remove(unit.key)
-            self._left[unit.does] -= 1
+            self._left[unit.function_name] -= 1
         self._in_flight += 1
         if self._place == "ray":
             tables = tuple(map(self._on_ray_too, unit.needs, tables))
@@ -189,7 +189,7 @@ class Moving:
         self._in_flight -= len(done)
         for one in done:
             if not one.attempt.error and not one.worker_died:
-                self._took[one.unit.does].append(one.attempt.seconds)
+                self._took[one.unit.function_name].append(one.attempt.seconds)
         if done and self._place != "ray":
             place = place_for(self.left_s, self._workers)
             place = "processes" if place == "ray" and self._ray_fails else place

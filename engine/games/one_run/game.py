@@ -38,7 +38,7 @@ class OneRunGame(OneRunRules[R]):
             design_seed=self.design_seed(setting, number),
             seed=setting.seed.child("replays"),
             label="replays",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
             offset=number * self.replays,
         )
 
@@ -97,7 +97,7 @@ class ReleaseGame(OneRunGame[R]):
                 seed=setting.seed.child("training", number),
                 label=f"training {number + 1} of {self.trainings}",
                 **setting.running,
-                gives=type(self).released,
+                returns=type(self).released,
             )
             trainings.append(ran)
             replayed = inlined(release_replayed, rules, setting.required("target"), ran)

@@ -237,7 +237,9 @@ class PrivatePrediction:
     def _played(
         self, setting: Setting, work: Work, evidence: tuple[Unit, ...], trained: tuple[Unit, ...], answers: int
     ) -> Played:
-        told = work.add(tell_answers, self.queries, answers, label="answers told", resources=setting.resources.on_cpus)
+        told = work.add(
+            tell_answers, self.queries, answers, label="answers told", resources=setting.resources.without_gpu
+        )
         return Played(evidence, trainings=trained, ceiling=(told,), replays=self.queries)
 
     @property
