@@ -1,8 +1,8 @@
 """Backend that runs units in child processes, without Ray.
 
-Several children share the work of a machine, or one child runs code from another person. Units are sent pickled. Results
-are parsed as text and numbers only, never unpickled, because the code in the child may have forged them. This is no
-sandbox: the code in the child has the user's rights.
+Several children share the work of a machine, or one child runs code from another person. Units are sent pickled.
+Results are parsed as text and numbers only, never unpickled, because the code in the child may have forged them. This
+is no sandbox: the code in the child has the user's rights.
 """
 
 from __future__ import annotations

@@ -18,12 +18,12 @@ MAX_ATTEMPTS = 2  # for a unit that failed with a retryable error (`Attempt.retr
 MAX_LOSSES = 4  # workers that may die while they run a unit before the unit counts as the cause
 REPEAT_BUDGET_S = 2.0
 REPEAT_BUDGET_SHARE = 0.05
-"""Time for repeats, which check that units are deterministic: the larger one of `REPEAT_BUDGET_S` seconds and this share
-of the time of all units."""
+"""Time for repeats, which check that units are deterministic: the larger one of `REPEAT_BUDGET_S` seconds and this
+share of the time of all units."""
 
 MAX_HELD_BYTES = 1_000_000_000
-"""Limit of results kept in memory for units that need them (on a cluster, in its object store, which would spill more to
-disk). Other results are read from the run folder when they are needed."""
+"""Limit of results kept in memory for units that need them (on a cluster, in its object store, which would spill more
+to disk). Other results are read from the run folder when they are needed."""
 
 Skip: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
 """(finished, failed) -> units that need not run any more. The set never shrinks."""

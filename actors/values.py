@@ -1,10 +1,11 @@
 """Conversion of frozen dataclasses of arrays and scalars to Arrow tables and back.
 
-Each value is a row and each field a column. An array is stored as a list, with its shape unless it is a vector; a nested
-dataclass as columns named "outer.inner"; a table as its IPC stream. A dataclass with the class variable `ROWS` is stored
-with one row for each score or example instead: its arrays are columns of equal length, a matrix is a column of lists,
-and several values are concatenated. A field with `metadata={"stored": "float32"}` is stored in that type. Files do not
-name the dataclass; the reader must.
+Each value is a row and each field a column. An array is stored as a list, with its shape unless it is a vector. A
+nested dataclass is stored as columns named "outer.inner", a table as its IPC stream. Files do not name the dataclass:
+the reader must. A field with `metadata={"stored": "float32"}` is stored in that type.
+
+A dataclass with the class variable `ROWS` is stored with one row for each score or example instead: its arrays are
+columns of equal length, a matrix is a column of lists, and several values are concatenated.
 """
 
 from __future__ import annotations
@@ -56,11 +57,13 @@ def decode(table: pa.Table, kind: type[Any]) -> list[Any]:
         ) from err
 
 
-@functools.cache
-def _fields(kind: Any) -> tuple[tuple[dataclasses.Field[Any], Any], ...]:
+_type_hints = functools.cache(typing.get_type_hints)
+
+
+def _fields(kind: Any) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
     """Return the fields of the constructor, with their types."""
-    hints = typing.get_type_hints(kind)
-    return tuple((field, hints[field.name]) for field in dataclasses.fields(kind) if field.init)
+    hints = _type_hints(kind)
+    return ((field, hints[field.name]) for field in dataclasses.fields(kind) if field.init)
 
 
 def _inner(hint: Any) -> type[Any] | None:

@@ -28,6 +28,7 @@ EXTRAS = (
     ("accounting", "dp-accounting", "dp-accounting", "claims that are an event of an accountant"),
     ("cluster", "aiohttp-cors", "ray[default]", "`dpaudit submit`, `logs` and `stop`"),
     ("diffprivlib", "diffprivlib", "", "models of diffprivlib"),
+    ("endpoint", "tenacity", "tenacity", "language models and predictors behind an HTTP address"),
     ("mlflow", "mlflow-skinny", "mlflow-skinny", "`log_to_mlflow` and `dpaudit run --mlflow`"),
     ("opacus", "opacus", "opacus", "`from_opacus` and training by Opacus"),
     ("text", "transformers", "transformers", "local language models, and models that are fine-tuned"),

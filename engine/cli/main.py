@@ -369,7 +369,7 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
     import json
     from dataclasses import asdict, replace
 
-    from dpaudit.engine.planning.plan import make_plan, trainings_of, what_it_takes
+    from dpaudit.engine.planning.plan import make_plan, planning_announcement, trainings_of
     from dpaudit.engine.planning.power import planned_outlook
     from dpaudit.engine.request.loading import is_sweep_spec, load_spec
     from dpaudit.engine.run.forecast import expected_cost
@@ -382,7 +382,7 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
         made = swept.spec
     else:
         made = load_spec(spec)
-    if beforehand := what_it_takes(made):
+    if beforehand := planning_announcement(made):
         tell(beforehand)
     planned = make_plan(replace(made, seed=seed) if seed is not None else made)
     cost = expected_cost(planned, calibrate=calibrate, timings=timings)

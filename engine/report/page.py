@@ -28,7 +28,7 @@ from dpaudit.estimators.bound import format_lower, format_upper
 from dpaudit.plain_files import write_atomically
 
 if TYPE_CHECKING:
-    from dpaudit.engine.reading.comparison import Study
+    from dpaudit.engine.reading.label_comparison import LabelStudy
     from dpaudit.estimators.arguments import Interval
     from dpaudit.estimators.chart import Chart
 
@@ -124,7 +124,7 @@ def _figures(result: AuditResult, folder: Path, target: Path) -> list[tuple[str,
     return [(chart.title, _saved(chart, target, f"{name}-{chart.stem}")) for chart in drawn]
 
 
-def _compared(compared: Sequence[Study], target: Path) -> list[tuple[str, Markup]]:
+def _compared(compared: Sequence[LabelStudy], target: Path) -> list[tuple[str, Markup]]:
     from dpaudit.engine.report.advantages_compared import comparisons
 
     several = len(compared) > 1

@@ -61,7 +61,7 @@ def backend_elsewhere(
             case "in-process":
                 yield beside(1)
             case "auto":
-                own = plan.apart or any(unit.user_code for unit in missing)  # may end or hang its process
+                own = plan.isolated or any(unit.user_code for unit in missing)  # may end or hang its process
                 together = plan.spec.together
                 cap_s = None if together is None else together.budget_s
                 yield Moving(missing, run.at_a_time, None if own else here, beside, on_ray, events, cap_s)

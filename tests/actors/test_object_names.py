@@ -42,7 +42,7 @@ def test_a_name_that_leaves_the_folder_or_meets_another_is_refused() -> None:
             "Ünits/SS",
         ]:
             with cases.case(name):
-                refused = r"must hold files that .* below a folder.*nothing was copied"
+                refused = r"must hold only files that .* below a folder.*nothing was copied"
                 with pytest.raises(RunError, match=refused) as said:
                     _require_safe_names([*GOOD, name], "s3://bucket/run")
                 assert str(said.value).isprintable()

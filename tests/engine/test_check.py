@@ -595,7 +595,11 @@ def test_a_part_s_ceiling_is_not_held_against_that_of_the_whole_claim(leak: Repo
         ceiling = replace(test.ceiling, finding=replace(test.ceiling.finding, lower=could_show, evidence=()))
         return quietly(test, name, ceiling=ceiling, **changes)
 
-    step, low, high = silent("step", 9.0, whole=("tested: a step",)), silent("low", 2.0), silent("high", 3.0)
+    step, low, high = (
+        silent("step", 9.0, meaning_for_whole=("tested: a step",)),
+        silent("low", 2.0),
+        silent("high", 3.0),
+    )
     joint = together(step, low, high)
     assert joint.verdict is Verdict.NO_VIOLATION
     assert joint.deciding is high

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from dpaudit.actors.events import Event, EventKind, EventLog
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.reading.noted import note_of
+from dpaudit.engine.reading.bounds_checksum import checksum_note
 from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run.differences import run_differences
 from dpaudit.engine.run.driver import audit
@@ -42,7 +42,7 @@ def edited(run: Path, tmp_path: Path) -> Callable[[Callable[[Any], object]], Pat
         edit(report)
         (folder / "bounds.json").write_text(json.dumps(report))
         log = EventLog(folder / "events.jsonl")
-        log(Event(EventKind.REPORTED, detail=note_of((folder / "bounds.json").read_bytes())))
+        log(Event(EventKind.REPORTED, detail=checksum_note((folder / "bounds.json").read_bytes())))
         log.close()
         return folder
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from dpaudit import audit
-from dpaudit.engine.reading.noted import note_of
+from dpaudit.engine.reading.bounds_checksum import checksum_note
 from dpaudit.engine.request.loading import load_spec
 from tests.fuzz.cases import ODD_BYTES, SMALL, as_file, damaged
 from tests.fuzz.outcome import End, Outcome, command, outcome
@@ -276,7 +276,7 @@ class Readers:
                 content = content.replace(rng.choice((b"0.95", b"null", b"true", b"[]")), deep, 1)
                 said += f" and {deep[:20]!r}"
         path.write_bytes(content)
-        log.write_bytes(log.read_bytes().replace(note_of(before).encode(), note_of(content).encode()))
+        log.write_bytes(log.read_bytes().replace(checksum_note(before).encode(), checksum_note(content).encode()))
         return said
 
     def _spec(self, folder: Path, rng: random.Random) -> str:

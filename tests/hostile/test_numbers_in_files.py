@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dpaudit.engine.reading import stated_values
-from dpaudit.engine.reading.noted import note_of
+from dpaudit.engine.reading.bounds_checksum import checksum_note
 from dpaudit.engine.reading.stated_values import StatedValue
 from dpaudit.engine.run.differences import run_differences
 from dpaudit.engine.run.model_card import ModelCard
@@ -25,7 +25,7 @@ LONG = 10**399  # an integer of 400 digits: beyond the largest float, and JSON r
 def forge(folder: Path, content: bytes) -> None:
     """Another `bounds.json`, which the run's last event names."""
     path, log = folder / "bounds.json", folder / "events.jsonl"
-    log.write_text(log.read_text().replace(note_of(path.read_bytes()), note_of(content)))
+    log.write_text(log.read_text().replace(checksum_note(path.read_bytes()), checksum_note(content)))
     path.write_bytes(content)
 
 
@@ -172,10 +172,10 @@ def test_a_card_of_many_audits_looks_each_up_once(folder: Path, report: Any, mon
 
 
 def test_values_are_what_they_must_be() -> None:
-    read = StatedValue.read
+    read = StatedValue.parse
     stated = read(b'{"a": [1, 2.5, "inf", true, "x", null, -0.0], "b": 1e999}', "FILE", remedy="write it anew")
     one, real, infinite, flag, word, nothing, zero = stated["a"].items()
-    assert (one.whole(0, 1), one.number(), real.number(0, 3), infinite.number(), zero.number(0)) == (
+    assert (one.integer(0, 1), one.number(), real.number(0, 3), infinite.number(), zero.number(0)) == (
         1,
         1,
         2.5,
@@ -184,9 +184,9 @@ def test_values_are_what_they_must_be() -> None:
     )
     assert stated["b"].number(0) == math.inf
     for wrong in (
-        lambda: one.whole(2, 3),
-        lambda: real.whole(0, 3),
-        lambda: flag.whole(0, 3),
+        lambda: one.integer(2, 3),
+        lambda: real.integer(0, 3),
+        lambda: flag.integer(0, 3),
         lambda: flag.number(),
         lambda: word.number(),
         lambda: nothing.number(),
@@ -205,6 +205,6 @@ def test_values_are_what_they_must_be() -> None:
 
 def test_a_file_of_too_many_values_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stated_values, "MAX_VALUES", 10)
-    assert StatedValue.read(b"[1,2,3]", "FILE").value == [1, 2, 3]
+    assert StatedValue.parse(b"[1,2,3]", "FILE").value == [1, 2, 3]
     with pytest.raises(SpecError, match=r"must hold at most .* 10 values"):
-        StatedValue.read(b"[" + b"{}," * 20, "FILE")  # and it is no JSON
+        StatedValue.parse(b"[" + b"{}," * 20, "FILE")  # and it is no JSON
