@@ -28,7 +28,7 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.advantages.game import LabelAdvantage, Utility
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
 from dpaudit.engine.games.proxies.model import TruePosterior
-from dpaudit.engine.reading.comparison import RESPONSE, Compared, Study, studies
+from dpaudit.engine.reading.label_comparison import RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting, label_studies
 from dpaudit.engine.report.advantages_compared import beliefs, frontier, spreads
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
@@ -126,7 +126,7 @@ def equivalence(options: Options) -> Made:
     return Made("\n".join([str(table), *table.notes]), tuple(folder / name for name in files))
 
 
-def _played(options: Options, name: str, mechanisms: Sequence[Any], *, utility: Utility | None) -> list[Study]:
+def _played(options: Options, name: str, mechanisms: Sequence[Any], *, utility: Utility | None) -> list[LabelStudy]:
     """All mechanisms on all data sets; what is finished in the run folder is not run again."""
     sets = _data_sets(options, features=utility is not None)
     if utility is not None:
@@ -147,7 +147,7 @@ def _played(options: Options, name: str, mechanisms: Sequence[Any], *, utility: 
     ]
     run = replace(options.run, keep_scores=False, figures=False)
     spec = AuditSpec(tuple(audits), name=f"label inference advantage, {name}", seed=options.seed, run=run)
-    return studies(audit(spec, output=options.output / name, listeners=options.listeners).results)
+    return label_studies(audit(spec, output=options.output / name, listeners=options.listeners).results)
 
 
 def _data_sets(options: Options, *, features: bool) -> dict[str, tuple[Any, Any]]:
@@ -186,7 +186,7 @@ def real_data(path: Path, rows: int) -> Mapping[str, Any]:
     return found
 
 
-def _made(options: Options, name: str, found: Sequence[Study], figure: chart.Chart) -> Made:
+def _made(options: Options, name: str, found: Sequence[LabelStudy], figure: chart.Chart) -> Made:
     folder = options.output / name
     style.save(style.draw(figure), folder, name)
     rows = [
@@ -208,13 +208,13 @@ def _made(options: Options, name: str, found: Sequence[Study], figure: chart.Cha
     return Made("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv", folder / "report.html"))
 
 
-def _response_beside(study: Study, one: Compared, kind: str) -> float:
+def _response_beside(study: LabelStudy, one: MechanismSetting, kind: str) -> float:
     """The advantage of randomised response where models learn as much; NaN for itself, and where none does."""
-    beside = one.family != RESPONSE and kind in one.advantage and not math.isnan(one.auc)
+    beside = one.family != RANDOMIZED_RESPONSE and kind in one.advantage and not math.isnan(one.auc)
     return study.response_at(one.auc, kind) if beside else math.nan
 
 
-def _summary(study: Study) -> list[str]:
+def _summary(study: LabelStudy) -> list[str]:
     """Both advantages of each setting, and what that says of the paper's conclusion."""
     lines = [f"{study.data}: {LEVEL:.0%} multiplicative advantage, mean additive advantage"]
     lines += [

@@ -25,7 +25,7 @@ PRELOADED = (
     "torch",
     "dpaudit",
     "dpaudit.actors.children",
-    "dpaudit.engine.planning.asked_twice",
+    "dpaudit.engine.planning.state_between_calls",
     "dpaudit.engine.planning.plan",
     "dpaudit.engine.run.checking",
     "dpaudit.engine.run.driver",

@@ -25,11 +25,11 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit, as_of, user_code
 from dpaudit.consent import Consent, apply_consent, current_consent, require_network
 from dpaudit.engine.exits import behind
-from dpaudit.engine.planning.plan import Plan, make_plan, what_it_takes
+from dpaudit.engine.planning.plan import Plan, make_plan, planning_announcement
+from dpaudit.engine.reading.bounds_checksum import checksum_note
 from dpaudit.engine.reading.joint import joint_verdict
-from dpaudit.engine.reading.noted import note_of
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.run_report import Repeat, Report
+from dpaudit.engine.reading.run_report import RepeatedUnit, Report
 from dpaudit.engine.report.bounds_file import write_bounds
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.request.loading import load_spec, spec_in
@@ -75,7 +75,7 @@ def audit(
         asked = dataclasses.replace(asked, seed=seed)
     place = place_of(output) if output is not None else run_folder(asked)
     with told(listeners, quiet=quiet) as listening:
-        if planning := what_it_takes(asked):
+        if planning := planning_announcement(asked):
             EventStream(*listening).emit(Event(EventKind.STAGE, detail=planning))
         return timed_from(began, run_plan(make_plan(asked), place, listening))
 
@@ -114,7 +114,7 @@ def resume(
     with told(listeners, quiet=quiet) as listening, opened(place, listening) as here:
         spec = read_spec(here)
         with apply_consent(consent_for(spec, asked)):
-            plan = dataclasses.replace(make_plan(spec_in(spec)), apart=current_consent().spec is not None)
+            plan = dataclasses.replace(make_plan(spec_in(spec)), isolated=current_consent().spec is not None)
             require_network(plan.spec, plan.price)
             return _run_here(plan, here, place, listening, fresh=fresh)
 
@@ -257,7 +257,7 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
     for event in read_events(folder / "events.jsonl"):
         happened[event.kind.value] += 1
         if event.kind is EventKind.UNIT_REPEATED and event.unit in keys:
-            repeated[event.unit] = Repeat(event.label, event.detail)
+            repeated[event.unit] = RepeatedUnit(event.label, event.detail)
         if event.kind is EventKind.UNIT_REMARKED and event.unit in keys:
             remarked[event.detail][event.label] = None
     results = Policy(plan, store).results(outcome, folder)
@@ -282,7 +282,7 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         seconds=time.monotonic() - began,
         executed=outcome.ran,
         units=len(plan.units),
-        spared=len(outcome.spared),
+        skipped=len(outcome.spared),
         reused=outcome.reused,
         damaged=tuple(f"units/{key}.parquet: {why}" for key, why in sorted(outcome.damaged.items())),
         unseen=tuple(sorted({why for code in user_code(plan.units).values() for why in code.unseen})),
@@ -299,7 +299,7 @@ def _written(report: Report, folder: Path, plan: Plan) -> str:
     """Write what was found, for machines, the figures and `report.html`; return what an event says of it."""
     from dpaudit.engine.report.page import write_page  # only where a folder is written
 
-    note = note_of(write_bounds(report, folder))
+    note = checksum_note(write_bounds(report, folder))
     write_page(report, folder, draw=plan.spec.run.figures)
     forget_renamed(folder, plan.spec, report.results)
     return note
@@ -329,13 +329,13 @@ def backend_for(
     """Where the units of a plan run, for the length of a `with` block."""
     deadlines = Deadlines(plan.spec.run.time_limit_s)
     # Of folders that somebody else made, nothing runs in this process.
-    here = plan.spec.run.settled_runner() == "in-process" and not plan.apart
+    here = plan.spec.run.settled_runner() == "in-process" and not plan.isolated
     with ended_with():
         if here or not missing:
             with contextlib.closing(InProcess(dict(plan.shared), scratch, events, deadlines)) as backend:
                 yield backend
             return
-        from dpaudit.engine.run.moving import backend_elsewhere
+        from dpaudit.engine.run.runners import backend_elsewhere
 
         with backend_elsewhere(plan, missing, events, scratch, deadlines, store) as elsewhere:
             yield elsewhere

@@ -25,7 +25,7 @@ def records_in(place: str | Path, *, top: int, rate: float, audit: str | None) -
     with store.answering("must be a run folder that can be read"):
         spec = store.content("spec.yaml") or b""
         names = sorted(store.infos())
-    name, game = Records.chosen(spec.decode(errors="replace"), audit)
+    name, game = Records.selected_audit(spec.decode(errors="replace"), audit)
     results = [result for result in status.report["results"].items() if result["name"].name() == name]
     if len(results) != 1:
         raise SpecError(f"{shortened(place)} must have a report of {shortened(name)!r}; `dpaudit report` writes it")

@@ -16,7 +16,7 @@ from dpaudit.actors.events import Event, EventKind, events_in
 from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.actors.storage.places import inside, is_remote
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.reading.noted import last_note, note_of
+from dpaudit.engine.reading.bounds_checksum import checksum_note, last_checksum_note
 from dpaudit.engine.reading.stated_values import StatedValue
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.run.configurations import (
@@ -64,12 +64,6 @@ class _Claim:
         epsilon, delta = point_of(stated)
         return cls(epsilon, delta, stated["relation"].text(), stated["curve"].text())
 
-    def as_strict_as(self, other: _Claim) -> bool:
-        """Whether it promises no less, as far as one point of its curve can say."""
-        lower = self.epsilon <= other.epsilon and self.delta <= other.delta
-        same_point = (self.epsilon, self.delta) == (other.epsilon, other.delta)
-        return self.relation == other.relation and lower and (not same_point or self.curve == other.curve)
-
     def __str__(self) -> str:
         return f"epsilon {self.epsilon:.4g} at delta {self.delta:g} ({self.curve}, {self.relation})"
 
@@ -79,7 +73,6 @@ class Found:
     """The result of one audit, or of several tests of one claim."""
 
     verdict: Verdict
-    observed: str  # the bound in words; "" where there is none
     claim: _Claim
 
 
@@ -176,7 +169,9 @@ def run_status(place: str | Path) -> RunStatus:
     unread = len(read) - len(events)
     left_out = (f"{unread:,} lines of events.jsonl are no events, and are left out",) if unread else ()
     cautions = (*left_out, *status.cautions, *([trouble] if trouble else ()))
-    return replace(status, configurations=states, cautions=cautions, noted=last_note(events), made_from=made_from)
+    return replace(
+        status, configurations=states, cautions=cautions, noted=last_checksum_note(events), made_from=made_from
+    )
 
 
 def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | None) -> RunStatus:
@@ -225,14 +220,14 @@ def _verdicts(
 ) -> tuple[tuple[tuple[str, str], ...], str, StatedValue]:
     """The verdicts in `bounds.json`, how far to believe them, and all of it; nothing of one that is not the last."""
     anew = "`dpaudit report` reads the results themselves"
-    noted, nothing = last_note(events), RunStatus.report
+    noted, nothing = last_checksum_note(events), RunStatus.report
     if bounds is None:
         return (), f"there is no bounds.json; {anew}", nothing
-    if noted and noted != note_of(bounds):
+    if noted and noted != checksum_note(bounds):
         return (), f"bounds.json is not the one that the run's last event names, and is not shown; {anew}", nothing
     try:
-        report = StatedValue.read(bounds, f"{place}/bounds.json", remedy="`dpaudit report` writes it anew")
-        found = [(audit["name"].name(), audit["verdict"].one_of(Verdict)) for audit in report["results"].items()]
+        report = StatedValue.parse(bounds, f"{place}/bounds.json", remedy="`dpaudit report` writes it anew")
+        found = [(audit["name"].name(), audit["verdict"].member(Verdict)) for audit in report["results"].items()]
     except SpecError:  # which would show what nobody vouches for
         return (), f"bounds.json is no report that can be read; {anew}", nothing
     how = "the file that the run's last event names" if noted else "not checked"
@@ -251,25 +246,21 @@ def _found(report: StatedValue) -> dict[str, Found]:
     Beside a joint verdict other than VIOLATION stand the tests of the claim that failed.
     """
     results, joint = list(report["results"].items()), report["joint"]
-    verdicts = [result["verdict"].one_of(Verdict) for result in results]
+    verdicts = [result["verdict"].member(Verdict) for result in results]
     if not joint:
         return {
-            result["name"].name(): Found(verdict, _words(result["comparison"]), _Claim.of(result["claim"]))
+            result["name"].name(): Found(verdict, _Claim.of(result["claim"]))
             for result, verdict in zip(results, verdicts, strict=True)
         }
-    verdict = joint["verdict"].one_of(Verdict)
-    one = {report["name"].name(): Found(verdict, joint["headline"].text(), _Claim.of(results[0]["claim"]))}
+    verdict = joint["verdict"].member(Verdict)
+    one = {report["name"].name(): Found(verdict, _Claim.of(results[0]["claim"]))}
     if verdict is Verdict.VIOLATION:
         return one
     return one | {
-        result["name"].name(): Found(each, "", _Claim.of(result["claim"]))
+        result["name"].name(): Found(each, _Claim.of(result["claim"]))
         for result, each in zip(results, verdicts, strict=True)
         if each is Verdict.FAILED and result["scope"].text() == Scope.CLAIM
     }
-
-
-def _words(comparison: StatedValue) -> str:
-    return comparison["words"].text() if comparison else ""
 
 
 def fetch(place: str | Path, folder: Path) -> None:

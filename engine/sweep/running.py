@@ -29,7 +29,7 @@ from dpaudit.cluster.session import ray_session
 from dpaudit.consent import Consent, apply_consent, require_network
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.sweep_summary import REAUDIT, fresh_name, sweep_summary
+from dpaudit.engine.reading.sweep_summary import REAUDIT, reaudit_name, sweep_summary
 from dpaudit.engine.request.audit_spec import (
     MAX_SEED,
     Audit,
@@ -574,7 +574,7 @@ class Request:
 
     def again(self, one: Configuration) -> AuditSpec:
         """The spec of one configuration with a seed that no trial of the sweep used, at full confidence."""
-        audit = replace(self.audit(one), name=fresh_name(one.name))
+        audit = replace(self.audit(one), name=reaudit_name(one.name))
         seed = self.other_seed("reaudit")
         return AuditSpec((audit,), f"{self.name}, re-audit", seed, self.confidence, self.run)
 

@@ -169,7 +169,7 @@ def test_a_maximum_that_equals_the_claim_could_reject_nothing() -> None:
     sensitivity = Sensitivity(maximum=bound, helps="more trials")
     assert not sensitivity.could_reject(Claim(epsilon=1.0))
     assert sensitivity.could_reject(Claim(epsilon=0.999))
-    assert not replace(sensitivity, lost=True).could_reject(Claim(epsilon=0.999))
+    assert not replace(sensitivity, reference_failed=True).could_reject(Claim(epsilon=0.999))
     claim = Claim(epsilon=1.0)
     quiet = replace(bound, lower=0.5)
     test = TestRecord("audit", claim, claim_under(claim, claim.relation), quiet, sensitivity=sensitivity)

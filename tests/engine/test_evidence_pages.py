@@ -102,7 +102,7 @@ def test_a_maximum_below_the_bound_is_not_printed() -> None:
     assert "3.43" not in str(audit)
     assert audit.answer.line("sensitivity") == ""
     row = replace(TestSummaries.ROWS[3], audited=3.731, claimed=1.0, ceiling=3.425)
-    assert row.known("together") == (
+    assert row.epsilon_text("together") == (
         "epsilon of one record at least 3.731 (together; finite-sample); more than the 1 that it claims"
     )
     record = TestRecord("t", Claim(1.0), audit.compared, bound, sensitivity=Sensitivity(maximum=maximum))

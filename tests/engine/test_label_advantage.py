@@ -28,7 +28,7 @@ from dpaudit.engine.games.advantages.game import (
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
 from dpaudit.engine.games.proxies.model import KnownLaw, Predictor
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.reading.comparison import studies
+from dpaudit.engine.reading.label_comparison import label_studies
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.run.driver import audit
 from dpaudit.errors import DataError, InputError, SpecError
@@ -83,7 +83,7 @@ def test_four_mechanisms_are_played_and_their_computed_gains_are_those_of_the_tr
     assert dict(found["llp"].finding.counts)["left out"] == 2 * 3  # type: ignore[union-attr]
     for result in report.results:
         assert not result.finding.realised.parts  # type: ignore[union-attr]
-    (study,) = studies(report.results)
+    (study,) = label_studies(report.results)
     told = {one.family: one.advantage["additive"] for one in study.settings}
     assert 0 < told["llp-laplace"] < told["llp"]
     assert told["llp-geometric"] < told["llp"]
@@ -154,7 +154,7 @@ def test_models_learn_less_from_noisier_releases_and_the_best_rate_is_chosen_els
     assert found["llp"]["test_auc"] > 0.6
     assert {metrics["learning_rate"] for metrics in found.values()} == {0.03}
     assert report.results[0].metrics["test_auc_error"] >= 0
-    (study,) = studies(report.results)
+    (study,) = label_studies(report.results)
     assert study.lines[0].startswith("at equal utility (AUC) on gaussian-mixture")
 
 

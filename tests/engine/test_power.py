@@ -24,7 +24,7 @@ from dpaudit.engine.planning.power import (
     expected_bound,
     outlook,
     planned_outlook,
-    rows_to_refute,
+    rows_to_reject,
 )
 from dpaudit.estimators.bound import format_upper
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
@@ -127,7 +127,7 @@ def test_so_many_rows_refute_twice_the_claim_as_often_as_stated(estimator: Score
     At a power of 0.9 the first fails with Pr[Bin(200, 0.9) < 160] < 1e-5. Measured (200 games; this size, half of it):
     one-run 0.89 and 0.66, band 0.94 and 0.53, betting 0.92 and 0.67; at 0.67 the second fails with < 1e-4.
     """
-    needed = rows_to_refute(estimator, COINS, claimed, spent=2 * claimed)
+    needed = rows_to_reject(estimator, COINS, claimed, spent=2 * claimed)
     assert needed is not None
 
     def refuted(rows: int) -> int:
@@ -156,7 +156,7 @@ def test_proxies_of_rare_labels_leave_little_to_see() -> None:
 
 def test_too_few_rows_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(power, "MAX_ROWS", 1 << 12)
-    assert rows_to_refute(OneRun(), COINS, 0.01, spent=0.02) is None
+    assert rows_to_reject(OneRun(), COINS, 0.01, spent=0.02) is None
 
 
 @pytest.mark.parametrize("estimator", [OneRun(), OneRun(delta=1e-5), Band()])

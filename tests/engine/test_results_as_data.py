@@ -36,7 +36,7 @@ def test_tables_figures_and_short_words(tmp_path: Path) -> None:
     assert "<own>" not in result._repr_html_()
     lean = RunOptions(runner="in-process", figures=False, keep_scores=False)
     (without,) = audit(AuditSpec((asked,), run=lean), output=tmp_path / "lean", quiet=True).results
-    with pytest.raises(RunError, match="no scores were kept"):
+    with pytest.raises(RunError, match="no scores were stored"):
         without.scores()
 
 
