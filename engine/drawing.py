@@ -44,8 +44,7 @@ MARKER_EDGES = {"|": 2.0, ".": 0.0}
 
 def draw(chart: Chart) -> Figure:
     columns = max(map(len, chart.rows))
-    ratios = {"sharex": chart.share_x, "height_ratios": chart.heights or None}
-    figure, places = grid(len(chart.rows), columns, width=chart.width, height=chart.height, **ratios)
+    figure, places = grid(len(chart.rows), columns, width=chart.width, height=chart.height)
     for row, panels in zip(places, chart.rows, strict=True):
         for axes, panel in zip(row, panels, strict=True):
             axes.set_visible(panel is not None)
@@ -127,7 +126,7 @@ def _(mark: Band, axes: Axes) -> None:
 @_draw.register
 def _(mark: Bars, axes: Axes) -> None:
     place, end = np.asarray(mark.place, dtype=float), np.asarray(mark.end, dtype=float)
-    start, half = np.broadcast_to(mark.start, end.shape), mark.thickness / 2
+    start, half = np.zeros_like(end), mark.thickness / 2
     across = np.stack([place - half, place - half, place + half, place + half], axis=1)
     along = np.stack([start, end, end, start], axis=1)
     corners = np.stack([across, along] if mark.upright else [along, across], axis=2)
@@ -135,8 +134,7 @@ def _(mark: Bars, axes: Axes) -> None:
         corners[np.isfinite(end)],
         label=mark.label,
         facecolors=mark.colour,
-        edgecolors="white",
-        linewidths=mark.edge,
+        linewidths=0,
         rasterized=place.size > MAX_SHAPES,
     )
     axes.add_collection(bars)

@@ -66,12 +66,10 @@ class Bars:
     end: Numbers  # where they end, shape (n,)
     label: str = ""
     colour: str = OTHER
-    start: Numbers | float = 0.0  # where they begin, shape (n,) or one number
     thickness: float = 0.8  # across
     upright: bool = True  # whether they stand
     values: Sequence[str] = ()  # what is written at their ends
     size: float = 7.5  # of these words, in points
-    edge: float = 0.0  # width of a white edge, in points
 
 
 @dataclass(frozen=True)
@@ -144,6 +142,4 @@ class Chart:
     rows: Sequence[Sequence[Panel | None]]  # its panels, row by row; None leaves a place empty
     width: float = 5.0  # in inches: half of a page on a screen, all of it on a phone
     height: float = 3.2  # in inches
-    heights: Sequence[float] = ()  # of the rows, relative to one another; () for equal ones
-    share_x: bool = False  # whether the panels of a column share their x-axis, labelled below the last one
     legend_columns: int = 0  # of a legend of all panels, below them; 0 for none

@@ -73,7 +73,6 @@ LONG: Mapping[str, str] = {
     ),
     "tests/engine/test_crafted_crowd.py::test_batches_that_are_not_drawn_as_accounted_for_are_refuted"
     "[planted-fixed-batches-14-256-VIOLATION]": "the one day test that plays opposing-gradients to its verdict",
-    "tests/engine/test_moving.py::test_units_that_failed_are_not_waited_for": "starts child processes",
     "tests/engine/test_pytest_plugin.py::test_a_session_says_what_it_checked_and_how_sure_it_is": (
         "a pytest session within the session"
     ),

@@ -15,7 +15,6 @@ from jinja2 import Environment, PackageLoader, Template
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from dpaudit.actors.events import read_events
 from dpaudit.actors.values import numpy_array
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.reading.answer_words import NOT_SHOWN
@@ -63,7 +62,7 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
         not_shown=NOT_SHOWN,
         status=status,
-        **{chart.stem: _saved(chart, target, chart.stem) for chart in _of_the_run(report, folder, draw=draw)},
+        **{chart.stem: _saved(chart, target, chart.stem) for chart in _of_the_run(report, draw=draw)},
     )
     write_atomically(folder / "report.html", lambda file: file.write(text.encode()))
 
@@ -88,16 +87,15 @@ def status(result: AuditResult) -> str:
     return words if result.scope is Scope.CLAIM else f"{words} (side finding: {result.scope})"
 
 
-def _of_the_run(report: Report, folder: Path, *, draw: bool) -> list[Chart]:
+def _of_the_run(report: Report, *, draw: bool) -> list[Chart]:
     """What is drawn of all audits together; without `draw` only what a grid of claims or a sweep is made for."""
     if not draw and report.sweep is None and len(report.results) < MIN_AUDITS:
         return []
-    from dpaudit.engine.report import charts, timeline
+    from dpaudit.engine.report import charts
 
     made = [charts.detected(report.results) if report.sweep is None else charts.frontier(report.sweep)]
     if draw:
         made += [charts.overview(report.results), charts.predictors_compared(report.results)]
-        made.append(timeline.timeline(read_events(folder / "events.jsonl")))
     return [chart for chart in made if chart is not None]
 
 

@@ -97,8 +97,9 @@ class RunOptions:
 
     Attributes:
         runner: "in-process" runs units one after another, here; "processes" on several processes of this machine; "ray"
-            on a pool of actors. "auto" begins here (code of yours: in a process of its own) and moves on once what is
-            left would take longer than the move; where GPUs or a cluster are asked for, on Ray from the start.
+            on a pool of actors. "auto" times the first units in this process (code of yours: in a process of its own)
+            and then chooses once: Ray runs the rest if that ends the run at least 30 s earlier, else that process does.
+            With GPUs or a cluster, "auto" is Ray from the start.
         workers: How many processes or actors; None takes what the machine or the cluster has room for.
         cpus_per_worker: CPU threads of a unit, >= 1.
         gpus_per_worker: GPUs of a unit, >= 0; a fraction shares one.

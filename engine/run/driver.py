@@ -335,7 +335,7 @@ def backend_for(
             with contextlib.closing(InProcess(dict(plan.shared), scratch, events, deadlines)) as backend:
                 yield backend
             return
-        from dpaudit.engine.run.moving import backend_elsewhere
+        from dpaudit.engine.run.runners import backend_elsewhere
 
         with backend_elsewhere(plan, missing, events, scratch, deadlines, store) as elsewhere:
             yield elsewhere

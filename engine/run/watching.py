@@ -64,12 +64,6 @@ class _Claim:
         epsilon, delta = point_of(stated)
         return cls(epsilon, delta, stated["relation"].text(), stated["curve"].text())
 
-    def as_strict_as(self, other: _Claim) -> bool:
-        """Whether it promises no less, as far as one point of its curve can say."""
-        lower = self.epsilon <= other.epsilon and self.delta <= other.delta
-        same_point = (self.epsilon, self.delta) == (other.epsilon, other.delta)
-        return self.relation == other.relation and lower and (not same_point or self.curve == other.curve)
-
     def __str__(self) -> str:
         return f"epsilon {self.epsilon:.4g} at delta {self.delta:g} ({self.curve}, {self.relation})"
 
@@ -79,7 +73,6 @@ class Found:
     """The result of one audit, or of several tests of one claim."""
 
     verdict: Verdict
-    observed: str  # the bound in words; "" where there is none
     claim: _Claim
 
 
@@ -256,22 +249,18 @@ def _found(report: StatedValue) -> dict[str, Found]:
     verdicts = [result["verdict"].member(Verdict) for result in results]
     if not joint:
         return {
-            result["name"].name(): Found(verdict, _words(result["comparison"]), _Claim.of(result["claim"]))
+            result["name"].name(): Found(verdict, _Claim.of(result["claim"]))
             for result, verdict in zip(results, verdicts, strict=True)
         }
     verdict = joint["verdict"].member(Verdict)
-    one = {report["name"].name(): Found(verdict, joint["headline"].text(), _Claim.of(results[0]["claim"]))}
+    one = {report["name"].name(): Found(verdict, _Claim.of(results[0]["claim"]))}
     if verdict is Verdict.VIOLATION:
         return one
     return one | {
-        result["name"].name(): Found(each, "", _Claim.of(result["claim"]))
+        result["name"].name(): Found(each, _Claim.of(result["claim"]))
         for result, each in zip(results, verdicts, strict=True)
         if each is Verdict.FAILED and result["scope"].text() == Scope.CLAIM
     }
-
-
-def _words(comparison: StatedValue) -> str:
-    return comparison["words"].text() if comparison else ""
 
 
 def fetch(place: str | Path, folder: Path) -> None:

@@ -20,7 +20,8 @@ from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.registry import register
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-AUDITS = sorted(path for path in EXAMPLES.rglob("*.yaml") if not path.name.startswith("sweep-"))
+SPECS = sorted(path for path in EXAMPLES.rglob("*.yaml") if path.parent.name != "cluster")
+AUDITS = [path for path in SPECS if not path.name.startswith("sweep-")]
 RR = {"name": "randomized-response", "epsilon": 1.0}
 
 

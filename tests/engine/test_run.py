@@ -109,7 +109,7 @@ def test_the_run_folder_holds_what_the_design_says(in_process: Path) -> None:
     assert first["observational"] is True
     assert first["rows"] == {"target": 1500, "reference": 1200, "test": 300, "validation": 0}
     page = (in_process / "report.html").read_text()
-    assert page.count("<svg") == 1 + 3 * 3 + 1  # the timeline
+    assert page.count("<svg") == 1 + 3 * 3
     assert 'http-equiv="refresh"' not in page
     assert "src=" not in page, "the page stands alone"
     table = pads.dataset(next((in_process / "scores").glob("released-*")), format="parquet").to_table()

@@ -444,9 +444,9 @@ def test_the_page_shows_trade_off_posterior_and_three_intervals(finished: Path) 
     (result,) = audit(spec_with(), output=finished).results
     page = (finished / "report.html").read_text()
     assert "Three ways to read the counts" in page
-    assert page.count("<svg") == 1 + 4 + 1  # the timeline
+    assert page.count("<svg") == 1 + 4
     drawn = {re.sub("^.*-[0-9a-f]{6}-", "", path.stem) for path in (finished / "figures").glob("*.png")}
-    assert drawn == {"overview", "scores", "delta", "trade-off", "posterior", "timeline"}
+    assert drawn == {"overview", "scores", "delta", "trade-off", "posterior"}
     counts = result.series["posterior"]
     assert sum(counts[name] for name in ("tp", "fp", "tn", "fn")) == 24
     assert list(intervals(result)) == ["clopper-pearson", "jeffreys", "bayesian"]

@@ -13,7 +13,6 @@ import pytest
 from dpaudit.engine.reading import stated_values
 from dpaudit.engine.reading.bounds_checksum import checksum_note
 from dpaudit.engine.reading.stated_values import StatedValue
-from dpaudit.engine.run.differences import run_differences
 from dpaudit.engine.run.model_card import ModelCard
 from dpaudit.engine.run.recorded import records_in
 from dpaudit.engine.run.watching import run_status
@@ -37,23 +36,21 @@ def card(folder: Path) -> str:
 VERBS: dict[str, Callable[[Path], object]] = {
     "status": lambda folder: str(run_status(folder)),
     "card": card,
-    "diff": lambda folder: str(run_differences(folder, folder)),
     "records": lambda folder: str(records_in(folder, top=20, rate=0.05, audit=None)),
 }
 PLACES: dict[str, tuple[str, ...]] = {
     # the fields that lead to a value, and the verbs that read it
     "seed": ("card",),
     "name": ("card",),
-    "results": ("status", "card", "diff", "records"),
-    "results.0": ("status", "card", "diff", "records"),
-    "results.0.name": ("status", "card", "diff", "records"),
-    "results.0.verdict": ("status", "card", "diff", "records"),
-    "results.0.claim": ("card", "diff", "records"),
-    "results.0.claim.epsilon": ("card", "diff", "records"),
-    "results.0.claim.delta": ("card", "diff", "records"),
-    "results.0.claim.curve": ("card", "diff", "records"),
-    "results.0.claim.relation": ("card", "diff", "records"),
-    "results.0.comparison.words": ("card", "diff", "records"),
+    "results": ("status", "card", "records"),
+    "results.0": ("status", "card", "records"),
+    "results.0.name": ("status", "card", "records"),
+    "results.0.verdict": ("status", "card", "records"),
+    "results.0.claim": ("card", "records"),
+    "results.0.claim.epsilon": ("card", "records"),
+    "results.0.claim.delta": ("card", "records"),
+    "results.0.claim.curve": ("card", "records"),
+    "results.0.claim.relation": ("card", "records"),
     "results.0.compared_with": ("records",),
     "results.0.compared_with.epsilon": ("records",),
     "results.0.compared_with.delta": ("records",),
@@ -151,7 +148,7 @@ def ended(verb: Callable[[Path], object], folder: Path) -> object:
 def test_what_is_no_report_is_not_shown(folder: Path, content: bytes) -> None:
     forge(folder, content)
     assert "bounds.json is no report that can be read; " in str(run_status(folder))
-    for verb in ("card", "diff", "records"):
+    for verb in ("card", "records"):
         with pytest.raises(SpecError, match=r"must be a run folder with a report: bounds\.json is no report"):
             VERBS[verb](folder)
 
