@@ -24,7 +24,7 @@ import ray
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError, TaskUnschedulableError
 
 from dpaudit.actors.audited.around import Around
-from dpaudit.actors.audited.leftovers import adopt_orphans
+from dpaudit.actors.audited.leftover_processes import adopt_orphans
 from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Handle, attempt_unit
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.storage.places import Scratch
@@ -57,7 +57,7 @@ class Worker:
     """Runs units in a process of its own and keeps what is dear to build: imported libraries, open devices."""
 
     def __init__(self, threads: int, scratch: Scratch | None, reached: Sequence[str] | None) -> None:
-        self._scratch, self._store = scratch, UnitStore.reached(*reached) if reached else None
+        self._scratch, self._store = scratch, UnitStore.open_marked(*reached) if reached else None
         adopt_orphans()
         # Libraries read it when they are loaded, and torch takes seconds to load: not where no unit needs it.
         os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -93,13 +93,13 @@ class Worker:
                 if needed:
                     tables.append(table)
         now = time.monotonic()
-        told = [replace(attempt, ago_s=now - end) for attempt, end in zip(attempts, ends, strict=True)]
+        told = [replace(attempt, report_delay_s=now - end) for attempt, end in zip(attempts, ends, strict=True)]
         back = told, now - began
         return (back, *tables) if tables else back
 
     def _written(self, unit: Unit, attempt: Attempt) -> Attempt:
         """Writes the unit's file where that is the driver's folder: of an attempt of which there is no more to tell."""
-        if attempt.error or attempt.remarks or attempt.printed or self._store is None or self._store.has(unit.key):
+        if attempt.error or attempt.remarks or attempt.printed or self._store is None or self._store.has_file(unit.key):
             return attempt
         try:
             self._store.write(unit.key, attempt.content)
@@ -159,7 +159,7 @@ class RayPool:
         self._remaining = Counter(demand)
         self._workers, self._scratch, self._events = workers, scratch, events
         self._deadlines, self._store = deadlines or Deadlines(), store
-        self._reached = store.marked() if store else None
+        self._reached = store.mark_for_workers() if store else None
         self._flights: dict[Any, _Flight] = {}
         self._heads: dict[Any, None] = {}  # of the flights, those that run: the others come back after them
         # not given yet, or their worker died before their turn came
@@ -256,7 +256,7 @@ class RayPool:
         parcel, filled = list[_Job](), 0.0
         while waiting:
             unit, *_ = waiting[0]
-            part = 1 if unit.key in self._alone else 1 / self._size(unit.does, share)
+            part = 1 if unit.key in self._alone else 1 / self._size(unit.function_name, share)
             if parcel and filled + part > 1 + 1e-9:
                 break
             parcel.append(waiting.popleft())
@@ -326,7 +326,7 @@ class RayPool:
             self._end(slot)
         self._slots.clear()
         if self._store:
-            self._store.unmark()
+            self._store.remove_worker_files()
 
     def _end(self, slot: _Slot) -> None:
         ray.kill(slot.actor)  # Ray ends a process that does not answer after a few seconds
@@ -416,8 +416,8 @@ class RayPool:
             if not attempt.error:
                 self._remaining[unit.resources] -= 1
                 self._deadlines.learn(unit, attempt.seconds)
-                self._took[unit.does].append(attempt.seconds + beside_s)
-        for does in {unit.does for unit, attempt in ended if not attempt.error}:
+                self._took[unit.function_name].append(attempt.seconds + beside_s)
+        for does in {unit.function_name for unit, attempt in ended if not attempt.error}:
             self._takes[does] = median(self._took[does])
         return [Completion(unit, attempt, flight.tables.get(unit.key)) for unit, attempt in ended]
 
@@ -479,7 +479,7 @@ class RayPool:
             else:
                 limit_s = self._late_s(flight) if running_s > flight.within_s else None
             if limit_s is not None and running_s > limit_s:
-                back += self._replace(slot, self._deadlines.refusal(limit_s), worker_died=False)
+                back += self._replace(slot, self._deadlines.timeout_message(limit_s), worker_died=False)
             elif now - slot.reminded > REMIND_S:
                 slot.reminded = now
                 self._events.emit(Event(EventKind.UNIT_RUNNING, unit.key, unit.label, seconds=running_s))

@@ -213,7 +213,7 @@ def _evidence_of(plan: Plan) -> list[Any]:
     for unit in plan.audits[0].game.evidence:
         assert isinstance(unit.task, Call)
         value = value_of(unit, tables[unit.key])
-        evidence += value if unit.task.kind.many else [value]
+        evidence += value if unit.task.result_type.many else [value]
     return evidence
 
 

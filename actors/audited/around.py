@@ -30,8 +30,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpaudit.actors.audited.leftovers import apart_ended
-from dpaudit.actors.meanwhile import meanwhile
+from dpaudit.actors.audited.leftover_processes import ending_detached
+from dpaudit.actors.periodic import call_periodically
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Around:
     def kept(self) -> Iterator[None]:
         """Keeps the process as it is for the length of a block, which is the attempt."""
         try:
-            with _caught(self), _watched() as found, apart_ended() as ended:
+            with _caught(self), _watched() as found, ending_detached() as ended:
                 yield
         finally:
             if ended:
@@ -117,7 +117,7 @@ def _catching() -> Iterator[tuple[int, list[int]]]:
     """A file that is kept short while others write in it, and what was cut."""
     file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - code that closes all there is has closed it too
     cut: list[int] = []
-    with meanwhile(partial(_bounded, file.fileno(), cut), LOOK_S, "printed"):
+    with call_periodically(partial(_bounded, file.fileno(), cut), LOOK_S, "printed"):
         fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
         try:
             yield file.fileno(), cut

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import from_outside
+from dpaudit.actors.audited.signals import raised_externally
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.engine.games.protocol import GameTraits, Reading, Setting
@@ -134,7 +134,7 @@ def _trained_alone(
     except AuditError:  # wrong use, which fails for every seed
         raise
     except BaseException as err:  # user code may raise anything, and one failed training is one failed trial
-        if from_outside(err):
+        if raised_externally(err):
             raise
         failed = TrainingError(f"{type(err).__name__}: {shortened(err)}")
         failed.__cause__ = err

@@ -129,7 +129,7 @@ class Plan:
         columns = {
             "key": [unit.key for unit in self.units],
             "label": [unit.label for unit in self.units],
-            "task": [unit.does for unit in self.units],
+            "task": [unit.function_name for unit in self.units],
             "seed": [str(_argument(unit, "seed", "")) for unit in self.units],
             "needs": needs.cast(pa.list_(pa.string())),  # if all lists are empty
             "cpus": [unit.resources.cpus for unit in self.units],
@@ -299,7 +299,7 @@ def _plan_audit(
     evidence, controls, ceilings = (
         tuple(counted[unit.key] for unit in several) for several in (game.evidence, game.control, game.ceiling)
     )
-    bounds = bound_units(audit.estimator, game, evidence, setting.reading, audit.name, resources.on_cpus)
+    bounds = bound_units(audit.estimator, game, evidence, setting.reading, audit.name, resources.without_gpu)
     entry = PlannedAudit(
         audit,
         game,
@@ -349,8 +349,8 @@ def counting(estimator: Any, evidence: Unit, *, keep_evidence: bool) -> Unit:
         estimator,
         evidence if keep_evidence else inlined(evidence),
         label=f"counting {evidence.label}" if keep_evidence else f"{evidence.label}, counted",
-        resources=evidence.resources.on_cpus if keep_evidence else evidence.resources,
-        gives=GenericAlias(list, estimator.tally_type),
+        resources=evidence.resources.without_gpu if keep_evidence else evidence.resources,
+        returns=GenericAlias(list, estimator.tally_type),
     )
 
 

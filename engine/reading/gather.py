@@ -20,7 +20,7 @@ from scipy import special
 
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
-from dpaudit.actors.work import Outcome, beside, value_of
+from dpaudit.actors.work import Outcome, outcome_metadata, value_of
 from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve
 from dpaudit.engine.games.protocol import PlantedNoise, Reading
 from dpaudit.engine.games.reference import GuessLevels
@@ -279,7 +279,7 @@ class _Finished:
 
     def _reports(self, keys: Iterable[str]) -> list[Outcome[None]]:
         """Return the notes, metrics and failures of finished units."""
-        return [beside(self._store.schema(key)) for key in keys if key in self._keys]
+        return [outcome_metadata(self._store.schema(key)) for key in keys if key in self._keys]
 
     def link_scores(self, target: Path) -> None:
         """Link score tables into `target` as `<number>.parquet`, in the order of the plan."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dpaudit.actors.backend import Backend, Deadlines, InProcess
-from dpaudit.actors.children import InChildren
+from dpaudit.actors.children import ChildProcesses
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.store import UnitStore
@@ -60,7 +60,7 @@ class GivenPool:
 
     def takes_all(self, units: deque[Unit]) -> None:
         """As the schedule hands them over."""
-        while units and (room := self.pool.capacity(Resources(), len(units), units[0].does)) > 0:
+        while units and (room := self.pool.capacity(Resources(), len(units), units[0].function_name)) > 0:
             for _ in range(min(room, len(units))):
                 self.pool.submit(units.popleft(), (), needed=False)
         self.pool._give_homeless()
@@ -156,7 +156,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_the_same_bytes_in_processes_beside_this_one(tmp_path: Path) -> None:
     units = units_of()
     beside(tmp_path / "here", units, InProcess({}))
-    beside(tmp_path / "children", units, InChildren({}, None, EventStream(), Deadlines(), WORKERS))
+    beside(tmp_path / "children", units, ChildProcesses({}, None, EventStream(), Deadlines(), WORKERS))
     assert len(files(tmp_path / "here")) == len(units)
     assert files(tmp_path / "children") == files(tmp_path / "here")
 
@@ -232,15 +232,15 @@ def test_a_unit_that_hangs_in_a_parcel_is_ended_and_the_rest_goes_on(
 
 def test_a_folder_is_reached_by_its_mark_alone(tmp_path: Path) -> None:
     store = UnitStore(tmp_path / "units")
-    folder, mark = store.marked()
-    reached = UnitStore.reached(folder, mark)
+    folder, mark = store.mark_for_workers()
+    reached = UnitStore.open_marked(folder, mark)
     assert reached is not None
     reached.write("k", b"content")
-    assert store.has("k")
-    assert UnitStore.reached(folder, "0" * 32) is None
+    assert store.has_file("k")
+    assert UnitStore.open_marked(folder, "0" * 32) is None
     (tmp_path / "units" / ".k.parquet.77.partial").touch()  # of a worker that was killed
-    store.unmark()
+    store.remove_worker_files()
     assert [path.name for path in (tmp_path / "units").iterdir()] == ["k.parquet"]
-    assert UnitStore.reached(folder, mark) is None
-    assert UnitStore.reached(str(tmp_path / "elsewhere"), mark) is None
+    assert UnitStore.open_marked(folder, mark) is None
+    assert UnitStore.open_marked(str(tmp_path / "elsewhere"), mark) is None
     assert not (tmp_path / "elsewhere").exists()

@@ -211,7 +211,7 @@ def test_a_claim_that_implies_no_divergence_is_said_to_say_nothing() -> None:
 def test_tallies_of_another_estimator_are_refused() -> None:
     estimator = TwoCutCounts()
     table = encode([estimator.tally(ANSWERS[0])], AnswerCounts)
-    with pytest.raises(RunError, match="a stored result must be of OneRunTally"):
+    with pytest.raises(RunError, match="a stored result must hold OneRunTally"):
         decode(table, OneRun.tally_type)
 
 

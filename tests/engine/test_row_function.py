@@ -312,7 +312,11 @@ def reused(plan: Plan) -> list[str]:
         before = first[entry.confirms]
         found += [f"first seed {seed}" for seed in sorted(fresh & seeds(units[key] for key in before.trainings))]
         scores = ("score_summaries", "locate")
-        own = {unit.key for unit in entry.units if unit.does not in scores} - set(entry.trainings) - set(entry.tallies)
+        own = (
+            {unit.key for unit in entry.units if unit.function_name not in scores}
+            - set(entry.trainings)
+            - set(entry.tallies)
+        )
         found += [f"new: {units[key].label}" for key in sorted(own - before.keys)]
     return found
 
@@ -452,7 +456,7 @@ def test_objects_that_hold_other_numbers_share_no_results() -> None:
     for scale in (20, 100):
         mechanism, _ = function_on_rows(Sums(scale), SCHEMA, claim=1.0)
         plan = make_plan(check_spec(CheckRequest(mechanism, rows), CheckOptions(run=HERE)))
-        keys.append({unit.key for unit in plan.units if unit.does in ("try_tables", "call_on_tables")})
+        keys.append({unit.key for unit in plan.units if unit.function_name in ("try_tables", "call_on_tables")})
     assert keys[0]
     assert not keys[0] & keys[1]
 

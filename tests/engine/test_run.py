@@ -273,12 +273,12 @@ def test_memory_stays_small_for_many_canaries(tmp_path: Path) -> None:
     """200,000 canaries and 100 replays: below 1.5 GB, measured in a process of its own."""
     code = f"""
 from dpaudit import audit
-from dpaudit.actors.backend import most_memory_mb
+from dpaudit.actors.backend import peak_memory_mb
 audit({{'name': 'big', 'data': {{'name': 'gaussian-mixture', 'rows': 202000}}, 'proxy': 'true-posterior',
        'split': {{'target': 200/202, 'reference': 0.0, 'test': 0.0}},
        'mechanism': {{'name': 'randomized-response', 'epsilon': 1.0}},
        'run': {{'runner': 'in-process', 'figures': False}}}}, output={str(tmp_path)!r})
-print(most_memory_mb() / 1000)
+print(peak_memory_mb() / 1000)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert float(done.stdout.split()[-1]) < 1.5

@@ -204,7 +204,7 @@ def test_units_that_several_configurations_want_are_run_once(tmp_path: Path) -> 
     asked = base(grid={"estimator": ["simultaneous-guess-count", "one-run"]})
     request = read_request(asked)
     one, other = make_plan(request.spec(request.known)).audits
-    assert {unit.does for unit in one.units if unit.key not in other.keys} == {"count"}
+    assert {unit.function_name for unit in one.units if unit.key not in other.keys} == {"count"}
     result = sweep(asked, output=tmp_path / "run", quiet=True)
     done = Counter(event.unit for event in read_events(tmp_path / "run" / "events.jsonl") if event.kind == "unit-done")
     assert set(done.values()) == {1}

@@ -118,7 +118,7 @@ class Neighbours(TrialGame):
                 search,
                 trials,
                 label=f"scores of {trials[0].label}",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
             for trials in grouped_for_reading(fresh, setting)
         )

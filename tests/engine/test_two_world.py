@@ -107,7 +107,7 @@ def test_score_table_is_one_replay_of_numbered_trials(finished: Path) -> None:
     assert dict(zip(table.schema.names, table.schema.types, strict=True)) == columns
     assert set(table["replay"].to_pylist()) == {0}
     assert table["canary"].to_pylist() == list(range(24))
-    labels = [unit.label for unit in make_plan(spec_with()).units if unit.does == "train_trials"]
+    labels = [unit.label for unit in make_plan(spec_with()).units if unit.function_name == "train_trials"]
     assert labels == ["training trials 1-8", "training trials 9-16", "training trials 17-24"], "each tells its trials"
 
 

@@ -144,7 +144,7 @@ class LabelAdvantage:
             setting.required_part("target"),
             seed=setting.seed.child("releases"),
             label="releases",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
             after=setting.after,
         )
 

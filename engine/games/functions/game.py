@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import from_outside, time_limit
+from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
@@ -113,7 +113,7 @@ def called(
 ) -> Outcome[Samples]:
     """What calls gave, one for each coin and seed."""
     settings = mechanism.alternatives()[tables.settings]
-    limits = CallLimits(limit_s, compute.threads, time_limit, from_outside)
+    limits = CallLimits(limit_s, compute.threads, time_limit, raised_externally)
     left: list[CallOutcome] = [CallOutcome("", np.empty(0))] * len(truth)
     numbers = [np.empty(0, np.float32)] * len(truth)
     with limited_threads(compute.threads):
@@ -248,7 +248,7 @@ class RowFunctionGame(SummaryGame):
             low_bits=self.full_digits,
             seed=setting.search_seed.child("where"),
             label="where it leaks",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
         )
         return Played(scores, trainings=fresh, choices=(chosen,), where=where, reference=self.reference())
 
@@ -283,7 +283,7 @@ class RowFunctionGame(SummaryGame):
                 kept,
                 tried,
                 label=f"best {kept} of {rounds[turn - 1]} pairs of tables",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
             tried = tuple(
                 work.add(
@@ -310,7 +310,7 @@ class RowFunctionGame(SummaryGame):
             number,
             tried,
             label=f"best of {number} pairs of tables",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
         )
         return chosen, self.search - sum(kept * count for kept, count in zip(rounds, each, strict=True))
 
@@ -500,7 +500,7 @@ def locate(mechanism: Any, tables: Tables, claim: Claim, *, seed: Seed, low_bits
         )
 
     def call(rows: pa.Table, seeds: Sequence[int]) -> list[CallOutcome]:
-        return list(mechanism.outcomes(rows, seeds, settings, CallLimits(LOCATED_S, 1, time_limit, from_outside)))
+        return list(mechanism.outcomes(rows, seeds, settings, CallLimits(LOCATED_S, 1, time_limit, raised_externally)))
 
     return where_it_leaks_elsewhere(call, tables.d, tables.d_prime, claim, seed=number, low_bits=low_bits)
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import from_outside
+from dpaudit.actors.audited.signals import raised_externally
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
@@ -75,7 +75,7 @@ class LabelChannel:
         require(self.releases >= 1, "releases must be >= 1", releases=self.releases)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        target, resources = setting.parts.target, setting.resources.on_cpus
+        target, resources = setting.parts.target, setting.resources.without_gpu
         at_stake = (len(target) + 1) // 2
         bare_releases = min(self.releases, -(-NOISELESS_TRIALS // max(1, at_stake)))
         search, fresh, *bare = (
@@ -140,7 +140,7 @@ def _kept(mechanism: Any, train: Examples, seed: Seed) -> str:
     try:
         first, again, afresh = released(one, 0), released(one, 1), released(other, 1)
     except BaseException as err:  # other people's code may raise anything; what it does is judged by the releases
-        if from_outside(err):
+        if raised_externally(err):
             raise
         return ""
     if not np.array_equal(first, again) or np.array_equal(again, afresh):

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import from_outside
+from dpaudit.actors.audited.signals import raised_externally
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
@@ -323,7 +323,7 @@ class LabelCrafted:
             tried,
             two=quick,
             label=f"best of {len(designs)} data sets",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
         )
         sharing, parts = most_at_stake(setting.mechanism), 1 if quick else PARTS
 
@@ -359,7 +359,7 @@ class LabelCrafted:
                 *both,
                 sharing=sharing,
                 label=f"guesses in {label}",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
             for both, label in (((fresh, others), "fresh releases"), ((bare, ()), "releases without noise"))
             if both[0]
@@ -373,7 +373,7 @@ class LabelCrafted:
             others,
             sharing=sharing,
             label="what a mechanism without privacy would show",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
         )
         return Played((guesses,), trainings=(*fresh, *others), ceiling=(told,), choices=(choice,))
 
@@ -402,7 +402,7 @@ def releasing(
         try:
             return LabelOutcome(_said(mechanism, train.with_(labels=labels), design, seed, compute), 0)
         except BaseException as err:  # whatever the mechanism raises may tell of its labels
-            if from_outside(err):
+            if raised_externally(err):
                 raise
             name = type(err).__name__
             return LabelOutcome.failed(design.size, symbols_of(mechanism, design, k), name, f"{name}: {shortened(err)}")

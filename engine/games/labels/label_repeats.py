@@ -108,7 +108,7 @@ class LabelRepeats:
         require(self.rows >= 1, "rows must be >= 1", rows=self.rows)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        design, resources = setting.seed.child("design"), setting.resources.on_cpus
+        design, resources = setting.seed.child("design"), setting.resources.without_gpu
         search, fresh, *bare = (
             work.add(
                 release_repeatedly,

@@ -190,7 +190,7 @@ class Neighbours(SummaryGame):
                 worlds,
                 seed=setting.seed.child("planted"),
                 label="noise that is too small on purpose",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
         return Played(
             scores,
@@ -240,7 +240,7 @@ class Neighbours(SummaryGame):
                     offers,
                     tried,
                     label=label,
-                    resources=setting.resources.on_cpus,
+                    resources=setting.resources.without_gpu,
                 )
             tried = tuple(
                 self.sampled_in_parts(
@@ -250,7 +250,7 @@ class Neighbours(SummaryGame):
             )
         label = f"best of {len(candidates)} poisonings"
         taken = (take_best, setting.attack, setting.mechanism, len(candidates), offers, tried)
-        best = work.add(*taken, label=label, resources=setting.resources.on_cpus)
+        best = work.add(*taken, label=label, resources=setting.resources.without_gpu)
         return best, self.search - sum(kept * count for kept, count in zip(rounds, each, strict=True))
 
     def _choice(

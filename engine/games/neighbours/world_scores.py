@@ -92,7 +92,7 @@ class SummaryGame(TrialGame):
                 judged,
                 full_digits=self.reads_full_digits,
                 label=f"scores of {trials[0].label if alone else f'{self.trials} fresh{how} samples'}",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
             for trials in grouped_for_reading(fresh, setting)
         )
@@ -147,7 +147,7 @@ class SummaryGame(TrialGame):
                 search,
                 full_digits=self.reads_full_digits,
                 label=f"worth of candidate {number + 1}/{len(candidates)}",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
             for number, candidate in enumerate(candidates)
         )

@@ -38,7 +38,7 @@ class OneRunGame(OneRunRules[RowsT]):
             design_seed=self.design_seed(setting, number),
             seed=setting.seed.child("replays"),
             label="replays",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
             offset=number * self.replays,
         )
 
@@ -97,7 +97,7 @@ class ReleaseGame(OneRunGame[RowsT]):
                 seed=setting.seed.child("training", number),
                 label=f"training {number + 1} of {self.trainings}",
                 **setting.unit_options,
-                gives=type(self).released,
+                returns=type(self).released,
             )
             trainings.append(ran)
             replayed = inlined(release_replayed, rules, setting.required_part("target"), ran)

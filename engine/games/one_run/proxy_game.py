@@ -106,7 +106,7 @@ class ProxyGame(OneRunGame[Examples]):
                 design_seed=design_seed,
                 seed=seed,
                 label=label,
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
                 after=setting.after,
             )
         return work.add(
@@ -185,7 +185,7 @@ class ProxyGame(OneRunGame[Examples]):
                 first=0,
                 last=min(self.replays, CONTROL_REPLAYS),
                 label=f"control, {what}",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
             for play_unit, what, replayed in replay_units
         )
@@ -204,7 +204,7 @@ class ProxyGame(OneRunGame[Examples]):
             first=0,
             last=min(self.replays * self.trainings, CEILING_REPLAYS),
             label="what a mechanism without privacy would show",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
         )
         return (played,)
 

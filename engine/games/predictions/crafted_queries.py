@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import from_outside
+from dpaudit.actors.audited.signals import raised_externally
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
@@ -213,7 +213,7 @@ class CraftedQueries(TrialGame):
                 choice,
                 trials,
                 label=f"scores of {trials[0].label}",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
             for trials in grouped_for_reading(fresh, setting)
         )
@@ -258,7 +258,7 @@ def symbol_of(mechanism: Any, pair: DecisivePair, added: bool, seed: Seed, compu
     try:
         given = answers_of(mechanism, data, pair.asked.features, seed, compute)[pair.looked_at]
     except BaseException as err:  # other people's code may raise anything
-        if from_outside(err):
+        if raised_externally(err):
             raise
         if not pair.failing:
             return err

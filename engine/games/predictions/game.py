@@ -28,7 +28,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.mechanisms.predictors.ensemble import joined
-from dpaudit.mechanisms.predictors.protocol import Added, AnsweringPredictor, PricedPredictor, VotingPredictor
+from dpaudit.mechanisms.predictors.protocol import AddedRecords, AnsweringPredictor, PricedPredictor, VotingPredictor
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
@@ -237,7 +237,9 @@ class PrivatePrediction:
     def _played(
         self, setting: Setting, work: Work, evidence: tuple[Unit, ...], trained: tuple[Unit, ...], answers: int
     ) -> Played:
-        told = work.add(tell_answers, self.queries, answers, label="answers told", resources=setting.resources.on_cpus)
+        told = work.add(
+            tell_answers, self.queries, answers, label="answers told", resources=setting.resources.without_gpu
+        )
         return Played(evidence, trainings=trained, ceiling=(told,), replays=self.queries)
 
     @property
@@ -337,7 +339,7 @@ def ask_moved(
 ) -> Votes:
     """One run of the training phase for each record: the vote of the voter that has it, on every query."""
     queries = natural_queries(test, count)
-    more = Added(data, crafted.records, np.tile(np.arange(crafted.points), len(crafted.asked)))
+    more = AddedRecords(data, crafted.records, np.tile(np.arange(crafted.points), len(crafted.asked)))
     with limited_threads(compute.threads):
         if isinstance(predictor, PricedPredictor):
             return Votes(_asked_alone(predictor, more, queries, crafted, seed, compute))
@@ -348,13 +350,13 @@ def ask_moved(
 
 
 def _asked_alone(
-    predictor: Any, more: Added, queries: Examples, crafted: Crafted, seed: Seed, compute: Compute
+    predictor: Any, more: AddedRecords, queries: Examples, crafted: Crafted, seed: Seed, compute: Compute
 ) -> Ints:
     """Each pair's records are asked that pair's queries alone, for each costs; 0 stands for the others."""
     votes = np.zeros((len(crafted.records), len(queries)), np.int64)
     for pair, asked in enumerate(crafted.asked):
         own, features = crafted.of_pair(pair), queries.take(asked).features
-        pair_own = Added(more.data, more.records.take(own), more.places[own])
+        pair_own = AddedRecords(more.data, more.records.take(own), more.places[own])
         votes[np.ix_(own, asked)] = predictor.votes_with_canary(
             pair_own, features, seed=seed.sequence(), compute=compute
         )

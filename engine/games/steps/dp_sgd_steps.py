@@ -162,7 +162,7 @@ class DpSgdSteps:
                 **setting.unit_options,
             )
 
-        on_cpus = setting.resources.on_cpus
+        on_cpus = setting.resources.without_gpu
         before: tuple[Unit, ...] = ()
         trainings: tuple[Unit, ...] = ()
         for numbers in in_rounds(range(searched), len(tried)):

@@ -77,7 +77,7 @@ class TwoWorldGame(TwoWorldRules):
                 stacks,
                 shadows if "shadows" in needs else (),
                 label=f"scores of {stacks[0].label.removeprefix('training ') if alone else f'{self.trials} trials'}",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
             for stacks in grouped_for_reading(trials, setting)
         )
@@ -103,7 +103,7 @@ class TwoWorldGame(TwoWorldRules):
             setting.required_part("target"),
             seed=setting.seed.child("canary"),
             label="challenge points",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
         )
 
     def _shadows(self, setting: Setting, work: Work, crafted: Unit | None) -> tuple[Unit, ...]:
