@@ -37,7 +37,6 @@ class EventKind(StrEnum):
     UNITS_SPARED = "units-spared"  # `count` units were not run, because the outcome no longer depends on them
     WORKER_STARTED = "worker-started"
     WORKER_LOST = "worker-lost"
-    SPILLED = "spilled"  # the object stores have written `count` MB to disk so far, for lack of memory
     INTERRUPTED = "interrupted"
     FINISHED = "finished"  # `detail` names the file with the bounds and its hash
     REPORTED = "reported"  # the report was rebuilt from finished units; `detail` as for FINISHED

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpaudit import Audit, Bound, Claim, Examples, Relation, Validity
 from dpaudit.engine.games.one_run.rules import Design
-from dpaudit.engine.games.protocol import Candidates, Fits
+from dpaudit.engine.games.protocol import Candidates, GameTraits
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -165,7 +165,7 @@ class RandomScores(SmallLoss):
 
 @dataclass(frozen=True)
 class NoSentence(SequenceCanaries):
-    fits: ClassVar[Fits] = replace(SequenceCanaries.fits, assumes="Nothing")
+    traits: ClassVar[GameTraits] = replace(SequenceCanaries.traits, assumes="Nothing")
 
 
 @dataclass(frozen=True)

@@ -246,7 +246,7 @@ def _rows_per_unit(spec: AuditSpec) -> int:
 
 def _require_rows(audit: Audit, rows: Rows) -> None:
     """Raise SpecError if the game of an audit cannot use these rows."""
-    wanted = audit.game.fits.rows
+    wanted = audit.game.traits.rows
     if not isinstance(rows, wanted):
         raise SpecError(f"{audit.name}: the game needs rows of class {wanted.__name__}, got {type(rows).__name__}")
 
@@ -282,7 +282,7 @@ def _plan_audit(
         seed,
         resources,
         _rows_per_unit(spec),
-        reading=audit.game.fits.reading(stops_early=audit.stop is not None),
+        reading=audit.game.traits.reading(stops_early=audit.stop is not None),
         after=after,
         first_seed=Seed(spec.seed),
     )
@@ -312,7 +312,7 @@ def _plan_audit(
         tuple((part, len(getattr(parts, part))) for part in ("target", "reference", "test", "validation")),
         parts.target.name,
         bounds=bounds,
-        state=_state_unit(setting, work, Seed(spec.seed)) if audit.game.fits.repeats_calls else None,
+        state=_state_unit(setting, work, Seed(spec.seed)) if audit.game.traits.repeats_calls else None,
     )
     return entry, work.shared
 
@@ -329,7 +329,7 @@ def _state_unit(setting: Setting, work: Work, seed: Seed) -> Unit | None:
         detect_state,
         setting.mechanism,
         pickled,
-        setting.required("target"),
+        setting.required_part("target"),
         seed=seed.child("memory"),
         label="the same data given twice",
         resources=setting.resources,

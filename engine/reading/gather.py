@@ -97,7 +97,7 @@ class _Finished:
     def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
         """Return the result, with scores in the folder `evidence`."""
         entry, audit = self._entry, self._audit
-        compared: ConvertedClaim = audit.game.fits.compared(entry.effective_claim)
+        compared: ConvertedClaim = audit.game.traits.compared(entry.effective_claim)
         control = self._control()
         conditional = entry.game.conditional or (control is not None and control.shift_detected)
         finding = self._finding(conditional=conditional)
@@ -116,7 +116,7 @@ class _Finished:
             noise=self._noise(),
             data=entry.data_name,
             units=(len(keys & self._keys), len(keys)),
-            assumes=audit.game.fits.assumed,
+            assumes=audit.game.traits.assumed,
             observational=entry.game.observational,
             failures=tuple(failure for key, failure in failures.items() if key in keys),
             conditional=conditional,
@@ -140,7 +140,7 @@ class _Finished:
     def _run_on(self) -> int | None:
         """Return the number of rows in one run of the mechanism; None if the game makes its data."""
         game = self._audit.game
-        return None if game.fits.run_on is None else game.fits.run_on(game, dict(self._entry.rows)["target"])[0]
+        return None if game.traits.run_on is None else game.traits.run_on(game, dict(self._entry.rows)["target"])[0]
 
     def _noise(self) -> Any:
         """Return the form of the noise; None if it was not checked."""
@@ -225,7 +225,7 @@ class _Finished:
         else:
             finding = None
         played = bool(entry.ceilings)
-        helps = self._audit.game.fits.helps
+        helps = self._audit.game.traits.helps
         return None if finding is None else Ceiling(finding, played, entry.game.noiseless, helps)
 
     def detectable_factor(self, claim: Claim) -> float | None:

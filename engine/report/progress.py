@@ -92,8 +92,6 @@ class TerminalProgress:
                 self._running -= 1
                 what = "worker lost during" if event.kind is EventKind.WORKER_LOST else "retrying"
                 self._print(f"{what} {event.label} (attempt {event.attempt})", style="yellow")
-            case EventKind.SPILLED:
-                self._print(f"object stores wrote {event.count:,} MB to disk for want of memory", style="yellow")
             case EventKind.UNIT_RUNNING:
                 self._print(f"still running, {event.seconds:.0f} s: {event.label}")
             case EventKind.UNIT_REMARKED:

@@ -89,7 +89,6 @@ class RunStatus:
     retried: int  # attempts that were made again
     lost: int  # workers that died
     workers: int  # up at the last
-    spilled_mb: int  # what the object stores have written to disk for want of memory
     running: tuple[tuple[str, float], ...]  # labels of units that workers have, and seconds since each was given
     heard: datetime | None  # when the driver last said something, UTC; None where it never did
     per_second: float  # units finished a second by this driver so far
@@ -116,8 +115,6 @@ class RunStatus:
             rate = f"at {self.per_second:.2g} units a second"
             left = "" if self.left_s is None else f", about {self.left_s:.0f} s left {rate}"
             lines.append(f"last heard of {self.heard:%Y-%m-%d %H:%M:%S} UTC{left}")
-        if self.spilled_mb:
-            lines.append(f"object stores wrote {self.spilled_mb:,} MB to disk for want of memory")
         lines += [f"  {seconds:.0f} s  {shortened(label)}" for label, seconds in self.running[:SHOWN]]
         if len(self.running) > SHOWN:
             lines.append(f"  and {len(self.running) - SHOWN} more")
@@ -204,7 +201,6 @@ def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | Non
         retried=counts[EventKind.UNIT_RETRIED],
         lost=counts[EventKind.WORKER_LOST],
         workers=next((event.count for event in reversed(events) if event.kind is EventKind.WORKER_STARTED), 0),
-        spilled_mb=max((event.count for event in events if event.kind is EventKind.SPILLED), default=0),
         running=tuple((event.label, max(0.0, now - event.time)) for event in open_.values() if not over),
         heard=datetime.fromtimestamp(last.time, UTC) if last else None,
         per_second=done / took_s if took_s else 0.0,

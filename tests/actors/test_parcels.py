@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,20 +46,16 @@ class GivenPool:
         from dpaudit.actors import pool as pools
 
         self.pool = pool = pools.RayPool.__new__(pools.RayPool)
-        self.slots = [pools._Slot(Resources(), None, "", 0.0, ready=True) for _ in range(workers)]
-        self.places = pools._Places()
-        for slot in self.slots:
-            self.places.put(slot)
-        pool._slots, pool._places = dict.fromkeys(self.slots), {Resources(): self.places}
-        pool._takes, pool._ready, pool._quoted, pool._untimed, pool._flights = takes, {}, {}, {}, {}
-        pool._homeless, pool._taken, pool._ask_again = defaultdict(deque), defaultdict(float), math.inf
+        self.slots = [pools._Slot(Resources(), None, 0.0, ready=True) for _ in range(workers)]
+        pool._slots = dict.fromkeys(self.slots)
+        pool._takes, pool._ready, pool._flights = takes, {}, {}
+        pool._homeless = defaultdict(deque)
         pool._alone, pool._shared = set(), {}
         pool._give = self._give  # type: ignore[method-assign]
         self.parcels: list[int] = []
 
     def _give(self, slot: Any, jobs: Any) -> None:
         slot.queue.append(jobs)
-        self.places.put(slot)
         self.parcels.append(len(jobs))
 
     def takes_all(self, units: deque[Unit]) -> None:
@@ -75,15 +70,13 @@ def some(count: int) -> deque[Unit]:
     return deque([Unit(Add(1), "one")] * count)
 
 
-def test_many_workers_get_small_parcels_first_and_last_and_large_ones_between() -> None:
-    pool = GivenPool(4096, {"nap": 0.5}).pool
-    assert pool._size("nap", 1000) == 256  # 128 s: 32 come back a second
-    assert pool._size("nap", 1000, first=True) == 8  # all have begun after 4 s
-    assert pool._size("nap", 0) == 16  # 8 s: no more than 512 come back a second in the end
+def test_a_parcel_takes_as_long_as_the_driver_needs_and_no_more_than_a_share() -> None:
+    pool = GivenPool(1024, {"nap": 0.5}).pool
+    assert pool._size("nap", 1000) == 64  # 32 s: no more than 32 parcels come back in a second
+    assert pool._size("nap", 3) == 3
     assert pool._size("other", 1000) == 1
     few = GivenPool(2, {"nap": 0.5}).pool
     assert [few._size("nap", count) for count in (0, 3, 100)] == [1, 3, 4]
-    assert few._size("nap", 100, first=True) == 4
 
 
 @pytest.mark.parametrize(("waiting", "first", "left"), [(16, [2] * 8, 0), (400, [50] * 8, 0), (2000, [100] * 8, 1200)])
@@ -101,7 +94,6 @@ def test_what_is_handed_back_is_shared_out_again() -> None:
     given.takes_all(some(400))
     for slot in given.slots:
         slot.queue.clear()
-        given.places.put(slot)
     given.parcels.clear()
     given.pool._homeless[Resources()].extend((unit, (), False) for unit in some(40))
     given.pool._give_homeless()
@@ -118,18 +110,11 @@ def test_what_has_no_place_waits_in_its_order() -> None:
     assert given.pool.capacity(Resources(), 9, "Add") == -3
 
 
-def test_until_a_unit_was_timed_few_are_taken_for_a_while() -> None:
-    given, units = GivenPool(1000, {}), some(5000)
+def test_until_a_unit_was_timed_each_is_given_alone() -> None:
+    given, units = GivenPool(10, {}), some(500)
     given.takes_all(units)
-    assert given.parcels == [1] * 64
-    assert given.pool._ask_again < math.inf  # then the driver is woken up
-    began, taken = given.pool._untimed["Add"]
-    given.pool._untimed["Add"] = (
-        began - 2.1,
-        taken,
-    )  # a parcel's time has gone by, and none has come back: they are long
-    given.takes_all(units)
-    assert given.parcels == [1] * 2000
+    assert given.parcels == [1] * 20
+    assert len(units) == 480
 
 
 def units_of(*odd: Unit) -> list[Unit]:

@@ -489,17 +489,6 @@ def test_a_unit_queued_behind_a_hanging_one_is_not_blamed(ray_cluster: None, tmp
 
 @pytest.mark.nightly
 @pytest.mark.ray
-def test_a_stopped_worker_is_replaced(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpaudit.actors.pool.BEAT_S", 0.2)
-    monkeypatch.setattr("dpaudit.actors.pool.SILENCE_S", 3.0)
-    outcome, seen = run_hanging(lambda events: on_ray({}, events), tmp_path, HangsFirst(str(tmp_path), "stop"), [])
-    assert len(outcome.finished) == 1
-    lost = of_kind(seen, EventKind.WORKER_LOST)[0]
-    assert "has not answered" in lost.detail
-
-
-@pytest.mark.nightly
-@pytest.mark.ray
 def test_a_worker_that_dies_while_it_starts_is_replaced(ray_cluster: None, tmp_path: Path) -> None:
     from dpaudit.actors import pool as pools
 

@@ -506,7 +506,7 @@ def test_calls_are_timed_on_whole_tables() -> None:
 
 
 def test_units_are_short_where_a_call_gives_many_numbers() -> None:
-    choices = [Choice("row-function", test) for test in RowFunctionGame.fits.check_tests]
+    choices = [Choice("row-function", test) for test in RowFunctionGame.traits.check_tests]
     for numbers, stack in ((1, None), (8_192, None), (8_193, 1_024), (65_664, 128), (1 << 30, 2)):
         for choice in choices:
             assert choice.with_wide_results(numbers).test.game.get("stack") == stack
@@ -593,6 +593,6 @@ def test_rows_keep_their_cells() -> None:
     assert rows.take([3, 0]).cells.equals(rows.cells.take(pa.array([3, 0])))
     assert rows.take(np.array([True, False, False, True])).cells.num_rows == 2
     assert rows.digest != rows.take([0]).digest
-    assert RowFunctionGame(group=2).for_claim(Claim(1.0, relation=Relation.REPLACE)).fits.relation is Relation.REPLACE
+    assert RowFunctionGame(group=2).for_claim(Claim(1.0, relation=Relation.REPLACE)).traits.relation is Relation.REPLACE
     with pytest.raises(InputError, match="group must be >= 1"):
         RowFunctionGame(group=0)

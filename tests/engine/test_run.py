@@ -290,12 +290,12 @@ def test_answers_are_stored_as_they_are() -> None:
     asked = Predictions(np.array([[0.25, 0.75], [1.0, 0.0]], np.float32))
     (again,) = decode(encode([asked], Predictions), Predictions)
     assert (again.probabilities.tolist(), again.probabilities.dtype) == (asked.probabilities.tolist(), np.float32)
-    for released in (LabelRelease.telling(np.array([2, 0]), 3), LabelRelease.silent(2, 3)):
+    for released in (LabelRelease.revealing(np.array([2, 0]), 3), LabelRelease.uninformative(2, 3)):
         (same,) = decode(encode([released], LabelRelease), LabelRelease)
-        assert (same.labels.tolist(), same.classes, same.told) == (released.labels.tolist(), 3, released.told)
+        assert (same.labels.tolist(), same.classes, same.told) == (released.labels.tolist(), 3, released.informative)
         assert same.probabilities.tolist() == released.probabilities.tolist()
-    assert LabelRelease.telling(np.array([2, 0]), 3).probabilities.tolist() == [[0, 0, 1], [1, 0, 0]]
-    assert LabelRelease.silent(2, 4).probabilities.tolist() == [[0.25] * 4] * 2
+    assert LabelRelease.revealing(np.array([2, 0]), 3).probabilities.tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert LabelRelease.uninformative(2, 4).probabilities.tolist() == [[0.25] * 4] * 2
 
 
 def test_a_run_of_older_code_can_still_be_reported(in_process: Path, monkeypatch: pytest.MonkeyPatch) -> None:

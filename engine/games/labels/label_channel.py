@@ -25,7 +25,7 @@ from dpaudit.engine.games.labels.label_releases import (
     hidden_half,
     release_all,
 )
-from dpaudit.engine.games.protocol import LABEL_MECHANISMS, NOISELESS_TRIALS, CheckTest, Fits, Played, Setting
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, NOISELESS_TRIALS, CheckTest, GameTraits, Played, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores, scored
@@ -48,7 +48,7 @@ class LabelChannel:
         releases: Fresh releases that are guessed, >= 1; their canaries are counted together.
     """
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.LABEL,
         assumes="Nothing beyond fair coins and releases that share no state: the challenger draws both labels of each "
         "canary, and each release is made by a copy of the mechanism that has released nothing before.",
@@ -62,7 +62,7 @@ class LabelChannel:
                 LABEL_MECHANISMS,
                 (Relation.LABEL, Relation.REPLACE),
                 "too little noise, noise that rows or releases share, rows released without noise",
-                again={"releases": 4},
+                growth_on_repeat={"releases": 4},
             ),
         ),
     )
@@ -83,7 +83,7 @@ class LabelChannel:
                 release,
                 played.mechanism,
                 count,
-                setting.required("target"),
+                setting.required_part("target"),
                 seed=played.seed.child(purpose),
                 label=label,
                 resources=resources,

@@ -37,7 +37,7 @@ from dpaudit.engine.games.protocol import (
     LEARNERS,
     NOISELESS_TRIALS,
     CheckTest,
-    Fits,
+    GameTraits,
     Played,
     Setting,
 )
@@ -237,7 +237,7 @@ class LabelCrafted:
         canaries: Labels at stake after which no fresh release is made any more, >= 1.
     """
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.LABEL,
         assumes="Nothing beyond fair coins and releases that share no state: the challenger makes the data and draws "
         "both labels of each canary, and each release is made by a copy of the mechanism that has released nothing "
@@ -263,8 +263,8 @@ class LabelCrafted:
                 trainings=500,
                 scales={"search": 0.36, "releases": 0.64},
                 cost=1 / 4,
-                least=100,
-                again={"releases": 1.5, "canaries": 4},
+                min_trainings=100,
+                growth_on_repeat={"releases": 1.5, "canaries": 4},
             ),
         ),
     )
@@ -286,8 +286,8 @@ class LabelCrafted:
             raise SpecError(
                 f"search must be at least {MIN_TRIED * len(designs)} to try {len(designs)} data sets, got {self.search}"
             )
-        target = setting.required("target")
-        quick = self.fits.face_of(setting.mechanism) is LABEL_MECHANISMS
+        target = setting.required_part("target")
+        quick = self.traits.capability_of(setting.mechanism) is LABEL_MECHANISMS
         able = work.add(
             try_once,
             setting.mechanism,
@@ -295,7 +295,7 @@ class LabelCrafted:
             target,
             seed=setting.search_seed.child("able"),
             label="which data sets it takes",
-            **setting.running,
+            **setting.unit_options,
         )
         tried = tuple(
             work.add(
@@ -312,7 +312,7 @@ class LabelCrafted:
                 ),
                 seed=seed.child("search", number),
                 label=f"tried: {design}",
-                **setting.running,
+                **setting.unit_options,
             )
             for number, design in enumerate(designs)
             for seed in dict.fromkeys((setting.search_seed, setting.seed))  # a repeat knows what the first pass saw

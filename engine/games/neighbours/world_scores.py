@@ -126,7 +126,7 @@ class SummaryGame(TrialGame):
             seed=setting.seed.child(part),
             label=f"{part} samples",
             **more,
-            **setting.running,
+            **setting.unit_options,
         )
 
     def _judged(
@@ -242,7 +242,7 @@ def told(
         rounding = rounding_of(numbers, full_digits=full_digits)
         searched, fresh = (rounding.rounded(each.summaries()) for each in (numbers, asked.where(alike)))
         view = SummaryView(searched, numbers.truth, fresh, stated)
-    return scored_trials(attack, view, number=asked.number, truth=asked.truth, failed=~alike, of_failed=odds)
+    return scored_trials(attack, view, number=asked.number, truth=asked.truth, failed=~alike, failed_score=odds)
 
 
 def numbers_to_learn_from(known: Samples) -> Samples | None:
