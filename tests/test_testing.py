@@ -333,16 +333,16 @@ class RightGuesses(ScoreEstimator[Right]):
     def tally(self, scores: Scores) -> Right:
         return Right(int(((scores.score > 0) == scores.truth).sum()), scores.score.size)
 
-    def bound(self, tallies: Sequence[Right], *, lost: int = 0) -> Bound:
+    def bound(self, tallies: Sequence[Right], *, failed_replays: int = 0) -> Bound:
         (one,) = tallies
-        share = 0.0 if lost else self.least(one)
+        share = 0.0 if failed_replays else self.least(one)
         epsilon = max(0.0, math.log(share / (1 - share))) if share > 0 else 0.0
         return Bound(epsilon, self.delta, self.confidence, "right-guesses", Validity.FINITE_SAMPLE)
 
     def least(self, one: Right) -> float:
         return float(clopper_pearson(one.right, one.guesses, confidence=self.confidence, side="lower").lower)
 
-    def series(self, tallies: Sequence[Right], *, lost: int = 0) -> Any:
+    def series(self, tallies: Sequence[Right], *, failed_replays: int = 0) -> Any:
         return {}
 
 
@@ -356,8 +356,8 @@ class Published(RightGuesses):
 
 @dataclass(frozen=True)
 class GivesLost(RightGuesses):
-    def bound(self, tallies: Sequence[Right], *, lost: int = 0) -> Bound:
-        return replace(super().bound(tallies), lower=super().bound(tallies).lower + lost)
+    def bound(self, tallies: Sequence[Right], *, failed_replays: int = 0) -> Bound:
+        return replace(super().bound(tallies), lower=super().bound(tallies).lower + failed_replays)
 
 
 @dataclass(frozen=True)
@@ -382,8 +382,8 @@ class Braver(RightGuesses):
 
 @dataclass(frozen=True)
 class Negative(RightGuesses):
-    def bound(self, tallies: Sequence[Right], *, lost: int = 0) -> Bound:
-        found = super().bound(tallies, lost=lost)
+    def bound(self, tallies: Sequence[Right], *, failed_replays: int = 0) -> Bound:
+        found = super().bound(tallies, failed_replays=failed_replays)
         object.__setattr__(found, "lower", -1.0)
         return found
 
@@ -422,7 +422,7 @@ def test_an_honest_estimator_passes() -> None:
     [
         (Honest(), "must be a ScoreEstimator"),
         (Published(), "above the true epsilon in at most"),
-        (GivesLost(), "must not rise with lost replays"),
+        (GivesLost(), "must not rise with failed replays"),
         (FirstRows(), "must not depend on the order of rows"),
         (Sorts(), "must not write into the scores"),
         (Braver(), "larger bound at a larger confidence"),
