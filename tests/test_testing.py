@@ -260,15 +260,15 @@ class RightGuesses(ScoreEstimator[Right]):
     def tally(self, scores: Scores) -> Right:
         return Right(int(((scores.score > 0) == scores.truth).sum()), scores.score.size)
 
-    def bound(self, tallies: Sequence[Right], *, lost: int = 0) -> Bound:
-        share = 0.0 if lost else self.share(tallies[0])
+    def bound(self, tallies: Sequence[Right], *, failed_replays: int = 0) -> Bound:
+        share = 0.0 if failed_replays else self.share(tallies[0])
         epsilon = max(0.0, math.log(share / (1 - share))) if share > 0 else 0.0
         return Bound(epsilon, self.delta, self.confidence, "right-guesses", Validity.FINITE_SAMPLE)
 
     def share(self, tally: Right) -> float:
         return float(clopper_pearson(tally.right, tally.guesses, confidence=self.confidence, side="lower").lower)
 
-    def series(self, tallies: Sequence[Right], *, lost: int = 0) -> Any:
+    def series(self, tallies: Sequence[Right], *, failed_replays: int = 0) -> Any:
         return {}
 
 
@@ -282,8 +282,8 @@ class PointEstimate(RightGuesses):
 
 @dataclass(frozen=True)
 class RaisedByLoss(RightGuesses):
-    def bound(self, tallies: Sequence[Right], *, lost: int = 0) -> Bound:
-        return replace(super().bound(tallies), lower=super().bound(tallies).lower + lost)
+    def bound(self, tallies: Sequence[Right], *, failed_replays: int = 0) -> Bound:
+        return replace(super().bound(tallies), lower=super().bound(tallies).lower + failed_replays)
 
 
 @dataclass(frozen=True)
@@ -308,8 +308,8 @@ class InvertedConfidence(RightGuesses):
 
 @dataclass(frozen=True)
 class Negative(RightGuesses):
-    def bound(self, tallies: Sequence[Right], *, lost: int = 0) -> Bound:
-        bound = super().bound(tallies, lost=lost)
+    def bound(self, tallies: Sequence[Right], *, failed_replays: int = 0) -> Bound:
+        bound = super().bound(tallies, failed_replays=failed_replays)
         object.__setattr__(bound, "lower", -1.0)
         return bound
 
