@@ -180,7 +180,7 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
         while waiting:
             waiting.pop()(now)
 
-    def watched(own: Any, let_in: Callable[[Any, Any, float], None]) -> Any:
+    def watched(original_pre_step: Any, add_canary: Callable[[Any, Any, float], None]) -> Any:
         def pre_step(self: Any, closure: Any = None) -> Any:
             show(now=False)
             step, moved = canary.step, float(self.max_grad_norm) / canary.clip
@@ -193,10 +193,10 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
                     parts = torch.from_numpy(moved * row).split([weights.numel() for weights in self.params])
                     clipped = min(1.0, canary.clip / float(np.linalg.norm(row)))
                     for weights, part in zip(self.params, parts, strict=True):
-                        let_in(weights, part.view(weights.shape), clipped)
+                        add_canary(weights, part.view(weights.shape), clipped)
             mean = self.loss_reduction == "mean"
             divided = self.expected_batch_size * self.accumulated_iterations if mean else 1
-            moves = own(self, closure)
+            moves = original_pre_step(self, closure)
             if moves:
 
                 def gradient() -> Any:
@@ -217,16 +217,16 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
     def into_sum(weights: Any, part: Any, clipped: float) -> None:
         weights.grad += clipped * part.to(weights.grad)
 
-    own, ghost = DPOptimizer.pre_step, DPOptimizerFastGradientClipping.pre_step
-    DPOptimizer.pre_step = watched(own, as_example)
-    DPOptimizerFastGradientClipping.pre_step = watched(ghost, into_sum)
+    original, original_ghost = DPOptimizer.pre_step, DPOptimizerFastGradientClipping.pre_step
+    DPOptimizer.pre_step = watched(original, as_example)
+    DPOptimizerFastGradientClipping.pre_step = watched(original_ghost, into_sum)
     try:
         yield
         show(now=False)
     finally:
         for hook in hooks.values():
             hook.remove()
-        DPOptimizer.pre_step, DPOptimizerFastGradientClipping.pre_step = own, ghost
+        DPOptimizer.pre_step, DPOptimizerFastGradientClipping.pre_step = original, original_ghost
 
 
 def _privacy_engine() -> Any:

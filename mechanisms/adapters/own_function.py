@@ -18,8 +18,8 @@ from dpaudit.consent import PATH, require_code
 from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import has_location
-from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, called_here, identity
-from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, found
+from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, call_in_process, identity
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, imported
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.queries.row_function import CallLimits
 from dpaudit.registry import register
@@ -68,7 +68,7 @@ class OwnFunction(ClaimedByUser):
     def __post_init__(self) -> None:
         check_fields(self)
         if not self.python:
-            self._take_apart(found(self.function, field="function"))
+            self._unwrap(imported(self.function, field="function"))
         require(self.memory_mb is None or self.memory_mb >= 64, "memory_mb must be >= 64", memory_mb=self.memory_mb)
         alternatives = self.alternatives()
         require(
@@ -91,20 +91,20 @@ class OwnFunction(ClaimedByUser):
         if not self.code:
             object.__setattr__(self, "code", _identity(self.python, self.function, self.folder))
 
-    def _take_apart(self, given: Any) -> None:
+    def _unwrap(self, code: Any) -> None:
         """The keywords of a `functools.partial` are settings; an object that can be called is its method."""
-        if isinstance(given, partial):
+        if isinstance(code, partial):
             must = "a `functools.partial` must fix keyword arguments alone, as the rows come first"
-            require(not given.args, must, arguments=given.args)
-            fixed = {name: [value] for name, value in given.keywords.items()}
+            require(not code.args, must, arguments=code.args)
+            fixed = {name: [value] for name, value in code.keywords.items()}
             object.__setattr__(self, "settings", fixed | dict(self.settings))
-            given = given.func
-        if callable(given) and not has_location(given):
-            given = type(given).__call__.__get__(given)
-        object.__setattr__(self, "function", given)
+            code = code.func
+        if callable(code) and not has_location(code):
+            code = type(code).__call__.__get__(code)
+        object.__setattr__(self, "function", code)
 
     def alternatives(self) -> Sequence[Mapping[str, Any]]:
-        values = [[*map(_fixed, each)] if isinstance(each, list) else [each] for each in self.settings.values()]
+        values = [[*map(_as_tuple, each)] if isinstance(each, list) else [each] for each in self.settings.values()]
         return [dict(zip(self.settings, chosen, strict=True)) for chosen in itertools.product(*values)]
 
     def outcomes(
@@ -115,7 +115,7 @@ class OwnFunction(ClaimedByUser):
         limits: CallLimits,
     ) -> Sequence[CallOutcome]:
         if not self.python:
-            return called_here(
+            return call_in_process(
                 self.function,
                 rows,
                 seeds,
@@ -126,15 +126,15 @@ class OwnFunction(ClaimedByUser):
                 time_limit=limits.time_limit,
                 from_outside=limits.from_outside,
             )
-        pythons = [_kept_python(self, settings, limits.limit_s, place) for place in range(limits.processes)]
+        pythons = [_cached_python(self, settings, limits.limit_s, place) for place in range(limits.processes)]
         parts = [seeds[place :: len(pythons)] for place in range(len(pythons))]
         with ThreadPoolExecutor(len(pythons)) as pool:  # the threads wait; the work is elsewhere
             shares = list(pool.map(lambda python, part: python.call(rows, part), pythons, parts))
         return [shares[place % len(pythons)][place // len(pythons)] for place in range(len(seeds))]
 
 
-_KEPT: OrderedDict[str, OtherPython] = OrderedDict()
-MAX_KEPT = 8
+_PYTHONS: OrderedDict[str, OtherPython] = OrderedDict()
+_MAX_PYTHONS = 8
 """Other Pythons that are kept for the next unit: a library may take seconds to be imported."""
 
 
@@ -144,33 +144,43 @@ def _identity(python: str, function: str, folder: str) -> str:
     return identity(python, function, path=(folder,))
 
 
-def _kept_python(asked: OwnFunction, settings: Mapping[str, Any], limit_s: float | None, place: int) -> OtherPython:
+def _cached_python(
+    function: OwnFunction, settings: Mapping[str, Any], limit_s: float | None, place: int
+) -> OtherPython:
     """One of several that has the function loaded; the system ends it with this process.
 
     Raises: InputError when its code is not that of the audit.
     """
-    where = asked.python, asked.folder, asked.function, asked.form, asked.memory_mb, asked.time, asked.code
+    where = (
+        function.python,
+        function.folder,
+        function.function,
+        function.form,
+        function.memory_mb,
+        function.time,
+        function.code,
+    )
     key = repr((where, settings, limit_s, place))
-    if key not in _KEPT:
-        found = _identity(asked.python, str(asked.function), asked.folder)
-        must = f"the code of {asked.function} in {asked.python} must be what the audit began with; give the folder anew"
-        require(found == asked.code, must, now=found, then=asked.code)
-        _KEPT[key] = OtherPython(
-            asked.python,
-            str(asked.function),
-            form=asked.form,
+    if key not in _PYTHONS:
+        current_code = _identity(function.python, str(function.function), function.folder)
+        must = f"the code of {function.function} in {function.python} must be what the audit began with; give the folder anew"
+        require(current_code == function.code, must, now=current_code, then=function.code)
+        _PYTHONS[key] = OtherPython(
+            function.python,
+            str(function.function),
+            form=function.form,
             settings=settings,
-            timed=asked.time,
+            timed=function.time,
             limit_s=limit_s,
-            memory_bytes=None if asked.memory_mb is None else asked.memory_mb * 2**20,
-            path=(asked.folder,),
+            memory_bytes=None if function.memory_mb is None else function.memory_mb * 2**20,
+            path=(function.folder,),
         )
-    _KEPT.move_to_end(key)
-    while len(_KEPT) > MAX_KEPT:
-        _KEPT.popitem(last=False)[1].__exit__(None, None, None)
-    return _KEPT[key]
+    _PYTHONS.move_to_end(key)
+    while len(_PYTHONS) > _MAX_PYTHONS:
+        _PYTHONS.popitem(last=False)[1].__exit__(None, None, None)
+    return _PYTHONS[key]
 
 
-def _fixed(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     """A list inside the list of what may be tried, as YAML has it, is a value: a pair of bounds, say."""
-    return tuple(map(_fixed, value)) if isinstance(value, list) else value
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value

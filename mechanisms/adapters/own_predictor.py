@@ -72,15 +72,15 @@ class OwnPredictor(ClaimedByUser):
         running, noise = spawned(seed, 2)
         rng = np.random.default_rng(running)
         pair = (own_features(data.features), data.labels.copy())
-        own = self.predictor(**self.parameters)
+        predictor = self.predictor(**self.parameters)
         with global_randomness(running):
             if self.sigma is None:
-                given = [own.answer(row, pair, rng) for row in _rows(queries)]
-                known = [answer is None or _is_class(answer, data.classes) for answer in given]
+                answers = [predictor.answer(row, pair, rng) for row in _rows(queries)]
+                valid = [answer is None or _is_class(answer, data.classes) for answer in answers]
                 must = f"`answer` must give a class, 0 to {data.classes - 1}, or None for no answer"
-                require(all(known), must, given=given[:3])
-                return np.array([data.classes if answer is None else int(answer) for answer in given], np.int64)
-            votes = np.asarray(own.votes(own_features(queries), pair, rng))
+                require(all(valid), must, given=answers[:3])
+                return np.array([data.classes if answer is None else int(answer) for answer in answers], np.int64)
+            votes = np.asarray(predictor.votes(own_features(queries), pair, rng))
         shape = (len(queries), data.classes)
         require(votes.shape == shape, f"`votes` must give an array of shape {shape}", shape=votes.shape)
         if not np.isfinite(votes).all():
@@ -90,8 +90,8 @@ class OwnPredictor(ClaimedByUser):
 
 
 def _is_class(answer: object, classes: int) -> bool:
-    one = np.asarray(answer)
-    return one.shape == () and one.dtype.kind in "iub" and 0 <= int(one) < classes
+    array = np.asarray(answer)
+    return array.shape == () and array.dtype.kind in "iub" and 0 <= int(array) < classes
 
 
 def _rows(queries: Features) -> list[Any]:
@@ -143,17 +143,17 @@ class PredictionEndpoint(HttpService, ClaimedByUser):
         Raises: TrainingError when the service did not answer, or not with a class; InputError when it turns every
             request away.
         """
-        asked = {"data": data.digest, "seed": whole_number(seed), "queries": _plain_rows(queries)}
-        reply = self._sent(asked)
+        body = {"data": data.digest, "seed": whole_number(seed), "queries": _plain_rows(queries)}
+        reply = self._sent(body)
         if isinstance(reply, RequestFailure) and reply.status == SEND_DATA:
-            reply = self._sent({**asked, "records": _plain_rows(data.features), "labels": data.labels.tolist()})
+            reply = self._sent({**body, "records": _plain_rows(data.features), "labels": data.labels.tolist()})
         if isinstance(reply, RequestFailure):
             what = f"the predictor at {self.url} gave no answer: {reply.reason}"
             raise InputError(what) if reply.fatal else TrainingError(what)
-        given = reply.get("answers")
-        if not isinstance(given, list) or len(given) != len(queries):
+        answers = reply.get("answers")
+        if not isinstance(answers, list) or len(answers) != len(queries):
             raise TrainingError(f"the predictor at {self.url} must give a list `answers` of {len(queries)}")
-        return np.array([self._class(answer, data) for answer in given], np.int64)
+        return np.array([self._class(answer, data) for answer in answers], np.int64)
 
     def _sent(self, body: Mapping[str, Any]) -> Mapping[str, Any] | RequestFailure:
         key = self.key()
@@ -163,10 +163,10 @@ class PredictionEndpoint(HttpService, ClaimedByUser):
         if answer is None:
             return data.classes
         text = str(answer) if isinstance(answer, str | int) and not isinstance(answer, bool) else ""
-        found = read_class(text, [str(number) for number in range(data.classes)], data.class_names)
-        if found == UNREAD:
+        number = read_class(text, [str(number) for number in range(data.classes)], data.class_names)
+        if number == UNREAD:
             raise TrainingError(f"the predictor at {self.url} gave an answer that names no class")
-        return found
+        return number
 
 
 def _plain_rows(features: Features) -> list[Any]:

@@ -21,7 +21,7 @@ from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import steps_of_opacus
-from dpaudit.mechanisms.adapters.user_code import AskedModel, ClaimedByUser, code_of, global_randomness
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, ModelOfUserCode, code_of, global_randomness
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
@@ -50,9 +50,9 @@ class _Copies:
         weights = io.BytesIO()
         torch.save({name: value.cpu() for name, value in module.state_dict().items()}, weights)
         content = repr(module).encode() + weights.getvalue()
-        made = cls(type(module).__qualname__, hashlib.sha256(content).hexdigest()[:32])
-        made.__dict__["_first"] = copy.deepcopy(module)  # no field: it is no plain value
-        return made
+        copies = cls(type(module).__qualname__, hashlib.sha256(content).hexdigest()[:32])
+        copies.__dict__["_first"] = copy.deepcopy(module)  # no field: it is no plain value
+        return copies
 
     def __call__(self) -> Any:
         if "_first" not in self.__dict__:
@@ -90,20 +90,20 @@ class OwnTorch(ClaimedByUser):
         import torch
 
         check_fields(self)
-        made: Any = self.module
-        match made:
+        module: Any = self.module
+        match module:
             case _Copies():
                 pass
             case {"architecture": str() as architecture, "digest": str() as digest}:  # as a spec writes copies
-                made = _Copies(architecture, digest)
+                module = _Copies(architecture, digest)
             case _:
-                made = code_of(made, field="module")
+                module = code_of(module, field="module")
         train = code_of(self.train, field="train", arguments=("module", "X", "y", "seed"))
-        object.__setattr__(self, "module", made)
+        object.__setattr__(self, "module", module)
         object.__setattr__(self, "train", train)
         with global_randomness(SeedSequence(0)):
             try:
-                first = made(**self.parameters)
+                first = module(**self.parameters)
             except TypeError as err:
                 raise InputError(f"module cannot be made from parameters {dict(self.parameters)}: {err}") from err
         require(isinstance(first, torch.nn.Module), "module must make a torch.nn.Module", made=type(first).__name__)
@@ -121,13 +121,13 @@ class OwnTorch(ClaimedByUser):
         with global_randomness(seed) as number:
             module = self.module(**self.parameters).to(compute.device)
             trained = self.train(module, *_tensors(train, compute), number)
-        return _asked(module if trained is None else trained, train, compute, self.train)
+        return _probability_model(module if trained is None else trained, train, compute, self.train)
 
 
-def _asked(module: Any, train: Examples, compute: Compute, loop: Any) -> AskedModel:
+def _probability_model(module: Any, train: Examples, compute: Compute, loop: Any) -> ModelOfUserCode:
     """A trained module, which gives K logits for each example; its probabilities are their softmax."""
     ask = partial(_softmax_of_logits, module, train.classes, compute)
-    return AskedModel(ask, train.classes, f"the module of {location(loop)}")
+    return ModelOfUserCode(ask, train.classes, f"the module of {location(loop)}")
 
 
 def _softmax_of_logits(module: Any, classes: int, compute: Compute, features: Features) -> NDArray[np.float64]:
@@ -209,7 +209,7 @@ class OwnOpacus:
     def held_to_accountant(self, train: Examples, *, seed: SeedSequence) -> OwnOpacus:
         """The same with what the accountant says of one training on these rows, made here and now: claim and steps."""
         _, engine = self._trained(train, seed, Compute())
-        epsilon = _as_claim(_spent(engine, self.delta), self.delta)
+        epsilon = _rounded_up(_spent(engine, self.delta), self.delta)
         return replace(self, epsilon=epsilon, rows=len(train), steps=_steps_of(engine, len(train)))
 
     def with_steps_of(self, train: Examples, *, seed: SeedSequence) -> OwnOpacus:
@@ -253,21 +253,21 @@ class OwnOpacus:
             'the same size takes a larger share; have the accountant state it (claim="accountant")',
             spent=f"{spent:g}",
         )
-        return _asked(module, train, compute, self.train)
+        return _probability_model(module, train, compute, self.train)
 
     def _trained(self, train: Examples, seed: SeedSequence, compute: Compute) -> tuple[Any, Any]:
         import torch
 
         torch.set_num_threads(compute.threads)
         with global_randomness(seed) as number:
-            given = self.train(*_tensors(train, compute), number)
+            result = self.train(*_tensors(train, compute), number)
         require(
-            isinstance(given, tuple) and len(given) == 2,
+            isinstance(result, tuple) and len(result) == 2,
             f"{location(self.train)} must give the trained module and its PrivacyEngine",
             do="end it with `return module, engine`",
-            given=type(given).__name__,
+            given=type(result).__name__,
         )
-        module, engine = given
+        module, engine = result
         _require_trained(engine)
         return module, engine
 
@@ -291,19 +291,19 @@ def _spent(engine: Any, delta: float) -> float:
     accountant = engine.accountant
     both = (engine, accountant)
     if all(type(one).__module__.startswith("opacus.") and "get_epsilon" not in vars(one) for one in both):
-        return _said(accountant.__class__, tuple(map(tuple, accountant.history)), delta)
+        return _recomputed_epsilon(accountant.__class__, tuple(map(tuple, accountant.history)), delta)
     return float(engine.get_epsilon(delta))
 
 
 @lru_cache(maxsize=64)
-def _said(kind: Any, history: tuple[Any, ...], delta: float) -> float:
+def _recomputed_epsilon(kind: Any, history: tuple[Any, ...], delta: float) -> float:
     """By a new accountant: the default one, `prv`, takes seconds."""
     accountant = kind()
     accountant.history = list(history)
     return float(accountant.get_epsilon(delta))
 
 
-def _as_claim(spent: float, delta: float) -> float:
+def _rounded_up(spent: float, delta: float) -> float:
     """Rounded up to 4 digits, so that the accountant's figure stays below it."""
     must = f"Opacus's accountant must give a finite epsilon at delta={delta:g}: this training adds hardly any noise"
     require(math.isfinite(spent), must, do="add noise, or give the epsilon that is claimed", spent=spent)
@@ -330,5 +330,5 @@ def from_opacus(
     )
     if engine is not None:
         _require_trained(engine)
-        epsilon = _as_claim(_spent(engine, delta), delta)
+        epsilon = _rounded_up(_spent(engine, delta), delta)
     return OwnOpacus(train, epsilon, delta)

@@ -16,7 +16,7 @@ from dpaudit.claims.composition import SubsampledGaussian
 from dpaudit.errors import InputError
 from dpaudit.given import check_fields
 from dpaudit.locations import location
-from dpaudit.mechanisms.adapters.user_code import AskedModel, ClaimedByUser, code_of, global_randomness
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, ModelOfUserCode, code_of, global_randomness
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.tables import columns
@@ -68,17 +68,20 @@ class OwnTraining(_OwnFunction):
         rows = _rows(train.features, train.categorical)
         with global_randomness(seed) as number, limited_threads(compute.threads):
             model = self.train(rows, train.labels.copy(), number, **self.parameters)
-        ask, seen, code = getattr(model, "predict_proba", None), None, location(self.train)
+        ask, classes, code = getattr(model, "predict_proba", None), None, location(self.train)
         if callable(ask):
-            seen = getattr(model, "classes_", None)  # scikit-learn's word for the columns' classes
+            classes = getattr(model, "classes_", None)  # scikit-learn's word for the columns' classes
         elif callable(model):
             ask = model
         else:
             raise InputError(
                 f"{code} must give something with predict_proba(X), or a function of X, got {type(model).__name__}"
             )
-        answer, seen = partial(_answer, ask, train.categorical), None if seen is None else np.asarray(seen, np.int64)
-        return AskedModel(answer, train.classes, f"the model of {code}", seen)
+        answer, classes = (
+            partial(_answer, ask, train.categorical),
+            None if classes is None else np.asarray(classes, np.int64),
+        )
+        return ModelOfUserCode(answer, train.classes, f"the model of {code}", classes)
 
 
 def _answer(ask: Callable[[Any], object], categorical: tuple[str, ...], features: Features) -> object:
@@ -117,8 +120,8 @@ class OwnSummary(_OwnFunction):
         self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
         with global_randomness(seed) as number:
-            given = self.train(train.features, train.labels, number, **self.parameters)
-        return np.asarray(given, np.float64)
+            vector = self.train(train.features, train.labels, number, **self.parameters)
+        return np.asarray(vector, np.float64)
 
 
 def from_summary(train: Callable[..., Any], claim: Claim | None = None, **parameters: Any) -> OwnSummary:

@@ -20,8 +20,8 @@ from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import has_location
 from dpaudit.mechanisms.adapters.user_code import (
-    AskedModel,
     ClaimedByUser,
+    ModelOfUserCode,
     code_of,
     global_randomness,
     whole_number,
@@ -46,7 +46,7 @@ class Settings:
     parameters: Mapping[str, Any]  # as `_as_settings` has them
 
     def make(self) -> Any:
-        return self.estimator(**{name: _made(value) for name, value in self.parameters.items()})
+        return self.estimator(**{name: _from_settings(value) for name, value in self.parameters.items()})
 
 
 @dataclass(frozen=True)
@@ -112,18 +112,18 @@ def _as_settings(value: Any, at: str) -> Any:
     )
 
 
-def _made(value: Any) -> Any:
+def _from_settings(value: Any) -> Any:
     match value:
         case Settings():
             return value.make()
         case _Imported():
             return value.imported
         case _Pairs():
-            return {_made(key): _made(item) for key, item in value.pairs}
+            return {_from_settings(key): _from_settings(item) for key, item in value.pairs}
         case list() | tuple():
-            return type(value)(_made(item) for item in value)
+            return type(value)(_from_settings(item) for item in value)
         case Mapping():
-            return {key: _made(item) for key, item in value.items()}
+            return {key: _from_settings(item) for key, item in value.items()}
     return value
 
 
@@ -196,9 +196,9 @@ class SklearnClassifier(ClaimedByUser):
         with global_randomness(seed), limited_threads(compute.threads), warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             warnings.simplefilter("ignore", FutureWarning)  # n_jobs, where an estimator is about to drop it
-            estimator.fit(reader.read(train.features), labels)
+            estimator.fit(reader.convert(train.features), labels)
         code = f"{type(estimator).__name__}.predict_proba"
-        return AskedModel(partial(_answer, estimator, reader), train.classes, code, present)
+        return ModelOfUserCode(partial(_answer, estimator, reader), train.classes, code, present)
 
     def _native(self) -> bool:
         names = {kind.__name__ for kind in self.estimator.__mro__}
@@ -227,7 +227,7 @@ class SklearnClassifier(ClaimedByUser):
 
 
 def _answer(estimator: Any, reader: _Reader, features: Features) -> object:
-    return estimator.predict_proba(reader.read(features))
+    return estimator.predict_proba(reader.convert(features))
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,13 +248,15 @@ class _Reader:
         kinds = {name: pd.CategoricalDtype(sorted(frame[name].unique())) for name in train.categorical}
         return cls(train.categorical, kinds)
 
-    def read(self, features: Features) -> Any:
+    def convert(self, features: Features) -> Any:
         """A float32 array of shape (n, d), or a data frame; a category that training lacked is missing there."""
         frame = columns(features, self.categorical)
         if isinstance(frame, np.ndarray):
             return frame
-        known = {name: frame[name].where(frame[name].isin(kind.categories)) for name, kind in self.types.items()}
-        return frame.assign(**known).astype(dict(self.types))
+        known_categories = {
+            name: frame[name].where(frame[name].isin(kind.categories)) for name, kind in self.types.items()
+        }
+        return frame.assign(**known_categories).astype(dict(self.types))
 
 
 def _check(estimator: Any) -> None:

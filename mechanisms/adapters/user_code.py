@@ -42,7 +42,7 @@ class ClaimedByUser:
 
 
 def code_of(
-    given: object, *, field: str, arguments: tuple[str, ...] | None = None, parameters: Collection[str] = ()
+    source: object, *, field: str, arguments: tuple[str, ...] | None = None, parameters: Collection[str] = ()
 ) -> Callable[..., Any]:
     """A class or function, given as it is or as "module:name"; `field` is its name in messages.
 
@@ -52,7 +52,7 @@ def code_of(
     """
     import cloudpickle  # type: ignore[import-untyped]
 
-    code = found(given, field=field)
+    code = imported(source, field=field)
     require(has_location(code), f"{field} must be a function or a class, or where one is as `module:name`", given=code)
     if arguments is not None:
         try:
@@ -70,13 +70,13 @@ def code_of(
     return code  # type: ignore[no-any-return]
 
 
-def found(given: object, *, field: str) -> Any:
+def imported(source: object, *, field: str) -> Any:
     """What is given as it is, or as "module:name"; `field` is its name in messages.
 
     Raises: InputError when it cannot be imported.
     """
     try:
-        return import_object(given) if isinstance(given, str) else given
+        return import_object(source) if isinstance(source, str) else source
     except UnknownNameError as err:
         raise InputError(f"{field}: {err}") from err
 
@@ -108,7 +108,7 @@ def global_randomness(seed: SeedSequence) -> Iterator[int]:
 
 
 @dataclass(frozen=True, eq=False)
-class AskedModel:
+class ModelOfUserCode:
     """A model that is not ours: what it answers is held to be probabilities."""
 
     ask: Callable[[Features], object]
@@ -121,16 +121,16 @@ class AskedModel:
 
         Raises: InputError for an answer of another shape; TrainingError for one that holds what is no probability.
         """
-        given = np.asarray(self.ask(features), dtype=np.float64)
+        answers = np.asarray(self.ask(features), dtype=np.float64)
         expected = len(features), self.classes if self.columns is None else len(self.columns)
         must = f"{self.code} must give one probability for each example and class, an array of shape {expected}"
-        require(given.shape == expected, must, shape=given.shape)
-        if not (np.isfinite(given).all() and (given >= 0).all() and (given.sum(axis=1) > 0).all()):
+        require(answers.shape == expected, must, shape=answers.shape)
+        if not (np.isfinite(answers).all() and (answers >= 0).all() and (answers.sum(axis=1) > 0).all()):
             raise TrainingError(
                 f"{self.code} gave numbers that are no probabilities (negative, NaN, infinite or all 0)"
             )
-        probabilities = given
+        probabilities = answers
         if self.columns is not None:
             probabilities = np.zeros((len(features), self.classes))
-            probabilities[:, self.columns] = given
+            probabilities[:, self.columns] = answers
         return np.asarray(probabilities / probabilities.sum(axis=1, keepdims=True))

@@ -49,7 +49,7 @@ from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.adapters.own_torch import OwnOpacus
 from dpaudit.mechanisms.adapters.own_training import OwnTraining
 from dpaudit.mechanisms.adapters.scikit_learn import Settings, SklearnClassifier
-from dpaudit.mechanisms.adapters.user_code import AskedModel
+from dpaudit.mechanisms.adapters.user_code import ModelOfUserCode
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.lp_mst import LP1ST
@@ -115,7 +115,7 @@ def test_xgboost_reads_categories_itself_when_told_so() -> None:
 def test_a_class_that_training_lacks_has_probability_0(name: str) -> None:
     lacking = NUMBERS.take(NUMBERS.labels != 1)
     model = from_sklearn(ESTIMATORS[name]()).fit(lacking, seed=SeedSequence(0), compute=CPU)
-    assert isinstance(model, AskedModel)
+    assert isinstance(model, ModelOfUserCode)
     answers = model.probabilities(NUMBERS.features)
     assert answers.shape == (200, 3)
     assert not answers[:, 1].any()

@@ -47,7 +47,7 @@ def _never(err: BaseException) -> bool:
     return False
 
 
-def called_here(
+def call_in_process(
     function: Callable[..., Any],
     table: pa.Table,
     seeds: Sequence[int],
@@ -70,10 +70,10 @@ def called_here(
         from_outside: Whether an exception is not the function's own: a signal, which passes, or `time_limit`.
     Raises: InputError when the form cannot hold the table.
     """
-    called = worker.Called(function, _form(form), settings or {}, timed)
-    rows = _here(called, table)
+    called = worker.AuditedFunction(function, _form(form), settings or {}, timed)
+    rows = _row_copies(called, table)
 
-    def one(seed: int) -> CallOutcome:
+    def call(seed: int) -> CallOutcome:
         try:
             with time_limit(limit_s):
                 ending, numbers, fault, low_bits = called.call(rows, seed, from_outside)
@@ -84,10 +84,10 @@ def called_here(
         return CallOutcome(ending, np.array(numbers, np.float64), fault, low_bits)
 
     with global_randomness(SeedSequence(0)):  # as they were, afterwards
-        return [one(seed) for seed in _seeds(seeds)]
+        return [call(seed) for seed in _seeds(seeds)]
 
 
-def _here(called: worker.Called, table: pa.Table) -> Callable[[], Any]:
+def _row_copies(called: worker.AuditedFunction, table: pa.Table) -> Callable[[], Any]:
     header, body = _table_message(table)
     try:
         return called.rows(worker.columns_of(header, body))
@@ -156,9 +156,9 @@ class OtherPython:
 
         Raises: InputError when the form cannot hold the table, or a worker cannot be started.
         """
-        outcomes, asked = list[CallOutcome](), _seeds(seeds)
-        while len(outcomes) < len(asked):
-            self._batch(table, asked[len(outcomes) : len(outcomes) + BATCH], outcomes)
+        outcomes, numbers = list[CallOutcome](), _seeds(seeds)
+        while len(outcomes) < len(numbers):
+            self._batch(table, numbers[len(outcomes) : len(outcomes) + BATCH], outcomes)
         return outcomes
 
     def _batch(self, table: pa.Table, seeds: Sequence[int], outcomes: list[CallOutcome]) -> None:
@@ -168,7 +168,7 @@ class OtherPython:
             process.send({"table": self._name(process, table), "seeds": list(seeds)}, limit_s=self._limit_s)
             for _ in seeds:
                 outcomes.append(_outcome(*process.answer(limit_s=self._limit_s)))  # noqa: PERF401  (kept when one ends it)
-        except Ended as err:
+        except WorkerEnded as err:
             self._process = None
             outcomes.append(CallOutcome(err.ending, np.empty(0), str(err)))
         except BaseException:  # answers may be left in the pipe
@@ -178,7 +178,7 @@ class OtherPython:
     def _up(self) -> WorkerProcess:
         if self._process is None:
             self._known = {}
-            self._process, _ = started(self._python, self._request)
+            self._process, _ = start_worker(self._python, self._request)
         return self._process
 
     def _name(self, process: WorkerProcess, table: pa.Table) -> int:
@@ -205,7 +205,7 @@ def identity(python: str, function: str, *, path: Sequence[str] = ()) -> str:
 
     Raises: InputError when it cannot be imported there.
     """
-    process, words = started(python, {**_start(function, "list", {}, None, path), "identity": True})
+    process, words = start_worker(python, {**_start(function, "list", {}, None, path), "identity": True})
     process.end()
     return words
 
@@ -238,9 +238,9 @@ def _outcome(answer: Mapping[str, Any], body: bytes) -> CallOutcome:
 
 
 def _seeds(seeds: Sequence[int]) -> list[int]:
-    found = [int(seed) for seed in seeds]
-    require(min(found, default=0) >= 0, "a seed must be >= 0", seed=min(found, default=0))
-    return found
+    numbers = [int(seed) for seed in seeds]
+    require(min(numbers, default=0) >= 0, "a seed must be >= 0", seed=min(numbers, default=0))
+    return numbers
 
 
 def _table_message(table: pa.Table) -> tuple[dict[str, Any], bytes]:
@@ -260,7 +260,7 @@ def _table_message(table: pa.Table) -> tuple[dict[str, Any], bytes]:
     return {"rows": table.num_rows, "columns": columns}, b"".join(body)
 
 
-class Ended(Exception):
+class WorkerEnded(Exception):
     """The worker is gone, or was ended; `ending` says how in a word or two, the text for people."""
 
     def __init__(self, ending: str, text: str) -> None:
@@ -312,29 +312,29 @@ class WorkerProcess:
 
     def send(self, header: Mapping[str, Any], body: bytes = b"", *, limit_s: float | None = None) -> None:
         """A request, of which the process must read some every `limit_s` seconds; Ended when it does not."""
-        left = memoryview(worker.packed(header, body))
+        unsent = memoryview(worker.message(header, body))
         self._heard = time.monotonic()
         self._poll.register(self._requests, select.POLLOUT)
         try:
-            while left:
+            while unsent:
                 if self._wait(limit_s) & {self._requests}:
-                    left = left[os.write(self._requests, left) :]
+                    unsent = unsent[os.write(self._requests, unsent) :]
                     self._heard = time.monotonic()
         except BrokenPipeError:
-            raise self._gone() from None
+            raise self._ended_by_itself() from None
         finally:
             with contextlib.suppress(KeyError, OSError):
                 self._poll.unregister(self._requests)
 
     def answer(self, *, limit_s: float | None = None) -> tuple[dict[str, Any], bytes]:
         """The next answer, which must come within `limit_s` seconds of the one before; Ended when there is none."""
-        while (found := self._next()) is None:
+        while (message := self._next()) is None:
             if self._answers in self._wait(limit_s):
                 more = os.read(self._answers, CHUNK)
                 if not more:
-                    raise self._gone()
+                    raise self._ended_by_itself()
                 self._received += more
-        return found
+        return message
 
     def end(self, patience_s: float = 0.0) -> int:
         """Ends it, and what it started, when it had so long to end by itself; its exit code."""
@@ -365,7 +365,7 @@ class WorkerProcess:
         useless = not ready & {self._answers, self._requests}  # it may print without end
         if useless and limit_s is not None and time.monotonic() - self._heard >= limit_s:
             self.end()
-            raise Ended(OUT_OF_TIME, f"still running after {limit_s:g} s")
+            raise WorkerEnded(OUT_OF_TIME, f"still running after {limit_s:g} s")
         if self._printed in ready and not self._hear():
             self._poll.unregister(self._printed)
         return ready
@@ -391,22 +391,24 @@ class WorkerProcess:
         del self._received[:end]
         self._heard = time.monotonic()
         try:
-            found = json.loads(header)
+            content = json.loads(header)
         except (ValueError, RecursionError):
             raise self._garbled() from None
-        return (found, body) if isinstance(found, dict) else ({}, body)
+        return (content, body) if isinstance(content, dict) else ({}, body)
 
-    def _garbled(self) -> Ended:
+    def _garbled(self) -> WorkerEnded:
         self.end()
-        return Ended("process ended: wrote into the pipe of its worker", "it wrote into the pipe of its worker")
+        return WorkerEnded("process ended: wrote into the pipe of its worker", "it wrote into the pipe of its worker")
 
-    def _gone(self) -> Ended:
+    def _ended_by_itself(self) -> WorkerEnded:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(ENDED_S)
         last = self.last_lines()
         code = self.end()
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-        return Ended(f"process ended: {how}", f"its process ended: {how}" + (f"; it printed: {last}" if last else ""))
+        return WorkerEnded(
+            f"process ended: {how}", f"its process ended: {how}" + (f"; it printed: {last}" if last else "")
+        )
 
     def _close(self) -> None:
         ours, self._ours = self._ours, []
@@ -414,7 +416,7 @@ class WorkerProcess:
             os.close(number)
 
 
-def started(python: str, request: Mapping[str, Any]) -> tuple[WorkerProcess, str]:
+def start_worker(python: str, request: Mapping[str, Any]) -> tuple[WorkerProcess, str]:
     """A worker that has imported its function, and what it says of itself.
 
     Raises: InputError when it does not come so far.
@@ -422,7 +424,7 @@ def started(python: str, request: Mapping[str, Any]) -> tuple[WorkerProcess, str
     process = WorkerProcess(python)
     try:
         return process, process.prepare(request)
-    except Ended as err:
+    except WorkerEnded as err:
         raise InputError(f"a worker must start in {shortened(repr(python))}: {err}") from err
     except InputError as err:
         process.end()

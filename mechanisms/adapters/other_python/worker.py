@@ -79,7 +79,7 @@ class Refused(Exception):
 # Messages
 
 
-def packed(header: Mapping[str, Any], body: bytes = b"") -> bytes:
+def message(header: Mapping[str, Any], body: bytes = b"") -> bytes:
     """A message."""
     words = json.dumps(header).encode()
     return HEAD.pack(MARK, len(words), len(body), zlib.crc32(body, zlib.crc32(words))) + words + body
@@ -151,9 +151,9 @@ class Column:
                 f"rows in the form `array` must be numbers: column {self.name!r} holds words; "
                 "choose the form `frame`, `arrow` or `records`"
             )
-        found = numpy.array(self.numbers, dtype=numpy.float64)
-        found[self.missing] = math.nan
-        return found
+        floats = numpy.array(self.numbers, dtype=numpy.float64)
+        floats[self.missing] = math.nan
+        return floats
 
     def natural(self) -> Any:
         """As pandas would be given it: an array of numbers (float64 where one is missing), or a list of words."""
@@ -166,16 +166,16 @@ class Column:
 
 def columns_of(header: Mapping[str, Any], body: bytes) -> list[Column]:
     """The columns of a table that was sent."""
-    found, start = [], 0
+    columns, start = [], 0
     for column in header["columns"]:
         if column["kind"] == "words":
-            found.append(Column(column["name"], column["words"]))
+            columns.append(Column(column["name"], column["words"]))
             continue
         end = start + 8 * header["rows"]
         numbers = numbers_in("d" if column["kind"] == "float" else "q", body[start:end])
-        found.append(Column(column["name"], [], numbers, column["missing"]))
+        columns.append(Column(column["name"], [], numbers, column["missing"]))
         start = end
-    return found
+    return columns
 
 
 def _frame(columns: list[Column]) -> Callable[[], Any]:
@@ -202,8 +202,8 @@ def _arrow(columns: list[Column]) -> Callable[[], Any]:
 def _array(columns: list[Column]) -> Callable[[], Any]:
     import numpy
 
-    made = numpy.ascontiguousarray(numpy.stack([column.floats() for column in columns], axis=1))
-    return made.copy
+    rows = numpy.ascontiguousarray(numpy.stack([column.floats() for column in columns], axis=1))
+    return rows.copy
 
 
 def _records(columns: list[Column]) -> Callable[[], Any]:
@@ -238,7 +238,7 @@ _FOR_DEVELOPERS: list[Any] = [
 """Warnings that Python shows nobody else; some depend on when memory is freed."""
 
 
-class Called:
+class AuditedFunction:
     """A function with its settings, and the form of rows it is given.
 
     Each call has a copy of the rows and of the settings of its own, a generator seeded for it (NumPy's where NumPy is
@@ -283,23 +283,23 @@ class Called:
 
             def note(message: Any, category: Any, *others: Any, **more: Any) -> None:
                 if len(warned) < MAX_WARNINGS:
-                    words, numbers = without_digits(_text_of(message))
+                    words, numbers = without_numbers(_text_of(message))
                     warned.setdefault(f"{category.__name__}: {words}", numbers)
 
             warnings.showwarning = note
             began = time.perf_counter()
             try:
                 settings = copy.deepcopy(self._settings) if self._written_to else self._settings
-                given = rows()
+                call_rows = rows()
                 began = time.perf_counter()
-                value = awaited(self._function(given, rng, **settings))
+                value = awaited(self._function(call_rows, rng, **settings))
                 took = time.perf_counter() - began
                 ending, numbers, fault, low_bits = outcome_of(value)
             except BaseException as err:
                 if passes(err):
                     raise
                 took = time.perf_counter() - began
-                ending, numbers, fault = raised(err)
+                ending, numbers, fault = outcome_of_exception(err)
                 low_bits = 0
         numbers, last = numbers[: len(numbers) - low_bits], numbers[len(numbers) - low_bits :]
         if self._timed:
@@ -403,11 +403,11 @@ def _run(coroutine: Any) -> Any:
     return outcome["result"]
 
 
-def raised(err: BaseException) -> tuple[str, list[float], str]:
+def outcome_of_exception(err: BaseException) -> tuple[str, list[float], str]:
     """A call that raised."""
     try:
         name, text = type(err).__name__, _text_of(err)
-        words, numbers = without_digits(text)
+        words, numbers = without_numbers(text)
         return _bounded(f"raises {name}: {words}" if text else f"raises {name}"), numbers, f"{name}: {text}"[:500]
     except BaseException:  # such as a MemoryError again
         return "raises an exception that cannot be read", [], "it raised an exception that cannot be read"
@@ -417,14 +417,14 @@ _LARGEST = sys.float_info.max
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|(?:(?<!\w)[-+])?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
-def without_digits(text: str) -> tuple[str, list[float]]:
+def without_numbers(text: str) -> tuple[str, list[float]]:
     """A text with # for its numbers, and these; addresses of memory, which no two processes share, are none."""
     numbers: list[float] = []
 
-    def replaced(found: re.Match[str]) -> str:
-        if found.group().startswith("0x"):
+    def replaced(match: re.Match[str]) -> str:
+        if match.group().startswith("0x"):
             return "0x"
-        numbers.append(_bounded_float(float(found.group())))
+        numbers.append(_bounded_float(float(match.group())))
         return "#"
 
     return _NUMBER.sub(replaced, text[:MAX_TEXT]), numbers
@@ -497,13 +497,13 @@ class _Summary:
         return words
 
     def _bits(self) -> list[float]:
-        found: list[float] = []
+        low_bits: list[float] = []
         for number in self.floats:
             above, below = number.as_integer_ratio()  # one of them is odd, the other a power of two times
             above = abs(above)
             low = (above & -above).bit_length() - 1 if above else 0
-            found += (float(low + 1 - below.bit_length()), float(above.bit_length() - low))
-        return found
+            low_bits += (float(low + 1 - below.bit_length()), float(above.bit_length() - low))
+        return low_bits
 
     def _add(self, values: list[float], floats: bool) -> None:
         room = MAX_NUMBERS - len(self.numbers)
@@ -538,7 +538,7 @@ class _Summary:
     def _of_other(self, value: Any, kind: type) -> str:
         name = kind.__name__
         if isinstance(value, str):
-            words, numbers = without_digits(value)
+            words, numbers = without_numbers(value)
             self._add(numbers, False)
             return f"{name} {words!r}"
         if _is(value, "numpy", "generic") and not _is(value, "numpy", "void"):
@@ -578,12 +578,16 @@ class _Summary:
         if _is(value, "torch", "Tensor"):
             return self._array(value.detach().cpu().numpy(), f"{name} ")
         if _is(value, "scipy.sparse", "spmatrix", "sparray"):
-            found = value.tocoo()
-            return f"{name} {value.shape} {self.of((found.row, found.col, found.data))}"
+            sparse = value.tocoo()
+            return f"{name} {value.shape} {self.of((sparse.row, sparse.col, sparse.data))}"
         if isinstance(value, _CODE):
             where = _import_name(value)
             words = _kind_of_code(value)
-            return f"{words} {where}" if where else self._no_words(f"a {words} that cannot be imported by its name")
+            return (
+                f"{words} {where}"
+                if where
+                else self._unreadable_object(f"a {words} that cannot be imported by its name")
+            )
         if isinstance(value, BaseException):
             return f"{name} {self.of(_text_of(value))}"
         result = awaited(value)
@@ -594,8 +598,8 @@ class _Summary:
         if isinstance(value, io.IOBase):
             return self._file(value, name)
         if isinstance(value, Iterator):
-            found = list(itertools.islice(value, MAX_NUMBERS + 1))
-            return f"{name} {self._sequence(found)}"
+            sparse = list(itertools.islice(value, MAX_NUMBERS + 1))
+            return f"{name} {self._sequence(sparse)}"
         if _is(value, "decimal", "Decimal") or _is(value, "fractions", "Fraction"):
             self._add([_as_float(value)], True)
             return name
@@ -641,11 +645,11 @@ class _Summary:
     def _frame(self, value: Any, name: str) -> str:
         unnamed = _is(value.index, "pandas", "RangeIndex")
         if unnamed or len(value) > FEW_ROWS:
-            kept = value.iloc[:MAX_NUMBERS, :MAX_NUMBERS]
-            levels = [] if unnamed else [kept.index.get_level_values(level) for level in range(kept.index.nlevels)]
-            held = [*levels, *(kept.iloc[:, place] for place in range(kept.shape[1]))]
-            if (many := self._rows([column.tolist() for column in held], len(value))) is not None:
-                kinds = ", ".join(f"{_text_of(column.name)}: {self._dtype(column)}" for column in held)
+            head = value.iloc[:MAX_NUMBERS, :MAX_NUMBERS]
+            levels = [] if unnamed else [head.index.get_level_values(level) for level in range(head.index.nlevels)]
+            columns_read = [*levels, *(head.iloc[:, place] for place in range(head.shape[1]))]
+            if (many := self._rows([column.tolist() for column in columns_read], len(value))) is not None:
+                kinds = ", ".join(f"{_text_of(column.name)}: {self._dtype(column)}" for column in columns_read)
                 return f"{name} {{{kinds}}} {many}"
         columns = ", ".join(
             f"{_text_of(column)}: {self._series(value.iloc[:, place])}"
@@ -657,8 +661,8 @@ class _Summary:
         return f"{self._dtype(value)} {self._array(value.to_numpy(), '')}"
 
     def _dtype(self, value: Any) -> str:
-        known = getattr(value.dtype, "categories", None)  # some may be in no row
-        return str(value.dtype) if known is None else f"categories {self.of(list(known))}"
+        categories = getattr(value.dtype, "categories", None)  # some may be in no row
+        return str(value.dtype) if categories is None else f"categories {self.of(list(categories))}"
 
     def _index(self, index: Any) -> str:
         return "" if _is(index, "pandas", "RangeIndex") else f"by {self._array(index.to_numpy(), '')} "
@@ -760,31 +764,31 @@ class _Summary:
         if summary is not None:
             return f"{name} summary {self.of(summary)}"
         public, private = _attributes(value, kind)
-        words = self._held(value, kind, public)
+        words = self._attribute_words(value, kind, public)
         if words is None and isinstance(value, Iterable):
             return f"object {name} {self._sequence(list(itertools.islice(value, MAX_NUMBERS + 1)))}"
         if words is None:
-            words = self._held(value, kind, private)
+            words = self._attribute_words(value, kind, private)
         if words is None:
-            return self._no_words(f"a {name} object without public attributes, slots or a `summary`")
+            return self._unreadable_object(f"a {name} object without public attributes, slots or a `summary`")
         return f"object {name}{{{words}}}"
 
-    def _held(self, value: Any, kind: type, attributes: Sequence[str]) -> str | None:
+    def _attribute_words(self, value: Any, kind: type, attributes: Sequence[str]) -> str | None:
         """Words for the attributes of an object; None if nothing could be read in any of them.
 
         Objects of another library that an object uses are skipped, unless there is nothing else to read.
         """
-        held: dict[str, Any] = {}
+        readable_values: dict[str, Any] = {}
         raised: dict[str, str] = {}
         for attribute in attributes:
             try:
-                held[attribute] = getattr(value, attribute)
+                readable_values[attribute] = getattr(value, attribute)
             except Exception as err:
                 raised[attribute] = f"raises {type(err).__name__}"
-        plain_ones = [attribute for attribute, what in held.items() if _plainly_readable(what)]
+        plain_ones = [attribute for attribute, what in readable_values.items() if _plainly_readable(what)]
         words = dict(raised)
         readable = False
-        for attribute, what in held.items():
+        for attribute, what in readable_values.items():
             if _plainly_readable(what):
                 words[attribute] = self.of(what)
                 readable = True
@@ -795,19 +799,19 @@ class _Summary:
                     words[attribute] = inner
                     readable = True
                 del self._unreadable[unreadable:]  # the object itself is unreadable if all of its attributes are
-        said = [f"{attribute}: {words[attribute]}" for attribute in attributes if attribute in words]
-        return ", ".join(said) if readable else None
+        parts = [f"{attribute}: {words[attribute]}" for attribute in attributes if attribute in words]
+        return ", ".join(parts) if readable else None
 
     def _file(self, value: Any, name: str) -> str:
         """What a file in memory or on disk contains."""
         if hasattr(value, "getvalue"):
             return f"{name} {self.of(value.getvalue())}"
         if value.closed or not value.readable() or not value.seekable():  # reading a pipe might never end
-            return self._no_words(f"a {name} that is closed, or not a file to read from")
+            return self._unreadable_object(f"a {name} that is closed, or not a file to read from")
         value.seek(0)
         return f"{name} {self.of(value.read(MAX_TEXT))}"
 
-    def _no_words(self, what: str) -> str:
+    def _unreadable_object(self, what: str) -> str:
         """Note an object in which nothing could be read."""
         self._unreadable.append(what)
         return f"<{what}>"
@@ -825,16 +829,16 @@ def _import_name(value: Any) -> str:
     if isinstance(value, types.ModuleType):
         return value.__name__
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-    found = sys.modules.get(module) if isinstance(module, str) else None
+    imported = sys.modules.get(module) if isinstance(module, str) else None
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return f"{module}.{name}" if found is value else ""
+        imported = getattr(imported, part, None)
+    return f"{module}.{name}" if imported is value else ""
 
 
-def _same_package(one: type, other: type) -> bool:
+def _same_package(first: type, second: type) -> bool:
     """True if two classes come from the same package, and not from Python itself."""
-    package = str(one.__module__).partition(".")[0]
-    return package == str(other.__module__).partition(".")[0] and package != "builtins"
+    package = str(first.__module__).partition(".")[0]
+    return package == str(second.__module__).partition(".")[0] and package != "builtins"
 
 
 def _code(value: Any) -> int:
@@ -853,11 +857,11 @@ def _number(value: Any, code: int) -> float:
         return _bounded_float(_as_float(value)) if value == value else float(code)
     for name in ("timestamp", "total_seconds", "toordinal"):
         try:
-            found = float(getattr(value, name)())
+            seconds = float(getattr(value, name)())
         except Exception:  # it is none, or not a time
             continue
-        if found == found:
-            return _bounded_float(found)
+        if seconds == seconds:
+            return _bounded_float(seconds)
     return float(code)
 
 
@@ -867,12 +871,12 @@ def _bounded_float(number: float) -> float:
 
 def _in_buckets(columns: Sequence[list[int]], salt: int) -> list[float]:
     """How many rows are in each of `BUCKETS`, by their codes in these columns; other salts put others together."""
-    found = [0.0] * BUCKETS
+    counts = [0.0] * BUCKETS
     for row, count in Counter(zip(*columns)).items():  # noqa: B905
         alone = len(row) == 1 and row[0] <= CODES + 1
         place = row[0] if alone else hash((salt, *row)) % BUCKETS  # whole numbers hash alike in each process
-        found[place] += count
-    return found
+        counts[place] += count
+    return counts
 
 
 _DESCRIPTORS = (property, types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -881,13 +885,13 @@ _DESCRIPTORS = (property, types.GetSetDescriptorType, types.MemberDescriptorType
 def _attributes(value: Any, kind: type) -> tuple[list[str], list[str]]:
     """Names of an object's public attributes, or else of its class's properties; names of its private attributes."""
     try:
-        held = {name for name in vars(value) if isinstance(name, str)}
+        names = {name for name in vars(value) if isinstance(name, str)}
     except Exception:
-        held = set()
+        names = set()
     for one in kind.__mro__:
         slots = vars(one).get("__slots__", ())
-        held |= {_mangled(name, one) for name in ((slots,) if isinstance(slots, str) else slots)}
-    public = {name for name in held if _public(name)}
+        names |= {_mangled(name, one) for name in ((slots,) if isinstance(slots, str) else slots)}
+    public = {name for name in names if _public(name)}
     if not public:
         public = {
             name
@@ -895,7 +899,7 @@ def _attributes(value: Any, kind: type) -> tuple[list[str], list[str]]:
             for name, what in vars(one).items()
             if _public(name) and isinstance(what, _DESCRIPTORS)
         }
-    private = {name for name in held if not _public(name) and not name.startswith("__")}
+    private = {name for name in names if not _public(name) and not name.startswith("__")}
     return sorted(public)[:MAX_NUMBERS], sorted(private)[:MAX_NUMBERS]
 
 
@@ -909,10 +913,10 @@ def _public(name: Any) -> bool:
     return isinstance(name, str) and not name.startswith("_")
 
 
-def _plainly_readable(held: Any) -> bool:
+def _plainly_readable(value: Any) -> bool:
     """Numbers, arrays, text, what is made of these, and dataclasses; no other objects that an object uses."""
     plain_kinds = (int, float, complex, str, bytes, type(None), list, tuple, Mapping, Set)
-    return isinstance(held, plain_kinds) or hasattr(type(held), "__array__") or hasattr(held, "__dataclass_fields__")
+    return isinstance(value, plain_kinds) or hasattr(type(value), "__array__") or hasattr(value, "__dataclass_fields__")
 
 
 def _as_float(number: Any) -> float:
@@ -934,77 +938,77 @@ def _key(thing: Any) -> tuple[str, Any]:
 # The process
 
 
-class _Line:
+class _Pipes:
     """The two ends of this process's own pipes; what the audited code prints goes elsewhere."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers, self._owner = requests, answers, os.getpid()
 
     def received(self) -> tuple[Mapping[str, Any], bytes]:
-        mark, words, behind, checksum = HEAD.unpack(self._read(HEAD.size))
-        header, body = self._read(words), self._read(behind)
+        mark, words, behind, checksum = HEAD.unpack(self._read_bytes(HEAD.size))
+        header, body = self._read_bytes(words), self._read_bytes(behind)
         if mark != MARK or checksum != zlib.crc32(body, zlib.crc32(header)):
             raise SystemExit("a request is not what was sent: something else read from its pipe")
         return json.loads(header), body
 
-    def _read(self, count: int) -> bytes:
-        found = bytearray()
-        while len(found) < count:
-            more = os.read(self._requests, min(count - len(found), 1 << 20))
+    def _read_bytes(self, count: int) -> bytes:
+        content = bytearray()
+        while len(content) < count:
+            more = os.read(self._requests, min(count - len(content), 1 << 20))
             if not more:
                 raise SystemExit(0)
-            found += more
-        return bytes(found)
+            content += more
+        return bytes(content)
 
     def send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
         if os.getpid() != self._owner:  # a fork of the audited code came back out of the call
             os._exit(0)
-        left = memoryview(packed(header, body))
-        while left:
-            left = left[os.write(self._answers, left) :]
+        unsent = memoryview(message(header, body))
+        while unsent:
+            unsent = unsent[os.write(self._answers, unsent) :]
 
 
 def main(requests: int, answers: int, alive: int) -> None:
     """Serves requests until there are no more."""
     for number in (requests, answers, alive):
         os.set_inheritable(number, False)
-    _end_when_left(alive)
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != here]
-    line = _Line(requests, answers)
-    asked, _ = line.received()
+    _end_with_parent(alive)
+    worker_folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != worker_folder]
+    line = _Pipes(requests, answers)
+    request, _ = line.received()
     try:
-        called = _started(asked)
+        called = _load_function(request)
     except Refused as err:
         line.send({"refused": str(err)})
         return
-    line.send({"ready": _identity(asked["function"]) if asked["identity"] else ""})
+    line.send({"ready": _identity(request["function"]) if request["identity"] else ""})
     _serve(line, called)
 
 
-def _end_when_left(alive: int) -> None:
+def _end_with_parent(alive: int) -> None:
     """Has the system end this process, whatever it is doing, when nobody holds the other end of a pipe any more."""
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     fcntl.fcntl(alive, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(alive, fcntl.F_SETFL, fcntl.fcntl(alive, fcntl.F_GETFL) | fcntl.FASYNC)
 
 
-def _started(asked: Mapping[str, Any]) -> Called:
-    sys.path[:0] = asked["path"]
-    module, _, name = asked["function"].partition(":")
+def _load_function(request: Mapping[str, Any]) -> AuditedFunction:
+    sys.path[:0] = request["path"]
+    module, _, name = request["function"].partition(":")
     try:
         function: Any = importlib.import_module(module)
         for part in name.split("."):
             function = getattr(function, part)
     except BaseException as err:  # whatever a module does while it is imported
-        raise Refused(f"{asked['function']} cannot be imported: {type(err).__name__}: {_text_of(err)[:300]}") from err
+        raise Refused(f"{request['function']} cannot be imported: {type(err).__name__}: {_text_of(err)[:300]}") from err
     if not callable(function):
-        raise Refused(f"{asked['function']} must be a function, got an object of {type(function).__name__}")
-    called = Called(function, asked["form"], unplain(asked["settings"]), bool(asked["timed"]))
+        raise Refused(f"{request['function']} must be a function, got an object of {type(function).__name__}")
+    called = AuditedFunction(function, request["form"], unplain(request["settings"]), bool(request["timed"]))
     called.rows([Column("x", [], array("d", [0.0]))])  # imports its library, or says that it is not there
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    if asked["memory_bytes"] is not None:
-        most = _address_space() + asked["memory_bytes"]
+    if request["memory_bytes"] is not None:
+        most = _address_space() + request["memory_bytes"]
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
     return called
@@ -1039,22 +1043,22 @@ def _identity(function: str) -> str:
     return words
 
 
-def _serve(line: _Line, called: Called) -> None:
+def _serve(line: _Pipes, called: AuditedFunction) -> None:
     tables: dict[int, Callable[[], Any]] = {}
     while True:
-        asked, body = line.received()
-        if "columns" in asked:
+        request, body = line.received()
+        if "columns" in request:
             if len(tables) == TABLES:
                 del tables[min(tables)]
             try:
-                tables[asked["table"]] = called.rows(columns_of(asked, body))
+                tables[request["table"]] = called.rows(columns_of(request, body))
             except Refused as err:
                 line.send({"refused": str(err)})
             else:
                 line.send({"ready": ""})
             continue
-        rows = tables[asked["table"]]
-        for seed in asked["seeds"]:
+        rows = tables[request["table"]]
+        for seed in request["seeds"]:
             ending, numbers, fault, low_bits = called.call(rows, seed)
             line.send({"ending": ending, "fault": fault, "low_bits": low_bits}, little_endian(array("d", numbers)))
 
