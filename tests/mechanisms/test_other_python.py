@@ -232,7 +232,7 @@ def test_what_cannot_be_called_is_refused_in_a_sentence(bare: str, tmp_path: Pat
 
     one = {"form": "list"}
     assert "must be a Python that can be started" in refused("/nowhere/python", "a:b", **one)
-    assert "must start in '/bin/false': its process ended: exit code 1" in refused("/bin/false", "a:b", **one)
+    assert "cannot start in '/bin/false': its process ended: exit code 1" in refused("/bin/false", "a:b", **one)
     assert "nowhere:f cannot be imported: ModuleNotFoundError" in refused(bare, "nowhere:f", **one)
     assert "cannot be imported: AttributeError" in refused(bare, "audited_functions:nothing", **one)
     assert "must be a function, got an object of int" in refused(bare, "audited_functions:NO_FUNCTION", **one)

@@ -30,7 +30,7 @@ import torch
 from dpaudit.actors.audited.signals import from_outside, time_limit
 from dpaudit.mechanisms.adapters.other_python import worker
 from dpaudit.mechanisms.adapters.other_python.calls import OUT_OF_TIME, call_in_process
-from dpaudit.mechanisms.adapters.other_python.worker import LOOKED_INTO, MAX_ENDING, MAX_NUMBERS, outcome_of
+from dpaudit.mechanisms.adapters.other_python.worker import LOW_BIT_FLOATS, MAX_ENDING, MAX_NUMBERS, outcome_of
 from dpaudit.mechanisms.queries.outcome import UNREADABLE, CallOutcome, is_unreadable
 from tests.loops import Cases
 
@@ -239,7 +239,7 @@ def test_garbage_is_an_outcome() -> None:
                 make, ending = GARBAGE[what]
                 found = _called(make)
                 assert found.ending == ending
-                assert len(found.numbers) <= MAX_NUMBERS + 2 * LOOKED_INTO
+                assert len(found.numbers) <= MAX_NUMBERS + 2 * LOW_BIT_FLOATS
                 assert np.isfinite(found.numbers).all()
 
 
@@ -355,10 +355,10 @@ def test_the_bits_of_naive_noise_are_seen() -> None:
     """The lowest bit of each float, and how many there are; 64 floats are looked at."""
     naive = [outcome_of(0.5 + 2.0**-40 * k)[1][1] for k in (1, 2, 4)]
     assert naive == [-40, -39, -38]
-    assert len(outcome_of(np.full(100, 0.1))[1]) == 100 + 2 * LOOKED_INTO
+    assert len(outcome_of(np.full(100, 0.1))[1]) == 100 + 2 * LOW_BIT_FLOATS
     assert outcome_of(5e-324)[1] == [5e-324, -1074, 1]
     assert outcome_of(0.1)[1] == [0.1, -55, 52]
-    assert [outcome_of(value)[3] for value in (0.1, np.full(100, 0.1), 7, "w")] == [2, 2 * LOOKED_INTO, 0, 0]
+    assert [outcome_of(value)[3] for value in (0.1, np.full(100, 0.1), 7, "w")] == [2, 2 * LOW_BIT_FLOATS, 0, 0]
 
 
 def test_a_fault_is_told_to_people() -> None:
