@@ -15,14 +15,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
-from dpaudit.actors.audited.leftovers import ended_with
+from dpaudit.actors.audited.leftover_processes import ending_leftovers
 from dpaudit.actors.audited.signals import signals_interrupt
 from dpaudit.actors.backend import Backend, Deadlines, InProcess
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
 from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
-from dpaudit.actors.unit import Unit, as_of, user_code
+from dpaudit.actors.unit import Unit, use_recorded_code, user_code_by_label
 from dpaudit.consent import Consent, apply_consent, current_consent, require_network
 from dpaudit.engine.exits import behind
 from dpaudit.engine.planning.plan import Plan, make_plan, planning_announcement
@@ -212,7 +212,7 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
         with apply_consent(consent_for(spec, asked)):
             record = Record.required(here, place)
             _require_same(record.spec_differs(spec), place)  # before anything that the spec names is imported
-            with as_of(record.version, record.own):
+            with use_recorded_code(record.version, record.own):
                 plan = make_plan(spec_in(spec))
                 _require_same(record.differences(Record.of(plan)), place)
             # The log is opened before anything is written: a folder whose log is no file of its own is left as it is.
@@ -244,7 +244,7 @@ def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
         {key: why for key, why in missing.items() if key in failed or key not in spared},
         0,
         frozenset(spared - finished - failed.keys()),
-        store.made(finished),
+        store.provenance(finished),
         dict(store.damaged),
     )
     return _report(plan, outcome, store, folder, place, time.monotonic())
@@ -285,7 +285,7 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         skipped=len(outcome.spared),
         reused=outcome.reused,
         damaged=tuple(f"units/{key}.parquet: {why}" for key, why in sorted(outcome.damaged.items())),
-        unseen=tuple(sorted({why for code in user_code(plan.units).values() for why in code.unseen})),
+        unseen=tuple(sorted({why for code in user_code_by_label(plan.units).values() for why in code.unseen})),
         folder=str(place),
         spec=plan.spec.to_yaml(),
         versions=versions(),
@@ -315,7 +315,7 @@ def run_missing(
     missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in spared]
     with backend_for(plan, missing, events, scratch, store) as backend:
         repeats = plan.spec.run.repeats
-        outcome = run_units(plan.units, backend, store, events, spare=policy.spared, repeats=repeats, hold=policy.held)
+        outcome = run_units(plan.units, backend, store, events, spare=policy.spared, repeats=repeats, defer=policy.held)
         if looks := policy.after_violations(outcome.finished, outcome.failed.keys()):
             needs = {need for look in looks for need in look.needs}  # finished: what they gave is read, not made
             run_units([*(unit for unit in plan.units if unit.key in needs), *looks], backend, store, events)
@@ -330,7 +330,7 @@ def backend_for(
     deadlines = Deadlines(plan.spec.run.time_limit_s)
     # Of folders that somebody else made, nothing runs in this process.
     here = plan.spec.run.settled_runner() == "in-process" and not plan.isolated
-    with ended_with():
+    with ending_leftovers():
         if here or not missing:
             with contextlib.closing(InProcess(dict(plan.shared), scratch, events, deadlines)) as backend:
                 yield backend

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dpaudit.actors.events import Event, EventKind, events_in
+from dpaudit.actors.events import Event, EventKind, parse_events
 from dpaudit.actors.storage.mirror import FileStore
-from dpaudit.actors.storage.places import inside, is_remote
+from dpaudit.actors.storage.places import is_remote, join_place
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.reading.bounds_checksum import checksum_note, last_checksum_note
 from dpaudit.engine.reading.stated_values import StatedValue
@@ -89,7 +89,6 @@ class RunStatus:
     retried: int  # attempts that were made again
     lost: int  # workers that died
     workers: int  # up at the last
-    spilled_mb: int  # what the object stores have written to disk for want of memory
     running: tuple[tuple[str, float], ...]  # labels of units that workers have, and seconds since each was given
     heard: datetime | None  # when the driver last said something, UTC; None where it never did
     per_second: float  # units finished a second by this driver so far
@@ -116,8 +115,6 @@ class RunStatus:
             rate = f"at {self.per_second:.2g} units a second"
             left = "" if self.left_s is None else f", about {self.left_s:.0f} s left {rate}"
             lines.append(f"last heard of {self.heard:%Y-%m-%d %H:%M:%S} UTC{left}")
-        if self.spilled_mb:
-            lines.append(f"object stores wrote {self.spilled_mb:,} MB to disk for want of memory")
         lines += [f"  {seconds:.0f} s  {shortened(label)}" for label, seconds in self.running[:SHOWN]]
         if len(self.running) > SHOWN:
             lines.append(f"  and {len(self.running) - SHOWN} more")
@@ -143,20 +140,20 @@ def run_status(place: str | Path) -> RunStatus:
     """
     store = FileStore.at(place)
     store.require_plain()
-    with store.answering("must be a run folder that can be read"):
+    with store.explain_errors("must be a run folder that can be read"):
         plan, log, bounds = (store.content(name) for name in (PLAN, "events.jsonl", "bounds.json"))
         sweep = store.content("sweep.yaml") if plan is None else None
         noted = store.content(CONFIGURATIONS)
     if plan is None and sweep is None:
         raise NotPlanned(f"{shortened(place)} must be the folder of a run (with plan.parquet) or sweep (sweep.yaml)")
-    read = list(events_in(io.BytesIO(log or b"")))
+    read = list(parse_events(io.BytesIO(log or b"")))
     events = [event for event in read if event is not None]
     begun = max((at for at, event in enumerate(events) if event.kind is EventKind.UNITS_PLANNED), default=0)
     made_from: Mapping[bytes, bytes] = {}
     if plan is None:  # a sweep that tries configurations has a plan for each round, and none that is written
         planned = events[begun].count if events else 0
     else:
-        table = read_plan(plan, inside(place, PLAN), ["key"])
+        table = read_plan(plan, join_place(place, PLAN), ["key"])
         planned, made_from = table.num_rows, table.schema.metadata or {}
     status = _status(str(place), planned, events[begun:], bounds)
     states: tuple[tuple[str, ConfigurationState], ...] = ()
@@ -204,7 +201,6 @@ def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | Non
         retried=counts[EventKind.UNIT_RETRIED],
         lost=counts[EventKind.WORKER_LOST],
         workers=next((event.count for event in reversed(events) if event.kind is EventKind.WORKER_STARTED), 0),
-        spilled_mb=max((event.count for event in events if event.kind is EventKind.SPILLED), default=0),
         running=tuple((event.label, max(0.0, now - event.time)) for event in open_.values() if not over),
         heard=datetime.fromtimestamp(last.time, UTC) if last else None,
         per_second=done / took_s if took_s else 0.0,
@@ -276,8 +272,8 @@ def fetch(place: str | Path, folder: Path) -> None:
     at = "" if is_remote(place) else "(a path of this machine) "
     store = FileStore.at(place)
     store.require_plain()
-    with store.answering(f"{at}could not be fetched"):
-        files = store.infos()
+    with store.explain_errors(f"{at}could not be fetched"):
+        files = store.file_infos()
         if files.keys().isdisjoint(_OF_RUNS):
             raise SpecError(
                 f"{shortened(place)} {at}must be a run folder (with {' or '.join(_OF_RUNS)} in it), it holds "
@@ -290,5 +286,5 @@ def fetch(place: str | Path, folder: Path) -> None:
         for name in files:
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            with store.reading(name) as source, new_file(target) as copy:
+            with store.open_file(name) as source, new_file(target) as copy:
                 shutil.copyfileobj(source, copy)

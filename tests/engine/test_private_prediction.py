@@ -252,7 +252,7 @@ def test_a_lost_query_keeps_its_share_of_the_error() -> None:
     assert laws is not None
     estimator = Answers()
     tally = estimator.tally(answered(laws.one, laws.zero, 10**6, np.random.default_rng(1)))
-    assert (estimator.find([tally], lost=9).bound.larger < estimator.find([tally]).bound.larger).all()
+    assert (estimator.find([tally], failed_replays=9).bound.larger < estimator.find([tally]).bound.larger).all()
 
 
 def test_totals_of_natural_queries_add_up_and_repeated_ones_multiply() -> None:

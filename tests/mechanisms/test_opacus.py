@@ -58,7 +58,7 @@ def test_wrong_settings_are_refused() -> None:
         OpacusDpSgd(1.0, accountant="gdp")
     with pytest.raises(InputError, match="needs a constant learning rate"):
         OpacusDpSgd(1.0, model=Mlp(schedule="cosine"))
-    with pytest.raises(InputError, match="several examples at once"):
+    with pytest.raises(InputError, match="cannot mix several examples"):
         OpacusDpSgd(1.0, model=Mlp(standardise=True))
 
 
