@@ -119,9 +119,9 @@ def test_a_class_that_training_lacks_has_probability_0(name: str) -> None:
     answers = model.probabilities(NUMBERS.features)
     assert answers.shape == (200, 3)
     assert not answers[:, 1].any()
-    one = NUMBERS.take(NUMBERS.labels == 2)
-    shares = from_sklearn(ESTIMATORS[name]()).fit(one, seed=SeedSequence(0), compute=CPU).probabilities(POINTS)
-    np.testing.assert_allclose(shares[0], np.array([1, 1, len(one) + 1]) / (len(one) + 3))
+    single_class = NUMBERS.take(NUMBERS.labels == 2)
+    shares = from_sklearn(ESTIMATORS[name]()).fit(single_class, seed=SeedSequence(0), compute=CPU).probabilities(POINTS)
+    np.testing.assert_allclose(shares[0], np.array([1, 1, len(single_class) + 1]) / (len(single_class) + 3))
 
 
 @pytest.mark.parametrize(
@@ -284,11 +284,11 @@ def test_a_function_of_ones_own_may_give_an_estimator_or_a_function() -> None:
     answers = fitted.fit(lacking, seed=SeedSequence(0), compute=CPU).probabilities(POINTS)
     assert not answers[:, 1].any(), "the classes of its columns are those it was trained on"
     images = NUMBERS.with_(features=POINTS.reshape(-1, 1, 2, 2))
-    seen: list[tuple[int, ...]] = []
+    shapes: list[tuple[int, ...]] = []
 
     def train(X: Any, y: Any, seed: int) -> Any:
         X += 1  # one's own copy
-        seen.append(X.shape)
+        shapes.append(X.shape)
         return lambda rows: np.ones((len(rows), 2))
 
     with pytest.raises(InputError, match=r"must return one probability for each example and class, .*\(200, 3\)"):
@@ -353,17 +353,17 @@ def test_opacus_is_held_to_its_own_accountant() -> None:
 def test_an_accountant_is_asked_once_for_trainings_of_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default one, `prv`, takes longer than a small training; of other steps it is asked again."""
     accountants = pytest.importorskip("opacus.accountants")
-    asked: list[float] = []
+    deltas: list[float] = []
     say = accountants.RDPAccountant.get_epsilon
     monkeypatch.setattr(
-        accountants.RDPAccountant, "get_epsilon", lambda self, delta: asked.append(delta) or say(self, delta)
+        accountants.RDPAccountant, "get_epsilon", lambda self, delta: deltas.append(delta) or say(self, delta)
     )
     learner = from_opacus(user_code.with_opacus, epsilon=1e4, delta=3e-5)
     for seed in range(3):
         probabilities(learner, NUMBERS, seed)
-    assert asked == [3e-5]
+    assert deltas == [3e-5]
     probabilities(learner, NUMBERS.take(np.arange(100)))
-    assert asked == [3e-5, 3e-5]
+    assert deltas == [3e-5, 3e-5]
 
 
 def test_opacus_states_the_claim_of_the_training_that_is_audited(tmp_path: Path) -> None:
@@ -371,10 +371,12 @@ def test_opacus_states_the_claim_of_the_training_that_is_audited(tmp_path: Path)
     pytest.importorskip("opacus")
     learner = from_opacus(user_code.with_opacus, delta=1e-5)
     many = NUMBERS.take(np.arange(600) % 200)
-    asked = Audit(learner, many, game="membership", attack="calibrated-loss", claim="accountant")
-    spec = AuditSpec((asked,), run=RunOptions(runner="in-process", figures=False))
-    held = (learner.held_to_accountant(many.take(np.arange(rows)), seed=SeedSequence(0)) for rows in (81, 120, 240))
-    claims = [one.claim() for one in held]
+    requested = Audit(learner, many, game="membership", attack="calibrated-loss", claim="accountant")
+    spec = AuditSpec((requested,), run=RunOptions(runner="in-process", figures=False))
+    mechanisms = (
+        learner.held_to_accountant(many.take(np.arange(rows)), seed=SeedSequence(0)) for rows in (81, 120, 240)
+    )
+    claims = [mechanism.claim() for mechanism in mechanisms]
     assert claims[0] == spec.audits[0].effective_claim()
     assert claims[0].epsilon > claims[1].epsilon > claims[2].epsilon
     (result,) = audit(spec, output=tmp_path, quiet=True).results
@@ -408,17 +410,17 @@ def test_what_is_said_of_the_rows_is_what_a_training_gets(game: dict[str, Any], 
     user_code.ROWS.clear()
     learner = from_callable(user_code.counts_rows, Claim(3.0, relation=Relation(relation)))
     split = {"target": 0.4, "test": 0.4, "reference": 0.1}
-    one = Audit(learner, NUMBERS.take(np.arange(300) % 200), game=game, split=Partition(**split))
+    small_audit = Audit(learner, NUMBERS.take(np.arange(300) % 200), game=game, split=Partition(**split))
     if "trials" in game:
-        one = replace(one, attack="loss")
-    spec = AuditSpec((one,), run=RunOptions(runner="in-process", figures=False))
+        small_audit = replace(small_audit, attack="loss")
+    spec = AuditSpec((small_audit,), run=RunOptions(runner="in-process", figures=False))
     (result,) = audit(spec, output=tmp_path, quiet=True).results
     assert not result.failures
     played = spec.audits[0].game
     usual, fewest = played.traits.run_on(played, result.rows["target"])
-    seen = [rows for rows in user_code.ROWS if rows != result.rows["reference"]]
-    assert min(seen) >= fewest
-    assert abs(np.median(seen) - usual) <= 5 * np.sqrt(usual) / 2 * (game["name"] == "membership") + 1
+    target_rows = [rows for rows in user_code.ROWS if rows != result.rows["reference"]]
+    assert min(target_rows) >= fewest
+    assert abs(np.median(target_rows) - usual) <= 5 * np.sqrt(usual) / 2 * (game["name"] == "membership") + 1
     assert result.run_on == usual
 
 

@@ -1,4 +1,4 @@
-"""Answers kept on disk: damaged ones are not used, and said once; nothing is read or written through links."""
+"""Stored answers: damaged lines are skipped with one warning, and links are not followed."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def test_a_line_that_is_no_answer_is_said_once_and_not_used(tmp_path: Path, bad:
     path = written(tmp_path / "answers", GOOD[0], bad, GOOD[1])
     before = path.read_bytes()
     with pytest.warns(RuntimeWarning, match="1 lines of the answers in .* are not used"):
-        found = AnswerStore(tmp_path / "answers").answers("abc")
-    assert {key: answer["text"] for key, answer in found.items()} == {"a": "text of a", "b": "text of b"}
-    assert path.read_bytes() == before, "what is there stays there"
+        answers = AnswerStore(tmp_path / "answers").answers("abc")
+    assert {key: answer["text"] for key, answer in answers.items()} == {"a": "text of a", "b": "text of b"}
+    assert path.read_bytes() == before, "the file is not changed"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         store = AnswerStore(tmp_path / "answers")
@@ -99,9 +99,9 @@ def test_a_folder_that_is_none_or_somebody_elses_is_refused(tmp_path: Path, monk
         AnswerStore(tmp_path)
 
 
-@pytest.mark.parametrize("held", ["1e300", "NaN", "Infinity", "9e15", '"soon"', "[]", "9" * 400])
-def test_a_pace_that_nobody_set_holds_nobody(tmp_path: Path, held: str) -> None:
-    (tmp_path / "pace").write_text('{"requests": 0, "tokens": 0, "held": ' + held + "}")
+@pytest.mark.parametrize("moment", ["1e300", "NaN", "Infinity", "9e15", '"soon"', "[]", "9" * 400])
+def test_a_pace_that_nobody_set_holds_nobody(tmp_path: Path, moment: str) -> None:
+    (tmp_path / "pace").write_text('{"requests": 0, "tokens": 0, "held": ' + moment + "}")
     assert Pace(tmp_path / "pace", requests=60.0).reserve(1) == 0
 
 

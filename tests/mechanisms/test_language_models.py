@@ -23,7 +23,7 @@ TOPICS = ("World", "Sports", "Business", "Sci/Tech")
 
 def test_an_answer_names_one_class_or_is_unread() -> None:
     with Cases() as cases:
-        for text, found in [
+        for text, number in [
             ("1", 1),
             (" 1\nText: another", 1),
             ("Answer: 2.", 2),
@@ -49,8 +49,8 @@ def test_an_answer_names_one_class_or_is_unread() -> None:
             (None, UNREAD),
             ("²", UNREAD),
         ]:
-            with cases.case(text, found):
-                assert read_class(text, AG.labels, TOPICS) == found
+            with cases.case(text, number):
+                assert read_class(text, AG.labels, TOPICS) == number
 
 
 def test_the_prompts_are_those_of_the_appendix() -> None:
@@ -91,8 +91,8 @@ def test_the_stand_in_obeys_prompts() -> None:
     texts = texts_of(data.features)
 
     def answers(teacher: object, queries: list[str]) -> list[int]:
-        found = model.complete([teacher.about(query) for query in queries])  # type: ignore[attr-defined]
-        return [read_class(answer.text, task.labels) for answer in found]
+        answers = model.complete([teacher.about(query) for query in queries])  # type: ignore[attr-defined]
+        return [read_class(answer.text, task.labels) for answer in answers]
 
     honest = answers(task.teacher([(texts[0], int(data.labels[0]))]), texts[1:])
     right = sum(a == b for a, b in zip(honest, data.labels[1:], strict=True))

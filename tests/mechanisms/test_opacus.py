@@ -119,8 +119,8 @@ def test_every_way_of_clipping_trains_and_lets_the_canary_in(clipping: str, grad
     learner.show_steps(train, canary, seed=SeedSequence(1), compute=CPU)
     coins, products = probe.shown().coin, probe.shown().features[:, 0]
     assert len(coins) == 16
-    apart = products[coins].mean() - products[~coins].mean()
-    assert 0.4 < apart < 1.6
+    difference = products[coins].mean() - products[~coins].mean()
+    assert 0.4 < difference < 1.6
 
 
 def loop_with_opacus(X: Any, y: Any, seed: int, *, mistake: str = "", epsilon: float = 0.0) -> Any:
@@ -133,12 +133,12 @@ def loop_with_opacus(X: Any, y: Any, seed: int, *, mistake: str = "", epsilon: f
     module = torch.nn.Linear(X.shape[1], 10)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     loader = DataLoader(TensorDataset(X, y), batch_size=-(-len(X) // 10))
-    asked: dict[str, Any] = {"module": module, "optimizer": optimizer, "data_loader": loader, "max_grad_norm": 1.0}
+    arguments: dict[str, Any] = {"module": module, "optimizer": optimizer, "data_loader": loader, "max_grad_norm": 1.0}
     if epsilon:
-        asked |= {"target_epsilon": epsilon, "target_delta": 1e-5, "epochs": 10}
-        private, optimizer, batches = engine.make_private_with_epsilon(**asked)
+        arguments |= {"target_epsilon": epsilon, "target_delta": 1e-5, "epochs": 10}
+        private, optimizer, batches = engine.make_private_with_epsilon(**arguments)
     else:
-        private, optimizer, batches = engine.make_private(noise_multiplier=1.0, **asked)
+        private, optimizer, batches = engine.make_private(noise_multiplier=1.0, **arguments)
     add_noise = optimizer.add_noise
 
     def wrong() -> None:
@@ -205,18 +205,18 @@ def by_its_epsilon(X: Any, y: Any, seed: int) -> Any:
 def test_the_steps_of_a_loop_with_opacus_are_watched_as_it_is(loop: Any, verdict: Verdict, tmp_path: Path) -> None:
     """The seed is fixed; with another one the honest loop is accused with probability <= 0.05."""
     pytest.importorskip("opacus")
-    one = Audit(
+    steps_audit = Audit(
         from_opacus(loop, delta=1e-5),
         DIGITS.take(np.arange(200)),
         game={"name": "dp-sgd-steps", "trainings": 4 if nightly.on() else 2},
         split=Partition(target=1.0, reference=0.0, test=0.0),
         claim="accountant",
     )
-    spec = AuditSpec((one,), run=RunOptions(runner="in-process", figures=False, repeats=0))
-    held = spec.audits[0].mechanism
-    assert dict(held.steps) == {"rows": 200, "noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 100}
-    assert build("mechanism", describe(held)) == held
-    assert held.claimed_steps(199) is None
+    spec = AuditSpec((steps_audit,), run=RunOptions(runner="in-process", figures=False, repeats=0))
+    mechanism = spec.audits[0].mechanism
+    assert dict(mechanism.steps) == {"rows": 200, "noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 100}
+    assert build("mechanism", describe(mechanism)) == mechanism
+    assert mechanism.claimed_steps(199) is None
     (result,) = audit(spec, output=tmp_path, quiet=True).results
     assert result.verdict is verdict
     assert result.compared.claim.curve == GaussianDP(1.0)
@@ -226,10 +226,10 @@ def test_a_check_of_a_loop_with_opacus_watches_its_steps() -> None:
     """Rows as arrays, a budget in seconds, and one claim for all tests, which train on different numbers of rows."""
     pytest.importorskip("opacus")
     X, y = np.asarray(DIGITS.features)[:100, 20:24], DIGITS.labels[:100] % 3
-    asked = CheckRequest(from_opacus(user_code.with_opacus, delta=1e-5), (X, y), "accountant", budget="30s")
-    spec = check_spec(asked)
-    assert {one.game.registered_name for one in spec.audits} >= {"dp-sgd-steps", "ind-mia"}
-    (mechanism,) = {describe_of(one.mechanism): one.mechanism for one in spec.audits}.values()
+    request = CheckRequest(from_opacus(user_code.with_opacus, delta=1e-5), (X, y), "accountant", budget="30s")
+    spec = check_spec(request)
+    assert {planned.game.registered_name for planned in spec.audits} >= {"dp-sgd-steps", "ind-mia"}
+    (mechanism,) = {describe_of(planned.mechanism): planned.mechanism for planned in spec.audits}.values()
     assert mechanism.steps["rows"] == 70
     assert mechanism.rows < 70
 

@@ -33,7 +33,7 @@ def test_a_mapping_is_a_schema() -> None:
 
 def test_what_is_no_schema_is_refused_in_a_sentence() -> None:
     with Cases() as cases:
-        for given, sentence in [
+        for source, sentence in [
             (None, "a schema must be a mapping from columns to ranges or words, got NoneType; write, for example, {"),
             ("age", "a schema must be a mapping from columns to ranges or words, got age; write"),
             ({}, "a schema must have at least one column; write {column: [low, high]}"),
@@ -64,9 +64,9 @@ def test_what_is_no_schema_is_refused_in_a_sentence() -> None:
             (plain_values("a: [0, 1e6]"), "a: a bound must be a number, got the word 1e6; write it with a point"),
             (plain_values("a: [1e3, 1e6]"), "a: a bound must be a number, got the word 1e3; write it with a point"),
         ]:
-            with cases.case(given, sentence):
+            with cases.case(source, sentence):
                 with pytest.raises(InputError) as refused:
-                    Schema.of(given)
+                    Schema.of(source)
                 assert str(refused.value).startswith(sentence)
                 assert "\n" not in str(refused.value)
 
@@ -132,8 +132,8 @@ def test_a_table_keeps_its_cells_and_says_which_columns_go_beyond() -> None:
             with cases.case(column, cell, kind, inside):
                 table = PEOPLE.table([USUAL, USUAL | {column: cell}, USUAL])
                 assert str(table.schema.field(column).type) == kind
-                kept = table[column].to_pylist()[1]
-                assert repr(kept) == repr(float(cell) if kind == "double" and cell is not None else cell)
+                cell = table[column].to_pylist()[1]
+                assert repr(cell) == repr(float(cell) if kind == "double" and cell is not None else cell)
                 assert PEOPLE.outside(table) == ([] if inside else [column])
                 assert PEOPLE.outside(table.slice(0, 1)) == []
                 assert PEOPLE.outside(table.slice(0, 0)) == []
