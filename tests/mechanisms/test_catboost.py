@@ -139,7 +139,7 @@ def test_catboost_s_errors_are_training_errors() -> None:
     ("device", "expected"),
     [("cpu", {}), ("cuda", {"task_type": "GPU", "devices": "0"}), ("cuda:3", {"task_type": "GPU", "devices": "3"})],
 )
-def test_the_device_is_the_one_given(device: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_is_passed_on(device: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     arguments: dict[str, Any] = {}
 
     class Noted(catboost.CatBoostClassifier):  # type: ignore[misc]

@@ -51,7 +51,7 @@ def same(first: CallOutcome, second: CallOutcome) -> bool:
 
 
 @pytest.mark.parametrize("form", worker.FORMS)
-def test_both_ways_give_the_same_and_a_seed_decides(form: str) -> None:
+def test_outcomes_are_equal_in_both_pythons_and_seeded(form: str) -> None:
     """All generators are seeded, those of this process are restored, and calls share no rows."""
     before = np.random.get_state()[1].tobytes()
     function = audited_functions.noisy_sum
@@ -65,7 +65,7 @@ def test_both_ways_give_the_same_and_a_seed_decides(form: str) -> None:
     assert all(map(same, in_process, in_worker))
 
 
-def test_coroutines_and_private_attributes_are_read_in_both_ways() -> None:
+def test_coroutines_and_private_attributes_are_read_in_both_pythons() -> None:
     table = pa.table({"x": [0.5, 2.0]})
     (in_process,) = call_in_process(audited_functions.later, table, [0], form="list")
     assert in_process.ending == "list of 2 (int, object Total{_total: float})"
@@ -75,7 +75,7 @@ def test_coroutines_and_private_attributes_are_read_in_both_ways() -> None:
 
 
 @pytest.mark.parametrize("form", [form for form in worker.FORMS if form != "arrow"])
-def test_each_call_has_its_own_rows_and_settings(form: str) -> None:
+def test_each_call_gets_fresh_rows_and_settings(form: str) -> None:
     assert [
         outcome.numbers[0] for outcome in call_in_process(audited_functions.first, TABLE, [1, 2, 3], form=form)
     ] == [0.5] * 3
@@ -83,7 +83,7 @@ def test_each_call_has_its_own_rows_and_settings(form: str) -> None:
     assert [outcome.numbers[0] for outcome in grown] == [2, 2]
 
 
-def test_rows_are_what_the_table_holds(bare: str) -> None:
+def test_rows_hold_the_exact_cells_of_the_table(bare: str) -> None:
     """Nulls, NaN, -0.0, denormals, whole numbers beyond 2^53, and words of any kind; settings keep tuples."""
     rows = [
         {"x": 0.5, "n": 2**53 + 1, "word": ""},
@@ -129,7 +129,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("how", FAILURES)
-def test_a_call_that_fails_is_an_outcome_and_the_others_go_on(how: str, bare: str) -> None:
+def test_a_failed_call_is_an_outcome_and_later_calls_run(how: str, bare: str) -> None:
     seeds = range(4)
     failing = [audited_functions.fails(seed) for seed in seeds]
     assert 1 < sum(failing) < len(seeds)
@@ -153,7 +153,7 @@ def _command(process: int) -> bytes:
         return b""
 
 
-def test_here_too_a_failure_is_an_outcome_and_a_signal_is_not() -> None:
+def test_in_process_failures_are_outcomes_but_signals_pass() -> None:
     def interrupts(rows: Any, rng: Any) -> None:
         raise KeyboardInterrupt
 
@@ -175,14 +175,14 @@ def _peak_kb() -> int:
     return int(line.split()[1])
 
 
-def test_what_is_printed_costs_no_memory(bare: str) -> None:
+def test_printed_output_does_not_accumulate(bare: str) -> None:
     before = _peak_kb()
     with other(bare, "prints") as python:
         assert python.call(TABLE, [0])[0].numbers.tolist() == [100]
     assert _peak_kb() - before < 20_000  # kB
 
 
-def test_warnings_are_told_once_each(bare: str) -> None:
+def test_each_different_warning_is_recorded_once(bare: str) -> None:
     with other(bare, "warns") as python:
         (in_worker,) = python.call(TABLE, [0])
     assert in_worker.ending == "None; warns RuntimeWarning: bounds (#) are from the data; warns UserWarning: of # rows"
@@ -190,7 +190,7 @@ def test_warnings_are_told_once_each(bare: str) -> None:
     assert same(in_worker, *call_in_process(audited_functions.warns, TABLE, [0]))
 
 
-def test_more_tables_than_a_worker_keeps(bare: str) -> None:
+def test_more_tables_than_a_worker_stores(bare: str) -> None:
     tables = [pa.table({"x": [float(number)]}) for number in range(worker.TABLES + 2)]
     with other(bare, "first") as python:
         for table in [*tables, *tables[:3], *tables[-3:]]:
@@ -199,7 +199,7 @@ def test_more_tables_than_a_worker_keeps(bare: str) -> None:
         assert len(python.call(tables[0], range(2_500))) == 2_500
 
 
-def test_a_worker_whose_parent_is_gone_ends(bare: str, tmp_path: Path) -> None:
+def test_a_worker_ends_with_its_parent(bare: str, tmp_path: Path) -> None:
     """Also during an endless call, and if the parent could not end it."""
     file = tmp_path / "process"
     code = f"""
@@ -218,7 +218,7 @@ with other({bare!r}, "process", settings={{"file": {str(file)!r}}}) as python:
     until(lambda: b"worker.py" not in _command(process), "a worker without a parent ends")
 
 
-def test_what_cannot_be_called_is_refused_in_a_sentence(bare: str, tmp_path: Path) -> None:
+def test_invalid_functions_and_tables_are_refused(bare: str, tmp_path: Path) -> None:
     (tmp_path / "leaves.py").write_text("import sys\nsys.exit('not today')\n")
     (tmp_path / "dies.py").write_text("import os\nos.write(2, b'no licence\\n')\nos._exit(7)\n")
 
@@ -252,7 +252,7 @@ def test_what_cannot_be_called_is_refused_in_a_sentence(bare: str, tmp_path: Pat
         call_in_process(audited_functions.first, WIDE, [0], form="array")
 
 
-def test_what_outcomes_depend_on(bare: str) -> None:
+def test_identity_names_versions_and_file_hash(bare: str) -> None:
     version = sys.version.split()[0]
     words = identity(bare, "audited_functions:first", path=[HERE])
     assert words.startswith(f"Python {version}, audited_functions ")
@@ -260,7 +260,7 @@ def test_what_outcomes_depend_on(bare: str) -> None:
     assert identity(sys.executable, "numpy:mean").endswith(f", numpy {np.__version__}")
 
 
-def test_the_worker_needs_the_standard_library_alone() -> None:
+def test_the_worker_needs_only_the_standard_library() -> None:
     """Python 3.8's standard library, though a newer Python runs this test."""
     code = f"import runpy, sys; runpy.run_path({worker.__file__!r}); print(*sys.modules)"
     finished = subprocess.run([sys.executable, "-S", "-E", "-c", code], capture_output=True, text=True, check=True)

@@ -147,7 +147,7 @@ VALUES = [
 ]
 
 
-def test_what_comes_back() -> None:
+def test_endings_and_numbers_of_values() -> None:
     with Cases() as cases:
         for value, ending, numbers in VALUES:
             with cases.case(value, ending, numbers):
@@ -252,7 +252,7 @@ def test_a_tower_of_lists_and_a_long_text_are_bounded() -> None:
     assert long != other
 
 
-def test_the_ending_decides_how_many_numbers_there_are() -> None:
+def test_equal_endings_have_equally_many_numbers() -> None:
     """For random values, whole or not, finite or not."""
     rng, widths = np.random.default_rng(0), dict[str, int]()
     for _ in range(300):
@@ -264,7 +264,7 @@ def test_the_ending_decides_how_many_numbers_there_are() -> None:
     assert 1 < len(widths) < 300
 
 
-def test_so_it_does_of_tables() -> None:
+def test_equal_endings_of_tables_have_equally_many_numbers() -> None:
     """For tables of any length, also empty, with missing cells and words among numbers."""
     rng, widths = np.random.default_rng(0), dict[str, int]()
     for _ in range(300):
@@ -291,7 +291,7 @@ def long_table(rows: int, seed: int, form: str = "frame") -> Any:
 
 
 @pytest.mark.parametrize("form", ["frame", "by name", "records", "tuples", "arrow", "of numpy"])
-def test_tables_of_about_one_length_end_alike(form: str) -> None:
+def test_tables_of_similar_length_have_equal_endings(form: str) -> None:
     """The number of rows may be random, so it is among the numbers."""
     outcomes = [outcome_of(long_table(rows, rows, form))[:2] for rows in (70, 99, 128)]
     assert len({ending for ending, _ in outcomes}) == 1
@@ -300,7 +300,7 @@ def test_tables_of_about_one_length_end_alike(form: str) -> None:
     assert outcome_of(long_table(129, 0, form))[0] != outcomes[0][0]
 
 
-def test_a_long_table_is_told_by_counts_whatever_the_order_of_its_rows() -> None:
+def test_counts_of_a_long_table_do_not_depend_on_row_order() -> None:
     """Joint counts of values do not depend on the order of rows, but change with a single cell."""
     table = pd.DataFrame({"color": ["red"] * 20 + ["blue"] * 20, "sex": list("fm") * 20})
     before = 1 + 2 * 6 + 4 * 64  # rows, sums and quartiles, and counts by a value, by two, by all: then the rows
@@ -314,7 +314,7 @@ def test_a_long_table_is_told_by_counts_whatever_the_order_of_its_rows() -> None
     assert outcome_of(other)[1][columns.stop : before] != numbers[0][columns.stop : before]
 
 
-def test_few_rows_and_rows_of_other_things_are_told_as_they_stand() -> None:
+def test_short_tables_and_rows_of_objects_are_read_in_order() -> None:
     assert outcome_of(long_table(16, 0, "tuples"))[0].startswith("list of 16 rows of 3 (list of 16 words")
     assert outcome_of([(number, np.zeros(2)) for number in range(20)])[0].startswith("list of 20 rows of 2")
     missing = outcome_of(pd.DataFrame({"x": [1.5, math.nan] * 20, "y": [None, "a"] * 20}))
@@ -330,7 +330,7 @@ def odd(rows: int) -> pd.DataFrame:
     )
 
 
-def test_odd_tables_are_outcomes_too() -> None:
+def test_unusual_tables_are_outcomes() -> None:
     """Names that occur twice, other numbers of columns, dates in their order, what is no number, and odd keys."""
     wide, slim = (outcome_of([(1,) * width] * 20) for width in (3, 2))
     assert wide[0] != slim[0]
@@ -351,7 +351,7 @@ def test_odd_tables_are_outcomes_too() -> None:
     assert outcome_of([(Unhashable("a"), 1)] * 20)[0].startswith("list of 20 rows of 2")
 
 
-def test_the_bits_of_naive_noise_are_seen() -> None:
+def test_low_bits_reveal_naive_noise() -> None:
     """The lowest bit of each float, and how many there are; 64 floats are looked at."""
     naive = [outcome_of(0.5 + 2.0**-40 * k)[1][1] for k in (1, 2, 4)]
     assert naive == [-40, -39, -38]
@@ -361,7 +361,7 @@ def test_the_bits_of_naive_noise_are_seen() -> None:
     assert [outcome_of(value)[3] for value in (0.1, np.full(100, 0.1), 7, "w")] == [2, 2 * LOW_BIT_FLOATS, 0, 0]
 
 
-def test_a_fault_is_told_to_people() -> None:
+def test_faults_are_described() -> None:
     assert outcome_of(1.5)[2] == ""
     assert outcome_of([math.nan, 1.0])[2] == "it gave numbers that are not finite"
     assert outcome_of(len)[2] == "it gave a function"
@@ -457,7 +457,7 @@ TOTALS: dict[str, Callable[[float], Any]] = {
 """Results that hold a number, each in another way."""
 
 
-def test_a_result_that_holds_a_number_tells_it() -> None:
+def test_numbers_inside_results_are_found() -> None:
     with Cases() as cases:
         for what, make in TOTALS.items():
             with cases.case(what):
@@ -467,7 +467,7 @@ def test_a_result_that_holds_a_number_tells_it() -> None:
                 assert (first.ending, first.numbers.tolist()) != (other.ending, other.numbers.tolist())
 
 
-def test_a_coroutine_is_awaited_where_an_event_loop_runs() -> None:
+def test_a_coroutine_is_awaited_inside_a_running_event_loop() -> None:
     """As in a notebook."""
 
     async def cell() -> tuple[float, ...]:
@@ -490,7 +490,7 @@ async def _endless(rows: list[float], rng: np.random.Generator) -> None:
             return
 
 
-def test_a_coroutine_that_does_not_end_is_out_of_time() -> None:
+def test_an_endless_coroutine_times_out() -> None:
     """Also where an event loop runs, so that another thread waits for it."""
 
     async def cell() -> str:
@@ -504,7 +504,7 @@ def test_a_coroutine_that_does_not_end_is_out_of_time() -> None:
     assert asyncio.run(cell()) == OUT_OF_TIME
 
 
-def test_functions_that_are_coroutines_are_called() -> None:
+def test_coroutine_functions_are_called() -> None:
     async def total(rows: list[float], rng: np.random.Generator) -> float:
         await asyncio.sleep(0)
         return sum(rows) + 3
@@ -517,7 +517,7 @@ def test_functions_that_are_coroutines_are_called() -> None:
         assert outcome.numbers[0] == 3
 
 
-def test_what_cannot_be_read_is_named() -> None:
+def test_unreadable_objects_are_named() -> None:
     def closure(total: float) -> Callable[[], float]:
         return lambda: total
 

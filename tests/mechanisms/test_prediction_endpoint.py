@@ -31,7 +31,7 @@ def answers_of(service: PredictionEndpoint, data: Examples = DATA, queries: Any 
     return service.answers(data, queries, seed=SeedSequence(seed), compute=Compute()).tolist()
 
 
-def test_it_is_sent_the_data_when_it_asks_for_them_and_its_answers_are_read() -> None:
+def test_data_are_sent_on_request_and_answers_are_read() -> None:
     with serving(lambda body: {"answers": [1, "low", None]}, Does(status=428)) as server:
         service = predictor(server)
         assert isinstance(service, AnsweringPredictor)
@@ -52,7 +52,7 @@ def test_numbers_are_sent_as_lists() -> None:
 
 
 @pytest.mark.parametrize("answers", [[1, 0], [1, 0, 2], [1, 0, "maybe"], [1, 0, 0.7], [1, 0, True], "101", None])
-def test_an_answer_that_names_no_class_is_not_guessed(answers: object) -> None:
+def test_answers_that_name_no_class_are_refused(answers: object) -> None:
     with (
         serving(lambda body: {"answers": answers}) as server,
         pytest.raises(TrainingError, match=r"names no class|a list"),
@@ -60,7 +60,7 @@ def test_an_answer_that_names_no_class_is_not_guessed(answers: object) -> None:
         answers_of(predictor(server))
 
 
-def test_it_is_asked_again_and_in_the_end_the_run_has_failed() -> None:
+def test_requests_are_retried_and_finally_fail() -> None:
     with serving(lambda body: {"answers": [1, 1, 1]}, Does(status=503), Does(drops="at once")) as server:
         assert answers_of(predictor(server)) == [1, 1, 1]
         assert len({str(body) for body in server.bodies}) == 1, "the same run"
@@ -83,7 +83,7 @@ def test_the_key_is_sent_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         assert b"a-key-of" not in pickle.dumps(service)
 
 
-def test_what_it_promises_must_be_stated() -> None:
+def test_a_claim_is_required() -> None:
     with pytest.raises(InputError, match="prediction-endpoint needs a claim"):
         PredictionEndpoint(url="https://example.com").claim()
     with pytest.raises(InputError, match="https only"):

@@ -52,7 +52,7 @@ def texts(*words: str, labels: Sequence[int] | None = None) -> Examples:
 DATA = texts("a", "b", "c", "d", "e", "f", "g", labels=[0, 1, 2, 1, 0, 2, 2])
 
 
-def test_each_teacher_shows_its_own_records() -> None:
+def test_each_teacher_shows_different_records() -> None:
     predictor = PromptPate(model=Parrot(), teachers=3, shots=2)
     assert isinstance(predictor, VotingPredictor)
     prompts = [teacher.about("q") for teacher in predictor.prompts(DATA)]
@@ -95,7 +95,7 @@ def test_the_law_is_the_histogram_and_a_point_moves_one_vote() -> None:
             assert law.counts.tolist() == counts
 
 
-def test_a_record_may_be_a_whole_prompt() -> None:
+def test_a_record_may_replace_the_whole_prompt() -> None:
     predictor = PromptPate(model=Parrot(), teachers=2)
     point = texts(Teacher.all_same(1).as_record(), labels=[0])
     (teacher,) = predictor.moved_prompts(AddedRecords.alone(DATA, point))
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_refused() -> None:
         PromptPate(model=Parrot(), teachers=2, names=("x", "y")).prompts(DATA)
 
 
-def test_a_server_that_fails_half_way_is_asked_for_the_rest_alone(tmp_path: Path) -> None:
+def test_after_a_server_failure_only_missing_answers_are_requested(tmp_path: Path) -> None:
     def answer(body: dict[str, Any]) -> object:
         return chat(Parrot().say(prompt_of(body)))
 

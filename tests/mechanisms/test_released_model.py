@@ -37,7 +37,7 @@ def test_the_vector_is_the_weights_and_the_logits_of_the_points() -> None:
     assert model.logits(points) == pytest.approx(logits)  # type: ignore[attr-defined]
 
 
-def test_what_trains_no_network_is_refused() -> None:
+def test_learners_without_a_network_are_refused() -> None:
     with pytest.raises(InputError, match="must train a network"):
         ReleasedModel(GaussianNaiveBayes(1.0)).summarise(DATA, ROWS[:1], seed=SeedSequence(1), compute=CPU)
 

@@ -21,7 +21,7 @@ from tests.http_servers import serving
 from tests.loops import Cases
 
 
-def test_an_address_that_is_not_what_it_seems_is_refused() -> None:
+def test_disguised_addresses_are_refused() -> None:
     with Cases() as cases:
         for url in [
             "http://2130706433/",
@@ -52,11 +52,11 @@ def test_an_address_that_is_not_what_it_seems_is_refused() -> None:
 @pytest.mark.parametrize(
     "url", ["http://localhost:8000/v1", "http://127.0.0.1/", "http://[::1]:80/", "http://10.1.2.3/", "https://a.b/?c=d"]
 )
-def test_an_address_that_says_what_it_is_is_taken(url: str) -> None:
+def test_plain_addresses_are_accepted(url: str) -> None:
     require_url(url, sends_key=False, plain_http=False)
 
 
-def test_a_name_leads_inside_only_where_it_says_so() -> None:
+def test_private_addresses_must_be_named() -> None:
     with Cases() as cases:
         for host, address, named_by_itself, in_private in [
             ("api.example.com", "93.184.216.34", True, True),
@@ -100,7 +100,7 @@ def resolves_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
 
 
 @pytest.mark.parametrize("addresses", [("127.0.0.1",), ("93.184.216.34", "127.0.0.1")])
-def test_a_name_that_leads_to_this_machine_gets_no_request(
+def test_a_name_that_resolves_to_this_machine_gets_no_request(
     monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, ...]
 ) -> None:
     resolves_to(monkeypatch, *addresses)
@@ -112,7 +112,7 @@ def test_a_name_that_leads_to_this_machine_gets_no_request(
         assert server.bodies == []
 
 
-def test_a_proxy_of_the_environment_is_asked_for_https_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environments_proxy_is_used_for_https_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over http a proxy would read the key, and a written address means this machine's network."""
     with serving(lambda body: {"seen": True}) as server, serving(lambda body: {"proxy": True}) as proxy:
         for name in ("http_proxy", "https_proxy", "all_proxy"):
