@@ -18,47 +18,48 @@ from dpaudit.errors import printable, printable_lines
 FINISHED, VIOLATION, BAD_INPUT, RUN_FAILED, INCONCLUSIVE = 0, 1, 2, 3, 4
 
 
-class Ended(SystemExit):
+class CommandExit(SystemExit):
     """The command's own end. Any other `SystemExit` comes from code that it ran."""
 
     code: int
 
 
-class Door(io.TextIOWrapper):
+class EscapingStream(io.TextIOWrapper):
     """A stream on which everything is written out that a terminal would obey; see `printable_lines`."""
 
-    def __init__(self, behind: io.TextIOWrapper) -> None:
+    def __init__(self, original: io.TextIOWrapper) -> None:
         # Whatever the terminal cannot show is written out too: no name ends a command by its letters.
-        behind.reconfigure(errors="backslashreplace")
-        behind.flush()
+        original.reconfigure(errors="backslashreplace")
+        original.flush()
         super().__init__(
-            behind.buffer,
-            encoding=behind.encoding,
+            original.buffer,
+            encoding=original.encoding,
             errors="backslashreplace",
-            line_buffering=behind.line_buffering,
+            line_buffering=original.line_buffering,
             write_through=True,  # what is written here and what is written behind comes out in the order it was written
         )
-        self.behind = behind
+        self.original = original
 
     def write(self, text: str) -> int:
         super().write(printable_lines(text))
         return len(text)
 
 
-def put_doors() -> None:
+def install_escaping_streams() -> None:
     """Makes standard output and error doors, for as long as the process lives."""
     sys.stdout, sys.stderr = (
-        Door(stream) if isinstance(stream, io.TextIOWrapper) else stream for stream in (sys.stdout, sys.stderr)
+        EscapingStream(stream) if isinstance(stream, io.TextIOWrapper) else stream
+        for stream in (sys.stdout, sys.stderr)
     )
 
 
-def behind(stream: TextIO) -> TextIO:
+def original_stream(stream: TextIO) -> TextIO:
     """The stream behind a door, for what has been made printable and bears styles of our own; another one itself."""
-    return stream.behind if isinstance(stream, Door) else stream
+    return stream.original if isinstance(stream, EscapingStream) else stream
 
 
 def end(code: int) -> NoReturn:
-    raise Ended(code)
+    raise CommandExit(code)
 
 
 def stop(message: str, code: int) -> NoReturn:
@@ -74,24 +75,24 @@ def tell(text: str) -> None:
 
 def show(line: str, *, bold: str = "") -> None:
     """Prints one line, with bold words before it; a line break in it is no end of it."""
-    _print(click.style(printable(bold), bold=True) + printable(line) if bold else printable(line))
+    _print_to_stdout(click.style(printable(bold), bold=True) + printable(line) if bold else printable(line))
 
 
 def show_lines(text: str, *, ends: bool = True) -> None:
     """Prints a text of several lines, whose values are printable already; without the last line's end if not `ends`."""
-    _print(printable_lines(text), ends=ends)
+    _print_to_stdout(printable_lines(text), ends=ends)
 
 
-def _print(text: str, *, ends: bool = True) -> None:
+def _print_to_stdout(text: str, *, ends: bool = True) -> None:
     """A reader who has gone away, such as `head`, changes neither the work nor the exit code."""
     try:
-        click.echo(text, file=behind(sys.stdout), nl=ends)
+        click.echo(text, file=original_stream(sys.stdout), nl=ends)
     except BrokenPipeError:
-        silence()
+        discard_output()
 
 
-def silence() -> None:
+def discard_output() -> None:
     """Lets what is still to be printed go nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, sys.stdout.fileno())
+    os.close(null_device)

@@ -25,11 +25,11 @@ from dpaudit.engine.exits import (
     INCONCLUSIVE,
     RUN_FAILED,
     VIOLATION,
-    Ended,
+    CommandExit,
+    discard_output,
     end,
     show,
     show_lines,
-    silence,
     stop,
     tell,
 )
@@ -83,7 +83,7 @@ class _Verbs(click.Group):
         try:
             return super().make_context(info_name, args, parent, **extra)
         except BrokenPipeError:  # the help's reader has gone away
-            silence()
+            discard_output()
             end(FINISHED)
 
     def resolve_command(
@@ -100,13 +100,13 @@ class _Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            silence()
+            discard_output()
             end(FINISHED)
         except (InputError, SpecError, DataError, UnknownNameError) as err:
             stop(str(err), BAD_INPUT)
         except (RunError, AuditError) as err:
             stop(str(err), RUN_FAILED)
-        except (Ended, click.ClickException, click.exceptions.Exit, click.Abort):
+        except (CommandExit, click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except SystemExit as err:  # a module of the spec's that ends the program when it is imported, for one
             stop(f"code that was run or imported ended the program (sys.exit({err.code!r})): no result", RUN_FAILED)
@@ -187,12 +187,12 @@ def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, qu
 
     from dpaudit.engine.request.loading import load_spec
     from dpaudit.engine.run.driver import audit
-    from dpaudit.engine.run.run_folder import run_folder
+    from dpaudit.engine.run.run_folder import default_run_folder
 
     checked = load_spec(spec)
     if runner is not None:
         checked = replace(checked, run=replace(checked.run, runner=runner))
-    folder = output or run_folder(checked)
+    folder = output or default_run_folder(checked)
     _finish(partial(audit, checked, output=folder, seed=seed, quiet=quiet), folder, str(spec), **ending)
 
 

@@ -18,7 +18,7 @@ from types import FrameType
 
 from dpaudit.actors.audited.leftovers import adopt_orphans, end_children
 from dpaudit.actors.audited.signals import signals_interrupt
-from dpaudit.engine.exits import BAD_INPUT, FINISHED, RUN_FAILED, Ended, put_doors, tell
+from dpaudit.engine.exits import BAD_INPUT, FINISHED, RUN_FAILED, CommandExit, install_escaping_streams, tell
 
 ORDERLY_S = 20.0  # for so long a command whose supervisor was killed may put things in order
 OVER_S = 5.0  # a command that has said how it ended, and has not so long after, is held up by code that it ran
@@ -62,13 +62,13 @@ KEPT = "what was finished is kept, `dpaudit resume RUN` goes on"
 
 def _command() -> int:
     """The exit code of the command; user code that ends the program is no part of it."""
-    put_doors()
+    install_escaping_streams()
     from dpaudit.engine.cli.main import main as command
 
     try:
         with signals_interrupt():
             command(prog_name="dpaudit")
-    except Ended as end:
+    except CommandExit as end:
         return int(end.code)
     except SystemExit as end:  # the parser's: nothing to do, or a wrong option
         return int(end.code or FINISHED) if end.code in (None, FINISHED, BAD_INPUT) else RUN_FAILED

@@ -20,13 +20,13 @@ from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import ACCOUNTANT, Audit, AuditSpec, RunOptions
 from dpaudit.engine.request.check import CHOOSING, CheckOptions, CheckRequest, Effort, check_spec, function_on_rows
-from dpaudit.engine.run.driver import audit, timed_from, told
-from dpaudit.engine.run.run_folder import run_folder
+from dpaudit.engine.run.driver import audit, event_listeners, with_wall_time
+from dpaudit.engine.run.run_folder import default_run_folder
 from dpaudit.errors import SpecError, printable, shortened
 from dpaudit.given import argument
 from dpaudit.mechanisms.adapters.own_function import Form
 
-MORE = 4
+TRIAL_FACTOR = 4
 """By how much the trials of a test grow that is still undecided."""
 
 
@@ -98,7 +98,7 @@ def check(
     """
     began = monotonic()
     if schema is not None:
-        mechanism, made = function_on_rows(
+        mechanism, made_data = function_on_rows(
             mechanism,
             schema,
             claim=claim,
@@ -110,31 +110,31 @@ def check(
             memory_mb=memory_mb,
             time=time,
         )
-        data, claim = made if data is None else data, None
+        data, claim = made_data if data is None else data, None
     else:
-        usual = relation in (None, Relation.ADD_REMOVE), form == "frame", not settings
-        given = not all((*usual, not python, not folder, memory_mb is None, not time))
-        _require_no_function(mechanism, claim, options_given=given)
+        unset_options = relation in (None, Relation.ADD_REMOVE), form == "frame", not settings
+        has_function_options = not all((*unset_options, not python, not folder, memory_mb is None, not time))
+        _require_no_function(mechanism, claim, options_given=has_function_options)
     seed = argument("seed", seed, int | None)
     until_decided = argument("until_decided", until_decided, bool)
     request = CheckRequest(mechanism, data, claim, split, budget)  # type: ignore[arg-type]
     scopes = tuple(scope.value for scope in strict_scopes(argument("strict", strict, str | Sequence[str])))
     options = CheckOptions(name, seed or 0, confidence, until_decided, run, scopes, effort)
-    with told(listeners, quiet=quiet) as listening:
+    with event_listeners(listeners, quiet=quiet) as listening:
         EventStream(*listening).emit(Event(EventKind.STAGE, detail=CHOOSING))
         spec = check_spec(request, options)
     if spec.together is not None and not quiet and not listeners:
         for line in (*spec.together.chosen, *spec.together.left_out):
             tell(printable(line))
-    place = run_folder(spec) if output is None else output
+    output_folder = default_run_folder(spec) if output is None else output
     try:
-        report = audit(spec, output=place, listeners=listeners, quiet=quiet)
+        report = audit(spec, output=output_folder, listeners=listeners, quiet=quiet)
         if until_decided:
-            report = decided(spec, report, place, listeners=listeners, quiet=quiet)
+            report = rerun_undecided(spec, report, output_folder, listeners=listeners, quiet=quiet)
     except KeyboardInterrupt as err:
-        err.add_note(f"`dpaudit resume {shlex.quote(str(place))}` goes on")
+        err.add_note(f"`dpaudit resume {shlex.quote(str(output_folder))}` goes on")
         raise
-    return timed_from(began, report)
+    return with_wall_time(began, report)
 
 
 def _require_no_function(mechanism: Any, claim: object, *, options_given: bool) -> None:
@@ -161,7 +161,7 @@ def _called(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def decided(
+def rerun_undecided(
     spec: AuditSpec, report: Report, folder: str | Path, *, listeners: Sequence[Listener] = (), quiet: bool = False
 ) -> Report:
     """The report of a check, or where that is undecided the one of its undecided tests with more trials."""
@@ -174,21 +174,25 @@ def decided(
         names |= {test.name for test in of_claim}
     if not names:
         return report
-    more = once_more(spec, names | {test.name for test in tests if test.scope is not Scope.CLAIM and test.rejects})
+    more = with_more_trials(
+        spec, names | {test.name for test in tests if test.scope is not Scope.CLAIM and test.rejects}
+    )
     return audit(more, output=f"{folder}-more", listeners=listeners, quiet=quiet)
 
 
-def once_more(spec: AuditSpec, undecided: Collection[str]) -> AuditSpec:
+def with_more_trials(spec: AuditSpec, undecided: Collection[str]) -> AuditSpec:
     """The tests of a check that were left undecided, with more trials and another seed."""
     assert spec.together is not None
     again = {name: factors for name, factors in spec.together.again.items() if name in undecided}
     side = {name: scope for name, scope in spec.together.side.items() if name in undecided}
     together = replace(spec.together, budget_s=None, chosen=(), left_out=(), cut="", again=again, side=side)
-    audits = tuple(_with_more_trials(audit) for audit in spec.audits if audit.name in undecided)
+    audits = tuple(_audit_with_more_trials(audit) for audit in spec.audits if audit.name in undecided)
     return replace(spec, audits=audits, together=together, name=f"{spec.name}, more trials", seed=spec.seed + 1)
 
 
-def _with_more_trials(audit: Audit) -> Audit:
+def _audit_with_more_trials(audit: Audit) -> Audit:
     names = {name for test in audit.game.fits.check_tests for name in (*test.scales, *test.again)}
-    numbers = {name: MORE * getattr(audit.game, name) for name in names if isinstance(getattr(audit.game, name), int)}
+    numbers = {
+        name: TRIAL_FACTOR * getattr(audit.game, name) for name in names if isinstance(getattr(audit.game, name), int)
+    }
     return replace(audit, game=replace(audit.game, **numbers))

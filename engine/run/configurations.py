@@ -12,7 +12,7 @@ from dpaudit.errors import shortened
 
 CONFIGURATIONS = "configurations.json"
 """File of a sweep's folder: the name of each configuration, its state, and the keys of the units that audit it."""
-SHOWN = 8  # configurations that are named, of each state but the first
+MAX_LISTED = 8  # configurations that are named, of each state but the first
 _FAILED = {EventKind.UNIT_FAILED, EventKind.UNIT_SKIPPED}
 
 
@@ -26,7 +26,7 @@ class ConfigurationState(StrEnum):
     STOPPED = "stopped"  # before it was audited
 
 
-class _Noted(StrEnum):
+class _RecordedState(StrEnum):
     """State of a configuration in the file."""
 
     AUDITED = "audited"
@@ -46,12 +46,15 @@ def configuration_states(
     Raises: SpecError for another content.
     """
     stated = StatedValue.parse(content, source, remedy="`dpaudit sweep --restore` writes it anew")
-    over = stated["over"].value is True
+    is_over = stated["over"].value is True
     started = {event.unit for event in events if event.kind is EventKind.UNIT_STARTED}
     last = {event.unit: event.kind for event in events if event.kind in {EventKind.UNIT_DONE, *_FAILED}}
     return tuple(
-        (one["name"].name(), _state(one["state"].member(_Noted), _keys(one["units"]), over, started, last))
-        for one in stated["configurations"].items()
+        (
+            entry["name"].name(),
+            _state(entry["state"].member(_RecordedState), _keys(entry["units"]), is_over, started, last),
+        )
+        for entry in stated["configurations"].items()
     )
 
 
@@ -60,33 +63,35 @@ def _keys(units: StatedValue) -> list[str]:
 
 
 def _state(
-    noted: _Noted, units: Iterable[str], over: bool, started: set[str], last: dict[str, EventKind]
+    recorded: _RecordedState, units: Iterable[str], is_over: bool, started: set[str], last: dict[str, EventKind]
 ) -> ConfigurationState:
-    if noted is not _Noted.AUDITED:
-        return ConfigurationState(noted.value)
+    if recorded is not _RecordedState.AUDITED:
+        return ConfigurationState(recorded.value)
     ended = [last.get(unit) for unit in units]
     if any(kind in _FAILED for kind in ended):
         return ConfigurationState.FAILED
-    if over or all(kind is EventKind.UNIT_DONE for kind in ended):
+    if is_over or all(kind is EventKind.UNIT_DONE for kind in ended):
         return ConfigurationState.DONE
-    begun = any(unit in started for unit in units)
-    return ConfigurationState.RUNNING if begun else ConfigurationState.WAITING
+    is_started = any(unit in started for unit in units)
+    return ConfigurationState.RUNNING if is_started else ConfigurationState.WAITING
 
 
 def described_states(states: Sequence[tuple[str, ConfigurationState]]) -> list[str]:
     """Lines for people: how many configurations are in each state, then the names of those that are not done."""
     counts = Counter(state for _, state in states)
-    lines = [f"{len(states)} configurations: " + ", ".join(f"{counts[each]} {each}" for each in _shown(counts))]
-    for state in _shown(counts)[1:]:
-        names = [shortened(name) for name, each in states if each is state]
+    lines = [
+        f"{len(states)} configurations: " + ", ".join(f"{counts[state]} {state}" for state in _printed_states(counts))
+    ]
+    for state in _printed_states(counts)[1:]:
+        names = [shortened(name) for name, state in states if state is state]
         if not names:
             continue
-        more = f"; and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        lines.append(f"  {state}: {'; '.join(names[:SHOWN])}{more}")
+        more = f"; and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+        lines.append(f"  {state}: {'; '.join(names[:MAX_LISTED])}{more}")
     return lines
 
 
-def _shown(counts: Counter[ConfigurationState]) -> list[ConfigurationState]:
+def _printed_states(counts: Counter[ConfigurationState]) -> list[ConfigurationState]:
     """The states to print: done, running and failed always, others where a configuration is in them."""
     always = {ConfigurationState.DONE, ConfigurationState.RUNNING, ConfigurationState.FAILED}
-    return [each for each in ConfigurationState if each in always or counts[each]]
+    return [state for state in ConfigurationState if state in always or counts[state]]

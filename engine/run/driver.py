@@ -24,7 +24,7 @@ from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit, as_of, user_code
 from dpaudit.consent import Consent, apply_consent, current_consent, require_network
-from dpaudit.engine.exits import behind
+from dpaudit.engine.exits import original_stream
 from dpaudit.engine.planning.plan import Plan, make_plan, planning_announcement
 from dpaudit.engine.reading.bounds_checksum import checksum_note
 from dpaudit.engine.reading.joint import joint_verdict
@@ -35,14 +35,14 @@ from dpaudit.engine.request.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.request.loading import load_spec, spec_in
 from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import (
-    Record,
+    PlanRecord,
     checkpoints_of,
     consent_for,
-    held,
-    opened,
+    default_run_folder,
+    locked_folder,
+    open_run_folder,
     place_of,
     read_spec,
-    run_folder,
 )
 from dpaudit.errors import RunError
 from dpaudit.given import argument
@@ -69,18 +69,18 @@ def audit(
     Raises: SpecError and DataError for bad input; RunError when the run cannot go on; what is finished is kept.
     """
     began = time.monotonic()
-    whole = AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else spec
-    asked = whole if isinstance(whole, AuditSpec) else load_spec(whole)
+    source = AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else spec
+    requested_spec = source if isinstance(source, AuditSpec) else load_spec(source)
     if seed is not None:
-        asked = dataclasses.replace(asked, seed=seed)
-    place = place_of(output) if output is not None else run_folder(asked)
-    with told(listeners, quiet=quiet) as listening:
-        if planning := planning_announcement(asked):
+        requested_spec = dataclasses.replace(requested_spec, seed=seed)
+    place = place_of(output) if output is not None else default_run_folder(requested_spec)
+    with event_listeners(listeners, quiet=quiet) as listening:
+        if planning := planning_announcement(requested_spec):
             EventStream(*listening).emit(Event(EventKind.STAGE, detail=planning))
-        return timed_from(began, run_plan(make_plan(asked), place, listening))
+        return with_wall_time(began, run_plan(make_plan(requested_spec), place, listening))
 
 
-def timed_from(began: float, report: Report) -> Report:
+def with_wall_time(began: float, report: Report) -> Report:
     """Return the report with the wall time since `began`, on the clock of `time.monotonic`."""
     return dataclasses.replace(report, seconds=time.monotonic() - began)
 
@@ -110,17 +110,17 @@ def resume(
     """
     place = place_of(folder)
     fresh = argument("fresh", fresh, bool)
-    asked = Consent(allow_code, allow_network, allow_files)
-    with told(listeners, quiet=quiet) as listening, opened(place, listening) as here:
-        spec = read_spec(here)
-        with apply_consent(consent_for(spec, asked)):
+    consent = Consent(allow_code, allow_network, allow_files)
+    with event_listeners(listeners, quiet=quiet) as listening, open_run_folder(place, listening) as local_folder:
+        spec = read_spec(local_folder)
+        with apply_consent(consent_for(spec, consent)):
             plan = dataclasses.replace(make_plan(spec_in(spec)), isolated=current_consent().spec is not None)
             require_network(plan.spec, plan.price)
-            return _run_here(plan, here, place, listening, fresh=fresh)
+            return _run_in(plan, local_folder, place, listening, fresh=fresh)
 
 
 @contextlib.contextmanager
-def told(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Listener]]:
+def event_listeners(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Listener]]:
     """Who is told of a run's events: the listeners, or the progress on standard error where there are none."""
     listeners = argument("listeners", listeners, tuple[Listener, ...])
     quiet = argument("quiet", quiet, bool)
@@ -136,13 +136,13 @@ def told(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Lis
 @contextlib.contextmanager
 def _terminal() -> Iterator[IO[str]]:
     """Standard error as it is now: a unit that runs in this process has what it prints caught."""
-    own = behind(sys.stderr)
+    stream = original_stream(sys.stderr)
     try:
-        number = os.dup(own.fileno())
+        descriptor = os.dup(stream.fileno())
     except (OSError, ValueError, AttributeError):  # a notebook's
-        yield own
+        yield stream
         return
-    with open(number, "w", encoding=own.encoding, errors="backslashreplace", buffering=1) as terminal:
+    with open(descriptor, "w", encoding=stream.encoding, errors="backslashreplace", buffering=1) as terminal:
         yield terminal
 
 
@@ -151,48 +151,48 @@ def run_plan(plan: Plan, place: str | Path, listeners: Sequence[Listener] = ()) 
 
     Raises: RunError when another driver holds the folder, or it cannot be written; SpecError when it is no run folder.
     """
-    with opened(place, listeners) as folder:
-        return _run_here(plan, folder, place, listeners, fresh=True)
+    with open_run_folder(place, listeners) as folder:
+        return _run_in(plan, folder, place, listeners, fresh=True)
 
 
-def _run_here(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], *, fresh: bool) -> Report:
+def _run_in(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], *, fresh: bool) -> Report:
     began = time.monotonic()
-    with held(folder):
-        changes = _written_plan(plan, folder, place, fresh=fresh)
+    with locked_folder(folder):
+        changes = _write_plan(plan, folder, place, fresh=fresh)
         store = UnitStore(folder / "units")
         with contextlib.closing(EventLog(folder / "events.jsonl")) as log:
             events = EventStream(log, *listeners)
             try:
                 with signals_interrupt():
-                    for said in (*changes, f"running {len(plan.units)} units"):
-                        events.emit(Event(EventKind.STAGE, detail=said))
+                    for stage in (*changes, f"running {len(plan.units)} units"):
+                        events.emit(Event(EventKind.STAGE, detail=stage))
                     outcome = run_missing(plan, store, events, checkpoints_of(place), began)
                     events.emit(Event(EventKind.STAGE, detail="estimating"))
                     report = _report(plan, outcome, store, folder, place, began)
-                    reached = ", ".join(dict.fromkeys(str(one.verdict) for one in report.answers))
-                    events.emit(Event(EventKind.STAGE, detail=f"{reached}; writing the report"))
-                    note = _written(report, folder, plan)
+                    verdicts = ", ".join(dict.fromkeys(str(result.verdict) for result in report.answers))
+                    events.emit(Event(EventKind.STAGE, detail=f"{verdicts}; writing the report"))
+                    note = _write_results(report, folder, plan)
                     events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began, detail=note))
-                    return timed_from(began, report)
+                    return with_wall_time(began, report)
             except KeyboardInterrupt as err:
                 events.emit(Event(EventKind.INTERRUPTED, detail=str(err)))
                 raise
 
 
-def _written_plan(plan: Plan, folder: Path, place: str | Path, *, fresh: bool) -> tuple[str, ...]:
+def _write_plan(plan: Plan, folder: Path, place: str | Path, *, fresh: bool) -> tuple[str, ...]:
     """Writes a plan into its folder; says what was there before, where that was another one."""
-    record, before = Record.of(plan), Record.read(folder)
-    differs = "; ".join(before.differences(record)) if before else ""
-    if before and differs:
-        finished = len(UnitStore(folder / "units").finished(before.keys - record.keys))
+    record, previous = PlanRecord.of(plan), PlanRecord.load(folder)
+    differences = "; ".join(previous.differences(record)) if previous else ""
+    if previous and differences:
+        finished = len(UnitStore(folder / "units").finished(previous.keys - record.keys))
         if finished and not fresh:
             raise RunError(
-                f"{finished} finished units of {place} are not those of this run: {differs}; `dpaudit report {place}` "
+                f"{finished} finished units of {place} are not those of this run: {differences}; `dpaudit report {place}` "
                 f"reads them as they are, `dpaudit resume {place} --fresh` runs anew beside them"
             )
-        differs += f": what was found before is in {Record.set_aside(folder)}/"
+        differences += f": what was found before is in {PlanRecord.archive(folder)}/"
     record.write(plan, folder)
-    return (differs,) if differs else ()
+    return (differences,) if differences else ()
 
 
 def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: bool = False) -> Report:
@@ -206,44 +206,44 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
         data or spec are others now: nothing is written then.
     """
     place = place_of(folder)
-    asked = Consent(code=allow_code, files=allow_files)
-    with opened(place) as here:
-        spec = read_spec(here)
-        with apply_consent(consent_for(spec, asked)):
-            record = Record.required(here, place)
-            _require_same(record.spec_differs(spec), place)  # before anything that the spec names is imported
-            with as_of(record.version, record.own):
+    consent = Consent(code=allow_code, files=allow_files)
+    with open_run_folder(place) as local_folder:
+        spec = read_spec(local_folder)
+        with apply_consent(consent_for(spec, consent)):
+            record = PlanRecord.load_required(local_folder, place)
+            _require_unchanged(record.spec_differs(spec), place)  # before anything that the spec names is imported
+            with as_of(record.version, record.code_digests):
                 plan = make_plan(spec_in(spec))
-                _require_same(record.differences(Record.of(plan)), place)
+                _require_unchanged(record.differences(PlanRecord.of(plan)), place)
             # The log is opened before anything is written: a folder whose log is no file of its own is left as it is.
-            with held(here), contextlib.closing(EventLog(here / "events.jsonl")) as log:
-                report = _report_of_finished(plan, here, place)
-                log(Event(EventKind.REPORTED, detail=_written(report, here, plan)))
+            with locked_folder(local_folder), contextlib.closing(EventLog(local_folder / "events.jsonl")) as log:
+                report = _report_from_finished(plan, local_folder, place)
+                log(Event(EventKind.REPORTED, detail=_write_results(report, local_folder, plan)))
                 return report
 
 
-def _require_same(differs: Sequence[str], place: str | Path) -> None:
-    if differs:
+def _require_unchanged(differences: Sequence[str], place: str | Path) -> None:
+    if differences:
         raise RunError(
-            f"{place} holds results of something else: {'; '.join(differs)}; nothing was written; put back what was "
+            f"{place} holds results of something else: {'; '.join(differences)}; nothing was written; put back what was "
             f"there, or `dpaudit resume {place} --fresh` runs anew beside them"
         )
 
 
-def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
+def _report_from_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
     store = UnitStore(folder / "units")
     finished = store.finished(unit.key for unit in plan.units)
     failed = store.failures() | {
         key: f"its file failed its check: {why}; `dpaudit resume` runs it again" for key, why in store.damaged.items()
     }
     policy = Policy(plan, store)  # nothing is begun any more
-    spared = policy.spared(finished, failed.keys()) | policy.held(finished, failed.keys())
+    skipped = policy.skippable(finished, failed.keys()) | policy.waiting(finished, failed.keys())
     missing = {unit.key: failed.get(unit.key, "not run yet") for unit in plan.units if unit.key not in finished}
     outcome = RunOutcome(
         frozenset(finished),
-        {key: why for key, why in missing.items() if key in failed or key not in spared},
+        {key: why for key, why in missing.items() if key in failed or key not in skipped},
         0,
-        frozenset(spared - finished - failed.keys()),
+        frozenset(skipped - finished - failed.keys()),
         store.made(finished),
         dict(store.damaged),
     )
@@ -251,31 +251,32 @@ def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
 
 
 def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, place: str | Path, began: float) -> Report:
-    happened: Counter[str] = Counter()
+    event_counts: Counter[str] = Counter()
     keys = {unit.key for unit in plan.units}
-    repeated, remarked = {}, defaultdict[str, dict[str, None]](dict)
+    repeated, remarked_units = {}, defaultdict[str, dict[str, None]](dict)
     for event in read_events(folder / "events.jsonl"):
-        happened[event.kind.value] += 1
+        event_counts[event.kind.value] += 1
         if event.kind is EventKind.UNIT_REPEATED and event.unit in keys:
             repeated[event.unit] = RepeatedUnit(event.label, event.detail)
         if event.kind is EventKind.UNIT_REMARKED and event.unit in keys:
-            remarked[event.detail][event.label] = None
+            remarked_units[event.detail][event.label] = None
     results = Policy(plan, store).results(outcome, folder)
-    together, sweep, summary = plan.spec.together, plan.spec.sweep, None
+    joint_test, sweep, summary = plan.spec.together, plan.spec.sweep, None
     if sweep is not None:
         from dpaudit.engine.reading.sweep_summary import sweep_summary  # of sweeps alone
 
         summary = sweep_summary(sweep, results, plan.spec.confidence, folder)
     remarks = [
-        f"{said} ({first}{f' and {len(others)} more' if others else ''})" for said, (first, *others) in remarked.items()
+        f"{remark} ({first}{f' and {len(others)} more' if others else ''})"
+        for remark, (first, *others) in remarked_units.items()
     ]
-    planned = {entry.audit.name: entry.confirms for entry in plan.audits}
+    confirmed_names = {entry.audit.name: entry.confirms for entry in plan.audits}
     return Report(
         name=plan.spec.name,
         results=results,
         joint=None
-        if together is None
-        else joint_verdict(plan.spec.name, together, results, planned, plan.spec.confidence),
+        if joint_test is None
+        else joint_verdict(plan.spec.name, joint_test, results, confirmed_names, plan.spec.confidence),
         sweep=summary,
         seed=plan.spec.seed,
         confidence=plan.spec.confidence,
@@ -289,13 +290,13 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         folder=str(place),
         spec=plan.spec.to_yaml(),
         versions=versions(),
-        events=dict(happened),
+        events=dict(event_counts),
         repeated=tuple(repeated.values()),
         remarks=tuple(remarks),
     )
 
 
-def _written(report: Report, folder: Path, plan: Plan) -> str:
+def _write_results(report: Report, folder: Path, plan: Plan) -> str:
     """Write what was found, for machines, the figures and `report.html`; return what an event says of it."""
     from dpaudit.engine.report.page import write_page  # only where a folder is written
 
@@ -311,14 +312,18 @@ def run_missing(
     """Runs the units of a plan that are not finished yet."""
     finished = store.finished(unit.key for unit in plan.units)
     policy = Policy(plan, store, lambda: time.monotonic() - began, budget_s)
-    spared = policy.spared(finished, frozenset())
-    missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in spared]
+    skipped = policy.skippable(finished, frozenset())
+    missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in skipped]
     with backend_for(plan, missing, events, scratch, store) as backend:
         repeats = plan.spec.run.repeats
-        outcome = run_units(plan.units, backend, store, events, spare=policy.spared, repeats=repeats, hold=policy.held)
-        if looks := policy.after_violations(outcome.finished, outcome.failed.keys()):
-            needs = {need for look in looks for need in look.needs}  # finished: what they gave is read, not made
-            run_units([*(unit for unit in plan.units if unit.key in needs), *looks], backend, store, events)
+        outcome = run_units(
+            plan.units, backend, store, events, spare=policy.skippable, repeats=repeats, hold=policy.waiting
+        )
+        if follow_ups := policy.units_after_violations(outcome.finished, outcome.failed.keys()):
+            needed_keys = {
+                need for look in follow_ups for need in look.needs
+            }  # finished: what they gave is read, not made
+            run_units([*(unit for unit in plan.units if unit.key in needed_keys), *follow_ups], backend, store, events)
         return outcome
 
 
@@ -329,16 +334,16 @@ def backend_for(
     """Where the units of a plan run, for the length of a `with` block."""
     deadlines = Deadlines(plan.spec.run.time_limit_s)
     # Of folders that somebody else made, nothing runs in this process.
-    here = plan.spec.run.settled_runner() == "in-process" and not plan.isolated
+    runs_in_process = plan.spec.run.settled_runner() == "in-process" and not plan.isolated
     with ended_with():
-        if here or not missing:
+        if runs_in_process or not missing:
             with contextlib.closing(InProcess(dict(plan.shared), scratch, events, deadlines)) as backend:
                 yield backend
             return
         from dpaudit.engine.run.runners import backend_elsewhere
 
-        with backend_elsewhere(plan, missing, events, scratch, deadlines, store) as elsewhere:
-            yield elsewhere
+        with backend_elsewhere(plan, missing, events, scratch, deadlines, store) as backend:
+            yield backend
 
 
 PACKAGES = ("dpaudit", "ray", "torch", "numpy", "scipy", "catboost", "scikit-learn", "pyarrow", "numba")
@@ -346,18 +351,18 @@ PACKAGES = ("dpaudit", "ray", "torch", "numpy", "scipy", "catboost", "scikit-lea
 
 def versions() -> dict[str, str]:
     """Python, the platform, and those of `PACKAGES` that are installed."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    versions_by_name = {"python": platform.python_version(), "platform": platform.platform()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions_by_name[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions_by_name
 
 
 def forget_renamed(folder: Path, spec: AuditSpec, results: Sequence[AuditResult]) -> None:
     """Takes away score folders of audits that the spec has no more; the units they show stay."""
-    current = {slug(name) for name in (*(audit.name for audit in spec.audits), *(found.name for found in results))}
+    current = {slug(name) for name in (*(audit.name for audit in spec.audits), *(result.name for result in results))}
     with contextlib.suppress(FileNotFoundError):
         for entry in (folder / "scores").iterdir():
             if entry.name not in current and entry.is_dir() and not entry.is_symlink():

@@ -32,21 +32,24 @@ from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import slug
 
 GRACE = 1.1  # of a budget in seconds: until then a first pass that was begun goes on
-CONFIRMED = (Verdict.VIOLATION, Verdict.UNDECIDED)  # verdicts of an observational game that are tested once more
+NEEDS_CONFIRMATION = (
+    Verdict.VIOLATION,
+    Verdict.UNDECIDED,
+)  # verdicts of an observational game that are tested once more
 
 
 class Stage(Enum):
     """How far a first pass and its confirmatory run are read."""
 
-    OPEN = "not read yet"
-    SILENT = "read, and nothing to confirm"
-    REFUTING = "read, and to be confirmed"
+    UNREAD = "not read yet"
+    NOTHING_TO_CONFIRM = "read, and nothing to confirm"
+    TO_CONFIRM = "read, and to be confirmed"
     CONFIRMED = "confirmed"
     REJECTED = "not confirmed, or that cannot be read"
 
 
 @dataclass(frozen=True)
-class Pair:
+class AuditPair:
     """An audit of the first pass, and what confirms it; None where nothing would."""
 
     first: PlannedAudit
@@ -71,24 +74,26 @@ class Policy:
         self,
         plan: Plan,
         store: UnitStore,
-        spent: Callable[[], float] = lambda: math.inf,
+        elapsed_s: Callable[[], float] = lambda: math.inf,
         budget_s: float | None = None,
     ) -> None:
         following = {entry.confirms: entry for entry in plan.audits if entry.confirms}
         together = plan.spec.together
-        self.pairs = tuple(Pair(entry, following.get(entry.audit.name)) for entry in plan.audits if not entry.confirms)
-        self._plan, self._store, self._spent = plan, store, spent
-        self._one_claim = together is not None
+        self.pairs = tuple(
+            AuditPair(entry, following.get(entry.audit.name)) for entry in plan.audits if not entry.confirms
+        )
+        self._plan, self._store, self._elapsed_s = plan, store, elapsed_s
+        self._is_check = together is not None
         self._budget_s = together.budget_s if together is not None else budget_s
         self._readers = {
             entry.audit.name: SequentialReader(entry, store) for entry in plan.audits if entry.audit.stop is not None
         }
         self._awaited: dict[str, list[str]] = {}
-        self._read: dict[str, AuditResult] = {}
-        self._known: dict[str, tuple[object, frozenset[str]]] = {}
-        self._all_run = not (self._readers or following or self._one_claim or self._budget_s is not None)
+        self._results: dict[str, AuditResult] = {}
+        self._cache: dict[str, tuple[object, frozenset[str]]] = {}
+        self._all_run = not (self._readers or following or self._is_check or self._budget_s is not None)
 
-    def spared(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
+    def skippable(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
         """Keys of units that need not be started.
 
         Those that only sequential audits with enough evidence have asked for, those of tests after one that is
@@ -98,39 +103,43 @@ class Policy:
             return frozenset()
         for reader in self._readers.values():
             reader.advance(finished, failed)
-        done = frozenset(name for name, reader in self._readers.items() if reader.reason)
+        stopped = frozenset(name for name, reader in self._readers.items() if reader.reason)
         stages = [self._stage(pair, finished, failed) for pair in self.pairs]
-        needed = tuple(place for place, pair in enumerate(self.pairs) if self._goes_on(pair, finished, first=not place))
-        decided = [place for place, stage in enumerate(stages) if stage is Stage.CONFIRMED and self._counts(place)]
+        needed = tuple(
+            index for index, pair in enumerate(self.pairs) if self._may_continue(pair, finished, first=not index)
+        )
+        decided = [
+            index for index, stage in enumerate(stages) if stage is Stage.CONFIRMED and self._is_in_verdict(index)
+        ]
         if decided:
             needed = tuple(range(decided[0] + 1))
-        confirmed = tuple(place for place in needed if stages[place] is not Stage.SILENT)
-        enough = self._once("done", done, lambda: self._keys_of_only(done))
-        return enough | self._once("needed", (needed, confirmed), lambda: self._keys_beside(needed, confirmed))
+        confirmed = tuple(index for index in needed if stages[index] is not Stage.NOTHING_TO_CONFIRM)
+        enough = self._cached("done", stopped, lambda: self._keys_only_of(stopped))
+        return enough | self._cached("needed", (needed, confirmed), lambda: self._keys_not_of(needed, confirmed))
 
-    def held(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
+    def waiting(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
         """Keys of units that must wait: confirmatory runs of what is not read, and tests after one that refutes.
 
         Outside of a check confirmatory runs need the units that they follow, and so wait by themselves.
         """
-        if not self._one_claim:
+        if not self._is_check:
             return frozenset()
         stages = tuple(self._stage(pair, finished, failed) for pair in self.pairs)
-        return self._once("held", stages, lambda: self._keys_waiting(stages))
+        return self._cached("held", stages, lambda: self._keys_waiting(stages))
 
-    def after_violations(self, finished: Set[str], failed: Set[str]) -> tuple[Unit, ...]:
+    def units_after_violations(self, finished: Set[str], failed: Set[str]) -> tuple[Unit, ...]:
         """What is run where a violation is found: in a check, of what is confirmed.
 
         The look for memory, before that is said of calls made again and again; and that for where it leaks.
         """
-        looks: dict[str, Unit] = {}
+        units: dict[str, Unit] = {}
         for entry in self._plan.audits:
-            asked = [unit for unit in (entry.state, entry.game.where) if unit is not None]
-            if asked and (entry.confirms or not self._one_claim):
-                found = self._result(entry, finished, failed)
-                if found is not None and found.verdict is Verdict.VIOLATION:
-                    looks |= {unit.key: unit for unit in asked}
-        return tuple(looks.values())
+            follow_ups = [unit for unit in (entry.state, entry.game.where) if unit is not None]
+            if follow_ups and (entry.confirms or not self._is_check):
+                result = self._result(entry, finished, failed)
+                if result is not None and result.verdict is Verdict.VIOLATION:
+                    units |= {unit.key: unit for unit in follow_ups}
+        return tuple(units.values())
 
     def results(self, outcome: RunOutcome, folder: Path) -> tuple[AuditResult, ...]:
         """What is read when nothing runs any more, in the order of the spec; the evidence is linked into `scores/`."""
@@ -140,7 +149,7 @@ class Policy:
         failures, together = failures_of(self._plan, outcome, recorded), self._plan.spec.together
         results: list[AuditResult] = []
         for entry in self._plan.audits:
-            if (entry.confirms or self._one_claim) and _was_left_out(entry, outcome):
+            if (entry.confirms or self._is_check) and _is_left_out(entry, outcome):
                 continue  # there was nothing to confirm, or nothing left to find, or no time
             if entry.confirmatory and not (
                 results and results[-1].name == entry.confirms and rejects_without_proxy(results[-1])
@@ -154,7 +163,7 @@ class Policy:
             counts = together is not None and entry.confirms not in together.side
             if counts and entry.confirms and rejects_without_proxy(results[-1]):
                 break  # whatever ran beside it already: the same tests are read on one worker and on many
-        return with_explanations(self._plan, self._store, follow_ups_told(self._plan, results))
+        return with_explanations(self._plan, self._store, with_confirmations(self._plan, results))
 
     @cached_property
     def _shared(self) -> frozenset[str]:
@@ -162,65 +171,67 @@ class Policy:
         count = Counter(key for pair in self.pairs for key in pair.first.keys)
         return frozenset(key for key, several in count.items() if several > 1)
 
-    def _once(self, what: str, state: object, find: Callable[[], frozenset[str]]) -> frozenset[str]:
+    def _cached(self, what: str, state: object, find: Callable[[], frozenset[str]]) -> frozenset[str]:
         """Keys that follow from how far audits are read alone: put together when that changes, not at every unit."""
-        if what not in self._known or self._known[what][0] != state:
-            self._known[what] = (state, find())
-        return self._known[what][1]
+        if what not in self._cache or self._cache[what][0] != state:
+            self._cache[what] = (state, find())
+        return self._cache[what][1]
 
-    def _keys_of_only(self, done: Set[str]) -> frozenset[str]:
+    def _keys_only_of(self, stopped: Set[str]) -> frozenset[str]:
         """Of units that no other audit has asked for."""
-        entries = self._plan.audits if done else ()
-        others = _union(entry.keys for entry in entries if entry.audit.name not in done)
-        return _union(entry.keys for entry in entries if entry.audit.name in done) - others
+        entries = self._plan.audits if stopped else ()
+        others = _union(entry.keys for entry in entries if entry.audit.name not in stopped)
+        return _union(entry.keys for entry in entries if entry.audit.name in stopped) - others
 
-    def _keys_beside(self, needed: Sequence[int], confirmed: Sequence[int]) -> frozenset[str]:
+    def _keys_not_of(self, needed: Sequence[int], confirmed: Sequence[int]) -> frozenset[str]:
         """Of units that neither these first passes nor these confirmatory runs have asked for."""
-        first = _union(self.pairs[place].first.keys for place in needed)
-        again = _union(self.pairs[place].confirmation_keys for place in confirmed)
-        return _union(pair.keys for pair in self.pairs) - first - again
+        first = _union(self.pairs[index].first.keys for index in needed)
+        confirmatory = _union(self.pairs[index].confirmation_keys for index in confirmed)
+        return _union(pair.keys for pair in self.pairs) - first - confirmatory
 
     def _keys_waiting(self, stages: Sequence[Stage]) -> frozenset[str]:
         # a unit without a seed, as a ceiling's may be, is the first pass's own as well.
         waiting = _union(
-            pair.confirmation_keys for pair, stage in zip(self.pairs, stages, strict=True) if stage is Stage.OPEN
+            pair.confirmation_keys for pair, stage in zip(self.pairs, stages, strict=True) if stage is Stage.UNREAD
         ) - _union(pair.first.keys for pair in self.pairs)
-        rejecting = [place for place, stage in enumerate(stages) if stage is Stage.REFUTING and self._counts(place)]
+        rejecting = [
+            index for index, stage in enumerate(stages) if stage is Stage.TO_CONFIRM and self._is_in_verdict(index)
+        ]
         if not rejecting:
             return waiting
-        after = rejecting[0] + 1
-        later = _union(pair.keys for pair in self.pairs[after:]) - _union(pair.keys for pair in self.pairs[:after])
+        cut = rejecting[0] + 1
+        later = _union(pair.keys for pair in self.pairs[cut:]) - _union(pair.keys for pair in self.pairs[:cut])
         return waiting | later
 
-    def _counts(self, place: int) -> bool:
+    def _is_in_verdict(self, index: int) -> bool:
         """True if the tests of a claim at this place are part of the verdict; side findings are not."""
         together = self._plan.spec.together
-        return together is not None and self.pairs[place].first.audit.name not in together.side
+        return together is not None and self.pairs[index].first.audit.name not in together.side
 
-    def _stage(self, pair: Pair, finished: Set[str], failed: Set[str]) -> Stage:
-        if pair.confirmation is None and not self._one_claim:
-            return Stage.SILENT
-        found = self._result(pair.first, finished, failed)
-        if found is None:
-            return Stage.OPEN
-        if pair.confirmation is None or not calls_for_confirmation(pair.confirmation, found):
-            return Stage.SILENT
-        if not self._one_claim:
-            return Stage.REFUTING
-        again = self._result(pair.confirmation, finished, failed)
-        if again is not None:
-            return Stage.CONFIRMED if rejects_without_proxy(again) else Stage.REJECTED
-        return Stage.REFUTING if failed.isdisjoint(pair.confirmation_keys) else Stage.REJECTED
+    def _stage(self, pair: AuditPair, finished: Set[str], failed: Set[str]) -> Stage:
+        if pair.confirmation is None and not self._is_check:
+            return Stage.NOTHING_TO_CONFIRM
+        result = self._result(pair.first, finished, failed)
+        if result is None:
+            return Stage.UNREAD
+        if pair.confirmation is None or not calls_for_confirmation(pair.confirmation, result):
+            return Stage.NOTHING_TO_CONFIRM
+        if not self._is_check:
+            return Stage.TO_CONFIRM
+        confirmation = self._result(pair.confirmation, finished, failed)
+        if confirmation is not None:
+            return Stage.CONFIRMED if rejects_without_proxy(confirmation) else Stage.REJECTED
+        return Stage.TO_CONFIRM if failed.isdisjoint(pair.confirmation_keys) else Stage.REJECTED
 
     def _result(self, entry: PlannedAudit, finished: Set[str], failed: Set[str]) -> AuditResult | None:
         """What an audit found; None while it is not read."""
         name = entry.audit.name
-        if name not in self._read:
+        if name not in self._results:
             reader = self._readers.get(name)
             if not self._is_read(entry, reader, finished, failed):
                 return None
-            self._read[name] = read_audit(entry, finished, self._store, reader)
-        return self._read[name]
+            self._results[name] = read_audit(entry, finished, self._store, reader)
+        return self._results[name]
 
     def _is_read(
         self, entry: PlannedAudit, reader: SequentialReader | None, finished: Set[str], failed: Set[str]
@@ -229,29 +240,29 @@ class Policy:
             reader.advance(finished, failed)
             return bool(reader.reason) or len(reader.tallies) == len(entry.tallies)
         # Looks at one claim are read without what failed. What follows by planted labels is not run without it at all.
-        ceilings = entry.ceilings if self._one_claim else ()
+        ceilings = entry.ceilings if self._is_check else ()
         awaited = self._awaited.setdefault(entry.audit.name, [*ceilings, *entry.controls, *entry.tallies])
-        while awaited and (awaited[-1] in finished or (self._one_claim and awaited[-1] in failed)):
+        while awaited and (awaited[-1] in finished or (self._is_check and awaited[-1] in failed)):
             awaited.pop()
         return not awaited
 
-    def _goes_on(self, pair: Pair, finished: Set[str], *, first: bool) -> bool:
+    def _may_continue(self, pair: AuditPair, finished: Set[str], *, first: bool) -> bool:
         """Whether it is played on when time is up: once begun, for a little while; the first one in any case."""
         name = pair.first.audit.name
-        if self._budget_s is None or self._spent() <= self._budget_s or name in self._read:
+        if self._budget_s is None or self._elapsed_s() <= self._budget_s or name in self._results:
             return True
         if pair.first.audit.stop is not None:  # it can be read as it is
             return first and finished.isdisjoint(pair.first.tallies)
-        begun = not finished.isdisjoint(pair.first.keys - self._shared)
-        return first or (begun and self._spent() <= GRACE * self._budget_s)
+        is_begun = not finished.isdisjoint(pair.first.keys - self._shared)
+        return first or (is_begun and self._elapsed_s() <= GRACE * self._budget_s)
 
 
-def calls_for_confirmation(confirmation: PlannedAudit, found: AuditResult) -> bool:
+def calls_for_confirmation(confirmation: PlannedAudit, result: AuditResult) -> bool:
     """Whether what a first pass found is to be confirmed: by the same test if that refutes, else by planted labels."""
-    return rejects_without_proxy(found) if confirmation.confirmatory else found.verdict in CONFIRMED
+    return rejects_without_proxy(result) if confirmation.confirmatory else result.verdict in NEEDS_CONFIRMATION
 
 
-def _was_left_out(entry: PlannedAudit, outcome: RunOutcome) -> bool:
+def _is_left_out(entry: PlannedAudit, outcome: RunOutcome) -> bool:
     """Whether none of an audit's evidence was counted, and what is missing of it was spared."""
     return entry.keys - outcome.finished <= outcome.spared and outcome.finished.isdisjoint(entry.tallies)
 
@@ -274,13 +285,13 @@ def failures_of(plan: Plan, outcome: RunOutcome, recorded: Mapping[str, str]) ->
     }
 
 
-def follow_ups_told(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
+def with_confirmations(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
     """The results, those of tests that refuted the claim with what was found when they were repeated."""
-    again = {entry.confirms: entry.audit.name for entry in plan.audits if entry.confirmatory}
-    found = {result.name: result for result in results}
+    confirmation_names = {entry.confirms: entry.audit.name for entry in plan.audits if entry.confirmatory}
+    by_name = {result.name: result for result in results}
     return tuple(
-        _followed(result, found.get(again[result.name]))
-        if result.name in again and rejects_without_proxy(result)
+        _with_confirmation(result, by_name.get(confirmation_names[result.name]))
+        if result.name in confirmation_names and rejects_without_proxy(result)
         else result
         for result in results
     )
@@ -315,19 +326,22 @@ def _state(unit: Unit, store: UnitStore) -> Any:
     return value_of(unit, store.read(unit.key))
 
 
-def _followed(first: AuditResult, again: AuditResult | None) -> AuditResult:
+def _with_confirmation(first: AuditResult, confirmatory: AuditResult | None) -> AuditResult:
     """A test that rejected the claim, with what its confirmatory run says.
 
     Close is a run that exceeds the claim at the confidence of the first pass, and not at that of the verdict.
     """
-    if again is None:
+    if confirmatory is None:
         return replace(first, confirmation=Confirmation.MISSING)
-    shown = again.at_first_confidence
-    exceeds = shown is not None and shown.violation_point(again.compared.claim.curve) is not None
-    if rejects_without_proxy(again):
+    at_first_confidence = confirmatory.at_first_confidence
+    exceeds = (
+        at_first_confidence is not None
+        and at_first_confidence.violation_point(confirmatory.compared.claim.curve) is not None
+    )
+    if rejects_without_proxy(confirmatory):
         outcome = Confirmation.CONFIRMED
-    elif again.finding is None or again.record.is_open:
+    elif confirmatory.finding is None or confirmatory.record.is_open:
         outcome = Confirmation.MISSING
     else:
         outcome = Confirmation.CLOSE if exceeds else Confirmation.NOT_CONFIRMED
-    return replace(first, confirmation=outcome, at_first_confidence=shown)
+    return replace(first, confirmation=outcome, at_first_confidence=at_first_confidence)

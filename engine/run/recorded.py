@@ -10,7 +10,7 @@ from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.engine.reading.records import Records
 from dpaudit.engine.request.audit_spec import slug
-from dpaudit.engine.run.watching import point_of, run_status
+from dpaudit.engine.run.watching import claim_point, run_status
 from dpaudit.errors import DataError, RunError, SpecError, shortened
 
 
@@ -20,7 +20,7 @@ def records_in(place: str | Path, *, top: int, rate: float, audit: str | None) -
     Raises: SpecError where it is none, or its game tells no records apart; RunError where no scores were kept.
     """
     status = run_status(place)
-    status.found  # noqa: B018 - refuses a run without a report
+    status.outcomes  # noqa: B018 - refuses a run without a report
     store = FileStore.at(place)
     with store.answering("must be a run folder that can be read"):
         spec = store.content("spec.yaml") or b""
@@ -29,7 +29,7 @@ def records_in(place: str | Path, *, top: int, rate: float, audit: str | None) -
     results = [result for result in status.report["results"].items() if result["name"].name() == name]
     if len(results) != 1:
         raise SpecError(f"{shortened(place)} must have a report of {shortened(name)!r}; `dpaudit report` writes it")
-    claim = point_of(results[0]["compared_with"])
+    claim = claim_point(results[0]["compared_with"])
     files = [file for file in names if file.startswith(f"scores/{slug(name)}/") and file.endswith(".parquet")]
     if not files:
         raise RunError(f"{shortened(place)}: no scores of {name!r} were kept; run it with keep_scores = true")

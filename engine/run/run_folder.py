@@ -67,10 +67,10 @@ _CHECKPOINTS = "checkpoints"  # of the units, which workers bring to and from a 
 _FILES = (SPEC, PLAN, "bounds.json", "bounds.parquet", "report.html")
 
 
-def place_of(named: str | Path) -> str | Path:
+def place_of(place: str | Path) -> str | Path:
     """A place as it was named: a URI as it is, a path as a path."""
-    named = path("the folder of a run", named)
-    return named.rstrip("/") if is_remote(named) else Path(named)
+    place = path("the folder of a run", place)
+    return place.rstrip("/") if is_remote(place) else Path(place)
 
 
 def checkpoints_of(place: str | Path) -> Scratch:
@@ -87,7 +87,7 @@ def working_folder(place: str | Path) -> Path:
 
 
 @contextlib.contextmanager
-def opened(place: str | Path, listeners: Sequence[Listener] = ()) -> Iterator[Path]:
+def open_run_folder(place: str | Path, listeners: Sequence[Listener] = ()) -> Iterator[Path]:
     """The working folder of a place for the length of a `with` block; what is written there is brought to a URI.
 
     Who listens is told when the remote store does not answer, and when it does again.
@@ -104,11 +104,11 @@ def opened(place: str | Path, listeners: Sequence[Listener] = ()) -> Iterator[Pa
     store, events = FileStore.at(place), EventStream(*listeners)
     store.require_plain()
 
-    def say(trouble: str) -> None:
+    def report_trouble(trouble: str) -> None:
         events.emit(Event(EventKind.STAGE, detail=trouble))
 
     with remote_lease(store):
-        mirror = Mirror(folder, str(place), without=(_CHECKPOINTS,), trouble=say)
+        mirror = Mirror(folder, str(place), without=(_CHECKPOINTS,), trouble=report_trouble)
         mirror.pull()
         with mirror.kept_up():
             try:
@@ -118,7 +118,7 @@ def opened(place: str | Path, listeners: Sequence[Listener] = ()) -> Iterator[Pa
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
+def locked_folder(folder: Path) -> Iterator[None]:
     """A run folder that nobody else writes, for the length of a `with` block; made where it is not there.
 
     What a full disk, a read-only folder or a name too long raises becomes one sentence.
@@ -126,7 +126,7 @@ def held(folder: Path) -> Iterator[None]:
     Raises: SpecError for a folder that holds other things than a run; RunError when another driver holds it.
     """
     try:
-        _require_room(folder)
+        _require_usable_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with lease(folder):
             yield
@@ -139,7 +139,7 @@ def held(folder: Path) -> Iterator[None]:
         ) from err
 
 
-def _require_room(folder: Path) -> None:
+def _require_usable_folder(folder: Path) -> None:
     """A spec.yaml or report.html in a folder of another kind may be somebody's own."""
     if not folder.is_dir() or _is_run_folder(folder):
         return
@@ -151,70 +151,78 @@ def _require_room(folder: Path) -> None:
         )
 
 
-def run_folder(spec: AuditSpec) -> Path:
+def default_run_folder(spec: AuditSpec) -> Path:
     """Where a run goes when nothing else is said; without a name, by what is audited and on what."""
     about = [f"{in_words(audit.mechanism)} {in_words(audit.data)}" for audit in spec.audits]
     return Path("runs") / slug(" ".join([spec.name, *about]) if spec.name == AuditSpec.name else spec.name)
 
 
 @dataclass(frozen=True)
-class Record:
+class PlanRecord:
     """What a run folder was made from."""
 
     keys: frozenset[str]  # of all units of its plan
     version: str  # code version of dpaudit
-    own: Mapping[str, str]  # digest of the user's code, by label
+    code_digests: Mapping[str, str]  # digest of the user's code, by label
     shared: frozenset[str]  # names of the large inputs, which are named by their content
     spec: str  # its SHA-256
-    unseen: frozenset[str] = frozenset()  # labels of the user's code that cannot be read: what needs it is run anew
+    unreadable_code: frozenset[str] = (
+        frozenset()
+    )  # labels of the user's code that cannot be read: what needs it is run anew
 
     @classmethod
-    def of(cls, plan: Plan) -> Record:
+    def of(cls, plan: Plan) -> PlanRecord:
         """That of a plan, with the code as it is now."""
         codes = user_code(plan.units)
-        own = {label: code.digest for label, code in codes.items()}
-        unseen = frozenset(label for label, code in codes.items() if code.unseen)
+        code_digests = {label: code.digest for label, code in codes.items()}
+        unreadable_code = frozenset(label for label, code in codes.items() if code.unseen)
         spec = hashlib.sha256(plan.spec.to_yaml().encode()).hexdigest()
         keys = frozenset(unit.key for unit in plan.units)
-        return cls(keys, code_version(), own, frozenset(plan.shared), spec, unseen)
+        return cls(keys, code_version(), code_digests, frozenset(plan.shared), spec, unreadable_code)
 
     @classmethod
-    def required(cls, folder: Path, place: str | Path) -> Record:
+    def load_required(cls, folder: Path, place: str | Path) -> PlanRecord:
         """That of a folder which is a run's."""
         _require_run_folder(folder)
-        record = cls.read(folder)
+        record = cls.load(folder)
         if record is None:
             raise RunError(f"{place} has no plan.parquet; `dpaudit resume {place}` writes it anew")
         return record
 
     @classmethod
-    def read(cls, folder: Path) -> Record | None:
+    def load(cls, folder: Path) -> PlanRecord | None:
         """That of a run folder; None where no plan was written yet."""
         file = folder / PLAN
         if not file.exists():
             return None
         try:
             table = read_plan(read_bytes(file), file, ["key"])
-            about = json.loads(table.schema.metadata[b"record"])
-            own = {str(label): str(digest) for label, digest in about["own"].items()}
-            shared = frozenset(str(name) for name in about["shared"])
-            return cls(frozenset(table["key"].to_pylist()), str(about["version"]), own, shared, str(about["spec"]))
+            metadata = json.loads(table.schema.metadata[b"record"])
+            code_digests = {str(label): str(digest) for label, digest in metadata["own"].items()}
+            shared = frozenset(str(name) for name in metadata["shared"])
+            return cls(
+                frozenset(table["key"].to_pylist()),
+                str(metadata["version"]),
+                code_digests,
+                shared,
+                str(metadata["spec"]),
+            )
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
-            raise _no_plan(file, err) from err
+            raise _unreadable_plan(file, err) from err
 
     def write(self, plan: Plan, folder: Path) -> None:
         """Writes the plan that it is of, the spec, and the rows that have no file of their own."""
-        about = {"version": self.version, "own": self.own, "shared": sorted(self.shared), "spec": self.spec}
-        table = plan.table().replace_schema_metadata({"record": json.dumps(about)})
+        metadata = {"version": self.version, "own": self.code_digests, "shared": sorted(self.shared), "spec": self.spec}
+        table = plan.table().replace_schema_metadata({"record": json.dumps(metadata)})
         write_atomically(folder / PLAN, lambda file: pq.write_table(table, file))
         for entry in plan.spec.audits:
             keep_data(entry.data, folder)
         spec = YamlFile(folder / SPEC, plan.spec.to_yaml().encode())
         write_atomically(spec.path, lambda file: file.write(spec.content))
-        remember(spec)
+        note_as_own(spec)
 
     @staticmethod
-    def set_aside(folder: Path) -> str:
+    def archive(folder: Path) -> str:
         """Copies the files of the plan so far to a folder of their own, in the one that is given."""
         target = folder / _EARLIER / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S-%f")
         target.mkdir(parents=True)
@@ -224,23 +232,23 @@ class Record:
                     write_atomically(target / name, partial(shutil.copyfileobj, source))
         return _EARLIER
 
-    def differences(self, now: Record) -> tuple[str, ...]:
+    def differences(self, current: PlanRecord) -> tuple[str, ...]:
         """Why results of this record would not be those of another one, in words; empty where they all would be."""
-        if self.keys <= now.keys:
+        if self.keys <= current.keys:
             return ()
         changed = sorted(
             label
-            for label in (self.own.keys() | now.own.keys()) - now.unseen
-            if self.own.get(label) != now.own.get(label)
+            for label in (self.code_digests.keys() | current.code_digests.keys()) - current.unreadable_code
+            if self.code_digests.get(label) != current.code_digests.get(label)
         )
         reasons = {
-            f"dpaudit was {self.version}, is {now.version}": self.version != now.version,
+            f"dpaudit was {self.version}, is {current.version}": self.version != current.version,
             f"your code changed ({shortened(', '.join(changed))})": bool(changed),
-            "the data are others": self.shared != now.shared,
-            "the spec has changed": self.spec != now.spec,
+            "the data are others": self.shared != current.shared,
+            "the spec has changed": self.spec != current.spec,
         }
-        found = tuple(why for why, holds in reasons.items() if holds)
-        return found if found or now.unseen else ("units have other keys",)
+        differences = tuple(why for why, holds in reasons.items() if holds)
+        return differences if differences or current.unreadable_code else ("units have other keys",)
 
     def spec_differs(self, spec: YamlFile) -> tuple[str, ...]:
         """A difference, in words, where a spec is not the one that was written with this plan."""
@@ -257,10 +265,10 @@ def read_plan(content: bytes, name: object, columns: Sequence[str]) -> pa.Table:
         fields = [pa.field(each, _COLUMNS[each], nullable=False) for each in table.column_names]
         return table.cast(pa.schema(fields, metadata=table.schema.metadata))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AuditError) as err:
-        raise _no_plan(name, err) from err
+        raise _unreadable_plan(name, err) from err
 
 
-def _no_plan(name: object, err: Exception) -> RunError:
+def _unreadable_plan(name: object, err: Exception) -> RunError:
     why = str(err) if isinstance(err, AuditError) else type(err).__name__
     return RunError(
         f"{printable(shortened(name, 300))} is no plan that can be read ({shortened(why, 240)}); move it away, and "
@@ -299,7 +307,7 @@ def _is_file(file: Path) -> bool:
         return False
 
 
-def remember(spec: YamlFile) -> None:
+def note_as_own(spec: YamlFile) -> None:
     """Notes, outside its folder, that this user wrote a spec; without a home to write to, nothing is noted.
 
     Of a folder of somebody else's that was opened by consent nothing is noted: the code it names may change, so the
@@ -313,12 +321,12 @@ def remember(spec: YamlFile) -> None:
         write_atomically(note, lambda file: file.write(spec.digest.encode()))
 
 
-def consent_for(spec: YamlFile, asked: Consent) -> Consent:
+def consent_for(spec: YamlFile, consent: Consent) -> Consent:
     """What a spec may do, as it was read: everything where this user wrote it, else what was consented to."""
-    return FULL_CONSENT if _made_here(spec) else replace(asked, spec=spec.path)
+    return FULL_CONSENT if _is_written_by_user(spec) else replace(consent, spec=spec.path)
 
 
-def _made_here(spec: YamlFile) -> bool:
+def _is_written_by_user(spec: YamlFile) -> bool:
     """True if this user wrote the very spec that was read."""
     try:
         return _note_of(spec.path).read_text(encoding="ascii") == spec.digest
@@ -332,9 +340,9 @@ def _note_of(spec: Path) -> Path:
     return note_path("folders", path.resolve())
 
 
-BEAT_S = 10.0
+TOUCH_S = 10.0
 STALE_S = 60.0  # a driver on another machine that has not touched its lease for so long is held to be dead
-SETTLE_S = 1.0  # after which a remote lease is read again: of two drivers that take it at once, the last one keeps it
+CONFIRM_S = 1.0  # after which a remote lease is read again: of two drivers that take it at once, the last one keeps it
 _NAME = ".lease"
 _MAX_BYTES = 4096
 
@@ -350,7 +358,7 @@ def lease(folder: Path) -> Iterator[None]:
     """
     file = open_for_update(folder / _NAME, os.O_RDWR | os.O_CREAT)
 
-    def beat() -> None:
+    def touch() -> None:
         with contextlib.suppress(OSError):
             os.utime(file)
 
@@ -358,15 +366,15 @@ def lease(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _held(folder, _holder(os.pread(file, _MAX_BYTES, 0)), "wait for it") from None
-        holder = _holder(os.pread(file, _MAX_BYTES, 0))
-        elsewhere = (holder.get("host"), holder.get("boot")) != (socket.gethostname(), _boot())
-        if holder and elsewhere and abs(_age_s(folder, file)) < STALE_S:
-            raise _held(folder, holder, "wait for it")
+            raise _lease_error(folder, _parse_holder(os.pread(file, _MAX_BYTES, 0)), "wait for it") from None
+        holder = _parse_holder(os.pread(file, _MAX_BYTES, 0))
+        on_other_machine = (holder.get("host"), holder.get("boot")) != (socket.gethostname(), _boot_id())
+        if holder and on_other_machine and abs(_age_s(folder, file)) < STALE_S:
+            raise _lease_error(folder, holder, "wait for it")
         os.ftruncate(file, 0)
-        os.pwrite(file, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot()}).encode(), 0)
+        os.pwrite(file, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot_id()}).encode(), 0)
         try:
-            with meanwhile(beat, BEAT_S, "lease"):
+            with meanwhile(touch, TOUCH_S, "lease"):
                 yield
         finally:
             os.ftruncate(file, 0)
@@ -381,13 +389,13 @@ def _age_s(folder: Path, file: int) -> float:
     """
     probe = folder / f"{_NAME}.{uuid.uuid4().hex}"
     try:
-        with recreate_file(probe) as made:
-            return os.fstat(made.fileno()).st_mtime - os.fstat(file).st_mtime
+        with recreate_file(probe) as probe_file:
+            return os.fstat(probe_file.fileno()).st_mtime - os.fstat(file).st_mtime
     finally:
         probe.unlink(missing_ok=True)
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -399,21 +407,23 @@ def _this_process() -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
-        "boot": _boot(),
-        "pids": _numbering(),
-        "start": _started(os.getpid()),
+        "boot": _boot_id(),
+        "pids": _pid_namespace(),
+        "start": _start_time(os.getpid()),
     }
 
 
-def _ended(holder: dict[str, Any]) -> bool:
+def _has_ended(holder: dict[str, Any]) -> bool:
     """True if the holder of a lease was a process of this machine that has ended.
 
     The number of a process means nothing in another container, after a restart, or once another process has it.
     """
-    here = _this_process()
-    known = all(here[name] and holder.get(name) == here[name] for name in ("host", "boot", "pids"))
+    this_process = _this_process()
+    same_machine = all(
+        this_process[name] and holder.get(name) == this_process[name] for name in ("host", "boot", "pids")
+    )
     pid, start = holder.get("pid"), holder.get("start")
-    if not known or not isinstance(pid, int) or not isinstance(start, int) or pid < 1:
+    if not same_machine or not isinstance(pid, int) or not isinstance(start, int) or pid < 1:
         return False
     try:
         os.kill(pid, 0)
@@ -421,10 +431,10 @@ def _ended(holder: dict[str, Any]) -> bool:
         return True
     except OSError:  # another user's, of which nothing more may be known
         return False
-    return _started(pid) not in (start, None)
+    return _start_time(pid) not in (start, None)
 
 
-def _numbering() -> str:
+def _pid_namespace() -> str:
     """Return the name of the PID namespace that process numbers are of; "" where there is none."""
     try:
         return os.readlink("/proc/self/ns/pid")
@@ -432,7 +442,7 @@ def _numbering() -> str:
         return ""
 
 
-def _started(pid: int) -> int | None:
+def _start_time(pid: int) -> int | None:
     """Return when a process began, in clock ticks since the machine did; -1 for one that has ended, None if unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -452,40 +462,40 @@ def remote_lease(store: FileStore) -> Iterator[None]:
 
     Raises: RunError, which says who holds it, or that the place cannot be written.
     """
-    mine = {"id": uuid.uuid4().hex, **_this_process()}
+    content = {"id": uuid.uuid4().hex, **_this_process()}
     wait = f"wait for it ({STALE_S:.0f} s, where it was lost)"
 
     def write() -> None:
-        store.write(_NAME, json.dumps(mine).encode())
+        store.write(_NAME, json.dumps(content).encode())
 
-    def beat() -> None:
+    def touch() -> None:
         with contextlib.suppress(OSError, pa.ArrowException):
             write()
 
     with store.answering("must be a place that can be written"):
         holder = _remote_holder(store)
         if (
-            holder and not _ended(holder) and abs(_remote_age_s(store)) < STALE_S
+            holder and not _has_ended(holder) and abs(_remote_age_s(store)) < STALE_S
         ):  # ahead of the clock is no beat either
-            raise _held(store.place, holder, wait)
+            raise _lease_error(store.place, holder, wait)
         write()
-        time.sleep(SETTLE_S)
+        time.sleep(CONFIRM_S)
         holder = _remote_holder(store)
-    if holder.get("id") != mine["id"]:
-        raise _held(store.place, holder, wait)
+    if holder.get("id") != content["id"]:
+        raise _lease_error(store.place, holder, wait)
     try:
-        with meanwhile(beat, BEAT_S, "lease"):
+        with meanwhile(touch, TOUCH_S, "lease"):
             yield
     finally:
         with contextlib.suppress(OSError, pa.ArrowException):
-            if _remote_holder(store).get("id") == mine["id"]:
+            if _remote_holder(store).get("id") == content["id"]:
                 store.delete(_NAME)
 
 
 def _remote_holder(store: FileStore) -> dict[str, Any]:
     try:
         with store.reading(_NAME) as stream:
-            return _holder(stream.read(_MAX_BYTES))
+            return _parse_holder(stream.read(_MAX_BYTES))
     except FileNotFoundError:
         return {}
 
@@ -501,16 +511,16 @@ def _remote_age_s(store: FileStore) -> float:
         store.delete(probe)
 
 
-def _holder(content: bytes) -> dict[str, Any]:
+def _parse_holder(content: bytes) -> dict[str, Any]:
     """Who wrote a lease; nobody where it is empty or no lease."""
     try:
-        found = json.loads(content)
+        holder = json.loads(content)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return holder if isinstance(holder, dict) else {}
 
 
-def _held(place: object, holder: dict[str, Any], wait: str) -> RunError:
-    known = {"pid", "host"} <= holder.keys()
-    who = f"process {shortened(holder['pid'])} on {shortened(holder['host'])}" if known else "another process"
-    return RunError(f"{place} is being written by {who}; {wait}, or give another --output")
+def _lease_error(place: object, holder: dict[str, Any], advice: str) -> RunError:
+    is_complete = {"pid", "host"} <= holder.keys()
+    owner = f"process {shortened(holder['pid'])} on {shortened(holder['host'])}" if is_complete else "another process"
+    return RunError(f"{place} is being written by {owner}; {advice}, or give another --output")

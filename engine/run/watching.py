@@ -29,13 +29,13 @@ from dpaudit.engine.run.run_folder import PLAN, read_plan
 from dpaudit.errors import RunError, SpecError, printable, shortened
 from dpaudit.plain_files import new_file
 
-_ENDED = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED, EventKind.WORKER_LOST}
-_OVER = {EventKind.FINISHED: "finished", EventKind.INTERRUPTED: "interrupted"}
-SHOWN = 8  # running units that are named
-_OF_RUNS = (PLAN, "spec.yaml", "sweep.yaml")  # one of these is in every run folder and in every sweep's
+_UNIT_ENDS = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED, EventKind.WORKER_LOST}
+_FINAL_STAGES = {EventKind.FINISHED: "finished", EventKind.INTERRUPTED: "interrupted"}
+MAX_LISTED = 8  # running units that are named
+_RUN_FILES = (PLAN, "spec.yaml", "sweep.yaml")  # one of these is in every run folder and in every sweep's
 
 
-WORSE = (
+VERDICTS_BY_SEVERITY = (
     Verdict.NO_VIOLATION,
     Verdict.NO_CLAIM,
     Verdict.INCONCLUSIVE,
@@ -61,7 +61,7 @@ class _Claim:
 
     @classmethod
     def of(cls, stated: StatedValue) -> _Claim:
-        epsilon, delta = point_of(stated)
+        epsilon, delta = claim_point(stated)
         return cls(epsilon, delta, stated["relation"].text(), stated["curve"].text())
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class _Claim:
 
 
 @dataclass(frozen=True)
-class Found:
+class AuditOutcome:
     """The result of one audit, or of several tests of one claim."""
 
     verdict: Verdict
@@ -87,53 +87,53 @@ class RunStatus:
     failed: int  # of these, at the last
     cached: int  # finished ones that an earlier driver left
     retried: int  # attempts that were made again
-    lost: int  # workers that died
+    lost_workers: int  # workers that died
     workers: int  # up at the last
     spilled_mb: int  # what the object stores have written to disk for want of memory
     running: tuple[tuple[str, float], ...]  # labels of units that workers have, and seconds since each was given
-    heard: datetime | None  # when the driver last said something, UTC; None where it never did
-    per_second: float  # units finished a second by this driver so far
-    left_s: float | None  # seconds to go at that rate; None where it is not known
+    last_event_at: datetime | None  # when the driver last said something, UTC; None where it never did
+    units_per_second: float  # units finished a second by this driver so far
+    remaining_s: float | None  # seconds to go at that rate; None where it is not known
     verdicts: tuple[tuple[str, str], ...]  # by the audit's name, as in `bounds.json`, once the report is written
     configurations: tuple[tuple[str, ConfigurationState], ...] = ()  # name and state of each, of a sweep
     cautions: tuple[str, ...] = ()  # what a reader must know before believing the rest
     # Of the very files that were read: `bounds.json` that the verdicts are of, the hash of one in the last event that
     # has any, and what `plan.parquet` says of what it was made from
     report: StatedValue = field(default=StatedValue(None, ""), repr=False)
-    noted: str = field(default="", repr=False)
-    made_from: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
+    recorded_checksum: str = field(default="", repr=False)
+    plan_metadata: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         lines = [
             f"{self.place}: {shortened(self.stage)}",
             f"{self.finished} of {self.units} units finished ({self.cached} by an earlier driver), "
             f"{len(self.running)} given to workers, {self.failed} failed, {self.retried} tried again, "
-            f"{self.lost} workers lost, {self.workers} up",
+            f"{self.lost_workers} workers lost, {self.workers} up",
         ]
         if self.configurations:
             lines += described_states(self.configurations)
-        if self.heard is not None:
-            rate = f"at {self.per_second:.2g} units a second"
-            left = "" if self.left_s is None else f", about {self.left_s:.0f} s left {rate}"
-            lines.append(f"last heard of {self.heard:%Y-%m-%d %H:%M:%S} UTC{left}")
+        if self.last_event_at is not None:
+            rate = f"at {self.units_per_second:.2g} units a second"
+            remaining = "" if self.remaining_s is None else f", about {self.remaining_s:.0f} s left {rate}"
+            lines.append(f"last heard of {self.last_event_at:%Y-%m-%d %H:%M:%S} UTC{remaining}")
         if self.spilled_mb:
             lines.append(f"object stores wrote {self.spilled_mb:,} MB to disk for want of memory")
-        lines += [f"  {seconds:.0f} s  {shortened(label)}" for label, seconds in self.running[:SHOWN]]
-        if len(self.running) > SHOWN:
-            lines.append(f"  and {len(self.running) - SHOWN} more")
+        lines += [f"  {seconds:.0f} s  {shortened(label)}" for label, seconds in self.running[:MAX_LISTED]]
+        if len(self.running) > MAX_LISTED:
+            lines.append(f"  and {len(self.running) - MAX_LISTED} more")
         lines += [f"{verdict}  {shortened(name)}" for name, verdict in self.verdicts]
         return "\n".join(map(printable, [*lines, *self.cautions]))
 
     @property
-    def found(self) -> Mapping[str, Found]:
+    def outcomes(self) -> Mapping[str, AuditOutcome]:
         """What was found, by name: each audit, or the one claim that all are tests of, as `bounds.json` says.
 
         Raises: SpecError for a run without a report, and for a `bounds.json` that is none of this version.
         """
         if not self.verdicts:
-            why = "; ".join(self.cautions) or f"it is {self.stage}"
-            raise SpecError(f"{shortened(self.place)} must be a run folder with a report: {why}")
-        return _found(self.report)
+            reason = "; ".join(self.cautions) or f"it is {self.stage}"
+            raise SpecError(f"{shortened(self.place)} must be a run folder with a report: {reason}")
+        return _outcomes(self.report)
 
 
 def run_status(place: str | Path) -> RunStatus:
@@ -146,69 +146,73 @@ def run_status(place: str | Path) -> RunStatus:
     with store.answering("must be a run folder that can be read"):
         plan, log, bounds = (store.content(name) for name in (PLAN, "events.jsonl", "bounds.json"))
         sweep = store.content("sweep.yaml") if plan is None else None
-        noted = store.content(CONFIGURATIONS)
+        configuration_file = store.content(CONFIGURATIONS)
     if plan is None and sweep is None:
         raise NotPlanned(f"{shortened(place)} must be the folder of a run (with plan.parquet) or sweep (sweep.yaml)")
-    read = list(events_in(io.BytesIO(log or b"")))
-    events = [event for event in read if event is not None]
-    begun = max((at for at, event in enumerate(events) if event.kind is EventKind.UNITS_PLANNED), default=0)
-    made_from: Mapping[bytes, bytes] = {}
+    lines = list(events_in(io.BytesIO(log or b"")))
+    events = [event for event in lines if event is not None]
+    start = max((at for at, event in enumerate(events) if event.kind is EventKind.UNITS_PLANNED), default=0)
+    plan_metadata: Mapping[bytes, bytes] = {}
     if plan is None:  # a sweep that tries configurations has a plan for each round, and none that is written
-        planned = events[begun].count if events else 0
+        planned = events[start].count if events else 0
     else:
         table = read_plan(plan, inside(place, PLAN), ["key"])
-        planned, made_from = table.num_rows, table.schema.metadata or {}
-    status = _status(str(place), planned, events[begun:], bounds)
-    states: tuple[tuple[str, ConfigurationState], ...] = ()
-    trouble = ""
-    if noted is not None:
+        planned, plan_metadata = table.num_rows, table.schema.metadata or {}
+    status = _status(str(place), planned, events[start:], bounds)
+    configurations: tuple[tuple[str, ConfigurationState], ...] = ()
+    problem = ""
+    if configuration_file is not None:
         try:
-            states = configuration_states(noted, f"{place}/{CONFIGURATIONS}", events)
+            configurations = configuration_states(configuration_file, f"{place}/{CONFIGURATIONS}", events)
         except SpecError as err:
-            trouble = str(err)
-    unread = len(read) - len(events)
-    left_out = (f"{unread:,} lines of events.jsonl are no events, and are left out",) if unread else ()
-    cautions = (*left_out, *status.cautions, *([trouble] if trouble else ()))
+            problem = str(err)
+    unreadable = len(lines) - len(events)
+    line_caution = (f"{unreadable:,} lines of events.jsonl are no events, and are left out",) if unreadable else ()
+    cautions = (*line_caution, *status.cautions, *([problem] if problem else ()))
     return replace(
-        status, configurations=states, cautions=cautions, noted=last_checksum_note(events), made_from=made_from
+        status,
+        configurations=configurations,
+        cautions=cautions,
+        recorded_checksum=last_checksum_note(events),
+        plan_metadata=plan_metadata,
     )
 
 
-def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | None) -> RunStatus:
-    events = [event for event in said if event.kind is not EventKind.REPORTED]  # what drivers said
+def _status(place: str, planned: int, all_events: Sequence[Event], bounds: bytes | None) -> RunStatus:
+    events = [event for event in all_events if event.kind is not EventKind.REPORTED]  # what drivers said
     counts = Counter(event.kind for event in events)
-    open_ = {}
+    running = {}
     for event in events:
         if event.kind is EventKind.UNIT_STARTED:
-            open_[event.unit] = event
-        elif event.kind in _ENDED or event.kind is EventKind.UNIT_REPEATED:
-            open_.pop(event.unit, None)
-    now, over = time.time(), any(event.kind in (EventKind.FINISHED, EventKind.INTERRUPTED) for event in events)
-    done = counts[EventKind.UNIT_DONE]
+            running[event.unit] = event
+        elif event.kind in _UNIT_ENDS or event.kind is EventKind.UNIT_REPEATED:
+            running.pop(event.unit, None)
+    now, is_over = time.time(), any(event.kind in (EventKind.FINISHED, EventKind.INTERRUPTED) for event in events)
+    done_count = counts[EventKind.UNIT_DONE]
     cached = sum(event.count for event in events if event.kind is EventKind.UNITS_CACHED)
     failed = counts[EventKind.UNIT_FAILED] + counts[EventKind.UNIT_SKIPPED]
     units = planned - sum(event.count for event in events if event.kind is EventKind.UNITS_SPARED)
-    to_go = units - done - cached - failed
-    took_s = max(0.0, events[-1].time - events[0].time) if events else 0.0
+    remaining = units - done_count - cached - failed
+    elapsed_s = max(0.0, events[-1].time - events[0].time) if events else 0.0
     stages = [event.detail for event in events if event.kind is EventKind.STAGE]
     last = events[-1] if events else None
     finished = last is not None and last.kind is EventKind.FINISHED
-    verdicts, caution, report = _verdicts(place, bounds, said) if finished else ((), "", RunStatus.report)
+    verdicts, caution, report = _verdicts(place, bounds, all_events) if finished else ((), "", RunStatus.report)
     return RunStatus(
         place=place,
-        stage=_OVER.get(last.kind, stages[-1] if stages else "running") if last else "planned",
+        stage=_FINAL_STAGES.get(last.kind, stages[-1] if stages else "running") if last else "planned",
         units=units,
-        finished=done + cached,
+        finished=done_count + cached,
         failed=failed,
         cached=cached,
         retried=counts[EventKind.UNIT_RETRIED],
-        lost=counts[EventKind.WORKER_LOST],
+        lost_workers=counts[EventKind.WORKER_LOST],
         workers=next((event.count for event in reversed(events) if event.kind is EventKind.WORKER_STARTED), 0),
         spilled_mb=max((event.count for event in events if event.kind is EventKind.SPILLED), default=0),
-        running=tuple((event.label, max(0.0, now - event.time)) for event in open_.values() if not over),
-        heard=datetime.fromtimestamp(last.time, UTC) if last else None,
-        per_second=done / took_s if took_s else 0.0,
-        left_s=took_s / done * to_go if done and to_go > 0 and not over else None,
+        running=tuple((event.label, max(0.0, now - event.time)) for event in running.values() if not is_over),
+        last_event_at=datetime.fromtimestamp(last.time, UTC) if last else None,
+        units_per_second=done_count / elapsed_s if elapsed_s else 0.0,
+        remaining_s=elapsed_s / done_count * remaining if done_count and remaining > 0 and not is_over else None,
         verdicts=verdicts,
         cautions=(caution,) if caution else (),
         report=report,
@@ -219,28 +223,28 @@ def _verdicts(
     place: str, bounds: bytes | None, events: Sequence[Event]
 ) -> tuple[tuple[tuple[str, str], ...], str, StatedValue]:
     """The verdicts in `bounds.json`, how far to believe them, and all of it; nothing of one that is not the last."""
-    anew = "`dpaudit report` reads the results themselves"
-    noted, nothing = last_checksum_note(events), RunStatus.report
+    advice = "`dpaudit report` reads the results themselves"
+    recorded, empty = last_checksum_note(events), RunStatus.report
     if bounds is None:
-        return (), f"there is no bounds.json; {anew}", nothing
-    if noted and noted != checksum_note(bounds):
-        return (), f"bounds.json is not the one that the run's last event names, and is not shown; {anew}", nothing
+        return (), f"there is no bounds.json; {advice}", empty
+    if recorded and recorded != checksum_note(bounds):
+        return (), f"bounds.json is not the one that the run's last event names, and is not shown; {advice}", empty
     try:
         report = StatedValue.parse(bounds, f"{place}/bounds.json", remedy="`dpaudit report` writes it anew")
-        found = [(audit["name"].name(), audit["verdict"].member(Verdict)) for audit in report["results"].items()]
+        verdicts = [(audit["name"].name(), audit["verdict"].member(Verdict)) for audit in report["results"].items()]
     except SpecError:  # which would show what nobody vouches for
-        return (), f"bounds.json is no report that can be read; {anew}", nothing
-    how = "the file that the run's last event names" if noted else "not checked"
-    said = f"verdicts as written in bounds.json ({how}); who writes in the folder can forge both; {anew}"
-    return tuple(found), said, report
+        return (), f"bounds.json is no report that can be read; {advice}", empty
+    check = "the file that the run's last event names" if recorded else "not checked"
+    caution = f"verdicts as written in bounds.json ({check}); who writes in the folder can forge both; {advice}"
+    return tuple(verdicts), caution, report
 
 
-def point_of(claim: StatedValue) -> tuple[float, float]:
+def claim_point(claim: StatedValue) -> tuple[float, float]:
     """Epsilon and delta of a claim in `bounds.json`."""
     return claim["epsilon"].number(0, math.inf), claim["delta"].number(0, 1)
 
 
-def _found(report: StatedValue) -> dict[str, Found]:
+def _outcomes(report: StatedValue) -> dict[str, AuditOutcome]:
     """Return what was found, by name: of each audit, or of the one claim that all are tests of.
 
     Beside a joint verdict other than VIOLATION stand the tests of the claim that failed.
@@ -249,17 +253,17 @@ def _found(report: StatedValue) -> dict[str, Found]:
     verdicts = [result["verdict"].member(Verdict) for result in results]
     if not joint:
         return {
-            result["name"].name(): Found(verdict, _Claim.of(result["claim"]))
+            result["name"].name(): AuditOutcome(verdict, _Claim.of(result["claim"]))
             for result, verdict in zip(results, verdicts, strict=True)
         }
     verdict = joint["verdict"].member(Verdict)
-    one = {report["name"].name(): Found(verdict, _Claim.of(results[0]["claim"]))}
+    outcomes = {report["name"].name(): AuditOutcome(verdict, _Claim.of(results[0]["claim"]))}
     if verdict is Verdict.VIOLATION:
-        return one
-    return one | {
-        result["name"].name(): Found(each, _Claim.of(result["claim"]))
-        for result, each in zip(results, verdicts, strict=True)
-        if each is Verdict.FAILED and result["scope"].text() == Scope.CLAIM
+        return outcomes
+    return outcomes | {
+        result["name"].name(): AuditOutcome(audit_verdict, _Claim.of(result["claim"]))
+        for result, audit_verdict in zip(results, verdicts, strict=True)
+        if audit_verdict is Verdict.FAILED and result["scope"].text() == Scope.CLAIM
     }
 
 
@@ -273,14 +277,14 @@ def fetch(place: str | Path, folder: Path) -> None:
     """
     if folder.exists() and any(folder.iterdir()):
         raise SpecError(f"the folder to fetch to must be new or empty, {folder} is not; give another one")
-    at = "" if is_remote(place) else "(a path of this machine) "
+    origin = "" if is_remote(place) else "(a path of this machine) "
     store = FileStore.at(place)
     store.require_plain()
-    with store.answering(f"{at}could not be fetched"):
+    with store.answering(f"{origin}could not be fetched"):
         files = store.infos()
-        if files.keys().isdisjoint(_OF_RUNS):
+        if files.keys().isdisjoint(_RUN_FILES):
             raise SpecError(
-                f"{shortened(place)} {at}must be a run folder (with {' or '.join(_OF_RUNS)} in it), it holds "
+                f"{shortened(place)} {origin}must be a run folder (with {' or '.join(_RUN_FILES)} in it), it holds "
                 f"{shortened(', '.join(sorted(files)) or 'nothing')}"
             )
         folder.mkdir(parents=True, exist_ok=True)

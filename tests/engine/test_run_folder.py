@@ -25,7 +25,7 @@ from dpaudit.engine.cli.main import main
 from dpaudit.engine.run import driver, run_folder
 from dpaudit.engine.run.driver import report_again, resume
 from dpaudit.engine.run.forecast import times_of_run
-from dpaudit.engine.run.run_folder import Record, lease, remote_lease
+from dpaudit.engine.run.run_folder import PlanRecord, lease, remote_lease
 from dpaudit.engine.run.watching import run_status
 from dpaudit.errors import RunError, SpecError
 from tests.waiting import HANGS_S
@@ -147,7 +147,7 @@ def test_a_damaged_plan_is_one_sentence_for_whoever_reads_it(tmp_path: Path) -> 
     damaged = [whole[:at] + byte + whole[at + 1 :] for at, byte in flips]
     for content in (*damaged, *(whole[:end] for end in range(0, len(whole), 50))):
         path.write_bytes(content)
-        for read in (Record.read, times_of_run, run_status):
+        for read in (PlanRecord.load, times_of_run, run_status):
             with contextlib.suppress(RunError):
                 read(tmp_path)
 

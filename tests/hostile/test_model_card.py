@@ -138,7 +138,7 @@ def test_tests_of_one_claim_are_one_verdict_of_the_confirmatory_run(folder: Path
     (line,) = card.lines
     assert (line.name, line.epsilon, line.assumes) == ("from a stranger", 2.5, "of the second")
     assert line.sentence == "At least epsilon 2.5 leaks."
-    assert "(99.9 % confidence, confirmatory run)" in line.found
+    assert "(99.9 % confidence, confirmatory run)" in line.bound
     assert "  - Reason: a; b" in card.markdown().splitlines()
 
 
