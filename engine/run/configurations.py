@@ -1,4 +1,4 @@
-"""How the configurations of a sweep stand, from the file that the sweep writes and the events of its run."""
+"""State of each configuration of a sweep, from the file that the sweep writes and the events of its run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dpaudit.errors import shortened
 
 CONFIGURATIONS = "configurations.json"
 """File of a sweep's folder: the name of each configuration, its state, and the keys of the units that audit it."""
-MAX_LISTED = 8  # configurations that are named, of each state but the first
+MAX_LISTED = 8  # configurations that are listed for each state except done
 _FAILED = {EventKind.UNIT_FAILED, EventKind.UNIT_SKIPPED}
 
 
 class ConfigurationState(StrEnum):
-    """How a configuration stands, in the order in which states are printed."""
+    """State of a configuration, in the order in which states are printed."""
 
     DONE = "done"
     RUNNING = "running"
@@ -40,12 +40,12 @@ def configuration_states(
     """Return the name and state of each configuration.
 
     Args:
-        content: The file `CONFIGURATIONS`, which anybody may have written.
-        source: The file's name, for messages.
-        events: All events of the run, of earlier drivers as well.
-    Raises: SpecError for another content.
+        content: Content of the file `CONFIGURATIONS`, which anyone may have written.
+        source: Name of the file, for messages.
+        events: All events of the run, including those of earlier drivers.
+    Raises: SpecError if the content is invalid.
     """
-    stated = StatedValue.parse(content, source, remedy="`dpaudit sweep --restore` writes it anew")
+    stated = StatedValue.parse(content, source, remedy="`dpaudit sweep --restore` writes it again")
     is_over = stated["over"].value is True
     started = {event.unit for event in events if event.kind is EventKind.UNIT_STARTED}
     last = {event.unit: event.kind for event in events if event.kind in {EventKind.UNIT_DONE, *_FAILED}}
@@ -77,7 +77,7 @@ def _state(
 
 
 def described_states(states: Sequence[tuple[str, ConfigurationState]]) -> list[str]:
-    """Lines for people: how many configurations are in each state, then the names of those that are not done."""
+    """Return lines with the number of configurations in each state, then the names of unfinished ones."""
     counts = Counter(state for _, state in states)
     lines = [
         f"{len(states)} configurations: " + ", ".join(f"{counts[state]} {state}" for state in _printed_states(counts))
@@ -92,6 +92,6 @@ def described_states(states: Sequence[tuple[str, ConfigurationState]]) -> list[s
 
 
 def _printed_states(counts: Counter[ConfigurationState]) -> list[ConfigurationState]:
-    """The states to print: done, running and failed always, others where a configuration is in them."""
+    """Return the states to print: done, running, failed, and others that a configuration has."""
     always = {ConfigurationState.DONE, ConfigurationState.RUNNING, ConfigurationState.FAILED}
     return [state for state in ConfigurationState if state in always or counts[state]]

@@ -1,4 +1,4 @@
-"""From a spec to a report: plan, run, have what came out read, write."""
+"""Run an audit from its spec to its report: plan, run the missing units, read the results, write the run folder."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ def audit(
     seed: int | None = None,
     quiet: bool = False,
 ) -> Report:
-    """Runs the audits of a spec and reports what they show.
+    """Run the audits of a spec and return the report.
 
     Args:
         spec: A spec, one `Audit`, the path of a YAML file, or a mapping like its content.
-        output: The run folder, a path or a URI (`s3://bucket/runs/mine`). One that holds finished units of the same
-            work is continued. Left out: `runs/<name>`.
-        listeners: Told of every event while it happens, instead of the progress on standard error.
+        output: The run folder, a path or a URI (`s3://bucket/runs/mine`). If it has finished units of the same work,
+            they are reused. Default: `runs/<name>`.
+        listeners: Called with every event, instead of the progress display on standard error.
         seed: Overrides the spec's seed.
         quiet: Show no progress.
-    Returns: The report; the same content is in the run folder.
-    Raises: SpecError and DataError for bad input; RunError when the run cannot go on; what is finished is kept.
+    Returns: The report, which the run folder contains too.
+    Raises: SpecError and DataError for bad input; RunError if the run fails. Finished units are kept.
     """
     began = time.monotonic()
     source = AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else spec
@@ -81,7 +81,7 @@ def audit(
 
 
 def with_wall_time(began: float, report: Report) -> Report:
-    """Return the report with the wall time since `began`, on the clock of `time.monotonic`."""
+    """Return the report with the wall time since `began`, a value of `time.monotonic`."""
     return dataclasses.replace(report, seconds=time.monotonic() - began)
 
 
@@ -95,18 +95,20 @@ def resume(
     listeners: Sequence[Listener] = (),
     quiet: bool = False,
 ) -> Report:
-    """Goes on with a run: only what is missing is run.
+    """Resume a run: run its missing units only.
+
+    The `allow_` options matter only for a spec that this user did not write.
 
     Args:
         folder: The run folder, a path or a URI.
-        fresh: Run anew what was finished by other code, on other data or by another spec, beside what is there.
-        allow_code: Whether the spec may have code imported and run though this user did not write it.
-        allow_network: Whether it may have requests sent, and values of environment variables with them, likewise.
-        allow_files: Whether it may name files and folders outside of the run folder, likewise.
+        fresh: Rerun units that were finished with other code, data or another spec. Their files are kept.
+        allow_code: Let the spec import and run code.
+        allow_network: Let the spec send requests, including values of environment variables.
+        allow_files: Let the spec name files and folders outside the run folder.
         listeners: As in `audit`.
         quiet: Show no progress.
-    Raises: SpecError when it is no run folder, or somebody else's that asks for more than is allowed; RunError when
-        what is finished would not be used, and not `fresh`.
+    Raises: SpecError if it is no run folder, or its spec needs more than is allowed; RunError if finished units cannot
+        be reused and `fresh` is false.
     """
     place = place_of(folder)
     fresh = argument("fresh", fresh, bool)
@@ -121,7 +123,7 @@ def resume(
 
 @contextlib.contextmanager
 def event_listeners(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Listener]]:
-    """Who is told of a run's events: the listeners, or the progress on standard error where there are none."""
+    """Yield `listeners`, or a terminal progress display if there are none and `quiet` is false."""
     listeners = argument("listeners", listeners, tuple[Listener, ...])
     quiet = argument("quiet", quiet, bool)
     if quiet or listeners:
@@ -135,7 +137,7 @@ def event_listeners(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[S
 
 @contextlib.contextmanager
 def _terminal() -> Iterator[IO[str]]:
-    """Standard error as it is now: a unit that runs in this process has what it prints caught."""
+    """Yield a copy of standard error: units that run in this process have theirs redirected."""
     stream = original_stream(sys.stderr)
     try:
         descriptor = os.dup(stream.fileno())
@@ -147,9 +149,9 @@ def _terminal() -> Iterator[IO[str]]:
 
 
 def run_plan(plan: Plan, place: str | Path, listeners: Sequence[Listener] = ()) -> Report:
-    """Runs what is not finished yet of a plan, and writes the run folder's files.
+    """Run the unfinished units of a plan and write the run folder.
 
-    Raises: RunError when another driver holds the folder, or it cannot be written; SpecError when it is no run folder.
+    Raises: RunError if another driver holds the folder or it cannot be written; SpecError if it contains other files.
     """
     with open_run_folder(place, listeners) as folder:
         return _run_in(plan, folder, place, listeners, fresh=True)
@@ -180,30 +182,30 @@ def _run_in(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Lis
 
 
 def _write_plan(plan: Plan, folder: Path, place: str | Path, *, fresh: bool) -> tuple[str, ...]:
-    """Writes a plan into its folder; says what was there before, where that was another one."""
+    """Write a plan into its folder; return how the plan that it replaces differs, in words, or ()."""
     record, previous = PlanRecord.of(plan), PlanRecord.load(folder)
     differences = "; ".join(previous.differences(record)) if previous else ""
     if previous and differences:
         finished = len(UnitStore(folder / "units").finished(previous.keys - record.keys))
         if finished and not fresh:
             raise RunError(
-                f"{finished} finished units of {place} are not those of this run: {differences}; `dpaudit report {place}` "
-                f"reads them as they are, `dpaudit resume {place} --fresh` runs anew beside them"
+                f"{finished} finished units of {place} do not belong to this run: {differences}. `dpaudit report "
+                f"{place}` reads them unchanged; `dpaudit resume {place} --fresh` keeps them and runs new units"
             )
-        differences += f": what was found before is in {PlanRecord.archive(folder)}/"
+        differences += f": the previous results are in {PlanRecord.archive(folder)}/"
     record.write(plan, folder)
     return (differences,) if differences else ()
 
 
 def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: bool = False) -> Report:
-    """Estimates and writes the report of a run folder anew from its finished units; nothing runs.
+    """Recompute and write the report of a run folder from its finished units; nothing runs.
 
     Args:
         folder: The run folder, a path or a URI.
-        allow_code: Whether the spec may have code imported though this user did not write it.
-        allow_files: Whether it may name files and folders outside of the run folder, likewise.
-    Raises: SpecError when it is no run folder, or somebody else's that asks for more than is allowed; RunError when its
-        data or spec are others now: nothing is written then.
+        allow_code: Let a spec that this user did not write import code.
+        allow_files: Let a spec that this user did not write name files and folders outside the run folder.
+    Raises: SpecError if it is no run folder, or its spec needs more than is allowed; RunError if its data or spec have
+        changed: nothing is written then.
     """
     place = place_of(folder)
     consent = Consent(code=allow_code, files=allow_files)
@@ -215,7 +217,7 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
             with as_of(record.version, record.code_digests):
                 plan = make_plan(spec_in(spec))
                 _require_unchanged(record.differences(PlanRecord.of(plan)), place)
-            # The log is opened before anything is written: a folder whose log is no file of its own is left as it is.
+            # The log is opened before anything is written: if it is no regular file, the folder stays unchanged.
             with locked_folder(local_folder), contextlib.closing(EventLog(local_folder / "events.jsonl")) as log:
                 report = _report_from_finished(plan, local_folder, place)
                 log(Event(EventKind.REPORTED, detail=_write_results(report, local_folder, plan)))
@@ -225,8 +227,8 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
 def _require_unchanged(differences: Sequence[str], place: str | Path) -> None:
     if differences:
         raise RunError(
-            f"{place} holds results of something else: {'; '.join(differences)}; nothing was written; put back what was "
-            f"there, or `dpaudit resume {place} --fresh` runs anew beside them"
+            f"the results in {place} do not match its spec, code or data: {'; '.join(differences)}. Nothing was "
+            f"written. Restore them, or run `dpaudit resume {place} --fresh`, which keeps the old units"
         )
 
 
@@ -234,9 +236,9 @@ def _report_from_finished(plan: Plan, folder: Path, place: str | Path) -> Report
     store = UnitStore(folder / "units")
     finished = store.finished(unit.key for unit in plan.units)
     failed = store.failures() | {
-        key: f"its file failed its check: {why}; `dpaudit resume` runs it again" for key, why in store.damaged.items()
+        key: f"its file is damaged: {why}; `dpaudit resume` reruns it" for key, why in store.damaged.items()
     }
-    policy = Policy(plan, store)  # nothing is begun any more
+    policy = Policy(plan, store)  # without a clock: no further unit starts
     skipped = policy.skippable(finished, failed.keys()) | policy.waiting(finished, failed.keys())
     missing = {unit.key: failed.get(unit.key, "not run yet") for unit in plan.units if unit.key not in finished}
     outcome = RunOutcome(
@@ -263,7 +265,7 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
     results = Policy(plan, store).results(outcome, folder)
     joint_test, sweep, summary = plan.spec.together, plan.spec.sweep, None
     if sweep is not None:
-        from dpaudit.engine.reading.sweep_summary import sweep_summary  # of sweeps alone
+        from dpaudit.engine.reading.sweep_summary import sweep_summary  # needed for sweeps only
 
         summary = sweep_summary(sweep, results, plan.spec.confidence, folder)
     remarks = [
@@ -297,8 +299,8 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
 
 
 def _write_results(report: Report, folder: Path, plan: Plan) -> str:
-    """Write what was found, for machines, the figures and `report.html`; return what an event says of it."""
-    from dpaudit.engine.report.page import write_page  # only where a folder is written
+    """Write `bounds.json`, the figures and `report.html`; return the checksum note for the run's last event."""
+    from dpaudit.engine.report.page import write_page  # slow to import
 
     note = checksum_note(write_bounds(report, folder))
     write_page(report, folder, draw=plan.spec.run.figures)
@@ -309,7 +311,7 @@ def _write_results(report: Report, folder: Path, plan: Plan) -> str:
 def run_missing(
     plan: Plan, store: UnitStore, events: EventStream, scratch: Scratch, began: float, budget_s: float | None = None
 ) -> RunOutcome:
-    """Runs the units of a plan that are not finished yet."""
+    """Run the unfinished units of a plan, then the follow-up units of violations."""
     finished = store.finished(unit.key for unit in plan.units)
     policy = Policy(plan, store, lambda: time.monotonic() - began, budget_s)
     skipped = policy.skippable(finished, frozenset())
@@ -320,9 +322,8 @@ def run_missing(
             plan.units, backend, store, events, spare=policy.skippable, repeats=repeats, hold=policy.waiting
         )
         if follow_ups := policy.units_after_violations(outcome.finished, outcome.failed.keys()):
-            needed_keys = {
-                need for look in follow_ups for need in look.needs
-            }  # finished: what they gave is read, not made
+            # These units are finished: their results are read, not recomputed.
+            needed_keys = {need for unit in follow_ups for need in unit.needs}
             run_units([*(unit for unit in plan.units if unit.key in needed_keys), *follow_ups], backend, store, events)
         return outcome
 
@@ -331,9 +332,9 @@ def run_missing(
 def backend_for(
     plan: Plan, missing: Sequence[Unit], events: EventStream, scratch: Scratch, store: UnitStore
 ) -> Iterator[Backend]:
-    """Where the units of a plan run, for the length of a `with` block."""
+    """Yield the backend that runs the units of a plan, and close it at the end of the `with` block."""
     deadlines = Deadlines(plan.spec.run.time_limit_s)
-    # Of folders that somebody else made, nothing runs in this process.
+    # Code of folders that this user did not make never runs in this process.
     runs_in_process = plan.spec.run.settled_runner() == "in-process" and not plan.isolated
     with ended_with():
         if runs_in_process or not missing:
@@ -350,7 +351,7 @@ PACKAGES = ("dpaudit", "ray", "torch", "numpy", "scipy", "catboost", "scikit-lea
 
 
 def versions() -> dict[str, str]:
-    """Python, the platform, and those of `PACKAGES` that are installed."""
+    """Return the versions of Python, the platform and the installed packages of `PACKAGES`."""
     versions_by_name = {"python": platform.python_version(), "platform": platform.platform()}
     for package in PACKAGES:
         try:
@@ -361,7 +362,7 @@ def versions() -> dict[str, str]:
 
 
 def forget_renamed(folder: Path, spec: AuditSpec, results: Sequence[AuditResult]) -> None:
-    """Takes away score folders of audits that the spec has no more; the units they show stay."""
+    """Delete the score folders of audits that the spec no longer has; their units stay."""
     current = {slug(name) for name in (*(audit.name for audit in spec.audits), *(result.name for result in results))}
     with contextlib.suppress(FileNotFoundError):
         for entry in (folder / "scores").iterdir():

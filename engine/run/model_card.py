@@ -1,6 +1,6 @@
-"""What a run found, for a model card: a block of Markdown with YAML in front of it, and one page to print.
+"""Results of a run for a model card: a Markdown block with YAML front matter, and one page to print.
 
-Both are made of what the run folder says, which may be a stranger's: it is text, and nothing of it runs.
+Both quote the run folder, which anyone may have written. It is parsed as data and nothing runs.
 """
 
 from __future__ import annotations
@@ -16,41 +16,43 @@ from dpaudit.engine.reading.stated_values import StatedValue
 from dpaudit.engine.reading.verdict import COLOURS, Verdict
 from dpaudit.engine.report.markdown import markdown_text
 from dpaudit.engine.request.audit_spec import MAX_SEED
-from dpaudit.engine.run.watching import VERDICTS_BY_SEVERITY, AuditOutcome, RunStatus, run_status
+from dpaudit.engine.run.run_status import VERDICTS_BY_SEVERITY, AuditOutcome, RunStatus, run_status
 from dpaudit.errors import SpecError, shortened
 
 NO_PROOF = "No proof of privacy: an audit can reject a claim, it cannot confirm one."
 REJECTED = "A claim is rejected: more leaks than was promised."
-MAX_ON_PAGE, MAX_DETAILED = 8, 3
-"""Audits on the page to print; so many at most are told with their details."""
+MAX_ON_PAGE = 8
+"""Most audits on the printed page."""
+MAX_DETAILED = 3
+"""Most audits for which the printed page gives details."""
 
 
 @dataclass(frozen=True)
 class _Line:
-    """One verdict, and what belongs to it."""
+    """A verdict with its details."""
 
     name: str
     verdict: Verdict
     claim: str
     bound: str
-    epsilon: float | None  # the lower bound, at `delta`; None where the finding is none
+    epsilon: float | None  # lower bound at `delta`; None if the finding has none
     delta: float | None
-    sentence: str  # what was found, for a reader who knows no statistics
-    printed: tuple[tuple[str, str], ...]  # the lines of the answer: label and text
+    sentence: str  # the result in plain language
+    printed: tuple[tuple[str, str], ...]  # label and text of each line of the answer
     assumes: str
-    audited: str  # the mechanism, its data and the game
+    audited: str  # mechanism, data and game
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a run found, where that comes from, and how it is found again.
+    """Verdicts of a run, their origin, and the command that reproduces them.
 
     Attributes:
         name: The spec's name.
-        lines: The verdicts, worst news first; of tests of one claim the one.
-        facts: What it was made from: date, version, fingerprints.
-        command: What runs it again.
-        cautions: What a reader must know before believing the rest.
+        lines: The verdicts, the most severe first; a check has one for all its tests.
+        facts: Date, version and fingerprints by name.
+        command: Command that reruns the audits.
+        cautions: Limits of these values, for the reader.
     """
 
     name: str
@@ -61,9 +63,9 @@ class ModelCard:
 
     @classmethod
     def of(cls, place: str | Path) -> ModelCard:
-        """That of a run folder, a path or a URI; it is read, and nothing runs.
+        """Build the card of a run folder, a path or a URI; nothing runs.
 
-        Raises: SpecError where it is no run folder, or has no report; RunError where it cannot be read.
+        Raises: SpecError if it is no run folder, or has no report; RunError if it cannot be read.
         """
         status = run_status(place)
         outcomes, report = status.outcomes, status.report
@@ -75,16 +77,16 @@ class ModelCard:
 
     @property
     def means(self) -> str:
-        """What the card means, in a sentence."""
+        """Meaning of the card in a sentence."""
         return REJECTED if any(line.verdict is Verdict.VIOLATION for line in self.lines) else NO_PROOF
 
     @property
     def caution(self) -> str:
-        """What a low bound does not mean; "" if every claim is rejected."""
+        """Sentence on the limits of a low bound; "" if every claim is rejected."""
         return "" if all(line.verdict is Verdict.VIOLATION for line in self.lines) else NOT_SHOWN[0]
 
     def markdown(self) -> str:
-        """The block: YAML between two lines `---`, then Markdown."""
+        """Return the block: YAML between two lines `---`, then Markdown."""
         import yaml
 
         audits = [
@@ -111,7 +113,7 @@ class ModelCard:
                 "command": self.command,
             }
         }
-        # Unfolded: a line of a text never begins a line of the file.
+        # Without folding, no text of the run folder can start a line of the file.
         block = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1 << 20)
         rows = [
             f"| {_text(line.name)} | **{line.verdict}** | {_text(line.claim)} | {_text(line.bound)} |"
@@ -130,7 +132,7 @@ class ModelCard:
         return "\n\n".join(parts) + "\n"
 
     def page(self) -> str:
-        """One page of A4 to print: all that fits, the worst news first, and how much is left out."""
+        """Return an A4 page in HTML: the most severe verdicts first, and the number of verdicts left out."""
         from dpaudit.engine.report.page import escaping
 
         lines = self.lines[:MAX_ON_PAGE]
@@ -180,7 +182,7 @@ def _line(name: str, outcome: AuditOutcome, by_name: Mapping[str, StatedValue], 
 def _by_label(printed: tuple[tuple[str, str], ...]) -> dict[str, str]:
     """Return lines by their label, several of one label joined."""
     labels = dict.fromkeys(label for label, _ in printed)
-    return {label: "; ".join(text for each, text in printed if each == label) for label in labels}
+    return {label: "; ".join(text for text_label, text in printed if text_label == label) for label in labels}
 
 
 def _pair(line: StatedValue) -> tuple[str, str]:
@@ -193,7 +195,7 @@ def _pair(line: StatedValue) -> tuple[str, str]:
 
 
 def _epsilon_and_delta(finding: StatedValue) -> tuple[float | None, float | None]:
-    """The lower bound and its delta, where the finding has them."""
+    """Return the lower bound and its delta; None for a value that the finding lacks."""
     if not finding:
         return None, None
     lower, delta = finding["lower"], finding["delta"]
@@ -204,13 +206,13 @@ def _epsilon_and_delta(finding: StatedValue) -> tuple[float | None, float | None
 
 
 def _facts(status: RunStatus) -> dict[str, str]:
-    """When and by what it was found, and what data, code, spec and results are known by."""
+    """Return date, version, and fingerprints of data, code, spec and results."""
     try:
         about = json.loads(status.plan_metadata[b"record"])
         own = {str(name): str(digest)[:16] for name, digest in about["own"].items()}
         shared, version, spec = sorted(map(str, about["shared"])), str(about["version"]), str(about["spec"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
-        raise SpecError(f"{shortened(status.place)} must have a plan.parquet of this version; run it again") from err
+        raise SpecError(f"{shortened(status.place)} has no plan.parquet of this version. Run it again") from err
     facts = {
         "date": "" if status.last_event_at is None else f"{status.last_event_at:%Y-%m-%d}",
         "version": f"dpaudit {version}",
@@ -223,7 +225,7 @@ def _facts(status: RunStatus) -> dict[str, str]:
 
 
 def _points(line: _Line) -> list[str]:
-    """What belongs to a verdict, as a list."""
+    """Return the lines of a Markdown list with the details of a verdict."""
     told = {
         "Found": line.sentence,
         **{label.capitalize(): text for label, text in _by_label(line.printed).items()},
@@ -235,5 +237,5 @@ def _points(line: _Line) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Return a line of Markdown without markup, with signs of comparison in place of their ASCII forms."""
+    """Return a line of Markdown with markup escaped and ≥, ≤ in place of >=, <=."""
     return markdown_text(text.replace(">=", "≥").replace("<=", "≤"))

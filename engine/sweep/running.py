@@ -216,7 +216,7 @@ class SweepOutline:
     """What a sweep is going to run, before anything runs."""
 
     spec: AuditSpec  # one audit for each configuration
-    beside: tuple[str, ...]  # what is run besides those audits, one sentence each
+    besides: tuple[str, ...]  # further trainings and audits, one sentence each
 
 
 def outlined(source: str | Path, seed: int | None = None) -> SweepOutline:

@@ -9,7 +9,7 @@ import pytest
 from dpaudit.actors import pool
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.pool import SpillWatch, spilled_bytes
-from dpaudit.engine.run.watching import _status
+from dpaudit.engine.run.run_status import _status
 from tests.waiting import HANGS_S
 
 
@@ -24,7 +24,7 @@ def test_spilling_is_told_when_it_has_grown_and_from_the_beginning_of_the_run(mo
     assert [(event.kind, event.count) for event in heard] == [(EventKind.SPILLED, 18), (EventKind.SPILLED, 88)]
     assert next(answers, None) is None
     status = str(_status("run", 1, heard, None))
-    assert "object stores wrote 88 MB to disk for want of memory" in status
+    assert "object stores wrote 88 MB to disk because memory was full" in status
     assert "wrote" not in str(_status("run", 1, [], None))
 
 

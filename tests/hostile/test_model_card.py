@@ -194,5 +194,5 @@ def test_a_folder_without_a_report_has_no_card(folder: Path) -> None:
     ],
 )
 def test_what_is_no_report_is_one_sentence(folder: Path, change: Callable[[Any], None]) -> None:
-    with pytest.raises(SpecError, match=r"bounds\.json: .* must be .*, got .*; `dpaudit report` writes it anew"):
+    with pytest.raises(SpecError, match=r"bounds\.json: .* must be .*, got .*; `dpaudit report` writes it again"):
         forge(folder, change)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from dpaudit.actors.events import events_in
-from dpaudit.engine.run.watching import run_status
+from dpaudit.engine.run.run_status import run_status
 from tests.hostile.reader import Reader
 
-UNREAD = "lines of events.jsonl are no events, and are left out"
+UNREAD = "lines of events.jsonl are not events and were skipped"
 EDITED = "bounds.json is not the one that the run's last event names, and is not shown"
 
 
@@ -36,7 +36,7 @@ def test_an_edited_verdict_is_not_shown(reader: Reader, folder: Path) -> None:
 def test_what_the_last_report_wrote_is_shown_and_no_more_promised(folder: Path) -> None:
     shown = str(run_status(folder))
     assert "\nNO VIOLATION FOUND " in shown
-    assert "(the file that the run's last event names); who writes in the folder can forge both" in shown
+    assert "(it matches the checksum in the run's last event). Whoever can write to the folder can forge both" in shown
     log = folder / "events.jsonl"
     log.write_text("".join(line for line in log.read_text().splitlines(True) if '"finished"' not in line))
     with log.open("a") as earlier:  # as versions before this one wrote it

@@ -136,8 +136,8 @@ def test_what_passes_the_commands_own_words_by(tmp_path: Path) -> None:
     """Warnings, logs, tracebacks, and what is printed by whoever is imported."""
     code = (
         "import logging, sys, warnings\n"
-        "from dpaudit.engine.exits import put_doors, show\n"
-        "put_doors()\n"
+        "from dpaudit.engine.exits import install_escaping_streams, show\n"
+        "install_escaping_streams()\n"
         f"hostile = {HOSTILE!r}\n"
         "print(hostile); warnings.warn(hostile); logging.warning(hostile); show(hostile, bold=hostile)\n"
         "raise ValueError(hostile)"

@@ -1,4 +1,4 @@
-"""How a run stands, seen from anywhere its run folder can be read; and a copy of that folder."""
+"""Status of a run, read from its run folder alone; and download of a run folder."""
 
 from __future__ import annotations
 
@@ -31,10 +31,8 @@ from dpaudit.plain_files import new_file
 
 _UNIT_ENDS = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED, EventKind.WORKER_LOST}
 _FINAL_STAGES = {EventKind.FINISHED: "finished", EventKind.INTERRUPTED: "interrupted"}
-MAX_LISTED = 8  # running units that are named
-_RUN_FILES = (PLAN, "spec.yaml", "sweep.yaml")  # one of these is in every run folder and in every sweep's
-
-
+MAX_LISTED = 8  # running units that are listed
+_RUN_FILES = (PLAN, "spec.yaml", "sweep.yaml")  # every folder of a run or sweep has one of these
 VERDICTS_BY_SEVERITY = (
     Verdict.NO_VIOLATION,
     Verdict.NO_CLAIM,
@@ -43,16 +41,16 @@ VERDICTS_BY_SEVERITY = (
     Verdict.UNDECIDED,
     Verdict.VIOLATION,
 )
-"""Each verdict is worse news than those before it."""
+"""Verdicts, the most severe last."""
 
 
 class NotPlanned(SpecError):
-    """Raised for a place without a plan: it is no run folder, or its run has not started."""
+    """Raised if a folder has no plan: it is no run folder, or its run has not started."""
 
 
 @dataclass(frozen=True)
 class _Claim:
-    """A claim, as a report states it."""
+    """A claim in `bounds.json`."""
 
     epsilon: float
     delta: float
@@ -78,36 +76,35 @@ class AuditOutcome:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How a run stands."""
+    """Status of a run."""
 
     place: str  # the run folder, a path or a URI
-    stage: str  # what it does, in words of the driver
-    units: int  # planned
-    finished: int  # of these; spared ones are not planned any more
-    failed: int  # of these, at the last
-    cached: int  # finished ones that an earlier driver left
-    retried: int  # attempts that were made again
-    lost_workers: int  # workers that died
-    workers: int  # up at the last
-    spilled_mb: int  # what the object stores have written to disk for want of memory
-    running: tuple[tuple[str, float], ...]  # labels of units that workers have, and seconds since each was given
-    last_event_at: datetime | None  # when the driver last said something, UTC; None where it never did
-    units_per_second: float  # units finished a second by this driver so far
-    remaining_s: float | None  # seconds to go at that rate; None where it is not known
-    verdicts: tuple[tuple[str, str], ...]  # by the audit's name, as in `bounds.json`, once the report is written
-    configurations: tuple[tuple[str, ConfigurationState], ...] = ()  # name and state of each, of a sweep
-    cautions: tuple[str, ...] = ()  # what a reader must know before believing the rest
-    # Of the very files that were read: `bounds.json` that the verdicts are of, the hash of one in the last event that
-    # has any, and what `plan.parquet` says of what it was made from
-    report: StatedValue = field(default=StatedValue(None, ""), repr=False)
-    recorded_checksum: str = field(default="", repr=False)
-    plan_metadata: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
+    stage: str  # current activity of the driver
+    units: int  # planned units, without skipped ones
+    finished: int
+    failed: int
+    cached: int  # finished units of earlier drivers
+    retried: int  # attempts that were repeated
+    lost_workers: int
+    workers: int  # in the last event that counts them
+    spilled_mb: int  # written to disk by the object stores because memory was full
+    running: tuple[tuple[str, float], ...]  # label of each unit on a worker, and seconds since its start
+    last_event_at: datetime | None  # UTC; None before the first event
+    units_per_second: float  # finished by the current driver
+    remaining_s: float | None  # at this rate; None if unknown
+    verdicts: tuple[tuple[str, str], ...]  # audit name and verdict from `bounds.json`; () before the report
+    configurations: tuple[tuple[str, ConfigurationState], ...] = ()  # name and state of each configuration of a sweep
+    cautions: tuple[str, ...] = ()  # limits of these values, for the reader
+    # These three are kept so that no file is read a second time, when it may have changed.
+    report: StatedValue = field(default=StatedValue(None, ""), repr=False)  # content of `bounds.json`
+    recorded_checksum: str = field(default="", repr=False)  # of `bounds.json`, in the last event that has one
+    plan_metadata: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)  # of `plan.parquet`
 
     def __str__(self) -> str:
         lines = [
             f"{self.place}: {shortened(self.stage)}",
             f"{self.finished} of {self.units} units finished ({self.cached} by an earlier driver), "
-            f"{len(self.running)} given to workers, {self.failed} failed, {self.retried} tried again, "
+            f"{len(self.running)} on workers, {self.failed} failed, {self.retried} retried, "
             f"{self.lost_workers} workers lost, {self.workers} up",
         ]
         if self.configurations:
@@ -115,9 +112,9 @@ class RunStatus:
         if self.last_event_at is not None:
             rate = f"at {self.units_per_second:.2g} units a second"
             remaining = "" if self.remaining_s is None else f", about {self.remaining_s:.0f} s left {rate}"
-            lines.append(f"last heard of {self.last_event_at:%Y-%m-%d %H:%M:%S} UTC{remaining}")
+            lines.append(f"last event {self.last_event_at:%Y-%m-%d %H:%M:%S} UTC{remaining}")
         if self.spilled_mb:
-            lines.append(f"object stores wrote {self.spilled_mb:,} MB to disk for want of memory")
+            lines.append(f"object stores wrote {self.spilled_mb:,} MB to disk because memory was full")
         lines += [f"  {seconds:.0f} s  {shortened(label)}" for label, seconds in self.running[:MAX_LISTED]]
         if len(self.running) > MAX_LISTED:
             lines.append(f"  and {len(self.running) - MAX_LISTED} more")
@@ -126,9 +123,9 @@ class RunStatus:
 
     @property
     def outcomes(self) -> Mapping[str, AuditOutcome]:
-        """What was found, by name: each audit, or the one claim that all are tests of, as `bounds.json` says.
+        """Outcome by audit name; for a check, of its one claim.
 
-        Raises: SpecError for a run without a report, and for a `bounds.json` that is none of this version.
+        Raises: SpecError if the run has no report, or `bounds.json` is not valid in this version.
         """
         if not self.verdicts:
             reason = "; ".join(self.cautions) or f"it is {self.stage}"
@@ -137,9 +134,9 @@ class RunStatus:
 
 
 def run_status(place: str | Path) -> RunStatus:
-    """How the run in a folder stands; nothing is written, no driver is asked.
+    """Return the status of the run in a folder. Nothing is written, and the driver is not contacted.
 
-    Raises: RunError where it cannot be read; NotPlanned where it is no run folder.
+    Raises: RunError if the folder cannot be read; NotPlanned if it is no run folder.
     """
     store = FileStore.at(place)
     store.require_plain()
@@ -153,7 +150,7 @@ def run_status(place: str | Path) -> RunStatus:
     events = [event for event in lines if event is not None]
     start = max((at for at, event in enumerate(events) if event.kind is EventKind.UNITS_PLANNED), default=0)
     plan_metadata: Mapping[bytes, bytes] = {}
-    if plan is None:  # a sweep that tries configurations has a plan for each round, and none that is written
+    if plan is None:  # while a sweep explores configurations, its plans are not written
         planned = events[start].count if events else 0
     else:
         table = read_plan(plan, inside(place, PLAN), ["key"])
@@ -167,7 +164,7 @@ def run_status(place: str | Path) -> RunStatus:
         except SpecError as err:
             problem = str(err)
     unreadable = len(lines) - len(events)
-    line_caution = (f"{unreadable:,} lines of events.jsonl are no events, and are left out",) if unreadable else ()
+    line_caution = (f"{unreadable:,} lines of events.jsonl are not events and were skipped",) if unreadable else ()
     cautions = (*line_caution, *status.cautions, *([problem] if problem else ()))
     return replace(
         status,
@@ -179,7 +176,7 @@ def run_status(place: str | Path) -> RunStatus:
 
 
 def _status(place: str, planned: int, all_events: Sequence[Event], bounds: bytes | None) -> RunStatus:
-    events = [event for event in all_events if event.kind is not EventKind.REPORTED]  # what drivers said
+    events = [event for event in all_events if event.kind is not EventKind.REPORTED]  # events of drivers
     counts = Counter(event.kind for event in events)
     running = {}
     for event in events:
@@ -222,61 +219,58 @@ def _status(place: str, planned: int, all_events: Sequence[Event], bounds: bytes
 def _verdicts(
     place: str, bounds: bytes | None, events: Sequence[Event]
 ) -> tuple[tuple[tuple[str, str], ...], str, StatedValue]:
-    """The verdicts in `bounds.json`, how far to believe them, and all of it; nothing of one that is not the last."""
-    advice = "`dpaudit report` reads the results themselves"
+    """Return the verdicts in `bounds.json`, a caution about them, and its content.
+
+    Verdicts and content are empty if the run's last event has the checksum of another file.
+    """
+    advice = "`dpaudit report` recomputes the verdicts from the results"
     recorded, empty = last_checksum_note(events), RunStatus.report
     if bounds is None:
         return (), f"there is no bounds.json; {advice}", empty
     if recorded and recorded != checksum_note(bounds):
-        return (), f"bounds.json is not the one that the run's last event names, and is not shown; {advice}", empty
+        return (), f"bounds.json does not match the checksum in the run's last event and is ignored; {advice}", empty
     try:
-        report = StatedValue.parse(bounds, f"{place}/bounds.json", remedy="`dpaudit report` writes it anew")
+        report = StatedValue.parse(bounds, f"{place}/bounds.json", remedy="`dpaudit report` writes it again")
         verdicts = [(audit["name"].name(), audit["verdict"].member(Verdict)) for audit in report["results"].items()]
-    except SpecError:  # which would show what nobody vouches for
-        return (), f"bounds.json is no report that can be read; {advice}", empty
-    check = "the file that the run's last event names" if recorded else "not checked"
-    caution = f"verdicts as written in bounds.json ({check}); who writes in the folder can forge both; {advice}"
+    except SpecError:  # its text would quote content that was not checked
+        return (), f"bounds.json is not a valid report; {advice}", empty
+    check = "it matches the checksum in the run's last event" if recorded else "not checked"
+    caution = f"verdicts as written in bounds.json ({check}). Whoever can write to the folder can forge both; {advice}"
     return tuple(verdicts), caution, report
 
 
 def claim_point(claim: StatedValue) -> tuple[float, float]:
-    """Epsilon and delta of a claim in `bounds.json`."""
+    """Return epsilon and delta of a claim in `bounds.json`."""
     return claim["epsilon"].number(0, math.inf), claim["delta"].number(0, 1)
 
 
 def _outcomes(report: StatedValue) -> dict[str, AuditOutcome]:
-    """Return what was found, by name: of each audit, or of the one claim that all are tests of.
+    """Return the outcome of each audit by name; for a check, of its one claim.
 
-    Beside a joint verdict other than VIOLATION stand the tests of the claim that failed.
+    A check without a violation also lists the tests of the claim that failed.
     """
     results, joint = list(report["results"].items()), report["joint"]
     verdicts = [result["verdict"].member(Verdict) for result in results]
-    if not joint:
-        return {
-            result["name"].name(): AuditOutcome(verdict, _Claim.of(result["claim"]))
-            for result, verdict in zip(results, verdicts, strict=True)
-        }
-    verdict = joint["verdict"].member(Verdict)
-    outcomes = {report["name"].name(): AuditOutcome(verdict, _Claim.of(results[0]["claim"]))}
-    if verdict is Verdict.VIOLATION:
-        return outcomes
-    return outcomes | {
-        result["name"].name(): AuditOutcome(audit_verdict, _Claim.of(result["claim"]))
-        for result, audit_verdict in zip(results, verdicts, strict=True)
-        if audit_verdict is Verdict.FAILED and result["scope"].text() == Scope.CLAIM
-    }
+    joint_verdict = joint["verdict"].member(Verdict) if joint else None
+    outcomes = {}
+    if joint_verdict is not None:
+        outcomes[report["name"].name()] = AuditOutcome(joint_verdict, _Claim.of(results[0]["claim"]))
+    for result, verdict in zip(results, verdicts, strict=True):
+        is_failed_test = verdict is Verdict.FAILED and result["scope"].text() == Scope.CLAIM
+        if joint_verdict is None or (joint_verdict is not Verdict.VIOLATION and is_failed_test):
+            outcomes[result["name"].name()] = AuditOutcome(verdict, _Claim.of(result["claim"]))
+    return outcomes
 
 
 def fetch(place: str | Path, folder: Path) -> None:
-    """Copies a run folder to a local folder, where `dpaudit report` and `dpaudit resume` take it up.
+    """Copy a run folder to a new or empty local folder, for `dpaudit report` and `dpaudit resume`.
 
-    Nothing is copied where one of its names is no file below that folder, and nothing that is there is written over.
+    Nothing is copied if a name in `place` leads out of `folder`.
 
-    Raises: RunError where one of them cannot be read or written; SpecError for a folder that holds something, and for
-        a place that holds no run.
+    Raises: RunError if a folder cannot be read or written; SpecError if `folder` is not empty or `place` holds no run.
     """
     if folder.exists() and any(folder.iterdir()):
-        raise SpecError(f"the folder to fetch to must be new or empty, {folder} is not; give another one")
+        raise SpecError(f"the target folder must be new or empty, {folder} is not. Give another folder")
     origin = "" if is_remote(place) else "(a path of this machine) "
     store = FileStore.at(place)
     store.require_plain()
@@ -284,13 +278,13 @@ def fetch(place: str | Path, folder: Path) -> None:
         files = store.infos()
         if files.keys().isdisjoint(_RUN_FILES):
             raise SpecError(
-                f"{shortened(place)} {origin}must be a run folder (with {' or '.join(_RUN_FILES)} in it), it holds "
-                f"{shortened(', '.join(sorted(files)) or 'nothing')}"
+                f"{shortened(place)} {origin}must be a run folder (with {' or '.join(_RUN_FILES)} in it), but it "
+                f"contains {shortened(', '.join(sorted(files)) or 'nothing')}"
             )
         folder.mkdir(parents=True, exist_ok=True)
         size, room = sum(info.size for info in files.values()), shutil.disk_usage(folder).free
         if size > room:
-            raise RunError(f"{shortened(folder)} must have room for {size:,} bytes, it has {room:,}; give another one")
+            raise RunError(f"{shortened(folder)} needs {size:,} bytes but has {room:,} free. Give another folder")
         for name in files:
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
