@@ -242,7 +242,7 @@ class PlanRecord:
         reasons = {
             f"dpaudit was {self.version}, is {current.version}": self.version != current.version,
             f"your code changed ({shortened(', '.join(changed))})": bool(changed),
-            "the data are others": self.shared != current.shared,
+            "the data have changed": self.shared != current.shared,
             "the spec has changed": self.spec != current.spec,
         }
         differences = tuple(why for why, holds in reasons.items() if holds)
