@@ -19,6 +19,7 @@ import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
 from dpaudit.engine import drawing as style
+from dpaudit.engine import palette
 from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.criteo import Criteo, CriteoSynthetic
 from dpaudit.engine.data.csv import Csv
@@ -32,7 +33,6 @@ from dpaudit.engine.reading.label_comparison import RANDOMIZED_RESPONSE, LabelSt
 from dpaudit.engine.report.advantages_compared import beliefs, frontier, spreads
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
-from dpaudit.estimators import chart
 from dpaudit.estimators.label_reconstruction.advantage import (
     label_privacy_ceiling,
     llp_product_advantage,
@@ -186,9 +186,9 @@ def real_data(path: Path, rows: int) -> Mapping[str, Any]:
     return found
 
 
-def _made(options: Options, name: str, found: Sequence[LabelStudy], figure: chart.Chart) -> Made:
+def _made(options: Options, name: str, found: Sequence[LabelStudy], picture: style.Picture) -> Made:
     folder = options.output / name
-    style.save(style.draw(figure), folder, name)
+    style.save(picture.figure, folder, name)
     rows = [
         {
             "data": study.data,
@@ -232,8 +232,8 @@ def _draw_equivalents(found: Sequence[Equivalent], what: str) -> Figure:
     sizes = [one.size for one in found]
     top = 1.15 * max([one.additive_epsilon for one in found if math.isfinite(one.additive_epsilon)], default=1.0)
     for name, colour, label in (
-        ("multiplicative", chart.MEMBER, f"same {LEVEL:.0%} quantile of the multiplicative advantage"),
-        ("additive_epsilon", chart.OTHER, "same mean additive advantage"),
+        ("multiplicative", palette.MEMBER, f"same {LEVEL:.0%} quantile of the multiplicative advantage"),
+        ("additive_epsilon", palette.OTHER, "same mean additive advantage"),
     ):
         values = np.array([getattr(one, name) for one in found])
         axes.plot(sizes, np.where(np.isfinite(values), values, np.nan), "o-", color=colour, markersize=4, label=label)
@@ -253,13 +253,13 @@ def _draw_theory(share: float) -> Figure:
     """Exact additive advantages where labels do not depend on features: Theorem 3.2, Theorem 3.5 and the ceiling."""
     figure, (bags, response) = style.canvases(2, width=8.0, height=3.4)
     sizes = np.arange(1, 65)
-    for p, colour in ((share, chart.MEMBER), (0.5, chart.OTHER)):
+    for p, colour in ((share, palette.MEMBER), (0.5, palette.OTHER)):
         bags.plot(sizes, llp_product_advantage(p, sizes), color=colour, label=f"p = {p:.3g}")
         epsilons = np.linspace(0.02, 6, 300)
         told = np.array([rr_additive_advantage(p, epsilon=float(epsilon)) for epsilon in epsilons])
         response.plot(epsilons, told, color=colour, label=f"p = {p:.3g}")
     ceiling = [label_privacy_ceiling(float(epsilon)) for epsilon in epsilons]
-    response.plot(epsilons, ceiling, color=chart.CLAIM, linestyle="--", label="ceiling, 1 - 2/(1 + e^ε)")
+    response.plot(epsilons, ceiling, color=palette.CLAIM, linestyle="--", label="ceiling, 1 - 2/(1 + e^ε)")
     bags.set_xlabel("examples in a bag")
     bags.set_ylabel("additive advantage")
     bags.set_title("exact counts, Theorem 3.2", fontsize=10)

@@ -98,7 +98,9 @@ ENGINE = Rooms(
     "dpaudit.engine",
     (
         "exits",
+        "palette",
         "drawing",
+        "finding_figures",
         "data",
         "games",
         "request",

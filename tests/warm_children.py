@@ -73,7 +73,7 @@ def serve(line: Connection, environment: dict[str, str], folder: str) -> None:
 
 
 def begun() -> Any:
-    """Return a child, as `_Child.begun` makes it."""
+    """Return a child, as `_Child.start` makes it."""
     from dpaudit.actors.children import _Child
 
     ours, theirs = Pipe()

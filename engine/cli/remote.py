@@ -166,7 +166,7 @@ def job_of(
     seed: int | None = None,
     sweep: bool = False,
 ) -> Job:
-    from dpaudit.actors.storage.places import is_remote, refuse_credentials
+    from dpaudit.actors.storage.places import is_remote, require_no_credentials
     from dpaudit.cluster.jobs import Job
     from dpaudit.engine.request.loading import load_spec
     from dpaudit.engine.sweep.running import read_request
@@ -183,7 +183,7 @@ def job_of(
     except ValueError:
         raise SpecError(f"the spec must be in the uploaded folder {shortened(folder)}. Give --working-dir") from None
     if is_remote(output):
-        refuse_credentials(str(output))
+        require_no_credentials(str(output))
     elif not Path(output).is_absolute():
         raise SpecError(
             f"the output of a job must be a URI, or an absolute path on a disk that all nodes share, got "

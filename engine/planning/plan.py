@@ -129,7 +129,7 @@ class Plan:
         columns = {
             "key": [unit.key for unit in self.units],
             "label": [unit.label for unit in self.units],
-            "task": [unit.does for unit in self.units],
+            "task": [unit.function_name for unit in self.units],
             "seed": [str(_argument(unit, "seed", "")) for unit in self.units],
             "needs": needs.cast(pa.list_(pa.string())),  # if all lists are empty
             "cpus": [unit.resources.cpus for unit in self.units],
@@ -246,7 +246,7 @@ def _rows_per_unit(spec: AuditSpec) -> int:
 
 def _require_rows(audit: Audit, rows: Rows) -> None:
     """Raise SpecError if the game of an audit cannot use these rows."""
-    wanted = audit.game.fits.rows
+    wanted = audit.game.traits.rows
     if not isinstance(rows, wanted):
         raise SpecError(f"{audit.name}: the game needs rows of class {wanted.__name__}, got {type(rows).__name__}")
 
@@ -282,7 +282,7 @@ def _plan_audit(
         seed,
         resources,
         _rows_per_unit(spec),
-        reading=audit.game.fits.reading(stops_early=audit.stop is not None),
+        reading=audit.game.traits.reading(stops_early=audit.stop is not None),
         after=after,
         first_seed=Seed(spec.seed),
     )
@@ -299,7 +299,7 @@ def _plan_audit(
     evidence, controls, ceilings = (
         tuple(counted[unit.key] for unit in several) for several in (game.evidence, game.control, game.ceiling)
     )
-    bounds = bound_units(audit.estimator, game, evidence, setting.reading, audit.name, resources.on_cpus)
+    bounds = bound_units(audit.estimator, game, evidence, setting.reading, audit.name, resources.without_gpu)
     entry = PlannedAudit(
         audit,
         game,
@@ -312,7 +312,7 @@ def _plan_audit(
         tuple((part, len(getattr(parts, part))) for part in ("target", "reference", "test", "validation")),
         parts.target.name,
         bounds=bounds,
-        state=_state_unit(setting, work, Seed(spec.seed)) if audit.game.fits.repeats_calls else None,
+        state=_state_unit(setting, work, Seed(spec.seed)) if audit.game.traits.repeats_calls else None,
     )
     return entry, work.shared
 
@@ -329,7 +329,7 @@ def _state_unit(setting: Setting, work: Work, seed: Seed) -> Unit | None:
         detect_state,
         setting.mechanism,
         pickled,
-        setting.required("target"),
+        setting.required_part("target"),
         seed=seed.child("memory"),
         label="the same data given twice",
         resources=setting.resources,
@@ -349,8 +349,8 @@ def counting(estimator: Any, evidence: Unit, *, keep_evidence: bool) -> Unit:
         estimator,
         evidence if keep_evidence else inlined(evidence),
         label=f"counting {evidence.label}" if keep_evidence else f"{evidence.label}, counted",
-        resources=evidence.resources.on_cpus if keep_evidence else evidence.resources,
-        gives=GenericAlias(list, estimator.tally_type),
+        resources=evidence.resources.without_gpu if keep_evidence else evidence.resources,
+        returns=GenericAlias(list, estimator.tally_type),
     )
 
 

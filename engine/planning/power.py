@@ -66,7 +66,7 @@ def planned_outlook(entry: PlannedAudit) -> Outlook | None:
     audit, reference = entry.audit, entry.game.reference
     if reference is None:
         return None
-    curve = audit.game.fits.compared(entry.effective_claim).claim.curve
+    curve = audit.game.traits.compared(entry.effective_claim).claim.curve
     return outlook(audit.estimator, reference, curve.epsilon(audit.estimator.delta))
 
 

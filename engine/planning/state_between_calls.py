@@ -17,12 +17,12 @@ import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import from_outside, time_limit
+from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.actors.backend import Deadlines
 from dpaudit.actors.events import EventStream, last_line
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import call_of, unit, value_of
+from dpaudit.actors.work import make_call, unit, value_of
 from dpaudit.errors import RunError, shortened
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Rows
@@ -123,13 +123,13 @@ def p_value_without_state(digests: NDArray[np.int64]) -> float:
 
 def _digests_of_fresh_process(pickled: bytes, target: Rows, seed: Seed) -> ReleaseDigests:
     """Return the digests of releases by a process that has made no call; RunError if it failed."""
-    from dpaudit.actors.children import InChildren  # few audits need it
+    from dpaudit.actors.children import ChildProcesses  # few audits need it
 
     if not pickled:
         raise RunError("the mechanism cannot be pickled")
-    call = call_of(release_twice, pickled, target, seed=seed.child("fresh"))
+    call = make_call(release_twice, pickled, target, seed=seed.child("fresh"))
     work = Unit(call, "the same data in a fresh process", key="afresh")
-    with contextlib.closing(InChildren({}, None, EventStream(), Deadlines())) as children:
+    with contextlib.closing(ChildProcesses({}, None, EventStream(), Deadlines())) as children:
         children.submit(work, (), needed=True)
         (result,) = children.wait()
     if result.attempt.error:
@@ -177,7 +177,7 @@ def _digest(call: Callable[[Any, Seed], Any], data: Any, seed: Seed) -> int:
     try:
         content = np.ascontiguousarray(call(data, seed)).tobytes()
     except BaseException as err:  # user code may raise anything
-        if from_outside(err):
+        if raised_externally(err):
             raise
         content = repr(seed).encode()
     return int.from_bytes(hashlib.sha256(content).digest()[:8], "little", signed=True)
@@ -218,7 +218,7 @@ def _outcome(mechanism: RowFunction, data: Any, seed: Seed) -> Any:
 
     number = int(seed.rng().integers(0, 2**31))
     settings = mechanism.alternatives()[0]
-    (outcome,) = mechanism.outcomes(data.cells, [number], settings, CallLimits(10.0, 1, time_limit, from_outside))
+    (outcome,) = mechanism.outcomes(data.cells, [number], settings, CallLimits(10.0, 1, time_limit, raised_externally))
     if outcome.fault:
         raise RunError(outcome.fault)
     return np.frombuffer(outcome.ending.encode() + outcome.numbers.tobytes(), np.uint8)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from html import escape
 
+from dpaudit.engine.palette import can_be_drawn
 from dpaudit.engine.reading.verdict import COLOURS, Answer
 from dpaudit.errors import printable
-from dpaudit.estimators.chart import can_be_drawn
 from dpaudit.estimators.finding import Comparison
 
 

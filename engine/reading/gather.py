@@ -20,7 +20,7 @@ from scipy import special
 
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
-from dpaudit.actors.work import Outcome, beside, value_of
+from dpaudit.actors.work import Outcome, outcome_metadata, value_of
 from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve
 from dpaudit.engine.games.protocol import PlantedNoise, Reading
 from dpaudit.engine.games.reference import GuessLevels
@@ -97,7 +97,7 @@ class _Finished:
     def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
         """Return the result, with scores in the folder `evidence`."""
         entry, audit = self._entry, self._audit
-        compared: ConvertedClaim = audit.game.fits.compared(entry.effective_claim)
+        compared: ConvertedClaim = audit.game.traits.compared(entry.effective_claim)
         control = self._control()
         conditional = entry.game.conditional or (control is not None and control.shift_detected)
         finding = self._finding(conditional=conditional)
@@ -116,7 +116,7 @@ class _Finished:
             noise=self._noise(),
             data=entry.data_name,
             units=(len(keys & self._keys), len(keys)),
-            assumes=audit.game.fits.assumed,
+            assumes=audit.game.traits.assumed,
             observational=entry.game.observational,
             failures=tuple(failure for key, failure in failures.items() if key in keys),
             conditional=conditional,
@@ -140,7 +140,7 @@ class _Finished:
     def _run_on(self) -> int | None:
         """Return the number of rows in one run of the mechanism; None if the game makes its data."""
         game = self._audit.game
-        return None if game.fits.run_on is None else game.fits.run_on(game, dict(self._entry.rows)["target"])[0]
+        return None if game.traits.run_on is None else game.traits.run_on(game, dict(self._entry.rows)["target"])[0]
 
     def _noise(self) -> Any:
         """Return the form of the noise; None if it was not checked."""
@@ -163,7 +163,7 @@ class _Finished:
         if not self._tallies or (together and len(self._tallies) < len(self._entry.tallies)):
             return None
         bounds = {"parts": self._parts} if self._parts else {}
-        finding: Finding = self._audit.estimator.find(self._tallies, lost=self._failed_replays, **bounds)
+        finding: Finding = self._audit.estimator.find(self._tallies, failed_replays=self._failed_replays, **bounds)
         return finding.on_a_proxy() if conditional and isinstance(finding, Bound) else finding
 
     def p_value(self, result: AuditResult) -> float | None:
@@ -183,7 +183,7 @@ class _Finished:
         if self._entry.first_confidence is None or finding is None or finding.violation_point(claim.curve):
             return None
         estimator = replace(self._audit.estimator, confidence=self._entry.first_confidence)
-        result: Finding = estimator.find(self._tallies, lost=self._failed_replays)
+        result: Finding = estimator.find(self._tallies, failed_replays=self._failed_replays)
         return result
 
     def _control(self) -> ShiftControl | None:
@@ -225,7 +225,7 @@ class _Finished:
         else:
             finding = None
         played = bool(entry.ceilings)
-        helps = self._audit.game.fits.helps
+        helps = self._audit.game.traits.helps
         return None if finding is None else Ceiling(finding, played, entry.game.noiseless, helps)
 
     def detectable_factor(self, claim: Claim) -> float | None:
@@ -279,7 +279,7 @@ class _Finished:
 
     def _reports(self, keys: Iterable[str]) -> list[Outcome[None]]:
         """Return the notes, metrics and failures of finished units."""
-        return [beside(self._store.schema(key)) for key in keys if key in self._keys]
+        return [outcome_metadata(self._store.schema(key)) for key in keys if key in self._keys]
 
     def link_scores(self, target: Path) -> None:
         """Link score tables into `target` as `<number>.parquet`, in the order of the plan."""
@@ -332,7 +332,7 @@ def p_value_of(
         bound = (
             at_confidence.bound if hasattr(at_confidence, "bound") else at_confidence.find
         )  # `bound` skips the series for charts
-        return bound(tallies, lost=failed_replays).violation_point(curve) is not None
+        return bound(tallies, failed_replays=failed_replays).violation_point(curve) is not None
 
     low, high = 0, len(P_VALUES)
     while low < high:

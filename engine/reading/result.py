@@ -18,14 +18,13 @@ from dpaudit.engine.reading.stopping import SequentialProgress
 from dpaudit.engine.reading.verdict import Answer, Verdict, decide
 from dpaudit.errors import RunError, UnknownNameError, printable
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.finding import Comparison, Finding, Series, ViolationPoint
+from dpaudit.estimators.finding import Comparison, Finding, Series
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
     from dpaudit.engine.planning.state_between_calls import StateBetweenCalls
-    from dpaudit.estimators.chart import Chart
 
 
 @dataclass(frozen=True)
@@ -178,10 +177,6 @@ class AuditResult:
         """Columns of the finding's charts, by name; empty without a finding."""
         return {} if self.finding is None else self.finding.series
 
-    def charts(self) -> list[Chart]:
-        """Return charts comparing the finding with the claim; empty without a finding."""
-        return [] if self.finding is None else self.finding.charts(self.compared.claim)
-
     @cached_property
     def comparison(self) -> Comparison | None:
         """Comparison of the deciding finding with the claim; None without a finding."""
@@ -208,7 +203,7 @@ class AuditResult:
         return f"conditional-on-family: {bound}" if bound is not None and bound.epsilon else ""
 
     @property
-    def violation_point(self) -> ViolationPoint | None:
+    def violation_point(self) -> Comparison | None:
         """Point at which a rejected claim is exceeded, beyond proxy error; None unless the verdict is VIOLATION."""
         if self.verdict is not Verdict.VIOLATION or self.finding is None:
             return None
@@ -297,12 +292,13 @@ class AuditResult:
 
         Raises: UnknownNameError with the available names.
         """
-        from dpaudit.engine.drawing import draw
+        from dpaudit.engine.finding_figures import finding_figures
 
-        charts = {chart.stem: chart for chart in self.charts()}
-        if name not in charts:
-            raise UnknownNameError(f"figure must be one of {', '.join(charts) or '(none)'}, got {name!r}")
-        return draw(charts[name])
+        pictures = [] if self.finding is None else finding_figures(self.finding, self.compared.claim)
+        figures = {picture.stem: picture.figure for picture in pictures}
+        if name not in figures:
+            raise UnknownNameError(f"figure must be one of {', '.join(figures) or '(none)'}, got {name!r}")
+        return figures[name]
 
     def __repr__(self) -> str:
         return printable(f"<AuditResult {self.name!r}: {self.verdict}, {self.headline}>")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
 
-from dpaudit.actors.storage.places import inside
-from dpaudit.actors.storage.store import Made
+from dpaudit.actors.storage.places import join_place
+from dpaudit.actors.storage.store import Provenance
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.reading.answer_words import NOT_SHOWN
 from dpaudit.engine.reading.joint import JointVerdict
@@ -69,7 +69,7 @@ class Report:
     spec: str
     versions: Mapping[str, str] = field(default_factory=dict)
     events: Mapping[str, int] = field(default_factory=dict)
-    reused: Made = Made()
+    reused: Provenance = Provenance()
     damaged: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
     repeated: tuple[RepeatedUnit, ...] = ()
@@ -243,5 +243,5 @@ class Report:
             NOT_SHOWN[0] if verbose else "",
         ]
         if self.folder:
-            tail.append(f"report: {inside(self.folder, 'report.html')}")
+            tail.append(f"report: {join_place(self.folder, 'report.html')}")
         return "\n".join([*blocks, *map(printable, filter(None, tail))])

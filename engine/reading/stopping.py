@@ -63,7 +63,7 @@ class SequentialReader:
         self._rule = entry.audit.stop
         self._estimator: Betting = entry.audit.estimator
         self._state = self._estimator.start()
-        self._claimed = entry.audit.game.fits.compared(entry.effective_claim).claim.epsilon
+        self._claimed = entry.audit.game.traits.compared(entry.effective_claim).claim.epsilon
 
     def advance(self, finished: Set[str], failed: Set[str]) -> None:
         """Read further tallies, up to the first missing one or until the stopping rule is met."""

@@ -15,14 +15,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
-from dpaudit.actors.audited.leftovers import ended_with
+from dpaudit.actors.audited.leftover_processes import ending_leftovers
 from dpaudit.actors.audited.signals import signals_interrupt
 from dpaudit.actors.backend import Backend, Deadlines, InProcess
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
 from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
-from dpaudit.actors.unit import Unit, as_of, user_code
+from dpaudit.actors.unit import Unit, use_recorded_code, user_code_by_label
 from dpaudit.consent import Consent, apply_consent, current_consent, require_network
 from dpaudit.engine.exits import original_stream
 from dpaudit.engine.planning.plan import Plan, make_plan, planning_announcement
@@ -214,7 +214,7 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
         with apply_consent(consent_for(spec, consent)):
             record = PlanRecord.load_required(local_folder, place)
             _require_unchanged(record.spec_differs(spec), place)  # before anything that the spec names is imported
-            with as_of(record.version, record.code_digests):
+            with use_recorded_code(record.version, record.code_digests):
                 plan = make_plan(spec_in(spec))
                 _require_unchanged(record.differences(PlanRecord.of(plan)), place)
             # The log is opened before anything is written: if it is no regular file, the folder stays unchanged.
@@ -246,7 +246,7 @@ def _report_from_finished(plan: Plan, folder: Path, place: str | Path) -> Report
         {key: why for key, why in missing.items() if key in failed or key not in skipped},
         0,
         frozenset(skipped - finished - failed.keys()),
-        store.made(finished),
+        store.provenance(finished),
         dict(store.damaged),
     )
     return _report(plan, outcome, store, folder, place, time.monotonic())
@@ -288,7 +288,7 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         skipped=len(outcome.spared),
         reused=outcome.reused,
         damaged=tuple(f"units/{key}.parquet: {why}" for key, why in sorted(outcome.damaged.items())),
-        unseen=tuple(sorted({why for code in user_code(plan.units).values() for why in code.unseen})),
+        unseen=tuple(sorted({why for code in user_code_by_label(plan.units).values() for why in code.unseen})),
         folder=str(place),
         spec=plan.spec.to_yaml(),
         versions=versions(),
@@ -319,7 +319,7 @@ def run_missing(
     with backend_for(plan, missing, events, scratch, store) as backend:
         repeats = plan.spec.run.repeats
         outcome = run_units(
-            plan.units, backend, store, events, spare=policy.skippable, repeats=repeats, hold=policy.waiting
+            plan.units, backend, store, events, spare=policy.skippable, repeats=repeats, defer=policy.waiting
         )
         if follow_ups := policy.units_after_violations(outcome.finished, outcome.failed.keys()):
             # These units are finished: their results are read, not recomputed.
@@ -336,7 +336,7 @@ def backend_for(
     deadlines = Deadlines(plan.spec.run.time_limit_s)
     # Code of folders that this user did not make never runs in this process.
     runs_in_process = plan.spec.run.settled_runner() == "in-process" and not plan.isolated
-    with ended_with():
+    with ending_leftovers():
         if runs_in_process or not missing:
             with contextlib.closing(InProcess(dict(plan.shared), scratch, events, deadlines)) as backend:
                 yield backend

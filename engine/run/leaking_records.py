@@ -23,9 +23,9 @@ def records_in(place: str | Path, *, top: int, rate: float, audit: str | None) -
     status = run_status(place)
     status.outcomes  # noqa: B018 - refuses a run without a report
     store = FileStore.at(place)
-    with store.answering("must be a run folder that can be read"):
+    with store.explain_errors("must be a run folder that can be read"):
         spec = store.content("spec.yaml") or b""
-        names = sorted(store.infos())
+        names = sorted(store.file_infos())
     name, game = Records.selected_audit(spec.decode(errors="replace"), audit)
     results = [result for result in status.report["results"].items() if result["name"].name() == name]
     if len(results) != 1:
@@ -36,7 +36,7 @@ def records_in(place: str | Path, *, top: int, rate: float, audit: str | None) -
         raise RunError(f"{shortened(place)} has no scores of {name!r}. Run the audit with keep_scores = true")
     tables = []
     for file in files:
-        with store.answering("must be a run folder that can be read"):
+        with store.explain_errors("must be a run folder that can be read"):
             content = store.content(file) or b""
         try:
             tables.append(read_bounded(pa.BufferReader(content), file, list(Records.COLUMNS)))

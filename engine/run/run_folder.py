@@ -27,10 +27,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpaudit.actors.events import Event, EventKind, EventStream, Listener
-from dpaudit.actors.meanwhile import meanwhile
+from dpaudit.actors.periodic import call_periodically
 from dpaudit.actors.storage.bounded_parquet import read_bounded
-from dpaudit.actors.storage.places import Scratch, inside, is_remote
-from dpaudit.actors.unit import code_version, user_code
+from dpaudit.actors.storage.places import Scratch, is_remote, join_place
+from dpaudit.actors.unit import code_version, user_code_by_label
 from dpaudit.consent import FULL_CONSENT, Consent, current_consent
 from dpaudit.engine.planning.plan import Plan
 from dpaudit.engine.request.audit_spec import AuditSpec, keep_data, slug
@@ -74,7 +74,7 @@ def place_of(place: str | Path) -> str | Path:
 
 
 def checkpoints_of(place: str | Path) -> Scratch:
-    return inside(place, _CHECKPOINTS) if is_remote(place) else (Path(place) / _CHECKPOINTS).absolute()
+    return join_place(place, _CHECKPOINTS) if is_remote(place) else (Path(place) / _CHECKPOINTS).absolute()
 
 
 def working_folder(place: str | Path) -> Path:
@@ -108,9 +108,9 @@ def open_run_folder(place: str | Path, listeners: Sequence[Listener] = ()) -> It
         events.emit(Event(EventKind.STAGE, detail=trouble))
 
     with remote_lease(store):
-        mirror = Mirror(folder, str(place), without=(_CHECKPOINTS,), trouble=report_trouble)
+        mirror = Mirror(folder, str(place), excluded=(_CHECKPOINTS,), on_trouble=report_trouble)
         mirror.pull()
-        with mirror.kept_up():
+        with mirror.synchronized():
             try:
                 yield folder
             except AuditError as err:  # its message names the local copy; the user gave `place`
@@ -168,7 +168,7 @@ class PlanRecord:
     @classmethod
     def of(cls, plan: Plan) -> PlanRecord:
         """Build the record of `plan` with the current code version."""
-        codes = user_code(plan.units)
+        codes = user_code_by_label(plan.units)
         code_digests = {label: code.digest for label, code in codes.items()}
         unreadable_code = frozenset(label for label, code in codes.items() if code.unseen)
         spec = hashlib.sha256(plan.spec.to_yaml().encode()).hexdigest()
@@ -375,7 +375,7 @@ def lease(folder: Path) -> Iterator[None]:
         os.ftruncate(file, 0)
         os.pwrite(file, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot_id()}).encode(), 0)
         try:
-            with meanwhile(touch, TOUCH_S, "lease"):
+            with call_periodically(touch, TOUCH_S, "lease"):
                 yield
         finally:
             os.ftruncate(file, 0)
@@ -472,7 +472,7 @@ def remote_lease(store: FileStore) -> Iterator[None]:
         with contextlib.suppress(OSError, pa.ArrowException):
             write()
 
-    with store.answering("must be a place that can be written"):
+    with store.explain_errors("must be a place that can be written"):
         holder = _remote_holder(store)
         if (
             holder and not _has_ended(holder) and abs(_remote_age_s(store)) < STALE_S
@@ -484,7 +484,7 @@ def remote_lease(store: FileStore) -> Iterator[None]:
     if holder.get("id") != content["id"]:
         raise _lease_error(store.place, holder, wait)
     try:
-        with meanwhile(touch, TOUCH_S, "lease"):
+        with call_periodically(touch, TOUCH_S, "lease"):
             yield
     finally:
         with contextlib.suppress(OSError, pa.ArrowException):
@@ -494,7 +494,7 @@ def remote_lease(store: FileStore) -> Iterator[None]:
 
 def _remote_holder(store: FileStore) -> dict[str, Any]:
     try:
-        with store.reading(_NAME) as stream:
+        with store.open_file(_NAME) as stream:
             return _parse_holder(stream.read(_MAX_BYTES))
     except FileNotFoundError:
         return {}

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dpaudit.actors.events import Event, EventKind, events_in
+from dpaudit.actors.events import Event, EventKind, parse_events
 from dpaudit.actors.storage.mirror import FileStore
-from dpaudit.actors.storage.places import inside, is_remote
+from dpaudit.actors.storage.places import is_remote, join_place
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.reading.bounds_checksum import checksum_note, last_checksum_note
 from dpaudit.engine.reading.stated_values import StatedValue
@@ -87,7 +87,6 @@ class RunStatus:
     retried: int  # attempts that were repeated
     lost_workers: int
     workers: int  # in the last event that counts them
-    spilled_mb: int  # written to disk by the object stores because memory was full
     running: tuple[tuple[str, float], ...]  # label of each unit on a worker, and seconds since its start
     last_event_at: datetime | None  # UTC; None before the first event
     units_per_second: float  # finished by the current driver
@@ -113,8 +112,6 @@ class RunStatus:
             rate = f"at {self.units_per_second:.2g} units a second"
             remaining = "" if self.remaining_s is None else f", about {self.remaining_s:.0f} s left {rate}"
             lines.append(f"last event {self.last_event_at:%Y-%m-%d %H:%M:%S} UTC{remaining}")
-        if self.spilled_mb:
-            lines.append(f"object stores wrote {self.spilled_mb:,} MB to disk because memory was full")
         lines += [f"  {seconds:.0f} s  {shortened(label)}" for label, seconds in self.running[:MAX_LISTED]]
         if len(self.running) > MAX_LISTED:
             lines.append(f"  and {len(self.running) - MAX_LISTED} more")
@@ -140,20 +137,20 @@ def run_status(place: str | Path) -> RunStatus:
     """
     store = FileStore.at(place)
     store.require_plain()
-    with store.answering("must be a run folder that can be read"):
+    with store.explain_errors("must be a run folder that can be read"):
         plan, log, bounds = (store.content(name) for name in (PLAN, "events.jsonl", "bounds.json"))
         sweep = store.content("sweep.yaml") if plan is None else None
         configuration_file = store.content(CONFIGURATIONS)
     if plan is None and sweep is None:
         raise NotPlanned(f"{shortened(place)} must be the folder of a run (with plan.parquet) or sweep (sweep.yaml)")
-    lines = list(events_in(io.BytesIO(log or b"")))
+    lines = list(parse_events(io.BytesIO(log or b"")))
     events = [event for event in lines if event is not None]
     start = max((at for at, event in enumerate(events) if event.kind is EventKind.UNITS_PLANNED), default=0)
     plan_metadata: Mapping[bytes, bytes] = {}
     if plan is None:  # while a sweep explores configurations, its plans are not written
         planned = events[start].count if events else 0
     else:
-        table = read_plan(plan, inside(place, PLAN), ["key"])
+        table = read_plan(plan, join_place(place, PLAN), ["key"])
         planned, plan_metadata = table.num_rows, table.schema.metadata or {}
     status = _status(str(place), planned, events[start:], bounds)
     configurations: tuple[tuple[str, ConfigurationState], ...] = ()
@@ -205,7 +202,6 @@ def _status(place: str, planned: int, all_events: Sequence[Event], bounds: bytes
         retried=counts[EventKind.UNIT_RETRIED],
         lost_workers=counts[EventKind.WORKER_LOST],
         workers=next((event.count for event in reversed(events) if event.kind is EventKind.WORKER_STARTED), 0),
-        spilled_mb=max((event.count for event in events if event.kind is EventKind.SPILLED), default=0),
         running=tuple((event.label, max(0.0, now - event.time)) for event in running.values() if not is_over),
         last_event_at=datetime.fromtimestamp(last.time, UTC) if last else None,
         units_per_second=done_count / elapsed_s if elapsed_s else 0.0,
@@ -274,8 +270,8 @@ def fetch(place: str | Path, folder: Path) -> None:
     origin = "" if is_remote(place) else "(a path of this machine) "
     store = FileStore.at(place)
     store.require_plain()
-    with store.answering(f"{origin}could not be fetched"):
-        files = store.infos()
+    with store.explain_errors(f"{origin}could not be fetched"):
+        files = store.file_infos()
         if files.keys().isdisjoint(_RUN_FILES):
             raise SpecError(
                 f"{shortened(place)} {origin}must be a run folder (with {' or '.join(_RUN_FILES)} in it), but it "
@@ -288,5 +284,5 @@ def fetch(place: str | Path, folder: Path) -> None:
         for name in files:
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            with store.reading(name) as source, new_file(target) as copy:
+            with store.open_file(name) as source, new_file(target) as copy:
                 shutil.copyfileobj(source, copy)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from dpaudit.actors.backend import Backend, Completion, Deadlines, Handle, InProcess
-from dpaudit.actors.children import InChildren
+from dpaudit.actors.children import ChildProcesses
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
@@ -43,7 +43,7 @@ def backend_elsewhere(
             return stack.enter_context(contextlib.closing(InProcess(dict(plan.shared), scratch, events, deadlines)))
 
         def in_processes(count: int) -> Backend:
-            children = InChildren(plan.shared, scratch, events, deadlines, count)
+            children = ChildProcesses(plan.shared, scratch, events, deadlines, count)
             return stack.enter_context(contextlib.closing(children))
 
         def on_ray() -> Backend:
@@ -59,7 +59,7 @@ def backend_elsewhere(
                 yield in_processes(1)
             case "auto":
                 # Audited code may end or hang its process, so it never runs in this one.
-                needs_own_process = plan.isolated or any(unit.own for unit in missing)
+                needs_own_process = plan.isolated or any(unit.user_code for unit in missing)
                 first = in_processes(1) if needs_own_process else in_this_process()
                 together = plan.spec.together
                 cap_s = None if together is None else together.budget_s
@@ -95,7 +95,7 @@ def _ray_pool(
             gpus = {unit.key: unit.resources.gpus for unit in plan.units}
             metrics = RunMetrics(plan.spec.name, trainings_of(plan), gpus)
             threading.Thread(target=_load_ahead, name="dpaudit-load-ahead", daemon=True).start()
-            with events.heard_by(metrics):
+            with events.subscribed(metrics):
                 yield workers
             metrics.tell()
         finally:
@@ -144,7 +144,7 @@ class AutoBackend:
         self._backend, self._workers, self._on_ray, self._events = first, workers, on_ray, events
         self._ends = math.inf if cap_s is None else time.monotonic() + cap_s
         self._unbegun = {unit.key for unit in units}
-        self._left = Counter(unit.does for unit in units)  # unbegun units by kind
+        self._left = Counter(unit.function_name for unit in units)  # unbegun units by kind
         self._seconds: dict[str, list[float]] = defaultdict(list)  # of finished units, by kind
         self._chosen = self._is_ray = False
         self._on_ray_by_key: dict[str, Handle] = {}  # results of the first process that Ray's workers need
@@ -158,7 +158,7 @@ class AutoBackend:
             if not self._chosen and self._is_timed():
                 self._choose()
             self._unbegun.remove(unit.key)
-            self._left[unit.does] -= 1
+            self._left[unit.function_name] -= 1
         if self._is_ray:
             tables = tuple(map(self._put_on_ray, unit.needs, tables))
         self._backend.submit(unit, tables, needed=needed)
@@ -168,7 +168,7 @@ class AutoBackend:
         if not self._chosen:
             for completion in completions:
                 if not completion.attempt.error and not completion.worker_died:
-                    self._seconds[completion.unit.does].append(completion.attempt.seconds)
+                    self._seconds[completion.unit.function_name].append(completion.attempt.seconds)
         return completions
 
     def hold(self, table: pa.Table) -> Handle:

@@ -1,21 +1,21 @@
-"""Names in a store as files below a folder."""
+"""Names in an object store must be safe paths below a folder."""
 
 from __future__ import annotations
 
 import pytest
 
-from dpaudit.actors.storage.mirror import _require_below
+from dpaudit.actors.storage.mirror import _require_safe_names
 from dpaudit.errors import RunError
 from tests.loops import Cases
 
 GOOD = ["plan.parquet", "units/a.parquet", "scores/one/00000.parquet", ".mirror.json", "a..b", "dot./x", "Ünits/ß"]
 
 
-def test_names_of_a_run_are_files_below_a_folder() -> None:
-    _require_below(GOOD, "s3://bucket/run")
+def test_names_of_a_run_are_accepted() -> None:
+    _require_safe_names(GOOD, "s3://bucket/run")
 
 
-def test_a_name_that_leaves_the_folder_or_meets_another_is_refused() -> None:
+def test_unsafe_and_clashing_names_are_refused() -> None:
     with Cases() as cases:
         for name in [
             "../evil",
@@ -42,7 +42,7 @@ def test_a_name_that_leaves_the_folder_or_meets_another_is_refused() -> None:
             "Ünits/SS",
         ]:
             with cases.case(name):
-                refused = r"must hold files that .* below a folder.*nothing was copied"
-                with pytest.raises(RunError, match=refused) as said:
-                    _require_below([*GOOD, name], "s3://bucket/run")
-                assert str(said.value).isprintable()
+                refused = r"must hold only files that .* below a folder.*nothing was copied"
+                with pytest.raises(RunError, match=refused) as raised:
+                    _require_safe_names([*GOOD, name], "s3://bucket/run")
+                assert str(raised.value).isprintable()

@@ -151,7 +151,7 @@ def test_where_every_bit_can_be_told_the_ceiling_is_exact(
         mechanism=NonPrivate(LogisticRegression()),
         data=GaussianMixture(rows=400),
         game=game,
-        claim=Claim(epsilon=epsilon, relation=game.fits.relation),  # type: ignore[attr-defined]
+        claim=Claim(epsilon=epsilon, relation=game.traits.relation),  # type: ignore[attr-defined]
     )
     (result,) = run(tmp_path, asked).results
     assert result.ceiling is not None

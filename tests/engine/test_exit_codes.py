@@ -109,7 +109,9 @@ def test_a_signal_ends_the_command_as_ctrl_c_does(folder: Path, number: signal.S
     running.send_signal(number)
     _, errors = running.communicate(timeout=60)
     assert running.returncode == 3
-    assert errors == f"dpaudit: interrupted by {number.name}; finished units are kept, `dpaudit resume run` continues it\n"
+    assert (
+        errors == f"dpaudit: interrupted by {number.name}; finished units are kept, `dpaudit resume run` continues it\n"
+    )
     last = list(read_events(folder / "run" / "events.jsonl"))[-1]
     assert (last.kind, last.detail) == (EventKind.INTERRUPTED, number.name)
     assert not os.path.exists(f"/proc/{worker}")

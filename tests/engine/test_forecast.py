@@ -34,13 +34,13 @@ STACKS = {
 def test_the_time_left_is_that_of_the_unfinished_units() -> None:
     """32 shadow models and 64 trials in stacks of 16: 0.5 s a model; one stack of trials is finished."""
     plan = make_plan(load_spec(STACKS))
-    trials = [unit for unit in plan.units if unit.does == "train_trials"]
+    trials = [unit for unit in plan.units if unit.function_name == "train_trials"]
     times = RunTimes(frozenset({trials[0].key}), {"train_shadows": 0.5, "train_trials": 0.5})
     found = forecast(plan, times, "runs/small")
     assert (len(trials), found.trainings) == (4, 96)
     assert found.seconds == 32 * 0.5 + 48 * 0.5
     assert found.unfinished == len(plan.units) - 1
-    assert found.untimed == sum("train" not in unit.does for unit in plan.units) > 0
+    assert found.untimed == sum("train" not in unit.function_name for unit in plan.units) > 0
     assert found.lines[1:] == (
         f"40 s of work left, without {found.untimed} units that cannot be estimated, by the times of runs/small",
         "at least 10 s on 4 workers, plus the start and the report",
@@ -50,18 +50,18 @@ def test_the_time_left_is_that_of_the_unfinished_units() -> None:
 def test_an_earlier_run_tells_the_time(tmp_path: Path) -> None:
     audit(load_spec(SPEC), output=tmp_path / "run", quiet=True)
     plan, times = make_plan(load_spec(SPEC)), times_of_run(tmp_path / "run")
-    assert times.seconds.keys() == {unit.does for unit in plan.units}
+    assert times.seconds.keys() == {unit.function_name for unit in plan.units}
     found = forecast(plan, times, "")
     assert (found.unfinished, found.untimed, found.seconds, found.trainings) == (0, 0, 0, 3)
     more = make_plan(load_spec(MORE))
     before = forecast(more, times, "")
-    key = next(unit.key for unit in plan.units if unit.does == "train_model")
+    key = next(unit.key for unit in plan.units if unit.function_name == "train_model")
     log = EventLog(tmp_path / "run" / "events.jsonl")
     for _ in range(9):
         log(Event(EventKind.UNIT_DONE, key, seconds=1000.0))
     log.close()
     after = forecast(more, times_of_run(tmp_path / "run"), "")
-    untrained = sum(unit.does == "train_model" and unit.key not in times.finished for unit in more.units)
+    untrained = sum(unit.function_name == "train_model" and unit.key not in times.finished for unit in more.units)
     assert untrained >= 3
     assert after.seconds - before.seconds == pytest.approx(untrained * (1000.0 - times.seconds["train_model"]))
     assert times_of_run(tmp_path) == RunTimes()

@@ -315,7 +315,9 @@ def test_the_remote_lease_of_a_killed_driver_of_this_machine_is_void(left_lease:
     "changed",
     [{"host": "another"}, {"boot": "an earlier one"}, {"pids": "pid:[1]"}, {"start": None}, {"pid": "1"}, {"alive": 1}],
 )
-def test_the_remote_lease_of_a_process_that_may_live_is_valid(left_lease: Callable[..., FileStore], changed: dict[str, object]) -> None:
+def test_the_remote_lease_of_a_process_that_may_live_is_valid(
+    left_lease: Callable[..., FileStore], changed: dict[str, object]
+) -> None:
     if changed.pop("alive", None):
         changed = {name: run_folder._this_process()[name] for name in ("pid", "start")}
     with pytest.raises(RunError, match="is being written by"), remote_lease(left_lease(**changed)):

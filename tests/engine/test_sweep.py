@@ -21,7 +21,6 @@ from dpaudit import Audit, AuditSpec, Claim, Relation, SweepResult, Verdict, res
 from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.drawing import draw
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.sweep_summary import SweepRow, SweepSummary, _meets_limits, _with_dominance
 from dpaudit.engine.report.charts import frontier
@@ -205,7 +204,7 @@ def test_units_that_several_configurations_want_are_run_once(tmp_path: Path) -> 
     asked = base(grid={"estimator": ["simultaneous-guess-count", "one-run"]})
     request = read_request(asked)
     one, other = make_plan(request.spec(request.known)).audits
-    assert {unit.does for unit in one.units if unit.key not in other.keys} == {"count"}
+    assert {unit.function_name for unit in one.units if unit.key not in other.keys} == {"count"}
     result = sweep(asked, output=tmp_path / "run", quiet=True)
     done = Counter(event.unit for event in read_events(tmp_path / "run" / "events.jsonl") if event.kind == "unit-done")
     assert set(done.values()) == {1}
@@ -426,7 +425,7 @@ class TestSummaries:
 
 
 def test_the_frontier_is_drawn_from_what_was_shown_to_what_is_claimed() -> None:
-    axes = draw(frontier(TestSummaries().summary(epsilon=2))).axes[0]
+    axes = frontier(TestSummaries().summary(epsilon=2)).figure.axes[0]
     labels = axes.get_legend_handles_labels()[1]
     assert {"claimed epsilon", "audited epsilon, a lower bound", "frontier by claim", "best", "limit ε = 2"} <= set(
         labels
