@@ -42,7 +42,7 @@ def test_what_the_last_report_wrote_is_shown_and_no_more_promised(folder: Path) 
     with log.open("a") as earlier:  # as versions before this one wrote it
         earlier.write('{"kind": "finished", "seconds": 1.0}\n')
     forged(folder)
-    assert "verdicts as written in bounds.json (not checked); who writes" in str(run_status(folder))
+    assert "verdicts as written in bounds.json (not checked). Whoever can write" in str(run_status(folder))
 
 
 def test_a_report_made_anew_is_noted_too(reader: Reader, folder: Path) -> None:
@@ -72,7 +72,7 @@ def test_bounds_that_are_no_bounds(folder: Path, content: bytes) -> None:
     with (folder / "events.jsonl").open("a") as log:
         log.write('{"kind": "finished"}\n')
     shown = str(run_status(folder))
-    assert "bounds.json is no report that can be read" in shown
+    assert "bounds.json is not a valid report" in shown
     assert "ALL IS WELL" not in shown
 
 
