@@ -190,7 +190,7 @@ def with_more_trials(spec: AuditSpec, undecided: Collection[str]) -> AuditSpec:
 
 
 def _audit_with_more_trials(audit: Audit) -> Audit:
-    names = {name for test in audit.game.traits.check_tests for name in (*test.scales, *test.again)}
+    names = {name for test in audit.game.traits.check_tests for name in (*test.scales, *test.growth_on_repeat)}
     numbers = {
         name: TRIAL_FACTOR * getattr(audit.game, name) for name in names if isinstance(getattr(audit.game, name), int)
     }
