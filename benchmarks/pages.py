@@ -9,9 +9,10 @@ A page requests a table by a line such as
 The text between that line and `<!-- end -->` is generated: the table, and below it the file's origin. Commands appear
 once a page. `index.csv` also has the machine. `tests/test_pages.py` compares the pages with the data.
 
-- `rows`, `columns`: names of conditions, or `what`. The default of `columns` is `what`.
+- `rows`, `columns`: names of conditions, `what`, or `value`. The default of `columns` is `what`.
 - `where`: conditions joined by `;`, each with its values joined by `/`. Values also order rows and columns.
-- `cell`: how to combine several measurements: `each` (there must be one), `max`, `range`, `sum`, `share` ("3 of 400").
+- `cell`: how to combine several measurements: `each` (there must be one), `max`, `range`, `sum`, `count`, `share`
+  ("3 of 400").
 - A cell that names a data file becomes a link to it.
 - `<!-- rules of the verdict -->` requests the rules in `engine/reading/verdict.py`.
 - `<!-- list of estimators -->` requests the registered estimators.
@@ -43,7 +44,7 @@ class Query:
         rows: Conditions that label a row.
         columns: The condition that labels a column, or `what`.
         where: Allowed values by condition; empty where all are.
-        cell: One of `each`, `max`, `range`, `sum`, `share`.
+        cell: One of `each`, `max`, `range`, `sum`, `count`, `share`.
     """
 
     rows: tuple[str, ...]
@@ -70,7 +71,7 @@ class Query:
 
 def table(rows: Sequence[Row], query: Query) -> str:
     """Return a Markdown table of the requested measurements."""
-    measurements = [(row.settings() | {"what": row.what}, row) for row in rows]
+    measurements = [(row.settings() | {"what": row.what, "value": row.value}, row) for row in rows]
     selected = [(conditions, row) for conditions, row in measurements if query.allows(conditions)]
     for name, values in query.where.items():
         present = {conditions.get(name) for conditions, _ in measurements}
@@ -116,6 +117,8 @@ def _cell(rows: Sequence[Row], how: str) -> str:
         if len(rows) > 1:
             raise ValueError(f"{len(rows)} measurements fall into one cell: {rows[:2]}")
         return " ".join(part for part in (rows[0].value, rows[0].interval) if part)
+    if how == "count":
+        return str(len(rows))
     values = {_number(row.value): row.value for row in rows}
     if how == "max":
         return values[max(values)]
@@ -126,7 +129,7 @@ def _cell(rows: Sequence[Row], how: str) -> str:
         return f"{sum(_number(row.value) for row in rows):,.0f}"
     if how == "share":
         return f"{sum(_number(row.value) for row in rows):,.0f} of {sum(_number(row.trials) for row in rows):,.0f}"
-    raise ValueError(f"cell must be each, max, range, sum or share, got {how}")
+    raise ValueError(f"cell must be each, max, range, sum, count or share, got {how}")
 
 
 def _number(text: str) -> float:
