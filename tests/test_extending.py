@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit
+from dpaudit import Audit, AuditSpec, Claim, RunOptions, Verdict, audit
+from dpaudit.engine.finding_figures import finding_figures
 from dpaudit.testing import check_game
 
 PAGE = Path(__file__).parents[1] / "docs" / "developers" / "extending.md"
@@ -80,3 +81,9 @@ def test_the_verb_prints_a_claim() -> None:
     verb = importlib.import_module("claims_verb").claims
     done = CliRunner().invoke(verb, ["randomized-response", "--epsilon", "1.5"])
     assert (done.exit_code, "1.5" in done.output) == (0, True), done.output
+
+
+def test_the_figure_is_drawn_from_the_series() -> None:
+    bound = importlib.import_module("my_series").bound_over_trials([10, 20], [0.1, 0.4])
+    (picture,) = finding_figures(bound, Claim(1.0))
+    assert picture.stem == "trials"

@@ -33,10 +33,10 @@ def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
     if value is None:
         return None
     from dpaudit.claims import Relation
-    from dpaudit.claims.parsing import claim_of
+    from dpaudit.claims.parsing import parse_claim
 
     try:
-        return claim_of(value, Relation.ADD_REMOVE)
+        return parse_claim(value, Relation.ADD_REMOVE)
     except InputError as err:
         raise InputError(f"--claim: {err}") from None
 
@@ -89,17 +89,10 @@ def estimate(
 
     \b
       tp,fp,tn,fn               confusion tables       clopper-pearson, jeffreys, bayesian, bayesian-posterior
-      guesses,correct,canaries  one training run       one-run, one-run-f-dp, one-run-theorem-16, one-run-p-value,
-                                                       one-run-replays
+      guesses,correct,canaries  one training run       one-run, one-run-f-dp, one-run-theorem-16
       n1,n0,trials1,trials0     hits in two worlds     ratio, katz-log
       k1,n1,k2,n2               answers in a set       two-cut
       c1_A,c1_B,..,c2_A,..      answers of each class  k-cut
-      v1_A,v1_B,..[,v2_A,..]    votes for each class   gnmax (--option sigma=2)
-      bag,prior[,released]      examples in bags       label-advantage (--option mechanism=rr --option epsilon=1)
-      prior                     one's own examples     bag-size-equivalents (--option sizes=4,8,16)
-      order,rdp                 a guarantee            rdp-to-epsilon
-      k,n                       an event               proportion
-      c_A,c_B,..                several events         multinomial
     """
     from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, natural_method, used_columns
     from dpaudit.engine.estimate.tables import SourceTable
@@ -197,7 +190,7 @@ def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Map
     """Write the page, whole where it is a plain file; an estimate of a slice stands below its name."""
     from dpaudit.engine.estimate.estimating import Estimate
     from dpaudit.engine.report.page import escaping
-    from dpaudit.plain_files import write_asked
+    from dpaudit.plain_files import write_user_file
 
     named = slices.items() if slices else [("", reading) for reading in readings]
     estimates = [(name, reading) for name, reading in named if isinstance(reading, Estimate)]
@@ -205,7 +198,7 @@ def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Map
     page = escaping("dpaudit.engine.estimate").get_template("estimate.html.j2")
     text = page.render(source=source, estimates=estimates, others=others, not_shown=NOT_SHOWN)
     try:
-        write_asked(path, text.encode())
+        write_user_file(path, text.encode())
     except RunError as err:  # no run has failed: the option must change
         raise DataError(str(err)) from err
 

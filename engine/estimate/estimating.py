@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, gammaln, logsumexp, ndtr
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation
-from dpaudit.claims.parsing import claim_of
+from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.estimate.measures import Measure, measures, pairs_above
 from dpaudit.engine.estimate.tables import MEMBERS_APART, SourceTable
 from dpaudit.engine.reading.card import card
@@ -24,16 +24,11 @@ from dpaudit.engine.request.build import build
 from dpaudit.errors import DataError, InputError, SpecError, printable_lines, require
 from dpaudit.estimators.bound import Bound, format_upper
 from dpaudit.estimators.counts import (
-    BAGS,
     CONFUSION,
-    GUARANTEE,
     GUESSES,
     K_CUT,
-    MULTINOMIAL,
-    PROPORTION,
     RATIO,
     TWO_CUT,
-    VOTES,
     CountEstimator,
     Reading,
     has_columns,
@@ -102,12 +97,6 @@ COUNTS = {
     RATIO: "ratio",
     TWO_CUT: "two-cut",
     K_CUT: "k-cut",
-    VOTES: "gnmax",
-    BAGS: "label-advantage",
-    GUARANTEE: "rdp-to-epsilon",
-    ("prior",): "bag-size-equivalents",
-    PROPORTION: "proportion",
-    MULTINOMIAL: "multinomial",
 }
 """Columns of counts, and the method that reads them when none is named; the first that fits."""
 
@@ -275,7 +264,7 @@ def estimate(
     if isinstance(promise, int | float):
         promise = Claim(promise, delta or 0.0, Relation.ADD_REMOVE)
     elif promise is not None:
-        promise = claim_of(promise, Relation.ADD_REMOVE)
+        promise = parse_claim(promise, Relation.ADD_REMOVE)
     table = _python_table(scores, members, in_scores, out_scores, groups, replays)
     question = Question(
         method,

@@ -22,7 +22,7 @@ from dpaudit.consent import require_code, require_file
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, UnknownNameError, did_you_mean, shortened
 from dpaudit.estimators.selection import SELECTION_NAMES
 from dpaudit.given import fitted, options_of, require_words, type_in_words
-from dpaudit.locations import has_location, located, location
+from dpaudit.locations import has_location, import_object, location
 from dpaudit.registry import PACKAGES, catalogue, load
 
 _SELECTIONS: dict[object, str] = {selection: name for name, selection in SELECTION_NAMES.items()}
@@ -90,7 +90,7 @@ def own_part(kind: str, name: str) -> Any:
 
     Nothing else is ever called: a spec must not be able to name any function there is.
     """
-    part = located(name)
+    part = import_object(name)
     if isinstance(part, type):
         if _has_methods(kind, part):
             return part

@@ -18,10 +18,10 @@ from typing import Any, Literal, cast
 import numpy as np
 import pyarrow as pa
 
-from dpaudit.actors.audited.signals import from_outside, time_limit
+from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Claim, Relation
-from dpaudit.claims.parsing import claim_of
+from dpaudit.claims.parsing import parse_claim
 from dpaudit.claims.scope import Scope, strict_scopes
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
@@ -29,7 +29,7 @@ from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
 from dpaudit.engine.games.neighbours.summaries import HOPELESS
-from dpaudit.engine.games.protocol import CheckTest, Fits
+from dpaudit.engine.games.protocol import CheckTest, GameTraits
 from dpaudit.engine.request.audit_spec import (
     ACCOUNTANT,
     MAX_SEED,
@@ -196,7 +196,7 @@ class Choice:
         test = self.test
         if not test.scales or factor == 1:
             return self
-        trainings = max(min(test.least, test.trainings), int(test.trainings * factor))
+        trainings = max(min(test.min_trainings, test.trainings), int(test.trainings * factor))
         stack = test.game.get("stack", getattr(load("game", self.game), "stack", None))
         smaller = {"stack": max(2, int(stack * factor))} if isinstance(stack, int) and factor < 1 else {}
         return replace(self, test=replace(test, trainings=trainings, game={**test.game, **smaller}))
@@ -217,7 +217,7 @@ class Choice:
         test = self.test
         shares = test.scales or {"": 1.0}
         return test.price * sum(
-            share * test.again.get(name, 1.0) for name, share in shares.items() if name != test.learns
+            share * test.growth_on_repeat.get(name, 1.0) for name, share in shares.items() if name != test.search_field
         )
 
     @property
@@ -303,19 +303,23 @@ def _played(mechanism: Any) -> Any:
 
 
 def _has_face(mechanism: Any, test: CheckTest) -> bool:
-    return isinstance(mechanism, test.face.protocol) and not (test.unless and isinstance(mechanism, test.unless))
+    return isinstance(mechanism, test.capability.protocol) and not (
+        test.excluded and isinstance(mechanism, test.excluded)
+    )
 
 
 def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str], list[str]]:
     """The tests that fit a mechanism and its claim, the cheap ones first; games for other claims; all other games."""
     chosen, near, far = [], defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for name in catalogue("game"):
-        fits: Fits = load("game", name).fits
+        fits: GameTraits = load("game", name).traits
         played = [test for test in fits.check_tests if _has_face(mechanism, test)]
         fitting = [test for test in played if claim.relation in test.relations]
         chosen += [Choice(name, test) for test in fitting]
         if not played:
-            for words in dict.fromkeys(test.face.words for test in fits.check_tests) or ["what is asked for by name"]:
+            for words in dict.fromkeys(test.capability.words for test in fits.check_tests) or [
+                "what is asked for by name"
+            ]:
                 far[words].append(name)
         elif not fitting:
             relations = dict.fromkeys(str(relation) for test in played for relation in test.relations)
@@ -364,7 +368,7 @@ def within_seconds(chosen: list[Choice], each: float | None, seconds: float | No
         return each * (sum(one.test.price for one in some) + max(one.price_of_repeat for one in some))
 
     def is_least(some: Sequence[Choice]) -> bool:
-        return all(not one.test.scales or one.test.trainings <= one.test.least for one in some)
+        return all(not one.test.scales or one.test.trainings <= one.test.min_trainings for one in some)
 
     too_long, halved = [], 0
     while chosen and needed(chosen) > FOR_RUNS * seconds and not is_least(chosen):
@@ -395,7 +399,7 @@ def affordable_looks(chosen: list[Choice], trainings: int | None) -> tuple[list[
         held = None if kept is None else int(kept / test.cost)
         if held is not None and test.scales:  # so that a repeat has as much to learn from, and shares it
             given = min(given, held)
-        least = test.least if test.scales else wanted
+        least = test.min_trainings if test.scales else wanted
         if held is not None and min(given, held) < min(least, wanted):
             dear.append(
                 f"{choice.name}: asks for {min(least, wanted):,} trainings at least and as many to play it again, the "
@@ -410,9 +414,13 @@ def affordable_looks(chosen: list[Choice], trainings: int | None) -> tuple[list[
 def _again(test: CheckTest, given: int, kept: int | None) -> dict[str, float]:
     """By how much what is repeated grows, with no more trainings than are kept for it."""
     if kept is None or not test.scales:
-        return dict(test.again)
-    most = kept / given / (1 - test.scales.get(test.learns, 0.0))
-    grown = {name: min(test.again.get(name, 1.0), most) for name in (*test.scales, *test.again) if name != test.learns}
+        return dict(test.growth_on_repeat)
+    most = kept / given / (1 - test.scales.get(test.search_field, 0.0))
+    grown = {
+        name: min(test.growth_on_repeat.get(name, 1.0), most)
+        for name in (*test.scales, *test.growth_on_repeat)
+        if name != test.search_field
+    }
     return {name: factor for name, factor in grown.items() if factor != 1.0}
 
 
@@ -426,7 +434,7 @@ def _audit(one: Affordable, mechanism: Any, data: Any, request: CheckRequest) ->
         game={"name": one.choice.game, **test.game, **scaled},
         attack=test.attack or None,
         estimator=test.estimator or None,
-        split=request.split or (ALL if one.choice.test.face.protocol is RowFunction else MOST),
+        split=request.split or (ALL if one.choice.test.capability.protocol is RowFunction else MOST),
         claim=request.claim,
         confirm=test.confirm,
         stop=test.stop,
@@ -468,7 +476,7 @@ def function_on_rows(
     Args:
         function: `f(rows, rng, **settings)`, or where it is: "module:function".
         schema: Of the rows: `{"age": (0, 100), "sex": ["f", "m"]}`.
-        claim: As `claim_of` takes it; left out: what the code states itself, by an attribute `claim`, a setting
+        claim: As `parse_claim` takes it; left out: what the code states itself, by an attribute `claim`, a setting
             `epsilon` (and `delta`), or the default of a parameter of that name.
         relation: Which tables are neighbours.
         form, settings, python, folder, memory_mb, time: As in `OwnFunction`.
@@ -482,7 +490,7 @@ def function_on_rows(
     )
     if claim is None:
         claim = stated_claim(made.function if isinstance(function, str) else function, made.settings)
-    return replace(made, claimed=claim_of(claim, neighbours)), rows
+    return replace(made, claimed=parse_claim(claim, neighbours)), rows
 
 
 def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
@@ -520,7 +528,7 @@ def cost_of_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) 
 
     Raises: SpecError for a function that fails on all tables in one way.
     """
-    settings, limits = mechanism.alternatives()[0], CallLimits(LOADED_S, 1, time_limit, from_outside)
+    settings, limits = mechanism.alternatives()[0], CallLimits(LOADED_S, 1, time_limit, raised_externally)
     tried = pairs(rows.schema, rows.cells, relation, np.random.default_rng(0), beyond=False)
     tables = [rows.cells, *(table for pair in tried for table in (pair.d, pair.d_prime))]
 
@@ -619,7 +627,7 @@ def _runs_of_predictor(mechanism: AnsweringPredictor, target: Any, compute: Comp
             try:
                 mechanism.answers(pair.added, pair.asked.features, seed=np.random.SeedSequence(0), compute=compute)
             except BaseException as err:  # somebody's code may raise anything where records are few
-                if from_outside(err):
+                if raised_externally(err):
                     raise
                 continue
             ended += 1

@@ -27,18 +27,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpaudit.actors.events import Event, EventKind, EventStream, Listener
-from dpaudit.actors.meanwhile import meanwhile
+from dpaudit.actors.periodic import call_periodically
 from dpaudit.actors.storage.bounded_parquet import read_bounded
-from dpaudit.actors.storage.places import Scratch, inside, is_remote
-from dpaudit.actors.unit import code_version, user_code
-from dpaudit.consent import OWN, Consent, given
+from dpaudit.actors.storage.places import Scratch, is_remote, join_place
+from dpaudit.actors.unit import code_version, user_code_by_label
+from dpaudit.consent import FULL_CONSENT, Consent, current_consent
 from dpaudit.engine.planning.plan import Plan
 from dpaudit.engine.request.audit_spec import AuditSpec, keep_data, slug
 from dpaudit.engine.request.build import in_words
 from dpaudit.engine.request.plain_yaml import YamlFile
 from dpaudit.errors import AuditError, RunError, SpecError, printable, shortened
 from dpaudit.given import path
-from dpaudit.plain_files import bytes_of, created, noted_at, opened_in_place, reading, require_plain, write_whole
+from dpaudit.plain_files import (
+    note_path,
+    open_for_update,
+    open_to_read,
+    read_bytes,
+    recreate_file,
+    require_plain,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from dpaudit.actors.storage.mirror import FileStore
@@ -66,7 +74,7 @@ def place_of(named: str | Path) -> str | Path:
 
 
 def checkpoints_of(place: str | Path) -> Scratch:
-    return inside(place, _CHECKPOINTS) if is_remote(place) else (Path(place) / _CHECKPOINTS).absolute()
+    return join_place(place, _CHECKPOINTS) if is_remote(place) else (Path(place) / _CHECKPOINTS).absolute()
 
 
 def working_folder(place: str | Path) -> Path:
@@ -100,9 +108,9 @@ def opened(place: str | Path, listeners: Sequence[Listener] = ()) -> Iterator[Pa
         events.emit(Event(EventKind.STAGE, detail=trouble))
 
     with remote_lease(store):
-        mirror = Mirror(folder, str(place), without=(_CHECKPOINTS,), trouble=say)
+        mirror = Mirror(folder, str(place), excluded=(_CHECKPOINTS,), on_trouble=say)
         mirror.pull()
-        with mirror.kept_up():
+        with mirror.synchronized():
             try:
                 yield folder
             except AuditError as err:  # it speaks of the copy, which nobody has asked for
@@ -163,7 +171,7 @@ class Record:
     @classmethod
     def of(cls, plan: Plan) -> Record:
         """That of a plan, with the code as it is now."""
-        codes = user_code(plan.units)
+        codes = user_code_by_label(plan.units)
         own = {label: code.digest for label, code in codes.items()}
         unseen = frozenset(label for label, code in codes.items() if code.unseen)
         spec = hashlib.sha256(plan.spec.to_yaml().encode()).hexdigest()
@@ -186,7 +194,7 @@ class Record:
         if not file.exists():
             return None
         try:
-            table = read_plan(bytes_of(file), file, ["key"])
+            table = read_plan(read_bytes(file), file, ["key"])
             about = json.loads(table.schema.metadata[b"record"])
             own = {str(label): str(digest) for label, digest in about["own"].items()}
             shared = frozenset(str(name) for name in about["shared"])
@@ -198,11 +206,11 @@ class Record:
         """Writes the plan that it is of, the spec, and the rows that have no file of their own."""
         about = {"version": self.version, "own": self.own, "shared": sorted(self.shared), "spec": self.spec}
         table = plan.table().replace_schema_metadata({"record": json.dumps(about)})
-        write_whole(folder / PLAN, lambda file: pq.write_table(table, file))
+        write_atomically(folder / PLAN, lambda file: pq.write_table(table, file))
         for entry in plan.spec.audits:
             keep_data(entry.data, folder)
         spec = YamlFile(folder / SPEC, plan.spec.to_yaml().encode())
-        write_whole(spec.path, lambda file: file.write(spec.content))
+        write_atomically(spec.path, lambda file: file.write(spec.content))
         remember(spec)
 
     @staticmethod
@@ -212,8 +220,8 @@ class Record:
         target.mkdir(parents=True)
         for name in _FILES:
             if _is_file(folder / name):
-                with reading(folder / name) as source:
-                    write_whole(target / name, partial(shutil.copyfileobj, source))
+                with open_to_read(folder / name) as source:
+                    write_atomically(target / name, partial(shutil.copyfileobj, source))
         return _EARLIER
 
     def differences(self, now: Record) -> tuple[str, ...]:
@@ -297,17 +305,17 @@ def remember(spec: YamlFile) -> None:
     Of a folder of somebody else's that was opened by consent nothing is noted: the code it names may change, so the
     next command asks again, and runs that code in a process apart.
     """
-    if given().spec is not None:
+    if current_consent().spec is not None:
         return
     note = _note_of(spec.path)
     with contextlib.suppress(OSError):
         note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(note, lambda file: file.write(spec.digest.encode()))
+        write_atomically(note, lambda file: file.write(spec.digest.encode()))
 
 
 def consent_for(spec: YamlFile, asked: Consent) -> Consent:
     """What a spec may do, as it was read: everything where this user wrote it, else what was consented to."""
-    return OWN if _made_here(spec) else replace(asked, spec=spec.path)
+    return FULL_CONSENT if _made_here(spec) else replace(asked, spec=spec.path)
 
 
 def _made_here(spec: YamlFile) -> bool:
@@ -321,7 +329,7 @@ def _made_here(spec: YamlFile) -> bool:
 def _note_of(spec: Path) -> Path:
     """Where a spec is noted; that of a run folder under the folder's own name."""
     path = spec.parent if spec.name == SPEC else spec
-    return noted_at("folders", path.resolve())
+    return note_path("folders", path.resolve())
 
 
 BEAT_S = 10.0
@@ -340,7 +348,7 @@ def lease(folder: Path) -> Iterator[None]:
 
     Raises: RunError, which says who holds it.
     """
-    file = opened_in_place(folder / _NAME, os.O_RDWR | os.O_CREAT)
+    file = open_for_update(folder / _NAME, os.O_RDWR | os.O_CREAT)
 
     def beat() -> None:
         with contextlib.suppress(OSError):
@@ -358,7 +366,7 @@ def lease(folder: Path) -> Iterator[None]:
         os.ftruncate(file, 0)
         os.pwrite(file, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot()}).encode(), 0)
         try:
-            with meanwhile(beat, BEAT_S, "lease"):
+            with call_periodically(beat, BEAT_S, "lease"):
                 yield
         finally:
             os.ftruncate(file, 0)
@@ -373,7 +381,7 @@ def _age_s(folder: Path, file: int) -> float:
     """
     probe = folder / f"{_NAME}.{uuid.uuid4().hex}"
     try:
-        with created(probe) as made:
+        with recreate_file(probe) as made:
             return os.fstat(made.fileno()).st_mtime - os.fstat(file).st_mtime
     finally:
         probe.unlink(missing_ok=True)
@@ -454,7 +462,7 @@ def remote_lease(store: FileStore) -> Iterator[None]:
         with contextlib.suppress(OSError, pa.ArrowException):
             write()
 
-    with store.answering("must be a place that can be written"):
+    with store.explain_errors("must be a place that can be written"):
         holder = _remote_holder(store)
         if (
             holder and not _ended(holder) and abs(_remote_age_s(store)) < STALE_S
@@ -466,7 +474,7 @@ def remote_lease(store: FileStore) -> Iterator[None]:
     if holder.get("id") != mine["id"]:
         raise _held(store.place, holder, wait)
     try:
-        with meanwhile(beat, BEAT_S, "lease"):
+        with call_periodically(beat, BEAT_S, "lease"):
             yield
     finally:
         with contextlib.suppress(OSError, pa.ArrowException):
@@ -476,7 +484,7 @@ def remote_lease(store: FileStore) -> Iterator[None]:
 
 def _remote_holder(store: FileStore) -> dict[str, Any]:
     try:
-        with store.reading(_NAME) as stream:
+        with store.open_file(_NAME) as stream:
             return _holder(stream.read(_MAX_BYTES))
     except FileNotFoundError:
         return {}

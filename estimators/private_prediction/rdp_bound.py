@@ -1,7 +1,7 @@
 """Lower bounds on the Renyi divergence of two neighbouring data sets, from counts of answers; one row is one query.
 
-Bounds from samples speak of the mechanism from below, `gnmax` of a known one exactly, and `rdp-to-epsilon` from above;
-they meet in Renyi divergence, since no conversion takes a lower bound to epsilon.
+Samples bound the divergence from below, `renyi_divergence` computes it for known laws, and accountants bound it from
+above. They are compared as Renyi divergence, since no conversion takes a lower bound to epsilon.
 """
 
 from __future__ import annotations

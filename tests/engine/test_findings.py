@@ -15,7 +15,7 @@ from scipy import stats
 from dpaudit import AuditResult, Claim, Relation, Report, Verdict, estimate
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import GaussianDP, claim_under
-from dpaudit.engine.drawing import draw
+from dpaudit.engine.finding_figures import finding_figures
 from dpaudit.engine.reading.answer_words import NEXT
 from dpaudit.engine.reading.verdict import COLOURS
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
@@ -145,8 +145,8 @@ def test_the_trade_off_figure_draws_the_whole_claim() -> None:
     """A Gaussian claim allows less than its one point (epsilon, delta) does: the curve is its own."""
     claim = Claim(delta=1e-5, curve=GaussianDP(1.0))
     finding = found(Band(), [two_worlds(3.0)])
-    (chart,) = [one for one in finding.charts(claim) if one.stem == "trade-off"]
-    allowed = draw(chart).axes[0].lines[-1]
+    (picture,) = [picture for picture in finding_figures(finding, claim) if picture.stem == "trade-off"]
+    allowed = picture.figure.axes[0].lines[-1]
     alarm, hit = np.asarray(allowed.get_xdata()), np.asarray(allowed.get_ydata())
     np.testing.assert_allclose(hit, stats.norm.cdf(stats.norm.ppf(alarm) + 1), atol=1e-9)
 
@@ -211,7 +211,7 @@ def test_a_claim_that_implies_no_divergence_is_said_to_say_nothing() -> None:
 def test_tallies_of_another_estimator_are_refused() -> None:
     estimator = TwoCutCounts()
     table = encode([estimator.tally(ANSWERS[0])], AnswerCounts)
-    with pytest.raises(RunError, match="a stored result must be of OneRunTally"):
+    with pytest.raises(RunError, match="a stored result must hold OneRunTally"):
         decode(table, OneRun.tally_type)
 
 

@@ -18,9 +18,9 @@ from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.images import Cifar10, read_idx
 from dpaudit.engine.data.parquet import Parquet
 from dpaudit.engine.planning import plan
-from dpaudit.engine.planning.plan import make_plan, what_it_takes
+from dpaudit.engine.planning.plan import make_plan, planning_announcement
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
-from dpaudit.variables import without_values
+from dpaudit.variables import hide_variable_values
 
 RR = {"name": "randomized-response", "epsilon": 1.0}
 SMALL = {"name": "gaussian-mixture", "rows": 2000}
@@ -190,9 +190,9 @@ def test_values_are_found_however_deep_the_name_and_whole_before_their_parts(mon
     for _ in range(5000):
         deep = [deep]
     deep.append(deep)
-    said = without_values("cannot read /data/inner-secret/x, /data/inner-secret, a/inner-secret", {"in": deep})
+    said = hide_variable_values("cannot read /data/inner-secret/x, /data/inner-secret, a/inner-secret", {"in": deep})
     assert said == "cannot read $OUTER/x, $OUTER, a/$INNER"
-    assert without_values("/data/inner-secret", "no variable") == "/data/inner-secret"
+    assert hide_variable_values("/data/inner-secret", "no variable") == "/data/inner-secret"
 
 
 def test_a_relative_path_is_meant_from_where_the_spec_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_rows_that_take_long_to_make_are_named_beforehand() -> None:
         "data": {"name": "gaussian-mixture", "rows": 20_000_000},
         "mechanism": {"name": "randomized-response", "epsilon": 1},
     }
-    said = what_it_takes(load_spec({**spec, "game": {"name": "label-canaries"}}))
+    said = planning_announcement(load_spec({**spec, "game": {"name": "label-canaries"}}))
     assert re.fullmatch(r"planning at least \d+ units on 20,000,000 generated rows, which are made first", said), said
     spec["data"] = {"name": "gaussian-mixture", "rows": 1000}
-    assert what_it_takes(load_spec({**spec, "game": {"name": "label-canaries"}})) == ""
+    assert planning_announcement(load_spec({**spec, "game": {"name": "label-canaries"}})) == ""

@@ -24,7 +24,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Call
 from dpaudit.claims import GaussianDP
-from dpaudit.claims.parsing import claim_of
+from dpaudit.claims.parsing import parse_claim
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.cli.main import settings_in_words
 from dpaudit.engine.data.schema_rows import SchemaRows
@@ -312,7 +312,11 @@ def reused(plan: Plan) -> list[str]:
         before = first[entry.confirms]
         found += [f"first seed {seed}" for seed in sorted(fresh & seeds(units[key] for key in before.trainings))]
         scores = ("score_summaries", "locate")
-        own = {unit.key for unit in entry.units if unit.does not in scores} - set(entry.trainings) - set(entry.tallies)
+        own = (
+            {unit.key for unit in entry.units if unit.function_name not in scores}
+            - set(entry.trainings)
+            - set(entry.tallies)
+        )
         found += [f"new: {units[key].label}" for key in sorted(own - before.keys)]
     return found
 
@@ -372,7 +376,7 @@ def test_a_timed_call_has_one_number_more(python: str, tmp_path: Path, monkeypat
     [(2, 2.0, 0.0), ((1.0, 1e-5), 1.0, 1e-5), ("1", 1.0, 0.0), ("1, 1e-5", 1.0, 1e-5), ("epsilon=3", 3.0, 0.0)],
 )
 def test_claims_in_words(given: Any, epsilon: float, delta: float) -> None:
-    made = claim_of(given, Relation.REPLACE)
+    made = parse_claim(given, Relation.REPLACE)
     assert (made.epsilon, made.delta, made.relation) == (epsilon, delta, Relation.REPLACE)
 
 
@@ -389,8 +393,8 @@ def test_a_function_without_a_schema_is_told_to_give_one(given: dict[str, Any]) 
 
 
 def test_claims_that_are_curves() -> None:
-    assert claim_of("mu=1, delta=1e-6", Relation.REPLACE).curve == GaussianDP(1.0)
-    zcdp = claim_of("rho=0.5", Relation.ADD_REMOVE)
+    assert parse_claim("mu=1, delta=1e-6", Relation.REPLACE).curve == GaussianDP(1.0)
+    zcdp = parse_claim("rho=0.5", Relation.ADD_REMOVE)
     # The usual conversion, rho + 2 sqrt(rho log(1 / delta)), is never below ours.
     assert 0 < zcdp.epsilon <= 0.5 + 2 * np.sqrt(0.5 * np.log(1e5))
     assert zcdp.curve.renyi(7.0) == pytest.approx(3.5)
@@ -399,7 +403,7 @@ def test_claims_that_are_curves() -> None:
 @pytest.mark.parametrize("given", ["", "x", "rho=1, mu=1", "1, 2, 3, 4", [1], None, "rho=a"])
 def test_claims_that_are_none(given: Any) -> None:
     with pytest.raises(AuditError):
-        claim_of(given, Relation.REPLACE)
+        parse_claim(given, Relation.REPLACE)
 
 
 def stated(rows: Any, rng: np.random.Generator, epsilon: float = 0.7, delta: float = 1e-6) -> int:
@@ -452,7 +456,7 @@ def test_objects_that_hold_other_numbers_share_no_results() -> None:
     for scale in (20, 100):
         mechanism, _ = function_on_rows(Sums(scale), SCHEMA, claim=1.0)
         plan = make_plan(check_spec(CheckRequest(mechanism, rows), CheckOptions(run=HERE)))
-        keys.append({unit.key for unit in plan.units if unit.does in ("try_tables", "call_on_tables")})
+        keys.append({unit.key for unit in plan.units if unit.function_name in ("try_tables", "call_on_tables")})
     assert keys[0]
     assert not keys[0] & keys[1]
 
@@ -502,7 +506,7 @@ def test_calls_are_timed_on_whole_tables() -> None:
 
 
 def test_units_are_short_where_a_call_gives_many_numbers() -> None:
-    choices = [Choice("row-function", test) for test in RowFunctionGame.fits.check_tests]
+    choices = [Choice("row-function", test) for test in RowFunctionGame.traits.check_tests]
     for numbers, stack in ((1, None), (8_192, None), (8_193, 1_024), (65_664, 128), (1 << 30, 2)):
         for choice in choices:
             assert choice.with_wide_results(numbers).test.game.get("stack") == stack
@@ -589,6 +593,6 @@ def test_rows_keep_their_cells() -> None:
     assert rows.take([3, 0]).cells.equals(rows.cells.take(pa.array([3, 0])))
     assert rows.take(np.array([True, False, False, True])).cells.num_rows == 2
     assert rows.digest != rows.take([0]).digest
-    assert RowFunctionGame(group=2).for_claim(Claim(1.0, relation=Relation.REPLACE)).fits.relation is Relation.REPLACE
+    assert RowFunctionGame(group=2).for_claim(Claim(1.0, relation=Relation.REPLACE)).traits.relation is Relation.REPLACE
     with pytest.raises(InputError, match="group must be >= 1"):
         RowFunctionGame(group=0)

@@ -94,7 +94,7 @@ def test_a_second_name_of_a_file_elsewhere_is_not_written_to(
         (reader.work / "spec.yaml").write_bytes((folder / "spec.yaml").read_bytes())
         words = [verb, "spec.yaml", "--output", folder]
     before = (folder / "report.html").read_bytes()
-    reader.opens(*words).refused(name, "has a second name elsewhere")
+    reader.opens(*words).refused(name, "must have no other hard link")
     assert (folder / "report.html").read_bytes() == before
 
 
@@ -155,7 +155,7 @@ def test_a_name_that_leaves_the_target_of_fetch_is_refused(
         assert answer.status == 200
     done = reader.opens("fetch", place, "copy", AWS_SECRET_ACCESS_KEY=SECRET)
     assert not (reader.work / "copy").exists()
-    done.refused("must hold files that can be copied below a folder", "nothing was copied")
+    done.refused("must hold only files that can be copied below a folder", "nothing was copied")
 
 
 def test_what_is_in_the_target_of_fetch_stays(reader: Reader, folder: Path) -> None:
