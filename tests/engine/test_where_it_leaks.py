@@ -16,7 +16,7 @@ import pytest
 
 from dpaudit.claims import Claim, GaussianDP, Relation
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks, where_it_leaks_elsewhere
-from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, called_here
+from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, call_in_process
 from tests import nightly
 
 CLAIM = Claim(1.0, relation=Relation.ADD_REMOVE)
@@ -248,7 +248,7 @@ def test_low_bits_are_left_out_unless_they_are_asked_for() -> None:
 
 
 def test_low_bits_of_a_function_elsewhere_are_named() -> None:
-    call = partial(called_here, noisy_count)
+    call = partial(call_in_process, noisy_count)
     leak = where_it_leaks_elsewhere(call, table([]), table([1.0]), CLAIM, low_bits=True)
     assert "The low bits of `result`" in leak.field
     assert not where_it_leaks_elsewhere(call, table([]), table([1.0]), CLAIM).found
@@ -406,14 +406,14 @@ def test_every_form_of_rows(form: str) -> None:
 
 
 def test_by_what_comes_back_alone() -> None:
-    leak = where_it_leaks_elsewhere(partial(called_here, fails_on_nan), D, ONE_NAN, CLAIM)
+    leak = where_it_leaks_elsewhere(partial(call_in_process, fails_on_nan), D, ONE_NAN, CLAIM)
     assert leak.field.startswith("On D' alone it raises ValueError: cannot add 50 rows, in ")
-    leak = where_it_leaks_elsewhere(partial(called_here, exact_count), D, FEWER, CLAIM)
+    leak = where_it_leaks_elsewhere(partial(call_in_process, exact_count), D, FEWER, CLAIM)
     assert leak.field.startswith("number 1 of `result` has no noise: 50 on D and 49 on D'")
-    leak = where_it_leaks_elsewhere(partial(called_here, half_the_noise_of_its_own), D, FEWER, CLAIM)
+    leak = where_it_leaks_elsewhere(partial(call_in_process, half_the_noise_of_its_own), D, FEWER, CLAIM)
     assert leak.field.startswith("`result` moves by -1 from D to D', about ")
     for function, d_prime in HONEST:
-        assert not where_it_leaks_elsewhere(partial(called_here, function), D, d_prime, CLAIM).found
+        assert not where_it_leaks_elsewhere(partial(call_in_process, function), D, d_prime, CLAIM).found
 
 
 def test_in_another_python(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from dpaudit.actors.audited.signals import TimeLimitExceeded, raised_externally, time_limit
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.other_python import worker
-from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, called_here, identity
+from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, call_in_process, identity
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from tests.mechanisms import audited_functions
 from tests.waiting import until
@@ -55,7 +55,7 @@ def test_both_ways_give_the_same_and_a_seed_decides(form: str) -> None:
     """All generators are seeded; those of this process are as they were; no call sees what another wrote."""
     before = np.random.get_state()[1].tobytes()
     function = audited_functions.noisy_sum
-    here = called_here(function, TABLE, [3, 4, 3], form=form, settings={"scale": 2.0})
+    here = call_in_process(function, TABLE, [3, 4, 3], form=form, settings={"scale": 2.0})
     assert np.random.get_state()[1].tobytes() == before
     assert same(here[0], here[2])
     assert not np.array_equal(here[0].numbers, here[1].numbers)
@@ -67,7 +67,7 @@ def test_both_ways_give_the_same_and_a_seed_decides(form: str) -> None:
 
 def test_coroutines_and_private_attributes_are_read_in_both_ways() -> None:
     table = pa.table({"x": [0.5, 2.0]})
-    (here,) = called_here(audited_functions.later, table, [0], form="list")
+    (here,) = call_in_process(audited_functions.later, table, [0], form="list")
     assert here.ending == "list of 2 (int, object Kept{_total: float})"
     assert here.numbers[:2].tolist() == [2.0, 2.5]
     with other(sys.executable, "later") as python:
@@ -76,8 +76,10 @@ def test_coroutines_and_private_attributes_are_read_in_both_ways() -> None:
 
 @pytest.mark.parametrize("form", [form for form in worker.FORMS if form != "arrow"])
 def test_each_call_has_its_own_rows_and_settings(form: str) -> None:
-    assert [one.numbers[0] for one in called_here(audited_functions.first, TABLE, [1, 2, 3], form=form)] == [0.5] * 3
-    grown = called_here(audited_functions.grows, TABLE, [1, 2], form=form, settings={"words": ["one"]})
+    assert [one.numbers[0] for one in call_in_process(audited_functions.first, TABLE, [1, 2, 3], form=form)] == [
+        0.5
+    ] * 3
+    grown = call_in_process(audited_functions.grows, TABLE, [1, 2], form=form, settings={"words": ["one"]})
     assert [one.numbers[0] for one in grown] == [2, 2]
 
 
@@ -95,18 +97,18 @@ def test_rows_are_what_the_table_holds(bare: str) -> None:
     def keep(rows: Any, rng: Any, pair: Any) -> None:
         given.append((rows, pair))
 
-    called_here(keep, WIDE, [0], form="records", settings=settings)
+    call_in_process(keep, WIDE, [0], form="records", settings=settings)
     assert given == [(rows, settings["pair"])]
-    frame, array = called_here(audited_functions.seen, WIDE, [0], form="frame"), WIDE.select(["x", "n"])
+    frame, array = call_in_process(audited_functions.seen, WIDE, [0], form="frame"), WIDE.select(["x", "n"])
     assert "NaN" in frame[0].ending
     with other(bare, "seen", form="records") as python:
-        assert same(*python.call(WIDE, [0]), *called_here(audited_functions.seen, WIDE, [0], form="records"))
+        assert same(*python.call(WIDE, [0]), *call_in_process(audited_functions.seen, WIDE, [0], form="records"))
         empty = python.call(WIDE.slice(0, 0), [0])
     assert empty[0].ending == "str '[]'"
-    assert "nan" in called_here(audited_functions.seen, array, [0], form="array")[0].ending
+    assert "nan" in call_in_process(audited_functions.seen, array, [0], form="array")[0].ending
     for form in worker.FORMS[:-1]:
         table = array if form == "array" else WIDE
-        assert not called_here(audited_functions.seen, table.slice(0, 0), [0], form=form)[0].fault
+        assert not call_in_process(audited_functions.seen, table.slice(0, 0), [0], form=form)[0].fault
 
 
 FAILURES = {
@@ -159,13 +161,13 @@ def test_here_too_a_failure_is_an_outcome_and_a_signal_is_not() -> None:
         return raised_externally(err) and not isinstance(err, KeyboardInterrupt)
 
     ends = {"time_limit": time_limit, "from_outside": raised_externally}
-    (one,) = called_here(lambda rows, rng: time.sleep(100), TABLE, [0], form="list", limit_s=0.05, **ends)
+    (one,) = call_in_process(lambda rows, rng: time.sleep(100), TABLE, [0], form="list", limit_s=0.05, **ends)
     assert one.ending == "out of time"
-    assert called_here(interrupts, TABLE, [0], from_outside=outside)[0].ending == "raises KeyboardInterrupt"
+    assert call_in_process(interrupts, TABLE, [0], from_outside=outside)[0].ending == "raises KeyboardInterrupt"
     with pytest.raises(KeyboardInterrupt):
-        called_here(interrupts, TABLE, [0], limit_s=1.0, time_limit=time_limit, from_outside=lambda err: True)
+        call_in_process(interrupts, TABLE, [0], limit_s=1.0, time_limit=time_limit, from_outside=lambda err: True)
     with pytest.raises(TimeLimitExceeded), time_limit(0.05):  # of all calls together
-        called_here(lambda rows, rng: time.sleep(100), TABLE, [0], from_outside=raised_externally)
+        call_in_process(lambda rows, rng: time.sleep(100), TABLE, [0], from_outside=raised_externally)
 
 
 def _peak_kb() -> int:
@@ -185,7 +187,7 @@ def test_warnings_are_told_once_each(bare: str) -> None:
         (there,) = python.call(TABLE, [0])
     assert there.ending == "None; warns RuntimeWarning: bounds (#) are from the data; warns UserWarning: of # rows"
     assert there.numbers.tolist() == [1.5, 7]
-    assert same(there, *called_here(audited_functions.warns, TABLE, [0]))
+    assert same(there, *call_in_process(audited_functions.warns, TABLE, [0]))
 
 
 def test_more_tables_than_a_worker_keeps(bare: str) -> None:
@@ -230,7 +232,7 @@ def test_what_cannot_be_called_is_refused_in_a_sentence(bare: str, tmp_path: Pat
 
     one = {"form": "list"}
     assert "must be a Python that can be started" in refused("/nowhere/python", "a:b", **one)
-    assert "must start in '/bin/false': its process ended: exit code 1" in refused("/bin/false", "a:b", **one)
+    assert "cannot start in '/bin/false': its process ended: exit code 1" in refused("/bin/false", "a:b", **one)
     assert "nowhere:f cannot be imported: ModuleNotFoundError" in refused(bare, "nowhere:f", **one)
     assert "cannot be imported: AttributeError" in refused(bare, "audited_functions:nothing", **one)
     assert "must be a function, got an object of int" in refused(bare, "audited_functions:NO_FUNCTION", **one)
@@ -245,9 +247,9 @@ def test_what_cannot_be_called_is_refused_in_a_sentence(bare: str, tmp_path: Pat
         bare, "audited_functions:first", pa.table({"x": pa.array([1], pa.int8())}), **one
     )
     with pytest.raises(InputError, match=r"a seed must be >= 0, got -1"):
-        called_here(audited_functions.first, TABLE, [3, -1])
+        call_in_process(audited_functions.first, TABLE, [3, -1])
     with pytest.raises(InputError, match="column 'word' holds words; choose the form"):
-        called_here(audited_functions.first, WIDE, [0], form="array")
+        call_in_process(audited_functions.first, WIDE, [0], form="array")
 
 
 def test_what_outcomes_depend_on(bare: str) -> None:

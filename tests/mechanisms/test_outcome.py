@@ -29,8 +29,8 @@ import torch
 
 from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.mechanisms.adapters.other_python import worker
-from dpaudit.mechanisms.adapters.other_python.calls import OUT_OF_TIME, called_here
-from dpaudit.mechanisms.adapters.other_python.worker import LOOKED_INTO, MAX_ENDING, MAX_NUMBERS, outcome_of
+from dpaudit.mechanisms.adapters.other_python.calls import OUT_OF_TIME, call_in_process
+from dpaudit.mechanisms.adapters.other_python.worker import LOW_BIT_FLOATS, MAX_ENDING, MAX_NUMBERS, outcome_of
 from dpaudit.mechanisms.queries.outcome import UNREADABLE, CallOutcome, is_unreadable
 from tests.loops import Cases
 
@@ -228,7 +228,7 @@ GARBAGE = {
 
 
 def _called(make: Callable[[], object]) -> CallOutcome:
-    (outcome,) = called_here(lambda rows, rng: make(), NOTHING, [0], form="list")
+    (outcome,) = call_in_process(lambda rows, rng: make(), NOTHING, [0], form="list")
     return outcome
 
 
@@ -239,7 +239,7 @@ def test_garbage_is_an_outcome() -> None:
                 make, ending = GARBAGE[what]
                 found = _called(make)
                 assert found.ending == ending
-                assert len(found.numbers) <= MAX_NUMBERS + 2 * LOOKED_INTO
+                assert len(found.numbers) <= MAX_NUMBERS + 2 * LOW_BIT_FLOATS
                 assert np.isfinite(found.numbers).all()
 
 
@@ -355,17 +355,17 @@ def test_the_bits_of_naive_noise_are_seen() -> None:
     """The lowest bit of each float, and how many there are; 64 floats are looked at."""
     naive = [outcome_of(0.5 + 2.0**-40 * k)[1][1] for k in (1, 2, 4)]
     assert naive == [-40, -39, -38]
-    assert len(outcome_of(np.full(100, 0.1))[1]) == 100 + 2 * LOOKED_INTO
+    assert len(outcome_of(np.full(100, 0.1))[1]) == 100 + 2 * LOW_BIT_FLOATS
     assert outcome_of(5e-324)[1] == [5e-324, -1074, 1]
     assert outcome_of(0.1)[1] == [0.1, -55, 52]
-    assert [outcome_of(value)[3] for value in (0.1, np.full(100, 0.1), 7, "w")] == [2, 2 * LOOKED_INTO, 0, 0]
+    assert [outcome_of(value)[3] for value in (0.1, np.full(100, 0.1), 7, "w")] == [2, 2 * LOW_BIT_FLOATS, 0, 0]
 
 
 def test_a_fault_is_told_to_people() -> None:
     assert outcome_of(1.5)[2] == ""
     assert outcome_of([math.nan, 1.0])[2] == "it gave numbers that are not finite"
     assert outcome_of(len)[2] == "it gave a function"
-    (found,) = called_here(lambda rows, rng: raises(ValueError("7 rows")), NOTHING, [0], form="list")
+    (found,) = call_in_process(lambda rows, rng: raises(ValueError("7 rows")), NOTHING, [0], form="list")
     assert found.fault == "ValueError: 7 rows"
     assert found.numbers.tolist() == [7]
 
@@ -498,7 +498,7 @@ def test_a_coroutine_that_does_not_end_is_out_of_time() -> None:
 
     def called() -> str:
         limits: dict[str, Any] = {"limit_s": 0.1, "time_limit": time_limit, "from_outside": raised_externally}
-        return called_here(_endless, NOTHING, [0], form="list", **limits)[0].ending
+        return call_in_process(_endless, NOTHING, [0], form="list", **limits)[0].ending
 
     assert called() == OUT_OF_TIME
     assert asyncio.run(cell()) == OUT_OF_TIME
@@ -513,7 +513,7 @@ def test_functions_that_are_coroutines_are_called() -> None:
         yield sum(rows) + 3
 
     for function in (total, parts):
-        (outcome,) = called_here(function, NOTHING, [0], form="list")
+        (outcome,) = call_in_process(function, NOTHING, [0], form="list")
         assert outcome.numbers[0] == 3
 
 
@@ -537,7 +537,7 @@ def test_what_cannot_be_read_is_named() -> None:
     assert outcome_of(closure(1.0))[2] == "it gave a function"
     assert not is_unreadable(outcome_of("unreadable: 3")[0])
     assert not is_unreadable(_called(lambda: raises(ValueError("unreadable: 3"))).ending)
-    (warned,) = called_here(lambda rows, rng: _warned(Foo()), NOTHING, [0], form="list")
+    (warned,) = call_in_process(lambda rows, rng: _warned(Foo()), NOTHING, [0], form="list")
     assert is_unreadable(warned.ending)
 
 

@@ -16,7 +16,7 @@ from dpaudit.engine.games.functions.watched import Pairs, Watched
 ROUNDING = 1e-9  # of a number's size
 VALUES = 8  # that a number must take to be one with noise added
 CHANCE = 1e-4  # that a function which keeps its claim shows on one table alone what is told of it
-LOOKED_INTO = 64  # numbers of a part whose bits are looked at
+LOW_BIT_FLOATS = 64  # numbers of a part whose bits are looked at
 SURELY = 1.5  # by which more must move what has noise of a size that is guessed
 UNITS = {"laplace": "scale", "normal": "standard deviation"}
 
@@ -102,7 +102,7 @@ def low_bits_that_differ(pairs: Pairs, names: Sequence[str], claim: Claim) -> li
         same = _alike(pairs, name)
         if not same:
             continue
-        a, b = (_lowest_bits(each[:, :LOOKED_INTO]) for each in _numbers_of(same, name))
+        a, b = (_lowest_bits(each[:, :LOW_BIT_FLOATS]) for each in _numbers_of(same, name))
         for place in range(a.shape[1]):
             sides = {"D": a[:, place], "D'": b[:, place]}
             on, never = sorted(sides, key=lambda side: sides[side].min())

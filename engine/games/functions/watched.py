@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpaudit.mechanisms.adapters.other_python.calls import called_here
+from dpaudit.mechanisms.adapters.other_python.calls import call_in_process
 from dpaudit.mechanisms.adapters.other_python.worker import outcome_of
 
 MAX_EVENTS = 50_000  # lines of one call that are followed
@@ -116,7 +116,7 @@ def watched(
     def outside(err: BaseException) -> bool:
         return isinstance(err, OutOfTime | KeyboardInterrupt)
 
-    (outcome,) = called_here(run, table, [seed], form=form, settings=settings, from_outside=outside)
+    (outcome,) = call_in_process(run, table, [seed], form=form, settings=settings, from_outside=outside)
     ending, *warned = outcome.ending.split("; warns ")
     if ending != "None":
         where = f" ({call.raised})" if call.raised else ""
