@@ -320,9 +320,9 @@ def test_a_wrong_import_is_found_however_it_is_written() -> None:
 def test_a_wrong_import_is_found_in_relative_form() -> None:
     """One dot is the module's own package, two the one around it."""
     for text in (
-        "from ..spec import build",
-        "from ..spec.build import build",
-        "def f():\n    from ..spec.build import *",
+        "from ..request import build",
+        "from ..request.build import build",
+        "def f():\n    from ..request.build import *",
     ):
         planted = with_more("dpaudit.engine.data.files", text)
         assert out_of_order(planted, ENGINE) == ["dpaudit.engine.data.files imports dpaudit.engine.request.build"]

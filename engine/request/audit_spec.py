@@ -19,7 +19,8 @@ from dpaudit.consent import CLUSTER
 from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.games.one_run.rules import OneRunRules
 from dpaudit.engine.games.protocol import Fits, Game, StopRule
-from dpaudit.engine.request.build import anchored, build, describe
+from dpaudit.engine.request.build import anchored, build
+from dpaudit.engine.request.describe import describe
 from dpaudit.engine.request.error_budget import ErrorBudget, JointTest
 from dpaudit.engine.request.plain_yaml import in_yaml
 from dpaudit.engine.request.sweep import Sweep

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,7 +75,6 @@ def _replaced(part: Any, path: str, value: Any, at: str) -> Any:
     first, _, rest = path.partition(".")
     field = _require_field(part, first, at)
     here = f"{at}.{first}" if at else first
-    hint = typing.get_type_hints(type(part))[first]
     if rest:
         inner = getattr(part, first)
         kind = field.metadata.get("kind")
@@ -85,11 +83,11 @@ def _replaced(part: Any, path: str, value: Any, at: str) -> Any:
         if inner is None:
             if kind in PACKAGES or "." in rest:
                 raise SpecError(f"{here} is left open, name it to vary its fields")
-            made = checked_value(field, hint, {rest: value}, here)
+            made = checked_value(type(part), first, {rest: value}, here)
         else:
             made = _replaced(inner, rest, value, here)
     else:
-        made = checked_value(field, hint, value, here)
+        made = checked_value(type(part), first, value, here)
     try:
         return dataclasses.replace(part, **{first: made})
     except ValueError as err:

@@ -71,7 +71,7 @@ def test_many_canaries_are_read_by_the_guess_band_but_against_a_whole_curve(game
         ({"mechanism": RR}, "needs `data`"),
         ({"data": "iris", "mechanism": RR, "sed": 1}, "no field 'sed'"),
         ({"data": "iris", "mechanism": RR, "seed": -1}, r"seed must be in 0 .. 10\^18 - 1, got -1"),
-        ({"data": "iris", "mechanism": RR, "seed": "x"}, "spec.seed: must be a whole number.* got 'x'"),
+        ({"data": "iris", "mechanism": RR, "seed": "x"}, "spec.seed must be a whole number.* got 'x'"),
         ({"data": "iris", "mechanism": RR, "confidence": 1}, r"confidence must be in \(0, 1\), got 1"),
         ({"data": "irises", "mechanism": RR}, "data must be one of .*iris.*, got 'irises'"),
         ({"data": "iris", "mechanism": RR, "split": {"target": 0.9, "reference": 0.9}}, "sum to at most 1"),
@@ -142,10 +142,10 @@ def test_a_bound_as_published_refutes_nothing() -> None:
     [
         ("mechanism", {"name": "os:system", "command": "touch MARK"}),
         ("mechanism", {"name": "subprocess:Popen", "args": "touch MARK", "shell": True}),
-        ("mechanism", {"name": "tests.engine.test_spec:unmarked", "path": "MARK"}),
+        ("mechanism", {"name": "tests.engine.test_request:unmarked", "path": "MARK"}),
         ("mechanism", {"name": "builtins:print"}),
         ("mechanism", "os:path"),
-        ("mechanism", "tests.engine.test_spec:RR"),
+        ("mechanism", "tests.engine.test_request:RR"),
         ("data", {"name": "os:system", "command": "touch MARK"}),
         ("game", {"name": "os:system", "command": "touch MARK"}),
         ("attack", {"name": "os:system", "command": "touch MARK"}),
@@ -181,12 +181,12 @@ class Complains:
 
 
 def test_a_marked_factory_is_called() -> None:
-    spec = load_spec({"data": "iris", "mechanism": {"name": "tests.engine.test_spec:marked", "twice": 1.5}})
+    spec = load_spec({"data": "iris", "mechanism": {"name": "tests.engine.test_request:marked", "twice": 1.5}})
     assert spec.audits[0].mechanism == RandomizedResponse(3.0)
     with pytest.raises(SpecError, match="must name a class with a method `load` or `sample`, or a function marked"):
-        load_spec({"data": "tests.engine.test_spec:marked", "mechanism": RR})
+        load_spec({"data": "tests.engine.test_request:marked", "mechanism": RR})
 
 
 def test_what_a_class_of_ones_own_raises_is_one_sentence() -> None:
     with pytest.raises(SpecError, match=r"Complains cannot be made from {}: ZeroDivisionError: a bug"):
-        load_spec({"data": "iris", "mechanism": "tests.engine.test_spec:Complains"})
+        load_spec({"data": "iris", "mechanism": "tests.engine.test_request:Complains"})
