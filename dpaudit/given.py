@@ -134,35 +134,33 @@ def validated(adapter: TypeAdapter[Any], value: object, names: Collection[str] =
         raise MisfitError(f" cannot be read, got {_shown(value)}") from err
 
 
-_BRANCH = "|"  # in pydantic's place of an error: one of the types of a union
+_BRANCH = "|"  # in pydantic's location of an error: one of the types of a union
 
 
 def _sentence(error: ValidationError, names: Collection[str]) -> str:
     """Return pydantic's first error as the end of a sentence that begins with the name of the value."""
-    errors: list[Any] = error.errors(include_url=False)
-    places = ["".join(f"[{key}]" if type(key) is int else f".{key}" for key in _place(each)) for each in errors]
-    for each in errors:
+    missing, placed = [], list[tuple[str, Any, Any]]()
+    for each in error.errors(include_url=False):
+        *_, last = location = [key for key in each["loc"] if key != _BRANCH] or [""]
         if each["type"] == "extra_forbidden":
-            name = str(each["loc"][-1])
-            return f" has no field {name!r}; it has {', '.join(names) or 'none'}{did_you_mean(name, names)}"
-    for place, each in zip(places, errors, strict=True):
-        if isinstance(cause := each.get("ctx", {}).get("error"), MisfitError):
-            return f"{place}{cause}"
-    missing = [str(each["loc"][-1]) for each in errors if each["type"] == "missing"]
-    if len(missing) == len(errors):
+            return f" has no field {last!r}; it has {', '.join(names) or 'none'}{did_you_mean(str(last), names)}"
+        if each["type"] == "missing":
+            missing.append(str(last))
+            continue
+        place = "".join(f"[{key}]" if type(key) is int else f".{key}" for key in location if key != "")
+        must = each.get("ctx", {}).get("error") or each["msg"].removeprefix("Input should be ")
+        placed.append((place, must, each["input"]))
+    for place, must, _ in placed:
+        if isinstance(must, MisfitError):
+            return f"{place}{must}"
+    if not placed:
         return f" needs {', '.join(missing)}"
-    first = next(place for place, each in zip(places, errors, strict=True) if each["type"] != "missing")
-    same = [each for place, each in zip(places, errors, strict=True) if place == first]
-    return f"{first} must be {' or '.join(dict.fromkeys(map(_must, same)))}, got {_shown(same[0]['input'])}"
+    first, _, value = placed[0]
+    musts = dict.fromkeys(_WORDS.get(str(must), str(must)) for place, must, _ in placed if place == first)
+    return f"{first} must be {' or '.join(musts)}, got {_shown(value)}"
 
 
-def _place(error: Any) -> list[Any]:
-    return [key for key in error["loc"] if key != _BRANCH]
-
-
-def _must(error: Any) -> str:
-    message = str(error.get("ctx", {}).get("error") or error["msg"]).removeprefix("Input should be ")
-    return {"callable": "a function", "a valid dictionary": "a mapping"}.get(message, message)
+_WORDS = {"callable": "a function", "a valid dictionary": "a mapping"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,24 +192,19 @@ def pydantic_type(hint: Any, nested: Nested | None = None) -> Any:
         parse, schema = _SCALARS[hint]
         return Annotated[Any, Parsed(partial(parse, in_spec=nested is not None), lambda: schema)]
     if origin in (types.UnionType, typing.Union):
-        options = [option for option in inner if option is not type(None)]
+        options = tuple(option for option in inner if option is not type(None))
+        branches = tuple(Annotated[pydantic_type(option, nested), Tag(_BRANCH)] for option in options)
+        union: Any = typing.Union[branches]  # noqa: UP007
         if nested and sum(map(dataclasses.is_dataclass, options)) > 1:
-            typed = [nested(*options)]
-        else:
-            typed = [pydantic_type(option, nested) for option in options]
-        if len(typed) > 1:
-            branches = tuple(Annotated[option, Tag(_BRANCH)] for option in typed)
-            typed = [Annotated[typing.Union[branches], Field(union_mode="left_to_right")]]  # noqa: UP007
-        return typed[0] | None if len(options) < len(inner) else typed[0]
-    if origin in (tuple, list, Sequence):
-        items = tuple(each if each is ... else pydantic_type(each, nested) for each in inner or (Any,))
-        kind: Any = list if origin is list else tuple
-        listed = kind[items if origin is list or (origin is tuple and inner) else (*items, ...)]
-        return Annotated[listed, BeforeValidator(_listed)]
-    if origin in (dict, Mapping):
-        key, item = (pydantic_type(each, nested) for each in inner or (Any, Any))
-        mapping: Any = dict
-        return mapping[key, item]
+            union = nested(*options)
+        elif len(options) > 1:
+            union = Annotated[union, Field(union_mode="left_to_right")]
+        return union | None if len(options) < len(inner) else union
+    if origin in (tuple, list, Sequence, dict, Mapping):
+        shape: Any = {Sequence: list, Mapping: dict}.get(origin, origin)
+        items = tuple(each if each is ... else pydantic_type(each, nested) for each in inner)
+        typed = shape[items] if inner else shape
+        return typed if shape is dict else Annotated[typed, BeforeValidator(_listed)]
     if nested and dataclasses.is_dataclass(hint):
         return nested(hint)
     if origin in (Any, typing.Literal, Callable) or not isinstance(origin, type):

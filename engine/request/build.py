@@ -6,13 +6,14 @@ dataclass: its annotations and the metadata of its fields say all that pydantic 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import os
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, Required, TypeVar
 
@@ -34,13 +35,19 @@ def build(kind: str, spec: object, *, location: str = "", defaults: Mapping[str,
         defaults: Fields that are filled in if the part has them and the spec leaves them out.
     Raises: SpecError with the place, the value and what is possible.
     """
-    location = location or kind
     if isinstance(spec, str | Mapping):
-        require_words(spec, location)
-    try:
+        require_words(spec, location or kind)
+    with _located(location or kind):
         return _part(kind, spec, defaults)
+
+
+@contextlib.contextmanager
+def _located(location: str) -> Iterator[None]:
+    """Raise a MisfitError of the block as a SpecError that begins with the place."""
+    try:
+        yield
     except MisfitError as err:
-        raise SpecError(f"{location}{err}") from err
+        raise SpecError(f"{location}{err}".removeprefix(".")) from err
 
 
 def _part(kind: str, spec: object, defaults: Mapping[str, object] | None = None) -> Any:
@@ -128,18 +135,14 @@ def build_dataclass(part_class: Any, fields: Mapping[str, object], *, location: 
 
     Raises: SpecError with the place.
     """
-    try:
+    with _located(location):
         return _instance(part_class, fields)
-    except MisfitError as err:
-        raise SpecError(f"{location}{err}") from err
 
 
-def checked_value(part_class: Any, name: str, value: object, location: str) -> Any:
-    """Return the value that a spec writes for one field of a dataclass, as the field takes it."""
-    try:
-        return validated(_fields_adapter(part_class, (name,)), {name: value})[name]
-    except MisfitError as err:
-        raise SpecError(f"{location}{str(err).removeprefix(f'.{name}')}") from err
+def checked_value(part_class: Any, name: str, value: object, *, at: str) -> Any:
+    """Return what a spec writes for one field of a dataclass, as the field takes it; `at` is the dataclass's place."""
+    with _located(at):
+        return validated(_fields_adapter(part_class, (name,)), {name: value}, init_fields(part_class))[name]
 
 
 def _instance(part_class: Any, fields: Mapping[str, object], defaults: Mapping[str, object] | None = None) -> Any:
