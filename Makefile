@@ -56,7 +56,7 @@ $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints-lowest.txt torch
 	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints-lowest.txt \
-		-e ".[accounting,cluster,dev,diffprivlib,mlflow,opacus,text]"
+		-e ".[accounting,cluster,dev,diffprivlib,endpoint,mlflow,opacus,text]"
 	touch $@
 
 # An hour of odd tables, specs, data files and run folders; FUZZ="--cases 20000 --seed 7" for so many.

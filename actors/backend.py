@@ -34,7 +34,7 @@ from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError, require
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.plain_files import private_folder
-from dpaudit.variables import without_values
+from dpaudit.variables import hide_variable_values
 
 _T = TypeVar("_T")
 
@@ -209,7 +209,7 @@ _MESSAGE_CHARACTERS = 20_000  # of an error's text, no more is kept: the beginni
 
 def _error_text(err: BaseException, task: object) -> str:
     """An error with its traceback, in characters that can be written anywhere, and not more than can be read."""
-    text = without_values("".join(traceback.format_exception(err)), task)
+    text = hide_variable_values("".join(traceback.format_exception(err)), task)
     half = _MESSAGE_CHARACTERS // 2
     if len(text) > _MESSAGE_CHARACTERS:
         text = f"{text[:half]}\n... {len(text) - 2 * half:,} characters left out ...\n{text[-half:]}"

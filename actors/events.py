@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
-from dpaudit.plain_files import opened_in_place, reading
+from dpaudit.plain_files import open_for_update, open_to_read
 
 MAX_LINE_BYTES = 16 << 20  # a longer line of a log is none
 MAX_NUMBER = 1e11  # of an event: seconds, units or megabytes; a time up to the year 5138
@@ -100,7 +100,7 @@ class EventLog:
     """Appends events to a JSON-lines file, one write for all that come together: a killed driver leaves whole lines."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.fdopen(opened_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a", encoding="utf-8")
+        self._file = os.fdopen(open_for_update(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a", encoding="utf-8")
         self._lines: list[str] = []
 
     def __call__(self, event: Event) -> None:
@@ -120,7 +120,7 @@ class EventLog:
 
 def read_events(path: Path) -> Iterator[Event]:
     """The events of a log, none where there is no file; lines that are no events are left out."""
-    with contextlib.suppress(FileNotFoundError), reading(path) as file:
+    with contextlib.suppress(FileNotFoundError), open_to_read(path) as file:
         yield from (event for event in events_in(file) if event is not None)
 
 

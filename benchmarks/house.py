@@ -1,8 +1,8 @@
-"""The figures of the house: how much a small audit imports, which rooms stand in a circle, how full the folders are.
+"""Print size and structure of the package: imports of a small audit, cycles between rooms, lines, names.
 
     python -m benchmarks.house
 
-Everything but the first two is read from the source text, by the standard library alone.
+All but the first two figures are read from the source text with the standard library.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.import_graph import Sources, circles, grouped, import_graph, imports, module_of, read_sources
+from tests.import_graph import Sources, cycles, grouped, import_graph, imports, module_of, read_sources
 
 ROOT = Path(__file__).parent.parent
-ENGINE = "dpaudit.engine"
 SMALL_AUDIT = """
 import sys
 import dpaudit
@@ -32,109 +31,110 @@ print(*(name for name in sys.modules if name.partition(".")[0] == "dpaudit"))
 
 @dataclass(frozen=True)
 class Figure:
-    """One number.
+    """A measured number of the package.
 
     Attributes:
-        what: Is counted.
-        value: How many.
-        which: The largest, or the members, in a few words.
-        most: What is wanted at most; None where nothing is.
+        subject: What is counted.
+        value: The count.
+        detail: The largest member or all members, in a few words.
+        limit: Largest value wanted; None if there is no limit.
     """
 
-    what: str
+    subject: str
     value: int
-    which: str = ""
-    most: int | None = None
+    detail: str = ""
+    limit: int | None = None
 
     def __str__(self) -> str:
-        wanted = "" if self.most is None else f"{self.most:,}"
-        return f"{self.value:>8,}  {wanted:>8}  {self.what}{': ' if self.which else ''}{self.which}"
+        limit = "" if self.limit is None else f"{self.limit:,}"
+        return f"{self.value:>8,}  {limit:>8}  {self.subject}{': ' if self.detail else ''}{self.detail}"
 
 
 def main() -> None:
-    """Prints the figures."""
+    """Print all figures."""
     sources = read_sources(ROOT)
     print(f"{'now':>8}  {'at most':>8}")
-    for figure in (*small_audit(sources), *rooms_in_circles(sources), *text(sources)):
+    for figure in (*small_audit(sources), *rooms_in_cycles(sources), *source_figures(sources)):
         print(figure)
 
 
 def small_audit(sources: Sources) -> list[Figure]:
-    """What one audit of labels imports of the package, in a process of its own."""
+    """Count the modules and lines that an audit of randomised labels imports, in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", SMALL_AUDIT, f"{folder}/run"]
-        done = subprocess.run(command, cwd=ROOT / "editable", capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr)
-    loaded = done.stdout.splitlines()[-1].split()
+        process = subprocess.run(command, cwd=ROOT / "editable", capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        raise RuntimeError(process.stderr)
+    loaded = process.stdout.splitlines()[-1].split()
     return [
-        Figure("modules that a small label audit imports", len(loaded), most=130),
-        Figure("lines of them", sum(lines(sources[name]) for name in loaded), most=16_000),
+        Figure("modules that a small label audit imports", len(loaded), limit=130),
+        Figure("lines of them", sum(lines(sources[name]) for name in loaded), limit=16_000),
     ]
 
 
-def rooms_in_circles(sources: Sources) -> list[Figure]:
-    """The rooms of the engine that reach themselves through another one; every folder is a room, at any depth."""
-    rooms = {module: folder(module, sources) for module in sources if module.startswith(ENGINE)}
-    named = sorted(
-        room.removeprefix(f"{ENGINE}.") for circle in circles(grouped(import_graph(sources), rooms)) for room in circle
-    )
-    return [Figure(f"rooms of the engine in a circle, of {len(set(rooms.values()))}", len(named), " ".join(named), 0)]
+def rooms_in_cycles(sources: Sources) -> list[Figure]:
+    """Count the rooms that import one another; the front door, which exports names of all rooms, is left out."""
+    graph = {module: names - {"dpaudit"} for module, names in import_graph(sources).items() if module != "dpaudit"}
+    rooms = {module: room(module, sources) for module in graph}
+    names = sorted(name.removeprefix("dpaudit.") for cycle in cycles(grouped(graph, rooms)) for name in cycle)
+    return [Figure(f"rooms in a cycle, of {len(set(rooms.values()))}", len(names), " ".join(names), 0)]
 
 
-def folder(module: str, sources: Sources) -> str:
-    """The package a module is in; a package is in itself."""
-    return module if is_package(module, sources) else module.rpartition(".")[0]
+def room(module: str, sources: Sources) -> str:
+    """Return the room of a module: its folder, or the module itself if its folder holds other folders."""
+    if is_package(module, sources):
+        return module
+    folder = module.rpartition(".")[0]
+    has_folders = any(name.startswith(f"{folder}.") and is_package(name, sources) for name in sources)
+    return module if has_folders else folder
 
 
-def text(sources: Sources) -> list[Figure]:
-    """What the source text alone says."""
-    beside = Counter(module.rpartition(".")[0] for module in sources if not is_package(module, sources))
-    fullest, files = beside.most_common(1)[0]
-    single = names_with_one_user(sources)
+def source_figures(sources: Sources) -> list[Figure]:
+    """Count lines, modules and names in the source text."""
+    files_by_folder = Counter(module.rpartition(".")[0] for module in sources if not is_package(module, sources))
+    fullest, files = files_by_folder.most_common(1)[0]
     shared = shared_classes(sources)
-    papers = sum(lines(path.read_text(encoding="utf-8")) for path in ROOT.glob("papers/*.py"))
-    whole = sum(map(lines, sources.values()))
     return [
         Figure("files side by side in the fullest folder", files, fullest, 20),
-        Figure("public names that exactly one other module imports", len(single), most=349),
-        Figure("lines of the package", whole, most=48_000),
-        Figure("lines of the papers' tables, outside of it", papers),
+        Figure("public names that exactly one other module imports", len(names_with_one_user(sources)), limit=349),
+        Figure("lines of the package", sum(map(lines, sources.values())), limit=51_000),
+        Figure("lines of papers", _lines_below("papers")),
+        Figure("lines of tests", _lines_below("tests"), limit=40_000),
         Figure("modules of the package", len(sources)),
-        Figure("names that several classes share", len(shared), ", ".join(sorted(shared))),
+        Figure("class names with several meanings", len(shared), ", ".join(sorted(shared)), 0),
     ]
 
 
 def is_package(module: str, sources: Sources) -> bool:
-    """Whether a module is a folder's `__init__`."""
+    """Return True if the module is the `__init__` of a folder."""
     return any(name.startswith(f"{module}.") for name in sources)
 
 
 def names_with_one_user(sources: Sources) -> list[tuple[str, str]]:
-    """Module and name of what stands at the top of a module, is public, and is imported by one other alone."""
+    """Return (module, name) of each public top-level name that exactly one other module imports."""
     users: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for one in imports(sources):
-        home = module_of(one.name, sources)
-        if home not in (None, one.module) and one.name != home:
-            users[home or "", one.name.removeprefix(f"{home}.").partition(".")[0]].add(one.module)
-    made = {(module, name) for module, text in sources.items() for name in public_names(text)}
-    return sorted(found for found in made if len(users[found]) == 1)
+    for entry in imports(sources):
+        home = module_of(entry.name, sources)
+        if home not in (None, entry.module) and entry.name != home:
+            users[home or "", entry.name.removeprefix(f"{home}.").partition(".")[0]].add(entry.module)
+    definitions = {(module, name) for module, text in sources.items() for name in public_names(text)}
+    return sorted(definition for definition in definitions if len(users[definition]) == 1)
 
 
 def public_names(text: str) -> set[str]:
-    """Classes, functions and values that a module makes at its top."""
-    found = set()
+    """Return the public classes, functions and values that a module defines at its top level."""
+    names = set()
     for node in ast.parse(text).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
-    return {name for name in found if not name.startswith("_")}
+            names |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return {name for name in names if not name.startswith("_")}
 
 
 def shared_classes(sources: Sources) -> dict[str, int]:
-    """Names that more than one public class at the top of a module has, and how many have it."""
+    """Return the number of definitions of each public class name that several modules define."""
     counts = Counter(
         node.name
         for text in sources.values()
@@ -145,8 +145,12 @@ def shared_classes(sources: Sources) -> dict[str, int]:
 
 
 def lines(text: str) -> int:
-    """Lines of a text, empty ones and comments among them."""
+    """Return the number of lines, including blank lines and comments."""
     return text.count("\n")
+
+
+def _lines_below(folder: str) -> int:
+    return sum(lines(path.read_text(encoding="utf-8")) for path in (ROOT / folder).rglob("*.py"))
 
 
 if __name__ == "__main__":

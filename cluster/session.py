@@ -21,7 +21,7 @@ from typing import Any
 
 from dpaudit.consent import may_import_from
 from dpaudit.errors import RunError, shortened
-from dpaudit.plain_files import opened
+from dpaudit.plain_files import open_plain
 
 KEPT_LOG_BYTES = 8_000_000  # of what a process of a local session prints: the last ones, and as many before them
 SHARED_MEMORY = "/dev/shm"  # where Ray asks how much room there is, whatever it uses then
@@ -193,7 +193,7 @@ def remove_left_sessions() -> None:
         with contextlib.suppress(OSError, RunError):  # a lock that is held, or no folder of a session
             found = folder.lstat()
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
-                file = opened(folder / _DRIVER, os.O_RDONLY)
+                file = open_plain(folder / _DRIVER, os.O_RDONLY)
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder, ignore_errors=True)
@@ -203,7 +203,7 @@ def remove_left_sessions() -> None:
 
 def _held(folder: Path) -> int:
     """A lock in a session's folder, which dies with this process, however it dies."""
-    file = opened(folder / f"{_DRIVER}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    file = open_plain(folder / f"{_DRIVER}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     fcntl.flock(file, fcntl.LOCK_EX)
     (folder / f"{_DRIVER}.new").rename(folder / _DRIVER)  # never seen without its lock
     return file

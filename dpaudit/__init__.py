@@ -1,6 +1,6 @@
-"""dpaudit: measures, by experiment, how much a machine-learning system really leaks.
+"""dpaudit measures, by experiment, how much a machine-learning system leaks about its training data.
 
-Names are imported when they are first asked for, so `import dpaudit` costs nothing.
+Public names are imported on first use, so that `import dpaudit` is fast.
 """
 
 from __future__ import annotations

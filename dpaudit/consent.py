@@ -1,7 +1,7 @@
-"""What the spec of a folder that somebody else made may do with the reader's rights: import, send, read.
+"""Permissions of a spec from a folder that another person made: import code, send requests, read files.
 
-It is decided once, where a folder is opened, and asked where something would be imported, sent or read. A spec of one's
-own may do all of it: it is code.
+Consent is set once, when a folder is opened, and checked before each import, request or read. A user's own spec may do
+all of it, because it is as trusted as code.
 """
 
 from __future__ import annotations
@@ -18,132 +18,139 @@ from typing import Any
 from dpaudit.errors import SpecError, printable, shortened
 from dpaudit.given import argument
 
-# Metadata of a field, by what it holds.
-PATH: Mapping[str, str] = {"holds": "path"}  # of a file or folder; in these alone `$NAME` and `~` are looked up
-ADDRESS: Mapping[str, str] = {"holds": "address"}  # of a server that is sent requests
-VARIABLE: Mapping[str, str] = {"holds": "variable"}  # the name of an environment variable whose value is sent
-CLUSTER: Mapping[str, str] = {"holds": "cluster"}  # the address of a Ray cluster, which can run code in the driver
+# Metadata of a dataclass field, by the kind of text that it holds.
+PATH: Mapping[str, str] = {"holds": "path"}  # of a file or folder; only here are `$NAME` and `~` expanded
+ADDRESS: Mapping[str, str] = {"holds": "address"}  # of a server that receives requests
+VARIABLE: Mapping[str, str] = {"holds": "variable"}  # name of an environment variable whose value is sent
+CLUSTER: Mapping[str, str] = {"holds": "cluster"}  # address of a Ray cluster, which can run code in the driver
 
 
 @dataclass(frozen=True)
 class Consent:
-    """What a spec may do."""
+    """Permissions of a spec."""
 
-    code: bool = False  # have code imported and run that is no registered part of dpaudit
-    network: bool = False  # have requests sent, and the values of environment variables with them
-    files: bool = False  # have files read, and answers kept, outside of its folder
-    spec: Path | None = None  # the file of somebody else's spec; None for one's own, which may do everything
+    code: bool = False  # import and run code that is not registered in dpaudit
+    network: bool = False  # send requests, including the values of environment variables
+    files: bool = False  # read files, and store answers, outside its folder
+    spec: Path | None = None  # path of another person's spec; None for the user's own, which may do everything
 
     def __post_init__(self) -> None:
         for name in ("code", "network", "files"):
             object.__setattr__(self, name, argument(f"allow_{name}", getattr(self, name), bool))
 
 
-OWN = Consent(code=True, network=True, files=True)
-_GIVEN: ContextVar[Consent] = ContextVar("consent", default=OWN)
+FULL_CONSENT = Consent(code=True, network=True, files=True)
+_CURRENT: ContextVar[Consent] = ContextVar("consent", default=FULL_CONSENT)
 
 
 @contextlib.contextmanager
-def under(consent: Consent) -> Iterator[None]:
-    """What is built, planned and run in a `with` block has this consent."""
-    token = _GIVEN.set(consent)
+def apply_consent(consent: Consent) -> Iterator[None]:
+    """Apply `consent` to everything that is built, planned and run in a `with` block."""
+    token = _CURRENT.set(consent)
     try:
         yield
     finally:
-        _GIVEN.reset(token)
+        _CURRENT.reset(token)
 
 
-def given() -> Consent:
-    return _GIVEN.get()
+def current_consent() -> Consent:
+    return _CURRENT.get()
 
 
 def require_code(name: str) -> None:
-    """Refuses to import what a spec names without consent, whatever it is."""
-    if not given().code:
+    """Raise SpecError unless the spec may import the code that it names as `name`."""
+    consent = current_consent()
+    if not consent.code:
         raise SpecError(
-            f"{given().spec} names code ({printable(shortened(name))}), and you did not make this folder here; look at "
-            "that code, then add --allow-code"
+            f"{consent.spec} names code ({printable(shortened(name))}), and this folder was not created here. "
+            "Review that code, then add --allow-code"
         )
 
 
 def require_file(path: str) -> None:
-    """Refuses a path, as the spec has it, outside of the spec's folder without consent; nothing is opened."""
-    consent = given()
-    if consent.files or consent.spec is None or not path or _lies_in(path, consent.spec.parent):
+    """Raise SpecError if the spec may not use `path` because it lies outside the spec's folder. Opens nothing."""
+    consent = current_consent()
+    if consent.files or consent.spec is None or not path or _is_inside(path, consent.spec.parent):
         return
     raise SpecError(
-        f"{consent.spec} names a file or folder of yours outside of it ({printable(shortened(path))}), and you did not "
-        "make this folder here; its content would be part of what is run and reported; add --allow-files if it may be"
+        f"{consent.spec} names a path outside its folder ({printable(shortened(path))}), and this folder was not "
+        "created here. The run would use and report what that path holds. To permit this, add --allow-files"
     )
 
 
-def _lies_in(path: str, folder: Path) -> bool:
+def _is_inside(path: str, folder: Path) -> bool:
     if "$" in path or path.startswith("~") or "\0" in path:
         return False
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 @dataclass(frozen=True)
-class Contact:
-    """Whom a part sends requests to."""
+class Endpoint:
+    """A server or cluster that a part of a spec sends requests to."""
 
-    address: str  # as the spec has it
-    variables: tuple[str, ...] = ()  # the environment variables whose values go with them
-    cluster: bool = False  # whether it is a Ray cluster that is joined
+    address: str  # as written in the spec
+    variables: tuple[str, ...] = ()  # environment variables whose values are sent with the requests
+    cluster: bool = False  # True for a Ray cluster that the run joins
 
     def __str__(self) -> str:
-        named = printable(shortened(self.address))
+        address = printable(shortened(self.address))
         if self.cluster:
-            return f"the Ray cluster at {named}, which can run code here"
-        sent = " and ".join(f"${name}" for name in self.variables)
-        return named + (f" with the value of {sent}" if sent else "")
+            return f"the Ray cluster at {address}, which can run code here"
+        variables = " and ".join(f"${name}" for name in self.variables)
+        return address + (f" with the value of {variables}" if variables else "")
 
 
-def contacts(value: object) -> tuple[Contact, ...]:
-    """Everybody whom a part, or a part in it however deep, sends requests to."""
-    return tuple(dict.fromkeys(_contacts(value)))
+def endpoints(value: object) -> tuple[Endpoint, ...]:
+    """Return every endpoint named in `value`, at any depth."""
+    return tuple(dict.fromkeys(_find_endpoints(value)))
 
 
-def _contacts(value: Any) -> Iterator[Contact]:
+def _find_endpoints(value: Any) -> Iterator[Endpoint]:
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, list | tuple):
         for item in value:
-            yield from _contacts(item)
+            yield from _find_endpoints(item)
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return
-    held: dict[str, list[str]] = {"address": [], "variable": [], "cluster": []}
+    values_by_kind: dict[str, list[str]] = {"address": [], "variable": [], "cluster": []}
     for field in dataclasses.fields(value):
         inner = getattr(value, field.name, None)
         holds = field.metadata.get("holds")
-        if holds in held and inner:
-            held[holds].append(str(inner))
+        if holds in values_by_kind and inner:
+            values_by_kind[holds].append(str(inner))
         else:
-            yield from _contacts(inner)
-    yield from (Contact(address, tuple(held["variable"])) for address in held["address"])
-    yield from (Contact(address, cluster=True) for address in held["cluster"])
+            yield from _find_endpoints(inner)
+    yield from (Endpoint(address, tuple(values_by_kind["variable"])) for address in values_by_kind["address"])
+    yield from (Endpoint(address, cluster=True) for address in values_by_kind["cluster"])
 
 
-def require_contacts(value: object, price: Callable[[], str]) -> None:
-    """Refuses to run what sends requests without consent; `price` tells in words what they cost, "" where it cannot."""
-    consent, found = given(), contacts(value)
-    if not consent.network and found:
-        told = price()
+def require_network(value: object, describe_cost: Callable[[], str]) -> None:
+    """Raise SpecError if `value` would send requests without consent.
+
+    Args:
+        value: The part of a spec, or a sequence of parts, that would run.
+        describe_cost: Returns the price of the requests in words, "" if it is unknown.
+    """
+    consent, recipients = current_consent(), endpoints(value)
+    if not consent.network and recipients:
+        cost = describe_cost()
         raise SpecError(
-            f"{consent.spec} would send requests to {shortened(', '.join(map(str, found)), 400)}"
-            f"{f' ({told})' if told else ''}, and you did not make this folder here; look whether you want that, then "
-            "add --allow-network"
+            f"{consent.spec} would send requests to {shortened(', '.join(map(str, recipients)), 400)}"
+            f"{f' ({cost})' if cost else ''}, and this folder was not created here. To permit this, add --allow-network"
         )
-    for one in found:
-        if one.cluster:
-            require_code(str(one))
+    for endpoint in recipients:
+        if endpoint.cluster:
+            require_code(str(endpoint))
 
 
 def may_import_from(folder: str) -> bool:
-    """Whether code may be looked for in the folder one works in; for a stranger's spec only with consent."""
-    consent = given()
+    """True if code may be imported from `folder`, the working folder; another person's spec needs consent for it."""
+    consent = current_consent()
     if consent.spec is None:
         return True
-    # Never where that folder is, lies in or holds the stranger's: what bears the name of a module would be imported.
-    here, theirs = Path(os.path.realpath(folder)), Path(os.path.realpath(consent.spec.parent))
-    return consent.code and not (here.is_relative_to(theirs) or theirs.is_relative_to(here))
+    # Folders that contain each other are refused even with consent: a file there could take the name of any module.
+    working_folder, spec_folder = Path(os.path.realpath(folder)), Path(os.path.realpath(consent.spec.parent))
+    return consent.code and not (
+        working_folder.is_relative_to(spec_folder) or spec_folder.is_relative_to(working_folder)
+    )

@@ -1,6 +1,6 @@
-"""The one error tree, and `require`, the one way to refuse bad input.
+"""Exceptions of dpaudit, the argument check `require`, and escaping of text for messages.
 
-Every message is a sentence: what must hold, what was given, what to do.
+A message says what must hold, then the value, then what to do.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-MAX_MARKS = 4  # that may stand on one sign: no language needs more, and a flood of them covers the lines around it
-_BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U0001d159")
-"""What Python takes for printable though nothing is seen of it; variation selectors are the rest of these."""
-_OTHER = re.compile("[^ -~]+")
+MAX_MARKS = 4  # combining marks on one character; no language needs more, and many of them cover neighbouring lines
+_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U0001d159")
+"""Characters that `str.isprintable` accepts but terminals show as blank, without variation selectors."""
+_NOT_PRINTABLE_ASCII = re.compile("[^ -~]+")
 
 
 class AuditError(Exception):
-    """Anything dpaudit refuses or could not do; catch this to catch them all.
+    """Base class of all exceptions of dpaudit.
 
-    Its message is one line: names, paths and other people's errors in it may hold what a terminal obeys.
+    The message is one line of printable characters: names, paths and other errors in it may hold terminal escapes.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -28,92 +28,92 @@ class AuditError(Exception):
 
 
 class InputError(AuditError, ValueError):
-    """An argument of a function or a field of a value is out of its range."""
+    """An argument of a function or a field of a value is out of range."""
 
 
 class SpecError(AuditError):
-    """An audit specification does not describe an audit; names the field."""
+    """An audit specification is invalid; the message names the field."""
 
 
 class DataError(AuditError):
-    """A data file is missing or not of its format; names the file, line and column."""
+    """A data file is missing or malformed; the message names the file, line and column."""
 
 
 class UnknownNameError(AuditError, LookupError):
-    """A name is not registered; lists the names that are."""
+    """A name is not registered; the message lists the registered names."""
 
 
 class VerdictError(AuditError, AssertionError):
-    """An audit ended in a verdict that is no pass; its message is the printed answer, of several lines."""
+    """An audit did not pass; the message is the printed verdict, on several lines."""
 
     def __init__(self, message: str = "") -> None:
         Exception.__init__(self, printable_lines(message))
 
 
 class RunError(AuditError):
-    """A run could not be carried out or read back; what was finished is kept."""
+    """A run could not be executed or loaded; finished results are kept."""
 
 
-def require(condition: bool, must: str, /, *, do: str = "", **given: object) -> None:
-    """Raises `InputError` unless `condition` holds.
+def require(condition: bool, must: str, /, *, do: str = "", **values: object) -> None:
+    """Raise `InputError` unless `condition` holds.
 
     Args:
         must: The rule as a sentence without full stop: "delta must be in [0, 1)".
-        do: What the caller can do about it: "threshold the scores first".
-        given: What was given, by name; shown in the message.
+        do: Advice for the caller: "threshold the scores first".
+        values: Values that break the rule, by name; the message shows them.
     """
     if condition:
         return
-    shown = [shortened(repr(value) if isinstance(value, str) else value) for value in given.values()]
-    if len(shown) == 1:
-        must = f"{must}, got {shown[0]}"
-    elif shown:
-        must = f"{must}, got " + ", ".join(f"{name} = {value}" for name, value in zip(given, shown, strict=True))
+    texts = [shortened(repr(value) if isinstance(value, str) else value) for value in values.values()]
+    if len(texts) == 1:
+        must = f"{must}, got {texts[0]}"
+    elif texts:
+        must = f"{must}, got " + ", ".join(f"{name} = {value}" for name, value in zip(values, texts, strict=True))
     raise InputError(f"{must}; {do}" if do else must)
 
 
-def did_you_mean(given: str, names: Iterable[str]) -> str:
-    """The end of a sentence that proposes the known name nearest to an unknown one; "" where none is near."""
-    near = get_close_matches(given, list(names), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the registered name nearest to `name`, or "" if none is near."""
+    matches = get_close_matches(name, list(names), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
-def shortened(value: object, most: int = 120) -> str:
-    """A value as text of at most `most` characters in one line, for messages."""
+def shortened(value: object, max_length: int = 120) -> str:
+    """Return `value` as one line of at most `max_length` printable characters."""
     try:
         text = str(value)
-    except ValueError:  # Python writes out no integer of more than 4,300 digits
+    except ValueError:  # Python formats no integer of more than 4,300 digits
         return f"a number of more than {sys.get_int_max_str_digits()} digits"
-    except Exception:  # a class of somebody's own may raise anything
+    except Exception:  # `__str__` of a user's class may raise anything
         return f"an object of {type(value).__name__}"
-    text = printable(text[: most + 1])
-    return text if len(text) <= most else text[: most - 3] + "..."
+    text = printable(text[: max_length + 1])
+    return text if len(text) <= max_length else text[: max_length - 3] + "..."
 
 
 def printable(text: str) -> str:
-    """A text in one line that looks like what it is: what a terminal obeys, and what is not seen, is written out.
+    """Return `text` with invisible characters and terminal controls escaped, so that it stays on one line.
 
-    Shown as they are: signs that Python calls printable (no control characters, signs that turn the direction of text,
-    unseen ones, halves of a sign, private ones, spaces but " ") but blank ones, and up to four marks on one sign.
+    Characters that `str.isprintable` accepts stay, except blank ones and more than `MAX_MARKS` combining marks on one
+    character. Escaped are thus controls, changes of text direction, surrogates, private characters, and spaces but " ".
     """
-    return text if text.isascii() and text.isprintable() else _OTHER.sub(_written_out, text)
+    return text if text.isascii() and text.isprintable() else _NOT_PRINTABLE_ASCII.sub(_escape, text)
 
 
 def printable_lines(text: str) -> str:
-    """A text of several lines, each as `printable` shows it; line breaks and tabs stay."""
+    """Return `text` escaped as by `printable`, but with its line breaks and tabs."""
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
-def _written_out(found: re.Match[str]) -> str:
-    shown, marks = [], 0
-    for sign in found.group():
-        marks = marks + 1 if unicodedata.category(sign) in ("Mn", "Me") else 0
-        seen = sign.isprintable() and sign not in _BLANKS and not _is_variation_selector(ord(sign))
-        if seen and marks <= MAX_MARKS:
-            shown.append(sign)
-        else:  # as Python writes it; from 0x7F on with four digits, so that JSON stays JSON
-            shown.append(f"\\u{ord(sign):04x}" if 0x7F <= ord(sign) <= 0xFF else ascii(sign)[1:-1])
-    return "".join(shown)
+def _escape(match: re.Match[str]) -> str:
+    characters, marks = [], 0
+    for character in match.group():
+        marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
+        visible = character.isprintable() and character not in _INVISIBLE and not _is_variation_selector(ord(character))
+        if visible and marks <= MAX_MARKS:
+            characters.append(character)
+        else:  # Python's escape, but four digits from 0x7F on: JSON knows no \xNN
+            characters.append(f"\\u{ord(character):04x}" if 0x7F <= ord(character) <= 0xFF else ascii(character)[1:-1])
+    return "".join(characters)
 
 
 def _is_variation_selector(code: int) -> bool:

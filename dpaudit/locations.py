@@ -1,4 +1,4 @@
-"""Classes and functions by where they are: "package.module:name", the words a spec has for one's own code."""
+"""Locations of classes and functions, "package.module:name", by which a spec names a user's code."""
 
 from __future__ import annotations
 
@@ -10,47 +10,46 @@ from typing import Any
 from dpaudit.consent import may_import_from, require_code
 from dpaudit.errors import UnknownNameError, shortened
 
-_SEARCHED_LAST: list[str] = []
+_EXTRA_FOLDERS: list[str] = []
 
 
 def search_last(folder: str) -> None:
-    """Has the code that specs name looked for in a folder too, behind everything installed, once some is named."""
-    _SEARCHED_LAST[:] = [folder]
+    """Add `folder` to the end of the import path the first time that a spec names code."""
+    _EXTRA_FOLDERS[:] = [folder]
 
 
-def located(location: str) -> Any:
-    """What "package.module:name" names, imported; UnknownNameError when it cannot be, SpecError without consent."""
+def import_object(location: str) -> Any:
+    """Return the object at "package.module:name".
+
+    Raises: UnknownNameError if it cannot be imported, SpecError without consent.
+    """
     require_code(location)
-    left_out = _extend_path()
+    allowed = [folder for folder in _EXTRA_FOLDERS if may_import_from(folder)]
+    sys.path.extend(folder for folder in allowed if folder not in sys.path)
     module, _, attribute = location.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
         for part in attribute.split("."):
-            found = getattr(found, part)
-    except Exception as err:  # whatever a module does while it is imported may raise anything
+            value = getattr(value, part)
+    except Exception as err:  # the module's own code may raise anything
         where = "its folder must be the current one or in PYTHONPATH"
-        if left_out:
+        if len(allowed) < len(_EXTRA_FOLDERS):
             where = (
-                "its folder must be in PYTHONPATH: the current one, with a stranger's run in or around it, is not used"
+                "its folder must be in PYTHONPATH: the current folder is not searched, because it contains, or lies "
+                "in, a run folder that was not created here"
             )
         raise UnknownNameError(
             f"{shortened(location)!r} must name a class or function that can be imported here, as `module:name`: "
             f"{shortened(err)}; {where}"
         ) from err
-    return found
-
-
-def _extend_path() -> list[str]:
-    """Puts the folders to be searched last on the import path; gives those that must not be there."""
-    allowed = [folder for folder in _SEARCHED_LAST if may_import_from(folder)]
-    sys.path.extend(folder for folder in allowed if folder not in sys.path)
-    return [folder for folder in _SEARCHED_LAST if folder not in allowed]
+    return value
 
 
 def location(thing: Any) -> str:
-    """Where a class or function is, by the shortest public way: "sklearn.ensemble:RandomForestClassifier".
+    """Return the shortest public location of a class or function: "sklearn.ensemble:RandomForestClassifier".
 
-    A method of an object has "<object>" in it, as nothing that can be imported tells what the object holds.
+    The location of a method of an object contains "<object>": it cannot be imported, because the object's state is not
+    part of it.
     """
     if inspect.ismethod(thing) and not isinstance(thing.__self__, type):
         return f"{location(type(thing.__self__))}.<object>.{thing.__name__}"
@@ -63,5 +62,5 @@ def location(thing: Any) -> str:
 
 
 def has_location(value: object) -> bool:
-    """Whether it is a class, a function, or another callable that was given a name where it was defined."""
+    """True for a class, a function, or another callable with a `__qualname__`."""
     return callable(value) and isinstance(getattr(value, "__qualname__", None), str)

@@ -1,11 +1,11 @@
-"""What a mechanism, an attack, an estimator or a game of your own must hold: checks to call in its tests.
+"""Checks to call in the tests of your own mechanism, attack, estimator or game.
 
     from dpaudit.testing import check_mechanism
 
     def test_my_mechanism() -> None:
         check_mechanism(MyMechanism(epsilon=1.0))
 
-Each raises AssertionError with a sentence that says what must hold.
+Each check raises AssertionError with the rule that is broken.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.predictors.protocol import VotingPredictor
 from dpaudit.mechanisms.protocols import LabelMechanism, Learner
 
-FALSE_FAILURE = 1e-6  # probability that a check of counts fails although all is well
+FALSE_FAILURE = 1e-6  # probability that a statistical check fails for a correct implementation
 SIMULATED = (Validity.FINITE_SAMPLE, Validity.EXACT)
 
 
@@ -47,142 +47,144 @@ def must(holds: bool, sentence: str) -> None:
 
 
 def check_mechanism(mechanism: Any, data: Examples | None = None, *, seed: int = 0) -> None:
-    """A label mechanism or a learner: what it claims, and that its seed alone decides what it gives out.
+    """Check the claim of a label mechanism or learner, and that its seed alone decides its output.
 
     Args:
-        mechanism: An instance; anything with a method `claim` is checked for what all mechanisms share.
-        data: What it is run on; 200 rows of three numbers and two classes by default.
-        seed: Of the runs.
+        mechanism: An instance. Other classes with a method `claim` get only the checks that all mechanisms share.
+        data: Data set to run it on; by default 200 rows with three features and two classes.
+        seed: Seed of the runs.
     """
     name = type(mechanism).__name__
     claim = mechanism.claim() if callable(getattr(mechanism, "claim", None)) else None
     must(isinstance(claim, Claim), f"{name}.claim() must give a dpaudit.Claim, got {claim!r}")
     must(mechanism.claim() == claim, f"{name}.claim() must give the same claim every time")
     check_part(mechanism, "mechanism")
-    data = _two_groups() if data is None else data
-    predicts = isinstance(mechanism, VotingPredictor)  # its `release` gives the law of an answer
+    data = _default_data() if data is None else data
+    predicts = isinstance(mechanism, VotingPredictor)  # its `release` is the distribution of an answer
     if isinstance(mechanism, LabelMechanism) and not predicts:
-        _check_decided(name, "release", data, lambda given: _released(mechanism, given, seed))
+        _check_deterministic(name, "release", data, lambda examples: _release_labels(mechanism, examples, seed))
     elif isinstance(mechanism, Learner):
-        own = np.random.SeedSequence(seed)  # the very same object twice: nothing may remember how often it was asked
-        _check_decided(name, "fit", data, lambda given: _trained(mechanism, given, own))
+        seed_sequence = np.random.SeedSequence(seed)  # one object for both runs, to detect state between calls
+        _check_deterministic(name, "fit", data, lambda examples: _fit_and_predict(mechanism, examples, seed_sequence))
 
 
 def check_part(part: Any, kind: str) -> None:
-    """What parts of all kinds ("mechanism", "attack", ...) share: frozen, sent to other processes, read from a spec."""
+    """Check that a part ("mechanism", "attack", ...) is frozen, picklable, and described and rebuilt by specs."""
     name = type(part).__name__
     frozen = getattr(getattr(type(part), "__dataclass_params__", None), "frozen", False)
-    must(frozen, f"{name} must be a frozen dataclass: what was planned must not change while it is run")
+    must(frozen, f"{name} must be a frozen dataclass, so that it cannot change between planning and running")
     try:
-        sent = pickle.loads(pickle.dumps(part))
+        unpickled = pickle.loads(pickle.dumps(part))
     except Exception as err:
-        raise AssertionError(f"{name} must be able to go to another process: {type(err).__name__}: {err}") from err
-    must(describe(sent) == describe(part), f"{name} must be the same after it went to another process")
-    top = "<locals>" not in type(part).__qualname__
-    must(top, f"{name} must be defined at the top of a module, so that a spec can name it")
+        raise AssertionError(f"{name} must be picklable: {type(err).__name__}: {err}") from err
+    must(describe(unpickled) == describe(part), f"{name} must be the same after pickling")
+    at_module_level = "<locals>" not in type(part).__qualname__
+    must(at_module_level, f"{name} must be defined at the top of a module, so that a spec can name it")
     try:
-        read = build(kind, describe(part))
+        rebuilt = build(kind, describe(part))
     except Exception as err:
-        raise AssertionError(f"{name} must be what a spec can write and read again: {err}") from err
-    must(read == part, f"{name} must be equal to what a spec makes of its description, {describe(part)}")
+        raise AssertionError(f"a spec must be able to describe and rebuild {name}: {err}") from err
+    must(rebuilt == part, f"{name} must be equal to the instance rebuilt from its description, {describe(part)}")
 
 
-def _check_decided(name: str, method: str, data: Examples, run: Callable[[Examples], NDArray[Any]]) -> None:
-    given = data.with_(features=copy.deepcopy(data.features), labels=data.labels.copy())
+def _check_deterministic(name: str, method: str, data: Examples, run: Callable[[Examples], NDArray[Any]]) -> None:
+    copied = data.with_(features=copy.deepcopy(data.features), labels=data.labels.copy())
     before = np.random.get_state()
     try:
         np.random.seed(1)
-        first = run(given)
-        untouched = given.with_().digest == data.with_().digest  # anew: that of the same object is kept
-        must(untouched, f"{name}.{method} must not write into its data: the rows serve other runs as well")
+        first = run(copied)
+        untouched = copied.with_().digest == data.with_().digest  # new objects, because an object caches its digest
+        must(untouched, f"{name}.{method} must not write into its data, which other runs share")
         np.random.seed(2)
-        again = run(given)
+        second = run(copied)
     finally:
         np.random.set_state(before)
     must(
-        np.array_equal(first, again),
-        f"{name}.{method} must give the same for the same seed: whatever it draws comes from the seed it is given, and "
-        "it remembers nothing",
+        np.array_equal(first, second),
+        f"{name}.{method} must give the same for the same seed: draw only from its generator or seed, and keep no "
+        "state between calls",
     )
 
 
-def _released(mechanism: LabelMechanism, data: Examples, seed: int) -> NDArray[Any]:
+def _release_labels(mechanism: LabelMechanism, data: Examples, seed: int) -> NDArray[Any]:
     name = type(mechanism).__name__
     rng = np.random.default_rng(seed)
     labels = np.asarray(mechanism.release(data.labels, classes=data.classes, rng=rng))
-    whole = labels.shape == data.labels.shape and np.issubdtype(labels.dtype, np.integer)
-    must(whole, f"{name}.release must give one whole number for each label, got {labels.dtype} of {labels.shape}")
+    valid = labels.shape == data.labels.shape and np.issubdtype(labels.dtype, np.integer)
+    must(valid, f"{name}.release must give one whole number for each label, got {labels.dtype} of {labels.shape}")
     within = bool((labels >= 0).all() and (labels < data.classes).all())
     must(within, f"{name}.release must give labels in 0 .. {data.classes - 1}")
     return labels.copy()
 
 
-def _trained(learner: Learner, data: Examples, seed: np.random.SeedSequence) -> NDArray[Any]:
+def _fit_and_predict(learner: Learner, data: Examples, seed: np.random.SeedSequence) -> NDArray[Any]:
     name = type(learner).__name__
     model = learner.fit(data, seed=seed, compute=Compute(), validation=data)
     must(hasattr(model, "probabilities"), f"{name}.fit must give a model with a method `probabilities(features)`")
     answers = np.asarray(model.probabilities(data.features))
     shape = (len(data), data.classes)
     must(answers.shape == shape, f"a model of {name} must answer with an array of shape {shape}, got {answers.shape}")
-    sums = bool(np.isfinite(answers).all() and (answers >= 0).all() and np.allclose(answers.sum(1), 1, atol=1e-4))
-    must(sums, f"a model of {name} must answer with probabilities that sum to 1 in each row")
+    valid = bool(np.isfinite(answers).all() and (answers >= 0).all() and np.allclose(answers.sum(1), 1, atol=1e-4))
+    must(valid, f"a model of {name} must answer with probabilities that sum to 1 in each row")
     return answers.copy()
 
 
-def _two_groups() -> Examples:
+def _default_data() -> Examples:
     rng = np.random.default_rng(0)
     features = rng.normal(size=(200, 3)).astype(np.float32)
     return Examples(features, (features[:, 0] + rng.normal(size=200) > 0).astype(np.int64), 2)
 
 
 def check_attack(attack: Any, view: Any, *, rows: int) -> None:
-    """An attack: a number for each of `rows` things at stake, decided by the game's view, which it leaves as it is."""
+    """Check that an attack scores each of `rows` candidates, depends only on `view`, and does not modify it."""
     name, kind = type(attack).__name__, getattr(attack, "view", None)
-    must(isinstance(kind, type), f"{name} must say what it sees: a class variable `view`, a class")
-    must(isinstance(getattr(kind, "shows", None), str), f"{name}.view must say in words what it `shows`")
-    must(isinstance(view, kind), f"{name} must be checked with what it sees, {kind.__name__}")  # type: ignore[arg-type, union-attr]
+    must(isinstance(kind, type), f"{name} must have a class variable `view`, the class of its input")
+    must(isinstance(getattr(kind, "shows", None), str), f"{name}.view must describe its content in a string `shows`")
+    must(isinstance(view, kind), f"{name} must be checked with a view of class {kind.__name__}")  # type: ignore[arg-type, union-attr]
     check_part(attack, "attack")
     before = pickle.dumps(view)
     first = np.array(attack.score(view), copy=True)
-    must(pickle.dumps(view) == before, f"{name}.score must not write into what it sees")
+    must(pickle.dumps(view) == before, f"{name}.score must not write into its view")
     numbers = first.shape == (rows,) and np.issubdtype(first.dtype, np.floating) and not np.isnan(first).any()
     must(bool(numbers), f"{name}.score must give one number for each of {rows}, got {first.dtype} of {first.shape}")
-    again = np.asarray(attack.score(view))
-    must(np.array_equal(first, again), f"{name}.score must be decided by what it sees: it gave other scores")
+    second = np.asarray(attack.score(view))
+    must(np.array_equal(first, second), f"{name}.score must depend only on its view: a second call gave other scores")
 
 
 def check_game(audit: Audit, *, seed: int = 0) -> None:
-    """A game: its plan is decided by the spec and the seed, and what its units leave by their arguments alone.
+    """Check that a game's plan depends only on spec and seed, and the results of its units only on their arguments.
 
     Args:
-        audit: A small audit that plays it: some trainings of a second at most. All of it is run, twice.
-        seed: Of the audit.
+        audit: A small audit of the game, with a few trainings of at most a second. It is run twice.
+        seed: Seed of the audit.
     """
-    plan = _planned(audit, seed)
+    plan = _plan_of(audit, seed)
     game, name = plan.spec.audits[0].game, type(plan.spec.audits[0].game).__name__
     check_part(game, "game")
     fits: Fits = game.fits
-    must(fits.assumes.endswith("."), f"{name}.fits.assumes must be a sentence: it is printed beside every bound")
+    must(fits.assumes.endswith("."), f"{name}.fits.assumes must be a sentence: it is printed with every bound")
     for view in fits.views.values():
-        must(isinstance(getattr(view, "shows", None), str), f"{name}.fits.views: {view} must say what it `shows`")
-    must(bool(plan.audits[0].game.evidence), f"{name}.play must plan units that leave evidence")
+        must(isinstance(getattr(view, "shows", None), str), f"{name}.fits.views: {view} must have a string `shows`")
+    must(bool(plan.audits[0].game.evidence), f"{name}.play must plan units that return evidence")
     keys = [unit.key for unit in plan.units]
-    must(keys == [unit.key for unit in _planned(audit, seed).units], f"{name}.play must plan the same units every time")
-    shared_seeds = _seeds(plan) & _seeds(_planned(audit, seed + 1))
-    must(not shared_seeds, f"{name}.play must give runs of the mechanism seeds that follow from the audit's own seed")
-    evidence, again = _played(plan), _played(plan)
+    must(keys == [unit.key for unit in _plan_of(audit, seed).units], f"{name}.play must plan the same units every time")
+    shared_seeds = _mechanism_seeds(plan) & _mechanism_seeds(_plan_of(audit, seed + 1))
+    must(not shared_seeds, f"{name}.play must derive the seeds of the mechanism's runs from the audit's seed")
+    evidence, replayed = _evidence_of(plan), _evidence_of(plan)
     must(
-        [encode([each], type(each)) for each in evidence] == [encode([each], type(each)) for each in again],
+        [encode([value], type(value)) for value in evidence] == [encode([value], type(value)) for value in replayed],
         f"the units of {name} must give the same for the same arguments, on any worker and in any order",
     )
     kind = fits.evidence
-    must(all(isinstance(each, kind) for each in evidence), f"{name} must leave {kind.__name__}, as its `fits` says")
+    must(
+        all(isinstance(value, kind) for value in evidence), f"{name} must return {kind.__name__}, as its `fits` states"
+    )
     if kind is Scores:
         _check_coins(name, evidence)
 
 
 def _check_coins(name: str, evidence: Sequence[Scores]) -> None:
-    """Of the first replay, since others may share their coins; false failure <= 1e-6."""
+    """Check the coins of the first replay, since others may share them; false failure <= 1e-6."""
     from scipy.stats import binom  # slow to import
 
     truth = evidence[0].truth
@@ -191,19 +193,18 @@ def _check_coins(name: str, evidence: Sequence[Scores]) -> None:
     must(fair, f"the coins of {name} must be fair, {heads} of {truth.size} fell on world 1")
 
 
-def _planned(audit: Audit, seed: int) -> Plan:
+def _plan_of(audit: Audit, seed: int) -> Plan:
     options = RunOptions(runner="in-process", figures=False)
     return make_plan(AuditSpec((audit,), seed=seed, run=options))
 
 
-def _seeds(plan: Plan) -> set[str]:
-    """Of the runs of the mechanism."""
+def _mechanism_seeds(plan: Plan) -> set[str]:
     runs = [unit.task for unit in plan.audits[0].game.trainings if isinstance(unit.task, Call)]
     return {str(run.argument("seed")) for run in runs} - {"None"}
 
 
-def _played(plan: Plan) -> list[Any]:
-    """The evidence, by copies of all units that went to another process, one after another."""
+def _evidence_of(plan: Plan) -> list[Any]:
+    """Return the evidence of `plan`, computed by pickled copies of its units, one after another."""
     tables: dict[str, pa.Table] = {}
     for unit in plan.units:
         task = pickle.loads(pickle.dumps(unit.task))
@@ -218,12 +219,12 @@ def _played(plan: Plan) -> list[Any]:
 
 
 def check_estimator(estimator: Any, *, games: int = 300, rows: int = 400) -> None:
-    """An estimator of scores: counts that order and storing do not change, and a bound that holds as often as it says.
+    """Check that an estimator's tally is independent of row order and storage, and that its bound has its confidence.
 
-    The bound is taken in `games` games of `rows` fair coins against a mechanism whose privacy is known exactly: with
-    probability `estimator.delta` it shows the bit, else it answers by randomised response of epsilon 1, so that it is
-    (1, delta)-private and no better. A bound that is `finite-sample` or `exact` exceeds 1 in more games than are
-    allowed with probability below 1e-6. One that says less of itself is not simulated.
+    The coverage of the bound is simulated in `games` games of `rows` fair coins against an exactly (1, delta)-private
+    mechanism: it reveals the bit with probability `estimator.delta`, else uses randomised response of epsilon 1. A
+    correct estimator fails with probability below 1e-6. Only bounds with the validity `finite-sample` or `exact` are
+    simulated.
     """
     name = type(estimator).__name__
     must(isinstance(estimator, ScoreEstimator), f"{name} must be a ScoreEstimator to be checked here")
@@ -236,10 +237,10 @@ def check_estimator(estimator: Any, *, games: int = 300, rows: int = 400) -> Non
     bound = estimator.bound([tally])
     must(bound.lower >= 0, f"{name} must give a bound of at least 0, got {bound.lower}")
     must(estimator.find([tally]).lower == bound.lower, f"{name}.find must give the bound of {name}.bound")
-    lost = estimator.bound([tally], lost=1).lower
-    must(lost <= bound.lower, f"{name}: a lost replay counts as having shown nothing, it must not raise the bound")
-    surer = dataclasses.replace(estimator, confidence=1 - (1 - estimator.confidence) / 10)
-    lower = surer.bound([surer.tally(scores)]).lower
+    bound_with_loss = estimator.bound([tally], lost=1).lower
+    must(bound_with_loss <= bound.lower, f"{name}.bound must not rise with lost replays")
+    more_confident = dataclasses.replace(estimator, confidence=1 - (1 - estimator.confidence) / 10)
+    lower = more_confident.bound([more_confident.tally(scores)]).lower
     must(lower <= bound.lower, f"{name} must not give a larger bound at a larger confidence")
     if bound.validity in SIMULATED:
         _check_coverage(estimator, games, rows)
@@ -254,10 +255,10 @@ def _check_tally(estimator: Any, scores: Scores) -> None:
     must(untouched, f"{name}.tally must not write into the scores")
     (stored,) = decode(encode([tally], estimator.tally_type), estimator.tally_type)
     bound = estimator.bound([tally]).lower
-    must(estimator.bound([stored]).lower == bound, f"{name}: a tally that was stored must give the same bound")
+    must(estimator.bound([stored]).lower == bound, f"{name}: a stored tally must give the same bound")
     order = np.random.default_rng(1).permutation(scores.score.size)
-    moved = estimator.tally(Scores(scores.score[order], scores.truth[order], scores.replay, scores.canary[order]))
-    must(estimator.bound([moved]).lower == bound, f"{name}.tally must not depend on the order in which rows come")
+    reordered = estimator.tally(Scores(scores.score[order], scores.truth[order], scores.replay, scores.canary[order]))
+    must(estimator.bound([reordered]).lower == bound, f"{name}.tally must not depend on the order of rows")
 
 
 def _check_coverage(estimator: Any, games: int, rows: int) -> None:
@@ -271,13 +272,13 @@ def _check_coverage(estimator: Any, games: int, rows: int) -> None:
     must(
         misses <= allowed,
         f"{type(estimator).__name__}: a bound of confidence {estimator.confidence:g} must be above the true epsilon in "
-        f"at most {allowed} of {games} games, it was in {misses}",
+        f"at most {allowed} of {games} games, got {misses}",
     )
 
 
 def _exact_game(epsilon: float, delta: float, rows: int, rng: np.random.Generator) -> Scores:
-    """Fair coins, and a mechanism that is exactly (epsilon, delta)-private for each."""
+    """Return scores of fair coins from a mechanism that is exactly (epsilon, delta)-private for each coin."""
     truth = rng.random(rows) < 0.5
-    told = np.where(rng.random(rows) < 1 / (1 + np.exp(-epsilon)), truth, ~truth)
-    shown = rng.random(rows) < delta
-    return Scores(np.where(shown, np.where(truth, 2.0, -2.0), np.where(told, 1.0, -1.0)), truth)
+    answer = np.where(rng.random(rows) < 1 / (1 + np.exp(-epsilon)), truth, ~truth)
+    revealed = rng.random(rows) < delta
+    return Scores(np.where(revealed, np.where(truth, 2.0, -2.0), np.where(answer, 1.0, -1.0)), truth)

@@ -1,4 +1,4 @@
-"""Tracebacks of refusals: without the frames of dpaudit, which say nothing about the caller's mistake."""
+"""Short tracebacks of `AuditError`: frames of dpaudit are dropped, because the mistake is in the caller's code."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import ParamSpec, TypeVar
 
 from dpaudit.errors import AuditError
 
-VARIABLE = "DPAUDIT_TRACEBACK"
-"""Environment variable; 1 shows tracebacks in full."""
+FULL_TRACEBACK_VARIABLE = "DPAUDIT_TRACEBACK"
+"""Environment variable; 1 shows full tracebacks."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def short_tracebacks(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **kwargs)
         except AuditError as err:
-            if os.environ.get(VARIABLE) != "1":
+            if os.environ.get(FULL_TRACEBACK_VARIABLE) != "1":
                 drop_own_frames(err)
             raise
 
@@ -38,24 +38,23 @@ def short_tracebacks(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def drop_own_frames(error: BaseException) -> None:
-    """Leave the frames of other code alone in the traceback of an error and of its causes."""
-    seen: set[int] = set()
+    """Remove the frames of dpaudit from the tracebacks of `error` and its causes."""
+    visited: set[int] = set()
     link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        link.__traceback__ = _of_others(link.__traceback__)
+    while link is not None and id(link) not in visited:
+        visited.add(id(link))
+        link.__traceback__ = _without_own_frames(link.__traceback__)
         link = link.__cause__ or link.__context__
 
 
-def _of_others(trace: TracebackType | None) -> TracebackType | None:
-    """The frames of a traceback that are not of dpaudit."""
+def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
     frames = []
     while trace is not None:
         module = str(trace.tb_frame.f_globals.get("__name__", ""))
         if module.partition(".")[0] != "dpaudit":
             frames.append(trace)
         trace = trace.tb_next
-    kept: TracebackType | None = None
+    chain: TracebackType | None = None
     for frame in reversed(frames):
-        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return kept
+        chain = TracebackType(chain, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return chain

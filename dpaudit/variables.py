@@ -1,4 +1,4 @@
-"""Environment variables in what a user wrote: their names are kept, their values, which may be secrets, are not."""
+"""Environment variables in paths and specs. Messages show their names, never their values, which may be secrets."""
 
 from __future__ import annotations
 
@@ -9,47 +9,51 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 _VARIABLE = re.compile(r"\$\{?(\w+)\}?")
-_SHORTEST = 3  # characters of a value that is looked for: a shorter one would be found in any word
+_MIN_VALUE_LENGTH = 3  # characters; a shorter value occurs in ordinary words by chance
 
 
-def expanded(path: str) -> Path:
-    """The path that is meant: `~` is the home folder, `$NAME` the environment's value."""
+def expand_path(path: str) -> Path:
+    """Return `path` with `~` and `$NAME` expanded."""
     return Path(os.path.expandvars(path)).expanduser()
 
 
-def names_in(text: str) -> list[str]:
-    """The names of the variables in a text, as `$NAME` or `${NAME}`."""
+def variable_names(text: str) -> list[str]:
+    """Return the names of the variables in `text`, written `$NAME` or `${NAME}`."""
     return _VARIABLE.findall(text)
 
 
-def without_values(message: str, written: object) -> str:
-    """A message with names of environment variables in place of their values; `written` names them, however deep."""
-    names = {value: name for text in _texts(written) if "$" in text for value, name in _values(text)}
-    for value in sorted(names, key=len, reverse=True):  # a value may be a part of another one
+def hide_variable_values(message: str, source: object) -> str:
+    """Return `message` with the values of environment variables replaced by their names.
+
+    Args:
+        source: Value, such as a spec, whose texts at any depth name the variables.
+    """
+    names = {value: name for text in _strings_in(source) if "$" in text for value, name in _replacements(text)}
+    for value in sorted(names, key=len, reverse=True):  # longest first: one value may contain another
         message = message.replace(value, names[value]).replace(repr(value)[1:-1], names[value])
     return message
 
 
-def _values(text: str) -> Iterator[tuple[str, str]]:
-    """What stands for the variables of a text, and what is to stand there: the text as a whole, and each by itself."""
-    pairs = [(os.environ.get(name, ""), f"${name}") for name in names_in(text)]
+def _replacements(text: str) -> Iterator[tuple[str, str]]:
+    """Yield pairs (value, replacement) for each variable in `text`, and for the expanded text."""
+    pairs = [(os.environ.get(name, ""), f"${name}") for name in variable_names(text)]
     pairs.append((os.path.expanduser(os.path.expandvars(text)), text))
-    return ((value, name) for value, name in pairs if len(value) >= _SHORTEST and value != name)
+    return ((value, name) for value, name in pairs if len(value) >= _MIN_VALUE_LENGTH and value != name)
 
 
-def _texts(value: object) -> Iterator[str]:
-    """Every text in a value: in its fields, its items, its keys, however deep."""
-    waiting, seen = [value], set[int]()
-    while waiting:
-        held = waiting.pop()
-        if isinstance(held, str):
-            yield held
-        elif id(held) not in seen and not isinstance(held, type | ModuleType | FunctionType):
-            seen.add(id(held))
-            waiting.extend(_parts(held))
+def _strings_in(value: object) -> Iterator[str]:
+    """Yield every string in the fields, items and keys of `value`, at any depth."""
+    pending, visited = [value], set[int]()
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            yield item
+        elif id(item) not in visited and not isinstance(item, type | ModuleType | FunctionType):
+            visited.add(id(item))
+            pending.extend(_children(item))
 
 
-def _parts(value: object) -> Iterable[object]:
+def _children(value: object) -> Iterable[object]:
     if isinstance(value, os.PathLike):
         return (os.fsdecode(value),)
     if isinstance(value, Mapping):

@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter
 
 from dpaudit.errors import printable_lines
 from dpaudit.estimators.chart import INK, QUIET, Axis, Band, Bars, Chart, Heat, Line, Mark, Panel, Rule, Words
-from dpaudit.plain_files import write_whole
+from dpaudit.plain_files import write_atomically
 
 STYLE: dict[Any, Any] = {
     "font.size": 9.5,
@@ -189,12 +189,12 @@ def save(figure: Figure, folder: Path, name: str) -> str:
     """Writes `<name>.png` and `<name>.svg`; returns the SVG's text for a page that stands alone."""
     folder.mkdir(parents=True, exist_ok=True)
     _show_words(figure)
-    write_whole(folder / f"{name}.png", lambda file: figure.savefig(file, dpi=160, format="png"))
+    write_atomically(folder / f"{name}.png", lambda file: figure.savefig(file, dpi=160, format="png"))
     figure.set_layout_engine("none")  # parts stay where the first file has them; finding places takes half the time
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
-    write_whole(folder / f"{name}.svg", lambda file: file.write(text.encode()))
+    write_atomically(folder / f"{name}.svg", lambda file: file.write(text.encode()))
     return text[text.index("<svg") :]
 
 

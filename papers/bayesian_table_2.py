@@ -42,7 +42,7 @@ from dpaudit.estimators.two_world.two_sample import Band
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.networks import BagOfEmbeddings, Mlp, Network, SmallCnn, SmallTransformer, TanhCnn
-from dpaudit.plain_files import write_whole
+from dpaudit.plain_files import write_atomically
 from dpaudit.registry import register
 from papers.making import Made, Options
 
@@ -363,8 +363,8 @@ def _written(options: Options, audited: Audited) -> Made:
             "",
         ]
     )
-    write_whole(folder / "table-2.md", lambda file: file.write(text.encode()))
-    write_whole(folder / "table-2.csv", lambda file: pacsv.write_csv(_long(lines), file))
+    write_atomically(folder / "table-2.md", lambda file: file.write(text.encode()))
+    write_atomically(folder / "table-2.csv", lambda file: pacsv.write_csv(_long(lines), file))
     style.save(_draw(lines, audited), folder, "table-2")
     names = ("table-2.md", "table-2.csv", "table-2.png", "report.html")
     return Made(text, tuple(folder / name for name in names))

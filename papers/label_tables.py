@@ -37,7 +37,7 @@ from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation
 from dpaudit.estimators.selection import AsPublished
-from dpaudit.plain_files import write_whole
+from dpaudit.plain_files import write_atomically
 from papers.making import Made, Options
 
 DELTA = 1e-5
@@ -344,12 +344,12 @@ def _written(
         ]
     )
     files = tuple(folder / f"{name}.{kind}" for kind in ("md", "csv", "html", "png"))
-    write_whole(files[0], lambda file: file.write(text.encode()))
-    write_whole(files[1], lambda file: pacsv.write_csv(_long(found, printed), file))
+    write_atomically(files[0], lambda file: file.write(text.encode()))
+    write_atomically(files[1], lambda file: pacsv.write_csv(_long(found, printed), file))
     page = template("reproduced.html.j2", "papers").render(
         title=title, setting=setting, heads=heads, lines=lines, notes=notes, figure=figure_markup(svg)
     )
-    write_whole(files[2], lambda file: file.write(page.encode()))
+    write_atomically(files[2], lambda file: file.write(page.encode()))
     return Made(text, (*files, Path(found.report.folder) / "report.html"))
 
 

@@ -33,7 +33,7 @@ from dpaudit.mechanisms.learners.lp_mst import LP1ST
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
-from dpaudit.plain_files import write_whole
+from dpaudit.plain_files import write_atomically
 from dpaudit.registry import register
 from papers.criteo_tables import MODEL, PAPER_ROWS, PROXY
 from papers.image_tables import SMALL, SMALL_PATE_FM, SMALL_PROXY
@@ -132,8 +132,8 @@ def factors(options: Options) -> Made:
         [{"setting": name, **_numbers(results), **results[1].metrics} for name, results in found]
     )
     files = (folder / "factors.md", folder / "factors.csv")
-    write_whole(files[0], lambda file: file.write(text.encode()))
-    write_whole(files[1], lambda file: pacsv.write_csv(table, file))
+    write_atomically(files[0], lambda file: file.write(text.encode()))
+    write_atomically(files[1], lambda file: pacsv.write_csv(table, file))
     return Made(text, files)
 
 

@@ -1,11 +1,10 @@
-"""Which module of the package imports which, read from the source text; nothing is imported.
+"""Imports between the modules of the package, read from the source text; no module is imported.
 
-Every import counts, wherever it stands: at the top, in a function, for type checkers, relative ones,
-`importlib.import_module` or `__import__` with a name that is written out, and what is reached by dots from a module
-that was imported, such as `dpaudit`. Two things do not. Names that are put together while the program runs cannot be
-read from the text: `dpaudit.registry.load` and `dpaudit.locations.located` import the part that a spec names. And the
-packages that a name leads through are empty, but for `dpaudit` and `dpaudit.claims`, which lend the names of their own
-modules: `dpaudit.claims.curve` counts as that file, not as its package.
+Every import counts: at the top of a file, in a function, for type checkers, relative, through
+`importlib.import_module` or `__import__` with a literal name, and by attribute access on an imported module such as
+`dpaudit`. Two kinds do not count. A name computed at run time cannot be read from the text: `dpaudit.registry.load` and
+`dpaudit.locations.located` import the part that a spec names. Importing `dpaudit.a.b.c` does not count as importing
+the packages `dpaudit.a` and `dpaudit.a.b`, because their `__init__` files are empty.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from pathlib import Path
 PACKAGE = "dpaudit"
 
 Sources = Mapping[str, str]
-"""The text of each module, by its name."""
+"""Source text by module name."""
 Graph = Mapping[str, frozenset[str]]
-"""What each module imports of the package."""
+"""Imported modules of the package by importing module."""
 
 
 @dataclass(frozen=True)
 class Import:
-    """One name that a module imports.
+    """An import of one name.
 
     Attributes:
-        module: Which one imports.
-        name: What, in full: a module, or something in one.
-        line: Where.
-        relative: Whether it is written with leading dots.
+        module: The importing module.
+        name: Full name of the imported module or attribute.
+        line: Line number, from 1.
+        relative: True if the import is written with leading dots.
     """
 
     module: str
@@ -43,57 +42,57 @@ class Import:
 
     @property
     def package(self) -> str:
-        """The first part of the name."""
+        """First part of the imported name."""
         return _first(self.name)
 
 
 def read_sources(root: Path) -> dict[str, str]:
-    """Every module of the package below `root`, the folders behind its links among them."""
-    found = {}
+    """Return the source text of every module of the package below `root`, following its symbolic links."""
+    sources = {}
     for folder, _, files in os.walk(root / PACKAGE, followlinks=True):
         for path in (Path(folder, file) for file in files if file.endswith(".py")):
             parts = path.relative_to(root).with_suffix("").parts
-            found[".".join(part for part in parts if part != "__init__")] = path.read_text(encoding="utf-8")
-    return found
+            sources[".".join(part for part in parts if part != "__init__")] = path.read_text(encoding="utf-8")
+    return sources
 
 
 def imports(sources: Sources) -> list[Import]:
-    """All imports of all modules."""
+    """Return all imports of all modules."""
     packages = {name.rpartition(".")[0] for name in sources}
-    return [one for module, text in sources.items() for one in _imports(module, text, module in packages)]
+    return [entry for module, text in sources.items() for entry in _imports(module, text, module in packages)]
 
 
 def import_graph(sources: Sources) -> dict[str, frozenset[str]]:
-    """What each module imports of the package; the folders that a name leads through are not counted."""
-    found: dict[str, set[str]] = {module: set() for module in sources}
-    for one in imports(sources):
-        home = module_of(one.name, sources)
-        if home is not None:
-            found[one.module].add(home)
-    return {module: frozenset(names) for module, names in found.items()}
+    """Return the modules of the package that each module imports."""
+    graph: dict[str, set[str]] = {module: set() for module in sources}
+    for entry in imports(sources):
+        target = module_of(entry.name, sources)
+        if target is not None:
+            graph[entry.module].add(target)
+    return {module: frozenset(names) for module, names in graph.items()}
 
 
 def module_of(name: str, sources: Sources) -> str | None:
-    """The module in which a name is found; None outside the package."""
+    """Return the module that defines `name`; None outside the package."""
     while name and name not in sources:
         name = name.rpartition(".")[0]
     return name or None
 
 
 def reachable(graph: Graph, start: str) -> set[str]:
-    """What `start` imports, and what that imports, and so on; `start` itself only by a circle."""
+    """Return the direct and indirect imports of `start`; `start` itself is among them only if it is in a cycle."""
     seen: set[str] = set()
-    waiting = list(graph[start])
-    while waiting:
-        module = waiting.pop()
+    pending = list(graph[start])
+    while pending:
+        module = pending.pop()
         if module not in seen:
             seen.add(module)
-            waiting += graph[module]
+            pending += graph[module]
     return seen
 
 
-def circles(graph: Graph) -> set[frozenset[str]]:
-    """The groups that import one another."""
+def cycles(graph: Graph) -> set[frozenset[str]]:
+    """Return the groups of nodes that import one another, directly or indirectly."""
     below = {module: reachable(graph, module) for module in graph}
     return {
         frozenset(other for other in below[module] if module in below[other])
@@ -103,11 +102,11 @@ def circles(graph: Graph) -> set[frozenset[str]]:
 
 
 def grouped(graph: Graph, groups: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    """The graph of groups of modules, such as rooms; a group does not import itself."""
-    found: dict[str, set[str]] = {group: set() for group in groups.values()}
+    """Return the graph between groups of modules, such as folders, without imports inside a group."""
+    result: dict[str, set[str]] = {group: set() for group in groups.values()}
     for module, group in groups.items():
-        found[group] |= {groups[name] for name in graph[module] if name in groups} - {group}
-    return {group: frozenset(names) for group, names in found.items()}
+        result[group] |= {groups[name] for name in graph[module] if name in groups} - {group}
+    return {group: frozenset(names) for group, names in result.items()}
 
 
 @cache
@@ -123,9 +122,9 @@ def _imports(module: str, text: str, is_package: bool) -> tuple[Import, ...]:
         elif isinstance(node, ast.Import):
             bound |= {alias.asname: alias.name for alias in node.names if alias.asname}
             bound |= {_first(alias.name): _first(alias.name) for alias in node.names if not alias.asname}
-    within = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-    outermost = [node for node in nodes if not (isinstance(node, ast.Attribute) and id(node) in within)]
-    return tuple(one for node in outermost for one in _imports_of(node, module, package, importers, bound))
+    inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    outermost = [node for node in nodes if not (isinstance(node, ast.Attribute) and id(node) in inner)]
+    return tuple(entry for node in outermost for entry in _imports_of(node, module, package, importers, bound))
 
 
 def _imports_of(
@@ -140,11 +139,11 @@ def _imports_of(
             name = home if alias.name == "*" else f"{home}.{alias.name}"
             yield Import(module, name, node.lineno, relative=node.level > 0)
     elif isinstance(node, ast.Call) and _last_name(node.func) in importers:
-        given = [value.value for value in _arguments(node) if isinstance(value, ast.Constant)]
-        words = [word for word in given if isinstance(word, str)]
+        literals = [value.value for value in _arguments(node) if isinstance(value, ast.Constant)]
+        words = [word for word in literals if isinstance(word, str)]
         if words:
-            here = words[1] if len(words) > 1 else package
-            yield Import(module, _absolute(words[0], here), node.lineno, relative=words[0].startswith("."))
+            anchor = words[1] if len(words) > 1 else package
+            yield Import(module, _absolute(words[0], anchor), node.lineno, relative=words[0].startswith("."))
     elif isinstance(node, ast.Attribute):
         dotted = _dotted(node)
         first, _, rest = dotted.partition(".")
@@ -161,7 +160,7 @@ def _first(name: str) -> str:
 
 
 def _dotted(node: ast.expr) -> str:
-    """ "a.b.c"; "" for what is reached otherwise."""
+    """Return "a.b.c" for names and attributes of names, "" for any other expression."""
     if isinstance(node, ast.Name):
         return node.id
     inner = _dotted(node.value) if isinstance(node, ast.Attribute) else ""
@@ -169,13 +168,13 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _arguments(call: ast.Call) -> list[ast.expr]:
-    """The name first, then the package that a relative one starts from."""
-    named = {word.arg: word.value for word in call.keywords}
-    return [*call.args, *(named[word] for word in ("name", "package") if word in named)][:2]
+    """Return the arguments `name` and `package` of an import call, by position or keyword."""
+    keywords = {word.arg: word.value for word in call.keywords}
+    return [*call.args, *(keywords[word] for word in ("name", "package") if word in keywords)][:2]
 
 
 def _absolute(name: str, package: str) -> str:
-    """A name with leading dots as it is from the top; one dot is the package itself."""
+    """Resolve leading dots in `name`; one dot is `package` itself."""
     dots = len(name) - len(name.lstrip("."))
     if dots == 0:
         return name
@@ -183,5 +182,5 @@ def _absolute(name: str, package: str) -> str:
     return ".".join([*parts[: len(parts) - dots + 1], *filter(None, [name[dots:]])])
 
 
-def _last_name(called: ast.expr) -> str:
-    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+def _last_name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")

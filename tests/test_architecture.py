@@ -1,7 +1,7 @@
-"""The folders are the architecture: imports run one way, the ground floor is light, the front door is true.
+"""The folders are the architecture: imports run one way, low-level packages import no heavy library, exports are true.
 
-Each rule is a function from the text of all modules to what violates it. It is applied to the package as it is, and to
-a copy in memory in which a violation was planted: a rule that cannot say no holds nothing.
+Each rule maps the source text of all modules to a list of violations. Tests apply it to the package, where it must find
+none, and to a copy in memory with a planted violation, which it must find.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from pathlib import Path, PurePath
 import pytest
 
 import dpaudit
-from tests.import_graph import Sources, circles, import_graph, imports, module_of, read_sources
+from tests.import_graph import Sources, cycles, import_graph, imports, module_of, read_sources
 from tests.loops import Cases
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("actors", "cluster", "engine", "estimators", "mechanisms")
-"""At the root, behind the links of `dpaudit/`."""
+"""Packages at the root of the repository; `dpaudit/` holds a symbolic link to each."""
 
 
 @dataclass(frozen=True)
 class Rooms:
-    """The folders and files directly inside one package, in their order.
+    """The permitted import order of the folders and files directly inside one package.
 
     Attributes:
-        inside: The package.
-        order: Each may import itself and those before it.
-        strangers: Pairs that do not import each other although one stands before the other.
-        exceptions: Files that import one of a later room all the same: what is left to be put in order. The list can
-            only shrink: one that nothing needs any more is a violation, and none is added.
+        package: The package.
+        order: Names of its rooms. A room may import itself and rooms before it.
+        unrelated: Pairs of rooms that must not import each other in either direction.
+        exceptions: Pairs of modules whose import against the order is tolerated. An exception that no file needs is a
+            violation, so the list can only shrink.
     """
 
-    inside: str
+    package: str
     order: tuple[str, ...]
-    strangers: frozenset[frozenset[str]] = frozenset()
+    unrelated: frozenset[frozenset[str]] = frozenset()
     exceptions: frozenset[tuple[str, str]] = frozenset()
 
     def room(self, module: str) -> str | None:
-        """The room a module is in; None elsewhere, and for the package's own `__init__`."""
-        inner = module.removeprefix(f"{self.inside}.")
+        """Return the room that holds `module`; None outside the package and for its `__init__`."""
+        inner = module.removeprefix(f"{self.package}.")
         return None if inner == module else inner.partition(".")[0]
 
 
-def strangers(*groups: tuple[str, str]) -> frozenset[frozenset[str]]:
-    """Pairs of rooms, several on one side separated by blanks."""
+def unrelated(*groups: tuple[str, str]) -> frozenset[frozenset[str]]:
+    """Return every pair of a room on the left and a room on the right; blanks separate rooms of one side."""
     return frozenset(
-        frozenset((one, other)) for left, right in groups for one in left.split() for other in right.split()
+        frozenset((first, second)) for left, right in groups for first in left.split() for second in right.split()
     )
 
 
@@ -74,7 +74,7 @@ FLOORS = Rooms(
         ),
         *("estimators", "mechanisms", "cluster", "actors", "engine", "testing", "__main__"),
     ),
-    strangers=strangers(("estimators", "mechanisms actors"), ("cluster", "estimators mechanisms actors claims")),
+    unrelated=unrelated(("estimators", "mechanisms actors"), ("cluster", "estimators mechanisms actors claims")),
 )
 MECHANISMS = Rooms(
     "dpaudit.mechanisms",
@@ -121,7 +121,7 @@ GAMES = Rooms(
 )
 ORDERS = (FLOORS, MECHANISMS, ENGINE, GAMES)
 
-KNOWS_NOTHING_OF = {
+FORBIDDEN_LIBRARIES = {
     "claims": {"ray", "torch", "pandas"},
     "estimators": {"ray", "torch", "pandas"},
     "mechanisms": {"ray"},
@@ -129,21 +129,26 @@ KNOWS_NOTHING_OF = {
 
 
 def out_of_order(sources: Sources, rooms: Rooms) -> list[str]:
-    """Rooms import themselves and those before them, and each has its place."""
-    found = [
-        f"{rooms.inside}.{room} must have a place among the rooms"
+    """Every room is listed, and imports only itself and rooms before it."""
+    unlisted = [
+        f"{rooms.package}.{room} must have a place among the rooms"
         for room in sorted({rooms.room(module) for module in sources} - {None, *rooms.order}, key=str)
     ]
-    return found + [f"{one} imports {other}" for one, other in sorted(_backwards(sources, rooms) - rooms.exceptions)]
+    return unlisted + [
+        f"{module} imports {target}" for module, target in sorted(_backwards(sources, rooms) - rooms.exceptions)
+    ]
 
 
 def not_needed(sources: Sources, rooms: Rooms) -> list[str]:
-    """Every exception is one that a file still makes."""
-    return [f"{one} no longer imports {other}" for one, other in sorted(rooms.exceptions - _backwards(sources, rooms))]
+    """Every listed exception is still needed."""
+    return [
+        f"{module} no longer imports {target}"
+        for module, target in sorted(rooms.exceptions - _backwards(sources, rooms))
+    ]
 
 
 def _backwards(sources: Sources, rooms: Rooms) -> set[tuple[str, str]]:
-    """The imports of a later room, and of one that is a stranger."""
+    """Return the imports of a later or an unrelated room."""
     return {
         (module, name)
         for module, names in import_graph(sources).items()
@@ -156,49 +161,55 @@ def _wrong_way(rooms: Rooms, room: str | None, other: str | None) -> bool:
     if room not in rooms.order or other not in rooms.order:
         return False
     later = rooms.order.index(room) < rooms.order.index(other)
-    return later or frozenset((room, other)) in rooms.strangers
+    return later or frozenset((room, other)) in rooms.unrelated
 
 
-def in_circles(sources: Sources) -> list[str]:
-    """No file imports another in a circle. The front door, which lends names of all, is left out."""
+def in_cycles(sources: Sources) -> list[str]:
+    """No files import one another. `dpaudit/__init__.py`, which exports names of many modules, is left out."""
     graph = {module: names - {"dpaudit"} for module, names in import_graph(sources).items() if module != "dpaudit"}
-    return [f"these files import one another: {sorted(circle)}" for circle in circles(graph)]
+    return [f"these files import one another: {sorted(cycle)}" for cycle in cycles(graph)]
 
 
 def relative(sources: Sources) -> list[str]:
     """Imports are absolute."""
-    return [f"{one.module} line {one.line} imports {one.name} relatively" for one in imports(sources) if one.relative]
+    return [
+        f"{entry.module} line {entry.line} imports {entry.name} relatively"
+        for entry in imports(sources)
+        if entry.relative
+    ]
 
 
 def past_the_package(sources: Sources) -> list[str]:
     """The folders at the root are imported as parts of `dpaudit`."""
-    return [f"{one.module} must import dpaudit.{one.name}" for one in imports(sources) if one.package in FOLDERS]
+    return [
+        f"{entry.module} must import dpaudit.{entry.name}" for entry in imports(sources) if entry.package in FOLDERS
+    ]
 
 
 def through_the_front_door(sources: Sources) -> list[str]:
-    """What is inside takes names from where they are made; the front door is for users, and leads everywhere."""
+    """Modules of the package import a name from the module that defines it, never from `dpaudit` itself."""
     return [
-        f"{one.module} line {one.line} takes {one.name} from the front door"
-        for one in imports(sources)
-        if one.module != "dpaudit" and module_of(one.name, sources) == "dpaudit"
-        if not re.fullmatch(r"dpaudit(\.__\w+__.*)?", one.name)
+        f"{entry.module} line {entry.line} takes {entry.name} from the front door"
+        for entry in imports(sources)
+        if entry.module != "dpaudit" and module_of(entry.name, sources) == "dpaudit"
+        if not re.fullmatch(r"dpaudit(\.__\w+__.*)?", entry.name)
     ]
 
 
 def heavy_below(sources: Sources) -> list[str]:
-    """The ground floor knows no Ray, and bounds and claims no torch and no pandas."""
+    """Mechanisms, bounds and claims do not import Ray; bounds and claims import neither torch nor pandas."""
     return [
-        f"{one.module} line {one.line} imports {one.name}"
-        for one in imports(sources)
-        if one.package in KNOWS_NOTHING_OF.get(str(FLOORS.room(one.module)), set())
+        f"{entry.module} line {entry.line} imports {entry.name}"
+        for entry in imports(sources)
+        if entry.package in FORBIDDEN_LIBRARIES.get(str(FLOORS.room(entry.module)), set())
     ]
 
 
 def untrue_front_door(sources: Sources) -> list[str]:
-    """What it lends is sorted; type checkers are told the same; and each name is where it is said to be."""
+    """Exports are sorted, type checkers see the same ones, and each module defines the names exported from it."""
     tree = ast.parse(sources["dpaudit"])
     homes: dict[str, str] = ast.literal_eval(_assigned(tree, "_HOMES"))
-    told = {
+    type_checked = {
         alias.asname or alias.name: node.module
         for outer in tree.body
         if isinstance(outer, ast.If)
@@ -206,10 +217,13 @@ def untrue_front_door(sources: Sources) -> list[str]:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    found = [] if list(homes) == sorted(homes) else ["_HOMES must be sorted by name"]
-    found += [] if told == homes else [f"type checkers must be told what _HOMES says: {set(told) ^ set(homes)}"]
-    return found + [
-        f"{home} makes no {name}" for name, home in homes.items() if name not in _made(sources.get(home, ""))
+    violations = [] if list(homes) == sorted(homes) else ["_HOMES must be sorted by name"]
+    if type_checked != homes:
+        violations.append(f"the imports for type checkers must equal _HOMES: {set(type_checked) ^ set(homes)}")
+    return violations + [
+        f"{home} does not define {name}"
+        for name, home in homes.items()
+        if name not in _top_level_names(sources.get(home, ""))
     ]
 
 
@@ -221,22 +235,22 @@ def _assigned(tree: ast.Module, name: str) -> ast.expr:
     )
 
 
-def _made(text: str) -> set[str]:
-    """What is defined or imported at the top of a module."""
-    found = set()
+def _top_level_names(text: str) -> set[str]:
+    """Return the names defined or imported at the top level of a module."""
+    names = set()
     for node in ast.parse(text).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.ImportFrom):
-            found |= {alias.asname or alias.name for alias in node.names}
-    return found
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names
 
 
 SOURCES = read_sources(ROOT)
 RULES: Mapping[str, Callable[[Sources], list[str]]] = {
-    **{f"order of {rooms.inside}": partial(out_of_order, rooms=rooms) for rooms in ORDERS},
-    **{f"exceptions of {rooms.inside}": partial(not_needed, rooms=rooms) for rooms in ORDERS},
-    "circles": in_circles,
+    **{f"order of {rooms.package}": partial(out_of_order, rooms=rooms) for rooms in ORDERS},
+    **{f"exceptions of {rooms.package}": partial(not_needed, rooms=rooms) for rooms in ORDERS},
+    "cycles": in_cycles,
     "relative": relative,
     "past the package": past_the_package,
     "front door, from inside": through_the_front_door,
@@ -252,7 +266,7 @@ def test_the_package_holds() -> None:
                 assert RULES[rule](SOURCES) == []
 
 
-HOW = {
+IMPORT_FORMS = {
     "import": "import {package}.{name}",
     "from": "from {package} import {name}",
     "something from": "from {package}.{name} import something",
@@ -269,9 +283,9 @@ HOW = {
     "by dots from another name": "import dpaudit as d\ndef f():\n    return d.{inner}.g()",
     "by dots from what is around it": "from {around} import {last} as d\ndef f():\n    return d.{name}.g()",
 }
-"""Ways to import a module; each is planted for each rule about who imports whom."""
+"""Ways to import a module; every one is planted for every rule on imports."""
 PLANTED = [
-    # rule, importing module, imported module
+    # (rule, importing module, imported module)
     ("order of dpaudit", "dpaudit.mechanisms.ranges", "dpaudit.engine.run.run_folder"),
     ("order of dpaudit", "dpaudit.mechanisms.ranges", "dpaudit.estimators.bound"),
     ("order of dpaudit", "dpaudit.estimators.bound", "dpaudit.mechanisms.ranges"),
@@ -293,13 +307,13 @@ PLANTED = [
         "dpaudit.engine.games.labels.label_repeats",
     ),
     ("order of dpaudit.engine", "dpaudit.engine.reading.verdict", "dpaudit.engine.run.driver"),
-    ("circles", "dpaudit.claims.curve", "dpaudit.claims.renyi"),
-    ("circles", "dpaudit.estimators.finding", "dpaudit.estimators.bound"),
+    ("cycles", "dpaudit.claims.curve", "dpaudit.claims.renyi"),
+    ("cycles", "dpaudit.estimators.finding", "dpaudit.estimators.bound"),
 ]
 
 
-def with_more(module: str, text: str) -> dict[str, str]:
-    """The package with a few lines more in one module, or with a new one."""
+def with_text(module: str, text: str) -> dict[str, str]:
+    """Return the package with `text` appended to one module, which may be new."""
     return {**SOURCES, module: f"{SOURCES.get(module, '')}\n{text}\n"}
 
 
@@ -310,26 +324,26 @@ def test_a_wrong_import_is_found_however_it_is_written() -> None:
                 assert {module, target} <= SOURCES.keys()
                 package, _, name = target.rpartition(".")
                 around, _, last = package.rpartition(".")
-                for how, text in HOW.items():
+                for form, text in IMPORT_FORMS.items():
                     inner = target.removeprefix("dpaudit.")
                     planted = text.format(package=package, name=name, inner=inner, around=around, last=last)
-                    found = RULES[rule](with_more(module, planted))
-                    assert any(module in violation and target in violation for violation in found), how
+                    violations = RULES[rule](with_text(module, planted))
+                    assert any(module in violation and target in violation for violation in violations), form
 
 
 def test_a_wrong_import_is_found_in_relative_form() -> None:
-    """One dot is the module's own package, two the one around it."""
+    """One leading dot means the module's package, two mean the parent of that package."""
     for text in (
         "from ..request import build",
         "from ..request.build import build",
         "def f():\n    from ..request.build import *",
     ):
-        planted = with_more("dpaudit.engine.data.files", text)
+        planted = with_text("dpaudit.engine.data.files", text)
         assert out_of_order(planted, ENGINE) == ["dpaudit.engine.data.files imports dpaudit.engine.request.build"]
         assert relative(planted)
-    assert relative(with_more("dpaudit.engine", "from .driver import audit"))
+    assert relative(with_text("dpaudit.engine", "from .driver import audit"))
     assert relative(
-        with_more("dpaudit.engine.cli.main", "import importlib\nx = importlib.import_module('.driver', __package__)")
+        with_text("dpaudit.engine.cli.main", "import importlib\nx = importlib.import_module('.driver', __package__)")
     )
 
 
@@ -361,22 +375,22 @@ def test_a_planted_violation_is_found() -> None:
             ("front door", "dpaudit", "if TYPE_CHECKING:\n    from dpaudit.errors import SpecError"),
         ]:
             with cases.case(rule, module, text):
-                planted = with_more(module, text)
+                planted = with_text(module, text)
                 if rule == "front door" and text.startswith("_HOMES"):
                     planted["dpaudit"] = re.sub(r"_HOMES = \{.*?\}", text, SOURCES["dpaudit"], flags=re.DOTALL)
                 assert RULES[rule](planted)
 
 
-def test_a_name_that_the_front_door_does_not_find_is_told() -> None:
+def test_an_exported_name_that_no_module_defines_is_found() -> None:
     assert untrue_front_door(
         {**SOURCES, "dpaudit.errors": SOURCES["dpaudit.errors"].replace("class AuditError", "class E")}
     )
 
 
-@pytest.mark.parametrize("rooms", ORDERS, ids=lambda rooms: rooms.inside)
+@pytest.mark.parametrize("rooms", ORDERS, ids=lambda rooms: rooms.package)
 def test_an_exception_that_nothing_needs_is_found(rooms: Rooms) -> None:
-    grown = replace(rooms, exceptions=rooms.exceptions | {(f"{rooms.inside}.one", f"{rooms.inside}.other")})
-    assert not_needed(SOURCES, grown) == [f"{rooms.inside}.one no longer imports {rooms.inside}.other"]
+    grown = replace(rooms, exceptions=rooms.exceptions | {(f"{rooms.package}.one", f"{rooms.package}.other")})
+    assert not_needed(SOURCES, grown) == [f"{rooms.package}.one no longer imports {rooms.package}.other"]
     for module, _ in sorted(rooms.exceptions):
         assert not_needed({**SOURCES, module: ""}, rooms), "the import was taken out"
 
@@ -389,7 +403,7 @@ def test_the_import_that_an_exception_excuses_is_seen() -> None:
 
 
 def untrue_arrows(page: str) -> list[str]:
-    """What the page says of who imports whom is held by an order: "a, b -> c" means that a and b stand after c."""
+    """Return the arrows of the page that no import order enforces: "a, b -> c" says that a and b import c."""
     block = page.partition("Imports run one way")[2].partition("\n\n")[2].partition("\n\n")[0]
     lines = re.sub(r" *-> *", "->", block).splitlines()
     chains = [chain for line in lines for chain in re.split(r" {2,}", line.strip())]
@@ -401,23 +415,23 @@ def untrue_arrows(page: str) -> list[str]:
         for right in rights.split(", ")
     ]
     assert arrows, "the page shows arrows below `Imports run one way`"
-    return [f"{left} -> {right} is held by no order" for left, right in arrows if not _held(left, right)]
+    return [f"{left} -> {right} is in no order" for left, right in arrows if not _is_enforced(left, right)]
 
 
-def _held(left: str, right: str) -> bool:
+def _is_enforced(left: str, right: str) -> bool:
     for rooms in ORDERS:
         if {left, right} <= set(rooms.order):
-            excused = {(rooms.room(one), rooms.room(other)) for one, other in rooms.exceptions}
+            excused = {(rooms.room(module), rooms.room(target)) for module, target in rooms.exceptions}
             return rooms.order.index(right) < rooms.order.index(left) and (right, left) not in excused
     return False
 
 
-def test_the_arrows_of_the_page_are_held() -> None:
+def test_the_arrows_of_the_page_are_enforced() -> None:
     page = (ROOT / "docs" / "developers" / "architecture.md").read_text(encoding="utf-8")
     assert untrue_arrows(page) == []
     assert untrue_arrows(page.replace("games -> data", "games -> data -> reading, kitchen")) == [
-        "data -> reading is held by no order",
-        "data -> kitchen is held by no order",
+        "data -> reading is in no order",
+        "data -> kitchen is in no order",
     ]
 
 
@@ -427,21 +441,23 @@ def test_every_file_of_the_package_is_read() -> None:
         for folder in FOLDERS
         for path in (file.relative_to(ROOT) for file in (ROOT / folder).rglob("*.py"))
     }
-    own = {f"dpaudit.{path.stem}" for path in (ROOT / "dpaudit").glob("*.py") if path.stem != "__init__"}
-    assert SOURCES.keys() == tracked | own | {name for name in SOURCES if FLOORS.room(name) == "claims"} | {"dpaudit"}
+    top_files = {f"dpaudit.{path.stem}" for path in (ROOT / "dpaudit").glob("*.py") if path.stem != "__init__"}
+    assert SOURCES.keys() == tracked | top_files | {name for name in SOURCES if FLOORS.room(name) == "claims"} | {
+        "dpaudit"
+    }
     assert len([name for name in SOURCES if FLOORS.room(name) == "claims"]) > 3
 
 
 def wrong_packages(listed: Collection[str], files: Collection[PurePath]) -> list[str]:
-    """Every folder with Python in it is a package, and pyproject.toml lists it."""
-    there = {".".join(path.parent.parts) for path in files if path.name == "__init__.py"}
+    """Return violations of: every folder with Python files is a package, and pyproject.toml lists it."""
+    packages = {".".join(path.parent.parts) for path in files if path.name == "__init__.py"}
     holding = {".".join(path.parent.parts) for path in files if path.suffix == ".py"}
-    return [f"{name} needs an __init__.py" for name in sorted(holding - there)] + [
-        f"pyproject.toml must list the packages there are: {name}" for name in sorted(there ^ set(listed))
+    return [f"{name} needs an __init__.py" for name in sorted(holding - packages)] + [
+        f"pyproject.toml must list every package and no other: {name}" for name in sorted(packages ^ set(listed))
     ]
 
 
-def test_the_packages_listed_are_the_packages_there_are() -> None:
+def test_pyproject_lists_every_package() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     walked = os.walk(ROOT / "dpaudit", followlinks=True)
     files = [Path(folder, file).relative_to(ROOT) for folder, _, names in walked for file in names]
@@ -453,7 +469,7 @@ def test_the_packages_listed_are_the_packages_there_are() -> None:
 
 
 def wrong_links(root: Path) -> list[str]:
-    """Behind each link of `dpaudit/` is the folder of that name at the root: type checkers and Ray go that way."""
+    """Return the folders whose link in `dpaudit/` does not lead to them; type checkers and Ray follow these links."""
     links = {folder: root / "dpaudit" / folder for folder in FOLDERS}
     return [name for name, link in links.items() if not link.is_symlink() or link.resolve() != root.resolve() / name]
 
@@ -472,10 +488,10 @@ LIBRARIES = HEAVY | {"numpy", "scipy", "pyarrow", "numba", "yaml"}
 
 
 def heavy_after(statement: str, heavy: set[str]) -> set[str]:
-    """Those of the libraries that a statement imports."""
+    """Return those of the libraries `heavy` that a fresh process imports with `statement`."""
     code = f"import sys\n{statement}\nprint(' '.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {name.partition(".")[0] for name in done.stdout.split()} & heavy
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in process.stdout.split()} & heavy
 
 
 @pytest.mark.parametrize(
@@ -497,7 +513,7 @@ def test_a_heavy_import_is_seen() -> None:
     assert heavy_after("sys.modules['torch.nn'] = sys.modules['ray'] = sys", HEAVY) == {"ray", "torch"}
 
 
-def test_the_front_door_lends_what_it_lists() -> None:
+def test_every_export_can_be_imported() -> None:
     for name in dpaudit.__all__:
         assert getattr(dpaudit, name) is not None
     with pytest.raises(AttributeError, match="nothing_here"):
@@ -505,22 +521,22 @@ def test_the_front_door_lends_what_it_lists() -> None:
 
 
 PRINTERS = ("print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write", "traceback.print_exc")
-THE_DOOR = "dpaudit.engine.exits"
+PRINTING_MODULE = "dpaudit.engine.exits"
 
 
 def printing(source: str) -> set[str]:
-    """The calls in a file that print."""
+    """Return the names of the printing functions that a file calls."""
     calls = (node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     return {ast.unparse(call) for call in calls} & set(PRINTERS)
 
 
-def test_everything_printed_goes_through_one_door() -> None:
-    """What a terminal obeys is written out there; see tests/hostile/test_terminal.py."""
+def test_one_module_prints() -> None:
+    """It escapes terminal control characters; see tests/hostile/test_terminal.py."""
     for module, text in read_sources(ROOT).items():
-        if module != THE_DOOR:
+        if module != PRINTING_MODULE:
             assert not printing(text), module
 
 
 def test_a_print_is_found_wherever_it_is() -> None:
     assert printing("def f():\n    click.echo('x', err=True)\n    return lambda: print(1)") == {"print", "click.echo"}
-    assert printing(read_sources(ROOT)[THE_DOOR])
+    assert printing(read_sources(ROOT)[PRINTING_MODULE])

@@ -251,7 +251,7 @@ def test_a_claim_of_a_curve() -> None:
     assert str(claim) == "epsilon <= 4.37718 at delta=1e-05 (1-GDP; add-remove)"
     assert claim.to_dict() == {"epsilon": claim.epsilon, "delta": 1e-5, "relation": "add-remove", "curve": "1-GDP"}
     assert Claim(4.5, 1e-5, Relation.REPLACE, GaussianDP(1.0)).epsilon == 4.5
-    with pytest.raises(InputError, match="must promise no less than its epsilon"):
+    with pytest.raises(InputError, match="curve must not exceed the claim"):
         Claim(4.0, 1e-5, Relation.REPLACE, GaussianDP(1.0))
     with pytest.raises(InputError, match="must state epsilon, or a curve"):
         Claim()
@@ -528,7 +528,7 @@ def test_a_profile_between_its_points_is_a_chord() -> None:
 
 
 def test_sampled_curves_are_about_adding_or_removing() -> None:
-    with pytest.raises(InputError, match=r"needs Relation\.ADD_REMOVE"):
+    with pytest.raises(InputError, match=r"must have Relation\.ADD_REMOVE"):
         Claim.of(SubsampledGaussian(1.0, 0.01, 10), relation=Relation.LABEL, delta=1e-5)
 
 

@@ -1,11 +1,11 @@
-"""The figures of the house, of a house in memory."""
+"""Figures of `benchmarks.house`, computed for a small package in memory."""
 
 from __future__ import annotations
 
-from benchmarks.house import names_with_one_user, public_names, rooms_in_circles, shared_classes
+from benchmarks.house import names_with_one_user, public_names, room, rooms_in_cycles, shared_classes
 
 SOURCES = {
-    "dpaudit": "",
+    "dpaudit": "import dpaudit.engine.plan",
     "dpaudit.engine": "",
     "dpaudit.engine.plan": "from dpaudit.engine.games.fits import Fits\n",
     "dpaudit.engine.games": "",
@@ -16,16 +16,21 @@ SOURCES = {
 }
 
 
-def test_a_name_with_one_user_is_found() -> None:
+def test_names_with_one_user() -> None:
     assert names_with_one_user(SOURCES) == [("dpaudit.engine.games.fits", "MOST")]
     assert public_names(SOURCES["dpaudit.engine.games.fits"]) == {"Fits", "MOST", "Task"}
 
 
-def test_classes_of_one_name_are_found() -> None:
+def test_class_names_with_several_meanings() -> None:
     assert shared_classes(SOURCES) == {"Task": 2}
 
 
-def test_a_rooms_in_circles_is_found() -> None:
-    """Two rooms reach one another though no file does; one that looks at both is not in it."""
-    (found,) = rooms_in_circles(SOURCES)
-    assert (found.value, found.which) == (2, "dpaudit.engine games")
+def test_a_file_next_to_folders_is_a_room_of_its_own() -> None:
+    assert room("dpaudit.engine.plan", SOURCES) == "dpaudit.engine.plan"
+    assert room("dpaudit.engine.games.fits", SOURCES) == "dpaudit.engine.games"
+
+
+def test_rooms_in_a_cycle() -> None:
+    """Two rooms import one another though no two files do; a third room that imports both is in no cycle."""
+    (figure,) = rooms_in_cycles(SOURCES)
+    assert (figure.value, figure.detail) == (2, "engine.games engine.plan")

@@ -126,13 +126,13 @@ def test_an_honest_mechanism_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "said"),
+    ("mechanism", "message"),
     [
         (NoClaim(), r"claim\(\) must give a dpaudit.Claim"),
         (ClaimsAnew(), "the same claim every time"),
         (NotFrozen(), "must be a frozen dataclass"),
-        (StaysHere(), "must be able to go to another process"),
-        (Rounds(), "must be equal to what a spec makes of its description"),
+        (StaysHere(), "must be picklable"),
+        (Rounds(), "must be equal to the instance rebuilt from its description"),
         (Writes(), "must not write into its data"),
         (DrawsElsewhere(), "must give the same for the same seed"),
         (Shorter(), "one whole number for each label"),
@@ -143,8 +143,8 @@ def test_an_honest_mechanism_passes() -> None:
     ],
     ids=lambda case: type(case).__name__ if not isinstance(case, str) else "",
 )
-def test_each_promise_of_a_mechanism_is_held_to(mechanism: Any, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_each_promise_of_a_mechanism_is_held_to(mechanism: Any, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         check_mechanism(mechanism)
 
 
@@ -189,19 +189,19 @@ class Guesses(SmallLoss):
 
 
 @pytest.mark.parametrize(
-    ("attack", "said"),
+    ("attack", "message"),
     [
-        (Blind(), "must say what it sees"),
-        (Wordless(), "must say in words what it `shows`"),
-        (Erases(), "must not write into what it sees"),
+        (Blind(), "must have a class variable `view`"),
+        (Wordless(), "must describe its content in a string `shows`"),
+        (Erases(), "must not write into its view"),
         (OneNumber(), "one number for each of 20"),
         (NoNumber(), "one number for each of 20"),
-        (Guesses(), "must be decided by what it sees"),
+        (Guesses(), "must depend only on its view"),
     ],
     ids=lambda case: type(case).__name__ if not isinstance(case, str) else "",
 )
-def test_each_promise_of_an_attack_is_held_to(attack: Any, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_each_promise_of_an_attack_is_held_to(attack: Any, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         check_attack(attack, VIEW, rows=20)
 
 
@@ -294,19 +294,19 @@ class OwnLoss(SmallLoss):
 
 
 @pytest.mark.parametrize(
-    ("game", "said"),
+    ("game", "message"),
     [
         (Unassuming(), "must be a sentence"),
-        (NoEvidence(), "must plan units that leave evidence"),
+        (NoEvidence(), "must plan units that return evidence"),
         (PlannedAnew(), "must plan the same units every time"),
-        (OneSeed(), "follow from the audit's own seed"),
+        (OneSeed(), "seeds of the mechanism's runs from the audit's seed"),
         (Unseeded(), "must give the same for the same arguments"),
         (Unfair(), "coins of Unfair must be fair"),
     ],
     ids=lambda case: type(case).__name__ if not isinstance(case, str) else "",
 )
-def test_each_promise_of_a_game_is_held_to(game: Any, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_each_promise_of_a_game_is_held_to(game: Any, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         check_game(played(game))
 
 
@@ -418,20 +418,20 @@ def test_an_honest_estimator_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("estimator", "said"),
+    ("estimator", "message"),
     [
         (Honest(), "must be a ScoreEstimator"),
         (Published(), "above the true epsilon in at most"),
-        (GivesLost(), "must not raise the bound"),
-        (FirstRows(), "must not depend on the order in which rows come"),
+        (GivesLost(), "must not rise with lost replays"),
+        (FirstRows(), "must not depend on the order of rows"),
         (Sorts(), "must not write into the scores"),
         (Braver(), "larger bound at a larger confidence"),
         (Negative(), "a bound of at least 0"),
         (OtherTally(), "must give a Right"),
-        (NotStored(), "a tally that was stored must give the same bound"),
+        (NotStored(), "a stored tally must give the same bound"),
     ],
     ids=lambda case: type(case).__name__ if not isinstance(case, str) else "",
 )
-def test_each_promise_of_an_estimator_is_held_to(estimator: Any, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_each_promise_of_an_estimator_is_held_to(estimator: Any, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         check_estimator(estimator, games=400, rows=200)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpaudit.errors import DataError
-from dpaudit.plain_files import readable_bytes, require_fits
+from dpaudit.plain_files import max_read_bytes, require_fits_memory
 
 UNSUSPECTED = 256 << 20  # files that unpack to so many bytes at most may do so whatever their size is
 MAX_TIMES = 1_000  # so many times its size an honest file unpacks to at most, where it unpacks to more than that
@@ -57,7 +57,7 @@ def require_unpacks(source: IO[bytes], name: str, columns: Sequence[str] | None 
     sure = sum(chunk.values * chunk.width + chunk.unpacked for chunk in chunks)
     require_unpacked(sure, source.seek(0, os.SEEK_END), name)
     worst = sum(chunk.values * chunk.unpacked for chunk in chunks if chunk.text)
-    if sure + worst <= min(UNSUSPECTED, readable_bytes()):
+    if sure + worst <= min(UNSUSPECTED, max_read_bytes()):
         return []
     return sorted({chunk.path for chunk in chunks if chunk.text})
 
@@ -78,7 +78,7 @@ def require_unpacked(unpacked: int, size: int, name: str, *, times: int = MAX_TI
         raise DataError(
             f"{name} must unpack to {times:,} times its size at most, its {size:,} bytes unpack to {unpacked:,}"
         )
-    require_fits(unpacked, name)
+    require_fits_memory(unpacked, name)
 
 
 def _texts(array: pa.Array) -> Iterator[pa.DictionaryArray]:

@@ -26,7 +26,14 @@ import pyarrow.fs as pafs
 from dpaudit.actors.meanwhile import meanwhile
 from dpaudit.actors.storage.places import is_remote, refuse_credentials
 from dpaudit.errors import RunError, printable, shortened
-from dpaudit.plain_files import bytes_of, private_folder, reading, require_fits, require_plain, write_whole
+from dpaudit.plain_files import (
+    open_to_read,
+    private_folder,
+    read_bytes,
+    require_fits_memory,
+    require_plain,
+    write_atomically,
+)
 
 EVERY_S = 5.0  # how often what is new is uploaded while a run goes on: at most so much of it is lost with its machine
 PATIENCE_S = 300.0  # for how long, at the end, an upload is tried again when the store does not answer
@@ -96,7 +103,7 @@ class FileStore:
 
     def reading(self, name: str) -> IO[bytes]:
         if self.is_local:
-            return reading(Path(self._path(name)))
+            return open_to_read(Path(self._path(name)))
         stream: IO[bytes] = self.system.open_input_stream(self._path(name))
         return stream
 
@@ -104,9 +111,9 @@ class FileStore:
         """All of a file; None where there is no such file."""
         try:
             if self.is_local:
-                return bytes_of(Path(self._path(name)))
+                return read_bytes(Path(self._path(name)))
             with self.system.open_input_file(self._path(name)) as file:
-                require_fits(file.size(), self._path(name))
+                require_fits_memory(file.size(), self._path(name))
                 found: bytes = file.read()
                 return found
         except FileNotFoundError:
@@ -267,13 +274,13 @@ class Mirror:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._store.reading(name) as stream:
-            write_whole(path, lambda file: shutil.copyfileobj(stream, file))
+            write_atomically(path, lambda file: shutil.copyfileobj(stream, file))
         facts = path.stat()
         self._copied[name] = _Copied((facts.st_size, facts.st_mtime_ns), mark)
 
     def _upload(self, name: str, here: tuple[int, int]) -> None:
         try:
-            content = bytes_of(self.folder / name)
+            content = read_bytes(self.folder / name)
             if Path(name).name == _LOG:
                 content = content[: here[0]]
         except FileNotFoundError:  # gone since
@@ -292,7 +299,7 @@ class Mirror:
 
     def _write_state(self) -> None:
         state = json.dumps({"uri": self.uri, "files": self._copied}).encode()
-        write_whole(self.folder / _STATE, lambda file: file.write(state))
+        write_atomically(self.folder / _STATE, lambda file: file.write(state))
 
 
 def _turn(name: str) -> int:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.errors import DataError, RunError, shortened
-from dpaudit.plain_files import all_of, opened_in_place, reading, write_whole
+from dpaudit.plain_files import open_for_update, open_to_read, read_all, write_atomically
 
 MAX_FAILURE_BYTES = 16 << 20  # of the record of a failure, as much is read
 _SEAL = re.compile(rb"dpaudit-seal:([0-9a-f]{64})")
@@ -105,7 +105,7 @@ class UnitStore:
         """The folder, and what `.workers` in it says from now on: who reads the same there can write in it."""
         self.unmark()
         folder, mark = os.path.abspath(self._folder), uuid.uuid4().hex
-        write_whole(Path(folder, WORKERS), lambda file: file.write(mark.encode()))
+        write_atomically(Path(folder, WORKERS), lambda file: file.write(mark.encode()))
         return folder, mark
 
     def unmark(self) -> None:
@@ -118,7 +118,7 @@ class UnitStore:
     def reached(cls, folder: str, mark: str) -> UnitStore | None:
         """The same folder, seen from a worker; None where there is none or another one."""
         try:
-            with reading(Path(folder, WORKERS)) as file:
+            with open_to_read(Path(folder, WORKERS)) as file:
                 return cls(folder) if file.read(len(mark) + 1) == mark.encode() else None
         except (OSError, RunError):
             return None
@@ -151,7 +151,7 @@ class UnitStore:
         self.damaged.pop(key, None)
         try:
             with self._opened(key) as file:
-                found = all_of(file)
+                found = read_all(file)
         except OSError as err:
             raise self._refused(key, f"it cannot be read ({err})") from err
         seal = _SEAL.match(found, max(0, found.rfind(_OPEN[:-64])))  # in the file's footer: the last one there is
@@ -168,7 +168,7 @@ class UnitStore:
 
     def _opened(self, key: str) -> BinaryIO:
         try:
-            return reading(Path(self.path(key)))
+            return open_to_read(Path(self.path(key)))
         except RunError as err:
             raise self._refused(key, f"it cannot be read ({err})") from err
 
@@ -179,7 +179,7 @@ class UnitStore:
     def write(self, key: str, content: bytes) -> None:
         """Stores a finished unit's file; a second write of the same key leaves the same content."""
         self.set_aside(key)
-        write_whole(Path(self.path(key)), lambda file: file.write(content))
+        write_atomically(Path(self.path(key)), lambda file: file.write(content))
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self._folder}/{key}.failed")
 
@@ -191,11 +191,11 @@ class UnitStore:
     def fail(self, key: str, log: str) -> None:
         """Records that no attempt succeeded, with the last error's text."""
         text = log.encode("utf-8", errors="backslashreplace")
-        write_whole(Path(self._folder, f"{key}.failed"), lambda file: file.write(text))
+        write_atomically(Path(self._folder, f"{key}.failed"), lambda file: file.write(text))
 
     def keep_printed(self, label: str, printed: bytes) -> None:
         """Appends what an attempt at a unit printed to `printed.log`, which takes no more once it is full."""
-        log = opened_in_place(Path(self._folder, PRINTED), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        log = open_for_update(Path(self._folder, PRINTED), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         with os.fdopen(log, "ab") as file:
             left = MAX_PRINTED - file.tell()
             if left > 0:
@@ -212,7 +212,7 @@ class UnitStore:
 
 def _text_in(record: Path) -> str:
     try:
-        with reading(record) as file:
+        with open_to_read(record) as file:
             return file.read(MAX_FAILURE_BYTES).decode(errors="replace").strip()
     except (OSError, RunError) as err:
         return f"the record of its failure cannot be read ({err})"

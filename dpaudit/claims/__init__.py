@@ -1,7 +1,6 @@
-"""What mechanisms promise: a curve of privacy, under a notion of neighbouring data sets, and a place to print it.
+"""Privacy claims: a privacy curve, its neighbouring relation, and the (epsilon, delta) at which it is printed.
 
-A claim is converted here to the neighbouring relation of a game. Curves that few claims are made of are imported when
-they are first asked for.
+`claim_under` converts a claim to the neighbouring relation of a game. Rarely used curves are imported on first use.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ __all__ = [
     "two_steps",
 ]
 
-_LATER = {
+_LAZY_NAMES = {
     "composition": ("AccountedEvent", "ComposedLaplace", "PrivacyProfile", "SubsampledGaussian"),
     "renyi": ("RenyiDP",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    home = next((module for module, names in _LATER.items() if name in names), None)
+    home = next((module for module, names in _LAZY_NAMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module 'dpaudit.claims' has no attribute {name!r}")
     return getattr(import_module(f"dpaudit.claims.{home}"), name)
@@ -60,15 +59,15 @@ def __getattr__(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the mechanism promises: a curve of privacy under a neighbouring relation, in short (epsilon, delta)-DP.
+    """Privacy guarantee that a mechanism claims: a privacy curve under a neighbouring relation.
 
-    `Claim(epsilon=1.0)` promises pure DP, `Claim(1.0, 1e-5)` one point, `Claim.of(GaussianDP(1.0), ...)` a curve.
+    `Claim(epsilon=1.0)` claims pure DP, `Claim(1.0, 1e-5)` one point, `Claim.of(GaussianDP(1.0), ...)` a curve.
 
     Attributes:
-        epsilon: Privacy loss bound in nats at `delta`, > 0; `inf` claims nothing. Left out: the curve's.
-        delta: Probability mass the bound may miss, in [0, 1).
-        relation: The neighbouring relation the promise is made under.
-        curve: All that is promised: at least `epsilon` at `delta`. Left out: that one point.
+        epsilon: Privacy loss bound in nats at `delta`, > 0; `inf` claims nothing. Default: the curve's epsilon.
+        delta: Probability mass that may exceed the bound, in [0, 1).
+        relation: Neighbouring relation of the claim.
+        curve: Full privacy curve, at most `epsilon` at `delta`. Default: the one point (epsilon, delta).
     """
 
     epsilon: float = None  # type: ignore[assignment]  # filled in from the curve
@@ -87,11 +86,11 @@ class Claim:
                 do="write Claim(epsilon=1.0), or Claim.of(GaussianDP(1.0), relation=..., delta=1e-5)",
             )
             require(self.epsilon > 0, "a claimed epsilon must be > 0", epsilon=epsilon)
-            object.__setattr__(self, "curve", _point(self.epsilon, self.delta))
+            object.__setattr__(self, "curve", _point_curve(self.epsilon, self.delta))
             return
         require(
             self.relation == Relation.ADD_REMOVE or not getattr(curve, "only_add_remove", False),
-            f"the curve of {curve} is about adding or removing a record; its claim needs Relation.ADD_REMOVE",
+            f"a claim with the curve {curve} must have Relation.ADD_REMOVE",
             relation=self.relation,
         )
         promised: float = argument("the epsilon of a curve", curve.epsilon(self.delta), float)
@@ -99,20 +98,20 @@ class Claim:
             object.__setattr__(self, "epsilon", promised)
         require(
             promised <= self.epsilon * (1 + 1e-6),
-            "the curve of a claim must promise no less than its epsilon",
+            "the epsilon of a claim's curve must not exceed the claim's epsilon",
             epsilon=epsilon,
             curve=f"{promised:g} at delta = {self.delta:g}",
         )
 
     @classmethod
     def of(cls, curve: PrivacyCurve, *, relation: Relation, delta: float = 0.0) -> Claim:
-        """The claim that a curve makes under a relation, printed and compared in short at `delta` in [0, 1)."""
+        """Return the claim of `curve` under `relation`, printed as its epsilon at `delta` in [0, 1)."""
         return cls(delta=delta, relation=relation, curve=curve)
 
     @property
     def is_point(self) -> bool:
-        """Whether epsilon and delta are all that is promised."""
-        return self.epsilon > 0 and self.curve == _point(self.epsilon, self.delta)
+        """True if the claim is only the point (epsilon, delta)."""
+        return self.epsilon > 0 and self.curve == _point_curve(self.epsilon, self.delta)
 
     def __str__(self) -> str:
         if self.is_point and math.isinf(self.epsilon):
@@ -121,55 +120,58 @@ class Claim:
         return f"epsilon <= {self.epsilon:g} at delta={self.delta:g} ({curve}{self.relation})"
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON; the curve in words."""
+        """Return plain values for JSON; the curve is its description."""
         return {"epsilon": self.epsilon, "delta": self.delta, "relation": self.relation.value, "curve": str(self.curve)}
 
 
-def _point(epsilon: float, delta: float) -> PureDP | ApproximateDP:
+def _point_curve(epsilon: float, delta: float) -> PureDP | ApproximateDP:
     return PureDP(epsilon) if delta == 0 else ApproximateDP(epsilon, delta)
 
 
 @dataclass(frozen=True)
 class ConvertedClaim:
-    """A claim as the game's relation sees it."""
+    """A claim converted to the neighbouring relation of a game."""
 
     claim: Claim
-    note: str = ""  # how it was converted
-    # Of the claim's own relation between the two worlds: records that differ, twice where each is replaced; or answers.
+    note: str = ""  # explains the conversion
+    # Neighbouring steps of the original claim between the two worlds: one a record, two if a record is replaced.
     steps: int = 1
 
 
 def claim_under(claim: Claim, relation: Relation, *, records: int = 1, audit: str = "") -> ConvertedClaim:
-    """The claim under the game's neighbouring relation, about worlds that differ in so many records.
+    """Return `claim` converted to the relation of a game whose worlds differ in `records` records.
 
-    Replacing a record (or its label) is removing one and adding another: an add/remove claim of (eps, delta) implies
-    (2 eps, (1 + e^eps) delta) under replace and label, a curve implies its `two_steps`. A claim whose epsilon is its
-    curve's keeps its delta; one that states an epsilon of its own is converted as these two numbers are. Replacing a
-    label is a way of replacing a record, so a replace claim covers labels as it stands.
+    Replacing a record (or its label) is one removal and one addition. So an add/remove claim of (eps, delta) implies
+    (2 eps, (1 + e^eps) delta) under replace and label, and a curve implies its `two_steps`. If the claim's epsilon is
+    that of its curve, delta stays the same; if the claim states a larger epsilon, the pair (eps, delta) is converted.
+    Replacing a label is a special case of replacing a record, so a replace claim covers labels unchanged.
 
     Args:
-        claim: As stated.
-        relation: Of the game.
-        records: In which the two worlds differ: 1, 2, 4, 8, ....
-        audit: The audit's name, for the message.
-    Raises: SpecError where the claim says nothing about the game's neighbours.
+        claim: The claim as stated.
+        relation: Neighbouring relation of the game.
+        records: Number of records in which the two worlds differ: 1, 2, 4, 8, ....
+        audit: Name of the audit, for the error message.
+    Raises: SpecError if the claim implies nothing for the game's relation.
     """
     require(records >= 1 and records & (records - 1) == 0, "records must be 1, 2, 4, 8, ...", records=records)
     if claim.is_point and math.isinf(claim.epsilon):
         return ConvertedClaim(claim)
-    converted = _about_one_record(_about_group(claim, records), relation, audit)
+    converted = _convert_relation(_group_claim(claim, records), relation, audit)
     if records == 1:
         return converted
     grouped = converted.claim
     note = (
-        f"the two worlds differ in {records} records, what is claimed is about one (epsilon {claim.epsilon:g}, delta "
+        f"the two worlds differ in {records} records and the claim is about one (epsilon {claim.epsilon:g}, delta "
         f"{claim.delta:g}): by group privacy compared with epsilon {grouped.epsilon:g}, delta {grouped.delta:.3g}"
     )
     return ConvertedClaim(grouped, f"{note}; {converted.note}" if converted.note else note, records * converted.steps)
 
 
-def _about_group(claim: Claim, records: int) -> Claim:
-    """Group privacy: a point becomes (k eps, delta (e^{k eps} - 1) / (e^eps - 1)), a curve its two steps, again."""
+def _group_claim(claim: Claim, records: int) -> Claim:
+    """Return the claim for groups of k records.
+
+    A point becomes (k eps, delta (e^{k eps} - 1) / (e^eps - 1)); a curve is doubled by `two_steps`, log2(k) times.
+    """
     if records == 1:
         return claim
     if claim.is_point:
@@ -181,29 +183,29 @@ def _about_group(claim: Claim, records: int) -> Claim:
     return Claim.of(curve, relation=claim.relation, delta=claim.delta)
 
 
-def _about_one_record(claim: Claim, relation: Relation, audit: str) -> ConvertedClaim:
-    """The claim under another relation, whatever it calls a record."""
+def _convert_relation(claim: Claim, relation: Relation, audit: str) -> ConvertedClaim:
+    """Return `claim` converted to `relation`, for worlds one neighbouring step of `relation` apart."""
     if claim.relation == relation:
         return ConvertedClaim(claim)
     if claim.relation == Relation.REPLACE and relation == Relation.LABEL:
         return ConvertedClaim(
             Claim(claim.epsilon, claim.delta, relation, claim.curve),
-            "a replace claim covers replaced labels as it stands",
+            "a replace claim covers replaced labels unchanged",
         )
     if claim.relation == Relation.ADD_REMOVE:
         return _two_step_claim(claim, relation)
     raise SpecError(
         f"{audit + ': ' if audit else ''}the claim is about {claim.relation} neighbours ({claim}) and says nothing "
-        f"about a game with {relation} neighbours; if the mechanism promises it for those too, say so: "
+        f"about a game with {relation} neighbours. If the mechanism guarantees it for those too, claim "
         f"`Claim({claim.epsilon:g}, {claim.delta:g}, Relation.{relation.name})`, in a spec `claim: {{epsilon: "
-        f"{claim.epsilon:g}, delta: {claim.delta:g}, relation: {relation}}}`; or choose a game with {claim.relation} "
-        "neighbours"
+        f"{claim.epsilon:g}, delta: {claim.delta:g}, relation: {relation}}}`. Otherwise choose a game with "
+        f"{claim.relation} neighbours"
     )
 
 
 def _two_step_claim(claim: Claim, relation: Relation) -> ConvertedClaim:
     curve = two_steps(claim.curve)
-    if claim.is_point or claim.epsilon > claim.curve.epsilon(claim.delta):  # stated in two numbers of its own
+    if claim.is_point or claim.epsilon > claim.curve.epsilon(claim.delta):  # stated as a pair, not by the curve
         delta = min(TwoSteps.missed(claim.epsilon, claim.delta), 1 - 1e-12)
         converted = Claim(max(2 * claim.epsilon, curve.epsilon(delta)), delta, relation, curve)
     else:
@@ -212,7 +214,7 @@ def _two_step_claim(claim: Claim, relation: Relation) -> ConvertedClaim:
     return ConvertedClaim(
         converted,
         f"the claim ({kind}epsilon {claim.epsilon:g}, delta {claim.delta:g}) is about adding or removing a record, "
-        f"the game replaces one, which costs two steps: compared with epsilon {converted.epsilon:g}, "
+        f"the game replaces one, which takes two steps: compared with epsilon {converted.epsilon:g}, "
         f"delta {converted.delta:.3g}",
         steps=2,
     )

@@ -1,4 +1,4 @@
-"""Renyi differential privacy: divergences at stated orders, and what they imply."""
+"""Renyi differential privacy: divergences at stated orders, and their conversion to other representations."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from dpaudit.claims.curve import (
     PrivacyCurve,
     TwoSteps,
-    checked_alarm,
-    checked_delta,
-    checked_epsilon,
-    checked_order,
+    require_alarm,
+    require_delta,
+    require_epsilon,
+    require_order,
     two_steps,
 )
 from dpaudit.errors import require
@@ -32,7 +32,7 @@ class RenyiDP:
 
     Attributes:
         orders: Renyi orders, > 1, finite, rising.
-        values: Divergence at each, >= 0; `inf` promises nothing there.
+        values: Divergence at each order, >= 0; `inf` bounds nothing at that order.
     """
 
     orders: tuple[float, ...]
@@ -55,8 +55,8 @@ class RenyiDP:
         return f"Renyi DP at orders {first:g} to {last:g}" if last > first else f"({first:g}, {self.values[0]:g})-RDP"
 
     def epsilon(self, delta: float, /) -> float:
-        """The conversion of Canonne, Kamath and Steinke, or 0 from the total variation on; inf at delta = 0."""
-        checked_delta(delta)
+        """Return the conversion of Canonne, Kamath and Steinke; 0 if delta >= total variation, inf at delta = 0."""
+        require_delta(delta)
         if delta == 0:
             return math.inf if max(self.values) > 0 else 0.0
         if delta >= self._total_variation():
@@ -64,24 +64,24 @@ class RenyiDP:
         return rdp_to_epsilon(np.array(self.orders), np.array(self.values), delta)
 
     def delta(self, epsilon: float, /) -> float:
-        """The smallest that any order implies; never above what the divergence says of total variation."""
-        checked_epsilon(epsilon)
+        """Return the smallest delta that any order implies, at most the bound on total variation."""
+        require_epsilon(epsilon)
         if math.isinf(epsilon):
             return 0.0
         orders, log_factor = self._finite()
-        with np.errstate(over="ignore"):  # (order - 1) x epsilon may be too large a number: then delta is 0
+        with np.errstate(over="ignore"):  # (order - 1) x epsilon may overflow: then delta is 0
             return min(self._total_variation(), math.exp(min(0.0, float((log_factor - (orders - 1) * epsilon).min()))))
 
     def miss_rate(self, alarm: float, /) -> float:
-        """The envelope of every (epsilon, delta) that any order implies, each order at its best epsilon."""
-        checked_alarm(alarm)
+        """Return the envelope of the (epsilon, delta) pairs that the orders imply, each order at its best epsilon."""
+        require_alarm(alarm)
         if alarm in (0, 1):
             return 1 - alarm
         orders, log_factor = self._finite()
         # d/d epsilon of 1 - c e^(-(a-1) epsilon) - alarm e^epsilon, and of e^-epsilon (1 - alarm) - c e^(-a epsilon).
         steep = np.maximum(0, (log_factor + np.log(orders - 1) - math.log(alarm)) / orders)
         flat = np.maximum(0, (log_factor + np.log(orders) - math.log1p(-alarm)) / (orders - 1))
-        with np.errstate(over="ignore"):  # a power too large for a number leaves -inf, which promises nothing
+        with np.errstate(over="ignore"):  # an overflow gives -inf, which never is the maximum
             return max(
                 0.0,
                 1 - self._total_variation() - alarm,
@@ -90,13 +90,13 @@ class RenyiDP:
             )
 
     def renyi(self, order: float, /) -> float:
-        """Between stated orders by the convexity of (order - 1) x divergence; inf above the largest."""
-        checked_order(order)
+        """Return the divergence, between stated orders by convexity of (order - 1) x divergence; inf above the last."""
+        require_order(order)
         corners, heights = self._hull
         return float(np.interp(order - 1, corners, heights, right=math.inf)) / (order - 1)
 
     def _finite(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Orders with a finite value, and log c in delta(epsilon) = c e^(-(order - 1) epsilon)."""
+        """Return orders with a finite value, and log c in delta(epsilon) = c e^(-(order - 1) epsilon)."""
         orders, values = np.array(self.orders), np.array(self.values)
         orders, values = orders[np.isfinite(values)], values[np.isfinite(values)]
         with np.errstate(over="ignore"):
@@ -104,13 +104,13 @@ class RenyiDP:
         return orders, np.minimum(log_factor, sys.float_info.max)
 
     def _total_variation(self) -> float:
-        """By Pinsker and by Bretagnolle and Huber: the KL divergence is below every Renyi divergence above order 1."""
+        """Return the smaller one of Pinsker's and Bretagnolle and Huber's bounds, as KL is below Renyi divergences."""
         least = min(self.values)
         return math.sqrt(min(least / 2, -math.expm1(-least)))
 
     @cached_property
     def _hull(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Lower convex hull of (order - 1, (order - 1) value) and (0, 0), on which the log moments lie."""
+        """Lower convex hull of (order - 1, (order - 1) value) and (0, 0), which bounds the log moments."""
         hull = [(0.0, 0.0)]
         for order, value in zip(self.orders, self.values, strict=True):
             point = (order - 1, (order - 1) * value)
@@ -125,8 +125,8 @@ class RenyiDP:
 
 @two_steps.register
 def _(curve: RenyiDP) -> PrivacyCurve:
-    # Order a in both terms of the triangle is enough for order b = a^2 / (2a - 1), and for no larger one; there the
-    # first term's factor (b - b / a) / (b - 1) is a / (a - 1).
+    # The triangle inequality with order a in both terms gives order b = a^2 / (2a - 1), and no larger one. Its factor
+    # (b - b / a) / (b - 1) is then a / (a - 1).
     orders = tuple(a * a / (2 * a - 1) for a in curve.orders)
     direct = [value * ((2 * a - 1) / (a - 1)) for a, value in zip(curve.orders, curve.values, strict=True)]
     values = tuple(map(min, direct, map(TwoSteps(curve).renyi, orders)))
@@ -134,14 +134,14 @@ def _(curve: RenyiDP) -> PrivacyCurve:
 
 
 def _turns_down(first: Sequence[float], middle: Sequence[float], last: Sequence[float]) -> bool:
-    """Whether the middle point lies on or above the chord."""
+    """True if the middle point lies on or above the chord."""
     return (middle[1] - first[1]) * (last[0] - first[0]) >= (last[1] - first[1]) * (middle[0] - first[0])
 
 
 def rdp_to_epsilon(orders: NDArray[np.float64], rdp: NDArray[np.float64], delta: float) -> float:
-    """The best epsilon at `delta` that Renyi costs imply.
+    """Return the smallest epsilon at `delta` that Renyi divergences `rdp` at `orders` imply.
 
-    The smallest over the orders a > 1 of rdp + log(1 - 1/a) - log(delta a) / (a - 1), at least 0.
+    It is the minimum over the orders a > 1 of rdp + log(1 - 1/a) - log(delta a) / (a - 1), at least 0.
 
     Source: Canonne, Kamath and Steinke (2020), arXiv:2004.00010, proposition 12.
     """

@@ -1,4 +1,4 @@
-"""What a finding speaks about: the claim itself, or something beside it that a claim does not cover."""
+"""Scope of a test: the claim itself, or behaviour that a privacy claim does not cover."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dpaudit.errors import InputError, shortened
 
 
 class Scope(StrEnum):
-    """What a test is about. Every scope but `CLAIM` leads to side findings, which count only if `strict` names them."""
+    """Subject of a test. Scopes other than `CLAIM` lead to side findings, which count only if `strict` names them."""
 
     CLAIM = "claim"
-    """Rows that the schema or the relation allows, and numbers as numbers."""
+    """Rows that the schema or the relation allows, with outputs as real numbers."""
     FLOATING_POINT = "floating-point"
-    """Digits far below the noise of a number."""
+    """Digits of an output far below the scale of its noise."""
     BEYOND_SCHEMA = "beyond-schema"
     """Rows that the schema does not allow: out of range, NaN, missing values, new categories."""
     STATED_NOISE = "stated-noise"
@@ -22,23 +22,23 @@ class Scope(StrEnum):
 
 
 NO_FRACTIONS = "No result has a fraction, so its digits tell nothing: the claim itself may be broken."
-"""Said of a leak at full digits of results whose digits cannot explain it."""
+"""Reported for a leak in the full digits when the digits cannot explain it."""
 STRICT_SCOPES = (Scope.FLOATING_POINT, Scope.BEYOND_SCHEMA)
-"""Scopes whose tests can be made part of the verdict."""
+"""Scopes that `strict` can make part of the verdict."""
 ALL = "all"
 
 
-def strict_scopes(given: str | Iterable[str]) -> tuple[Scope, ...]:
-    """Return the scopes that `strict` names, in their order.
+def strict_scopes(strict: str | Iterable[str]) -> tuple[Scope, ...]:
+    """Return the scopes that `strict` names, in the order of `STRICT_SCOPES`.
 
     Args:
-        given: Scopes in a text, separated by commas, or a sequence of them; "all" names every one, "" none.
+        strict: Scopes as a comma-separated text or a sequence; "all" names every scope, "" none.
     Raises: InputError for any other name.
     """
-    texts = [given] if isinstance(given, str) else [str(text) for text in given]
+    texts = [strict] if isinstance(strict, str) else [str(text) for text in strict]
     names = [name for text in texts for part in text.split(",") if (name := part.strip())]
-    known = [scope.value for scope in STRICT_SCOPES]
+    allowed = [scope.value for scope in STRICT_SCOPES]
     for name in names:
-        if name not in (*known, ALL):
-            raise InputError(f"strict must name {', '.join(known)} or {ALL}, got {shortened(name)!r}")
+        if name not in (*allowed, ALL):
+            raise InputError(f"strict must name {', '.join(allowed)} or {ALL}, got {shortened(name)!r}")
     return tuple(scope for scope in STRICT_SCOPES if ALL in names or scope.value in names)

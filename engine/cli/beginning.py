@@ -19,7 +19,7 @@ import click
 
 from dpaudit.engine.exits import RUN_FAILED, end, show_lines, tell
 from dpaudit.errors import InputError, printable, shortened
-from dpaudit.plain_files import write_asked, written_into
+from dpaudit.plain_files import must_write_in_place, write_user_file
 from dpaudit.registry import catalogue
 
 _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")  # package.module:Class
@@ -28,6 +28,7 @@ EXTRAS = (
     ("accounting", "dp-accounting", "dp-accounting", "claims that are an event of an accountant"),
     ("cluster", "aiohttp-cors", "ray[default]", "`dpaudit submit`, `logs` and `stop`"),
     ("diffprivlib", "diffprivlib", "", "models of diffprivlib"),
+    ("endpoint", "tenacity", "tenacity", "language models and predictors behind an HTTP address"),
     ("mlflow", "mlflow-skinny", "mlflow-skinny", "`log_to_mlflow` and `dpaudit run --mlflow`"),
     ("opacus", "opacus", "opacus", "`from_opacus` and training by Opacus"),
     ("text", "transformers", "transformers", "local language models, and models that are fine-tuned"),
@@ -70,7 +71,7 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
 
     What the options answer is not asked.
     """
-    if os.path.lexists(file) and not written_into(
+    if os.path.lexists(file) and not must_write_in_place(
         file
     ):  # a link that leads nowhere too: its target is not ours to make
         raise InputError(f"{file} must not be there yet: give another name, `dpaudit init other.yaml`, or move it away")
@@ -109,7 +110,7 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
         content = spec.encode()
     except UnicodeEncodeError as err:
         raise InputError(f"the name of the data must be text in UTF-8, got {shortened(data)}; rename the file") from err
-    write_asked(file, content)
+    write_user_file(file, content)
     show_lines(f"{file} is written. Next: dpaudit plan {file}")
 
 
@@ -193,9 +194,9 @@ def _findings(with_ray: bool) -> Iterator[tuple[bool, str, str]]:
 
 
 def _memory() -> tuple[bool, str, str]:
-    from dpaudit.plain_files import readable_bytes
+    from dpaudit.plain_files import max_read_bytes
 
-    found = 2 * readable_bytes() / 1e9
+    found = 2 * max_read_bytes() / 1e9
     return found >= MEMORY_GB, "memory", f"{found:.1f} GB free"
 
 

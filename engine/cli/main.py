@@ -469,13 +469,13 @@ def card(run: str | Path, output: Path | None, html: Path | None) -> None:
     nothing runs. It is no proof of privacy, and says so.
     """
     from dpaudit.engine.run import model_card
-    from dpaudit.plain_files import write_asked
+    from dpaudit.plain_files import write_user_file
 
     made = model_card.ModelCard.of(run)
     if html is not None:
-        write_asked(html, made.page().encode())
+        write_user_file(html, made.page().encode())
     if output is not None:
-        write_asked(output, made.markdown().encode())
+        write_user_file(output, made.markdown().encode())
     else:
         show_lines(made.markdown().rstrip())
 
@@ -495,13 +495,13 @@ def records(run: str | Path, top: int, rate: float, audit: str | None, csv: Path
     (Benjamini-Yekutieli: under any dependence). It is read from the run folder, a path or a URI; nothing runs.
     """
     from dpaudit.engine.run.recorded import records_in
-    from dpaudit.plain_files import write_asked
+    from dpaudit.plain_files import write_user_file
 
     found = records_in(run, top=top, rate=rate, audit=audit)
     if csv is not None:
-        write_asked(csv, found.to_frame().to_csv(index=False).encode())
+        write_user_file(csv, found.to_frame().to_csv(index=False).encode())
     if html is not None:
-        write_asked(html, found.page().encode())
+        write_user_file(html, found.page().encode())
     show_lines(str(found))
 
 

@@ -33,10 +33,10 @@ def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
     if value is None:
         return None
     from dpaudit.claims import Relation
-    from dpaudit.claims.parsing import claim_of
+    from dpaudit.claims.parsing import parse_claim
 
     try:
-        return claim_of(value, Relation.ADD_REMOVE)
+        return parse_claim(value, Relation.ADD_REMOVE)
     except InputError as err:
         raise InputError(f"--claim: {err}") from None
 
@@ -197,7 +197,7 @@ def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Map
     """Write the page, whole where it is a plain file; an estimate of a slice stands below its name."""
     from dpaudit.engine.estimate.estimating import Estimate
     from dpaudit.engine.report.page import escaping
-    from dpaudit.plain_files import write_asked
+    from dpaudit.plain_files import write_user_file
 
     named = slices.items() if slices else [("", reading) for reading in readings]
     estimates = [(name, reading) for name, reading in named if isinstance(reading, Estimate)]
@@ -205,7 +205,7 @@ def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Map
     page = escaping("dpaudit.engine.estimate").get_template("estimate.html.j2")
     text = page.render(source=source, estimates=estimates, others=others, not_shown=NOT_SHOWN)
     try:
-        write_asked(path, text.encode())
+        write_user_file(path, text.encode())
     except RunError as err:  # no run has failed: the option must change
         raise DataError(str(err)) from err
 

@@ -99,14 +99,14 @@ def _write_summary(file: Path, config: pytest.Config) -> None:
     Raises: RunError if the file cannot be written.
     """
     from dpaudit.engine.report.markdown import markdown_text
-    from dpaudit.plain_files import add_asked
+    from dpaudit.plain_files import append_user_file
 
     unsorted: list[tuple[str, str]] = config.stash[_SUMMARIES]
     summaries = sorted(unsorted, key=lambda summary: summary[0])
     blocks = ["# Privacy checks", f"{len(summaries)} checks. A false alarm among them: probability at most "]
     blocks[-1] += f"{error_of(config):g}."
     blocks += [f"Test {markdown_text(test)}\n\n{summary.strip()}" for test, summary in summaries]
-    add_asked(file, ("\n\n".join(blocks) + "\n").encode())
+    append_user_file(file, ("\n\n".join(blocks) + "\n").encode())
 
 
 def error_of(config: pytest.Config) -> float:
@@ -176,7 +176,7 @@ class DpAudit:
         from dpaudit.engine.request.audit_spec import RunOptions
         from dpaudit.engine.run.checking import check
         from dpaudit.errors import AuditError
-        from dpaudit.tracebacks import VARIABLE, drop_own_frames
+        from dpaudit.tracebacks import FULL_TRACEBACK_VARIABLE, drop_own_frames
 
         self._checks += 1
         usual: dict[str, Any] = {
@@ -194,7 +194,7 @@ class DpAudit:
             self._keep(summary.read_text(encoding="utf-8"))
             report.raise_for_verdict(*accept)
         except AuditError as err:
-            if os.environ.get(VARIABLE) != "1":
+            if os.environ.get(FULL_TRACEBACK_VARIABLE) != "1":
                 drop_own_frames(err)
             raise
         return report

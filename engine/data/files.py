@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, ClassVar, cast
 
 from dpaudit.consent import PATH
 from dpaudit.errors import DataError, require, shortened
-from dpaudit.variables import expanded, names_in
+from dpaudit.variables import expand_path, variable_names
 
 COMPRESSIONS = ("", ".gz", ".xz")
 
@@ -37,9 +37,9 @@ def fault(
 
 def existing(path: str) -> Path:
     """The path of a file or folder that is there; `~` is the home folder, `$NAME` the environment's value."""
-    unset = next((name for name in names_in(path) if name not in os.environ), None)
+    unset = next((name for name in variable_names(path) if name not in os.environ), None)
     try:
-        found = expanded(path)
+        found = expand_path(path)
         if path and found.exists():
             return found
         why = "no such file or folder" + (f", the environment variable {unset} is not set" if unset else "")

@@ -30,7 +30,7 @@ from dpaudit.engine.data.columns import Column, check_names, examples_of, is_num
 from dpaudit.errors import DataError, InputError, SpecError, require, shortened
 from dpaudit.given import argument, is_number
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.plain_files import bytes_of, write_whole
+from dpaudit.plain_files import read_bytes, write_atomically
 from dpaudit.registry import register
 
 FOLDER = "data"
@@ -88,7 +88,7 @@ class InMemory:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         rows = _to_table(self.load())
-        write_whole(path, lambda file: pq.write_table(rows, file, compression="zstd", compression_level=1))
+        write_atomically(path, lambda file: pq.write_table(rows, file, compression="zstd", compression_level=1))
 
     def found_in(self, folder: Path) -> InMemory:
         """The same with the rows that a run folder keeps, where it keeps them."""
@@ -96,7 +96,7 @@ class InMemory:
         if not path.exists():
             return self
         try:
-            examples = _from_table(read_bounded(io.BytesIO(bytes_of(path)), str(path)))
+            examples = _from_table(read_bounded(io.BytesIO(read_bytes(path)), str(path)))
         except (pa.ArrowException, OSError, InputError, *_NO_DESCRIPTION) as err:
             why = (str(err).splitlines() or [type(err).__name__])[0]
             raise DataError(f"{path}: is not a whole Parquet file ({shortened(why)})") from err

@@ -14,7 +14,7 @@ from dpaudit.engine.data.columns import Column, check_names, examples_of, is_num
 from dpaudit.engine.data.files import existing_file, fault
 from dpaudit.errors import DataError, require, shortened
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.plain_files import readable_bytes
+from dpaudit.plain_files import max_read_bytes
 from dpaudit.registry import register
 
 
@@ -65,7 +65,7 @@ class Parquet:
                 told = bytes_of_rows(content, self.rows)
             with pa.parquet.ParquetFile(path) as file:
                 self._check(path, file.schema_arrow)
-                parts, held, taken, most = [], 0, 0, readable_bytes()
+                parts, held, taken, most = [], 0, 0, max_read_bytes()
                 for batch in file.iter_batches() if told <= most else ():
                     parts.append(batch)
                     held += len(batch)
@@ -78,7 +78,7 @@ class Parquet:
             why = (str(err).splitlines() or ["no memory"])[0]
             raise fault(path, f"is not a whole Parquet file ({shortened(why)})") from err
         if (taken := max(taken, told)) > most:
-            why = f"takes {taken:,} bytes or more, it must fit into half of the memory that is free, {most:,} bytes"
+            why = f"takes {taken:,} bytes or more, it must fit into half of the free memory, {most:,} bytes"
             raise fault(path, why, do="ask for fewer `rows`")
         if not held:
             raise fault(path, "has no rows")

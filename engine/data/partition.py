@@ -11,7 +11,7 @@ import numpy as np
 from dpaudit.errors import DataError, SpecError, require, shortened
 from dpaudit.given import check_fields
 from dpaudit.mechanisms.examples import Rows
-from dpaudit.variables import without_values
+from dpaudit.variables import hide_variable_values
 
 
 def loaded_rows(data: Any, seed: int) -> Rows:
@@ -19,7 +19,9 @@ def loaded_rows(data: Any, seed: int) -> Rows:
     try:
         rows: Rows = data.load(seed=seed)
     except DataError as err:
-        raise DataError(without_values(str(err), data)) from None  # its cause would show what the message must not
+        raise DataError(
+            hide_variable_values(str(err), data)
+        ) from None  # its cause would show what the message must not
     except MemoryError as err:
         raise DataError(f"the data must fit into memory, {shortened(data)} do not; ask for fewer rows") from err
     if not isinstance(rows, Rows):

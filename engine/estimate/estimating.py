@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, gammaln, logsumexp, ndtr
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation
-from dpaudit.claims.parsing import claim_of
+from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.estimate.measures import Measure, measures, pairs_above
 from dpaudit.engine.estimate.tables import MEMBERS_APART, SourceTable
 from dpaudit.engine.reading.card import card
@@ -275,7 +275,7 @@ def estimate(
     if isinstance(promise, int | float):
         promise = Claim(promise, delta or 0.0, Relation.ADD_REMOVE)
     elif promise is not None:
-        promise = claim_of(promise, Relation.ADD_REMOVE)
+        promise = parse_claim(promise, Relation.ADD_REMOVE)
     table = _python_table(scores, members, in_scores, out_scores, groups, replays)
     question = Question(
         method,

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.storage.bounded_parquet import bytes_of_rows, read_bounded, require_unpacked, require_unpacks
 from dpaudit.errors import AuditError, DataError, shortened
-from dpaudit.plain_files import SMALL, require_fits
+from dpaudit.plain_files import SMALL_FILE_BYTES, require_fits_memory
 
 STANDARD_INPUT = "-"
 FORMATS = "CSV, TSV, JSON lines, Parquet (or a folder of it), .npy or .npz"
@@ -175,9 +175,9 @@ def _require_kind(name: str, file: BinaryIO, format_name: str) -> None:
 def _all_of(file: IO[bytes], name: str) -> bytes:
     """All that a pipe or a device gives, as far as it fits into the memory."""
     parts, size = [], 0
-    while part := file.read(SMALL):
+    while part := file.read(SMALL_FILE_BYTES):
         size += len(part)
-        require_fits(size, name)
+        require_fits_memory(size, name)
         parts.append(part)
     return b"".join(parts)
 
@@ -207,7 +207,7 @@ def _folder_of_parquet(path: Path) -> pa.Table:
         with open(part, "rb") as file:
             texts.update(require_unpacks(file, part))
             unpacked += bytes_of_rows(file, None)
-            require_fits(unpacked, path)
+            require_fits_memory(unpacked, path)
     return pq.read_table(path, read_dictionary=sorted(texts))
 
 
@@ -217,13 +217,13 @@ def _text(name: str, file: BinaryIO, delimiter: str) -> pa.Table:
     first = file.read(1 << 20)
     header = first[: min(place for place in (first.find(b"\n"), first.find(b"\r"), len(first)) if place >= 0)]
     require_width(name, 1 + header.count(separator))
-    if size > SMALL:
+    if size > SMALL_FILE_BYTES:
         file.seek(0)
         cells = sum(
             part.count(separator) + part.count(b"\n") + part.count(b"\r")
-            for part in iter(lambda: file.read(SMALL), b"")
+            for part in iter(lambda: file.read(SMALL_FILE_BYTES), b"")
         )
-        require_fits(max(size, _CELL * cells), name)
+        require_fits_memory(max(size, _CELL * cells), name)
     file.seek(0)
     return pacsv.read_csv(file, parse_options=pacsv.ParseOptions(delimiter=delimiter))
 
@@ -243,7 +243,7 @@ def _json_lines(name: str, file: BinaryIO, used: Used) -> tuple[pa.Table, tuple[
                 require_width(name, len(names))
         kept = set(used(list(names)))
         parts.append(pa.table({column: _column(records, column) for column in names if column in kept}))
-        require_fits(sum(part.nbytes for part in parts), name)
+        require_fits_memory(sum(part.nbytes for part in parts), name)
     table = pa.concat_tables(parts, promote_options="permissive")
     return table, tuple(column for column in names if column not in set(table.column_names))
 
@@ -398,7 +398,7 @@ class _Header:
                 f"{name} must hold what its header says, {unpacked:,} bytes of shape {shortened(self.shape)}, it has "
                 f"{size - self.length:,}"
             )
-        require_fits(unpacked, name)
+        require_fits_memory(unpacked, name)
 
 
 def _require_column(name: str, kind: np.dtype[Any], shape: tuple[int, ...]) -> None:

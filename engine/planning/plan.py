@@ -20,7 +20,7 @@ from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import arrow_array
 from dpaudit.actors.work import Call, Work, inlined, unit, value_of
 from dpaudit.claims import Claim
-from dpaudit.consent import contacts
+from dpaudit.consent import endpoints
 from dpaudit.engine.data.partition import Parts, loaded_rows
 from dpaudit.engine.games.protocol import Played, Reading, Setting, require_units
 from dpaudit.engine.planning.features import require_trainable
@@ -133,7 +133,7 @@ class Plan:
 
     def price(self) -> str:
         """What its requests come to, in words; "" where there are none or nothing can be told."""
-        runs = sum(pieces_of(each) for each in self.units if contacts(each.task))
+        runs = sum(pieces_of(each) for each in self.units if endpoints(each.task))
         return "; ".join(self.prices()) or (f"about {runs:,} requests or more" if runs else "")
 
 

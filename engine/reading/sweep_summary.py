@@ -22,7 +22,7 @@ from dpaudit.engine.request.error_budget import ErrorBudget
 from dpaudit.engine.request.sweep import AUDITED, FAILED, STOPPED, Configuration, Sweep
 from dpaudit.errors import AuditError, printable
 from dpaudit.estimators.bound import format_lower, format_upper
-from dpaudit.plain_files import bytes_of
+from dpaudit.plain_files import read_bytes
 
 REAUDIT = "reaudit"
 """Folder, in the sweep's, of the run that audits the best configuration afresh."""
@@ -348,7 +348,7 @@ def _reaudit(summary: SweepSummary, folder: Path) -> Reaudit | None:
     if best is None or not summary.sweep.reaudit:
         return None
     try:
-        bounds = bytes_of(folder / REAUDIT / "bounds.json")
+        bounds = read_bytes(folder / REAUDIT / "bounds.json")
         if last_note(read_events(folder / REAUDIT / "events.jsonl")) not in ("", note_of(bounds)):
             return None
         told = StatedValue.read(bounds, "bounds.json")

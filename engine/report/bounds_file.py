@@ -16,7 +16,7 @@ from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.report.plain_values import attributes, in_json
 from dpaudit.estimators.finding import Series
-from dpaudit.plain_files import write_whole
+from dpaudit.plain_files import write_atomically
 
 if TYPE_CHECKING:
     from dpaudit.engine.reading.sweep_summary import SweepSummary
@@ -28,11 +28,11 @@ def write_bounds(report: Report, folder: Path) -> bytes:
     Returns: The content of `bounds.json`; what is in its place a moment later may be another's.
     """
     content = bounds_json(report).encode()
-    write_whole(folder / "bounds.json", lambda file: file.write(content))
-    write_whole(folder / "bounds.parquet", lambda file: pq.write_table(bounds_table(report), file))
+    write_atomically(folder / "bounds.json", lambda file: file.write(content))
+    write_atomically(folder / "bounds.parquet", lambda file: pq.write_table(bounds_table(report), file))
     if (summary := report.sweep) is not None:
-        write_whole(folder / "sweep.json", lambda file: file.write(in_json(summary).encode()))
-        write_whole(folder / "sweep.parquet", lambda file: pq.write_table(_sweep_table(summary), file))
+        write_atomically(folder / "sweep.json", lambda file: file.write(in_json(summary).encode()))
+        write_atomically(folder / "sweep.parquet", lambda file: pq.write_table(_sweep_table(summary), file))
     return content
 
 

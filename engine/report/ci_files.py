@@ -16,7 +16,7 @@ from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Answer, Verdict
 from dpaudit.engine.report.markdown import markdown_text
 from dpaudit.errors import printable, printable_lines
-from dpaudit.plain_files import add_asked, write_asked
+from dpaudit.plain_files import append_user_file, write_user_file
 
 _IN_JUNIT = {
     Verdict.VIOLATION: "failure",
@@ -51,11 +51,11 @@ def write_for_ci(
     Raises: RunError when a file cannot be written.
     """
     if junit is not None:
-        write_asked(junit, _junit(report), KEPT)
+        write_user_file(junit, _junit(report), KEPT)
     if sarif is not None:
-        write_asked(sarif, _sarif(report, subject), KEPT)
+        write_user_file(sarif, _sarif(report, subject), KEPT)
     if summary is not None:
-        add_asked(summary, _markdown(report).encode(), KEPT)
+        append_user_file(summary, _markdown(report).encode(), KEPT)
 
 
 def _junit(report: Report) -> bytes:

@@ -25,7 +25,7 @@ from dpaudit.engine.reading.verdict import COLOURS, Verdict
 from dpaudit.engine.request.audit_spec import slug
 from dpaudit.errors import printable_lines
 from dpaudit.estimators.bound import format_lower, format_upper
-from dpaudit.plain_files import write_whole
+from dpaudit.plain_files import write_atomically
 
 if TYPE_CHECKING:
     from dpaudit.engine.reading.comparison import Study
@@ -65,7 +65,7 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         status=status,
         **{chart.stem: _saved(chart, target, chart.stem) for chart in _of_the_run(report, folder, draw=draw)},
     )
-    write_whole(folder / "report.html", lambda file: file.write(text.encode()))
+    write_atomically(folder / "report.html", lambda file: file.write(text.encode()))
 
 
 def _deciding(report: Report) -> Sequence[AuditResult]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, Required, 
 from dpaudit.consent import require_code, require_file
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, UnknownNameError, shortened
 from dpaudit.given import MisfitError, Parsed, pydantic_type, require_words, validated
-from dpaudit.locations import located
+from dpaudit.locations import import_object
 from dpaudit.registry import PACKAGES, catalogue, load
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def own_part(kind: str, name: str) -> Any:
 
     Nothing else is ever called: a spec must not be able to name any function there is.
     """
-    part = located(name)
+    part = import_object(name)
     if isinstance(part, type):
         if _has_methods(kind, part):
             return part

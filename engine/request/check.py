@@ -21,7 +21,7 @@ import pyarrow as pa
 from dpaudit.actors.audited.signals import from_outside, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Claim, Relation
-from dpaudit.claims.parsing import claim_of
+from dpaudit.claims.parsing import parse_claim
 from dpaudit.claims.scope import Scope, strict_scopes
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
@@ -468,7 +468,7 @@ def function_on_rows(
     Args:
         function: `f(rows, rng, **settings)`, or where it is: "module:function".
         schema: Of the rows: `{"age": (0, 100), "sex": ["f", "m"]}`.
-        claim: As `claim_of` takes it; left out: what the code states itself, by an attribute `claim`, a setting
+        claim: As `parse_claim` takes it; left out: what the code states itself, by an attribute `claim`, a setting
             `epsilon` (and `delta`), or the default of a parameter of that name.
         relation: Which tables are neighbours.
         form, settings, python, folder, memory_mb, time: As in `OwnFunction`.
@@ -482,7 +482,7 @@ def function_on_rows(
     )
     if claim is None:
         claim = stated_claim(made.function if isinstance(function, str) else function, made.settings)
-    return replace(made, claimed=claim_of(claim, neighbours)), rows
+    return replace(made, claimed=parse_claim(claim, neighbours)), rows
 
 
 def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from dpaudit.errors import SpecError, shortened
-from dpaudit.plain_files import reading
+from dpaudit.plain_files import open_to_read
 
 MAX_CHARACTERS = 200_000
 _MAX_BYTES = 4 * MAX_CHARACTERS  # of so many characters in UTF-8
@@ -59,7 +59,7 @@ class YamlFile:
         Raises: SpecError, one sentence, for a file that cannot be read; RunError for one that is no plain file.
         """
         try:
-            with reading(path) as file:
+            with open_to_read(path) as file:
                 return cls(path, file.read(_MAX_BYTES + 1))
         except (OSError, ValueError) as err:
             raise _unreadable(path, getattr(err, "strerror", None) or err) from err

@@ -23,7 +23,7 @@ from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit, as_of, user_code
-from dpaudit.consent import Consent, given, require_contacts, under
+from dpaudit.consent import Consent, apply_consent, current_consent, require_network
 from dpaudit.engine.exits import behind
 from dpaudit.engine.planning.plan import Plan, make_plan, what_it_takes
 from dpaudit.engine.reading.joint import joint_verdict
@@ -113,9 +113,9 @@ def resume(
     asked = Consent(allow_code, allow_network, allow_files)
     with told(listeners, quiet=quiet) as listening, opened(place, listening) as here:
         spec = read_spec(here)
-        with under(consent_for(spec, asked)):
-            plan = dataclasses.replace(make_plan(spec_in(spec)), apart=given().spec is not None)
-            require_contacts(plan.spec, plan.price)
+        with apply_consent(consent_for(spec, asked)):
+            plan = dataclasses.replace(make_plan(spec_in(spec)), apart=current_consent().spec is not None)
+            require_network(plan.spec, plan.price)
             return _run_here(plan, here, place, listening, fresh=fresh)
 
 
@@ -209,7 +209,7 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
     asked = Consent(code=allow_code, files=allow_files)
     with opened(place) as here:
         spec = read_spec(here)
-        with under(consent_for(spec, asked)):
+        with apply_consent(consent_for(spec, asked)):
             record = Record.required(here, place)
             _require_same(record.spec_differs(spec), place)  # before anything that the spec names is imported
             with as_of(record.version, record.own):

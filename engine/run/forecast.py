@@ -22,7 +22,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.engine.planning.plan import Plan, pieces_of, trainings_of
 from dpaudit.engine.run.run_folder import PLAN, read_plan, run_folder
 from dpaudit.errors import RunError
-from dpaudit.plain_files import bytes_of, require_plain
+from dpaudit.plain_files import read_bytes, require_plain
 
 EACH = 2  # units of each kind that are run to time them
 
@@ -146,7 +146,7 @@ def times_of_run(folder: Path) -> dict[Kind, Timed]:
     path = folder / PLAN
     if not path.is_file():
         return {}
-    table = read_plan(bytes_of(path), path, ["key", "task", "cpus", "gpus", "pieces"])
+    table = read_plan(read_bytes(path), path, ["key", "task", "cpus", "gpus", "pieces"])
     if "pieces" not in table.column_names:
         return {}
     units = {

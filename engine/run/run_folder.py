@@ -31,14 +31,22 @@ from dpaudit.actors.meanwhile import meanwhile
 from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.actors.storage.places import Scratch, inside, is_remote
 from dpaudit.actors.unit import code_version, user_code
-from dpaudit.consent import OWN, Consent, given
+from dpaudit.consent import FULL_CONSENT, Consent, current_consent
 from dpaudit.engine.planning.plan import Plan
 from dpaudit.engine.request.audit_spec import AuditSpec, keep_data, slug
 from dpaudit.engine.request.describe import in_words
 from dpaudit.engine.request.plain_yaml import YamlFile
 from dpaudit.errors import AuditError, RunError, SpecError, printable, shortened
 from dpaudit.given import path
-from dpaudit.plain_files import bytes_of, created, noted_at, opened_in_place, reading, require_plain, write_whole
+from dpaudit.plain_files import (
+    note_path,
+    open_for_update,
+    open_to_read,
+    read_bytes,
+    recreate_file,
+    require_plain,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from dpaudit.actors.storage.mirror import FileStore
@@ -186,7 +194,7 @@ class Record:
         if not file.exists():
             return None
         try:
-            table = read_plan(bytes_of(file), file, ["key"])
+            table = read_plan(read_bytes(file), file, ["key"])
             about = json.loads(table.schema.metadata[b"record"])
             own = {str(label): str(digest) for label, digest in about["own"].items()}
             shared = frozenset(str(name) for name in about["shared"])
@@ -198,11 +206,11 @@ class Record:
         """Writes the plan that it is of, the spec, and the rows that have no file of their own."""
         about = {"version": self.version, "own": self.own, "shared": sorted(self.shared), "spec": self.spec}
         table = plan.table().replace_schema_metadata({"record": json.dumps(about)})
-        write_whole(folder / PLAN, lambda file: pq.write_table(table, file))
+        write_atomically(folder / PLAN, lambda file: pq.write_table(table, file))
         for entry in plan.spec.audits:
             keep_data(entry.data, folder)
         spec = YamlFile(folder / SPEC, plan.spec.to_yaml().encode())
-        write_whole(spec.path, lambda file: file.write(spec.content))
+        write_atomically(spec.path, lambda file: file.write(spec.content))
         remember(spec)
 
     @staticmethod
@@ -212,8 +220,8 @@ class Record:
         target.mkdir(parents=True)
         for name in _FILES:
             if _is_file(folder / name):
-                with reading(folder / name) as source:
-                    write_whole(target / name, partial(shutil.copyfileobj, source))
+                with open_to_read(folder / name) as source:
+                    write_atomically(target / name, partial(shutil.copyfileobj, source))
         return _EARLIER
 
     def differences(self, now: Record) -> tuple[str, ...]:
@@ -297,17 +305,17 @@ def remember(spec: YamlFile) -> None:
     Of a folder of somebody else's that was opened by consent nothing is noted: the code it names may change, so the
     next command asks again, and runs that code in a process apart.
     """
-    if given().spec is not None:
+    if current_consent().spec is not None:
         return
     note = _note_of(spec.path)
     with contextlib.suppress(OSError):
         note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(note, lambda file: file.write(spec.digest.encode()))
+        write_atomically(note, lambda file: file.write(spec.digest.encode()))
 
 
 def consent_for(spec: YamlFile, asked: Consent) -> Consent:
     """What a spec may do, as it was read: everything where this user wrote it, else what was consented to."""
-    return OWN if _made_here(spec) else replace(asked, spec=spec.path)
+    return FULL_CONSENT if _made_here(spec) else replace(asked, spec=spec.path)
 
 
 def _made_here(spec: YamlFile) -> bool:
@@ -321,7 +329,7 @@ def _made_here(spec: YamlFile) -> bool:
 def _note_of(spec: Path) -> Path:
     """Where a spec is noted; that of a run folder under the folder's own name."""
     path = spec.parent if spec.name == SPEC else spec
-    return noted_at("folders", path.resolve())
+    return note_path("folders", path.resolve())
 
 
 BEAT_S = 10.0
@@ -340,7 +348,7 @@ def lease(folder: Path) -> Iterator[None]:
 
     Raises: RunError, which says who holds it.
     """
-    file = opened_in_place(folder / _NAME, os.O_RDWR | os.O_CREAT)
+    file = open_for_update(folder / _NAME, os.O_RDWR | os.O_CREAT)
 
     def beat() -> None:
         with contextlib.suppress(OSError):
@@ -373,7 +381,7 @@ def _age_s(folder: Path, file: int) -> float:
     """
     probe = folder / f"{_NAME}.{uuid.uuid4().hex}"
     try:
-        with created(probe) as made:
+        with recreate_file(probe) as made:
             return os.fstat(made.fileno()).st_mtime - os.fstat(file).st_mtime
     finally:
         probe.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpaudit.actors.storage.places import is_remote
-from dpaudit.plain_files import bytes_of, noted_at, write_whole
+from dpaudit.plain_files import note_path, read_bytes, write_atomically
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,17 @@ def note_submission(place: str | Path, submission: Submission) -> None:
     content = json.dumps({"job": submission.job, "address": submission.address}).encode()
     with contextlib.suppress(OSError):
         note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(note, lambda file: file.write(content))
+        write_atomically(note, lambda file: file.write(content))
 
 
 def submission_of(place: str | Path) -> Submission | None:
     """Return the job that was last submitted from this machine to write `place`; None if there is none."""
     try:
-        noted = json.loads(bytes_of(_note_of(place)))
+        noted = json.loads(read_bytes(_note_of(place)))
         return Submission(str(noted["job"]), str(noted["address"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _note_of(place: str | Path) -> Path:
-    return noted_at("submissions", str(place).rstrip("/") if is_remote(place) else os.path.abspath(place))
+    return note_path("submissions", str(place).rstrip("/") if is_remote(place) else os.path.abspath(place))

@@ -26,7 +26,7 @@ from dpaudit.actors.storage.places import inside, is_remote
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.work import beside
 from dpaudit.cluster.session import ray_session
-from dpaudit.consent import Consent, require_contacts, under
+from dpaudit.consent import Consent, apply_consent, require_network
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.sweep_summary import REAUDIT, fresh_name, sweep_summary
@@ -63,7 +63,7 @@ from dpaudit.engine.run.run_folder import checkpoints_of, consent_for, held, ope
 from dpaudit.engine.sweep.result import SweepResult
 from dpaudit.errors import AuditError, InputError, RunError, SpecError, did_you_mean, shortened
 from dpaudit.given import argument, check_fields, require_words
-from dpaudit.plain_files import write_whole
+from dpaudit.plain_files import write_atomically
 
 if TYPE_CHECKING:
     from ray.tune import TuneConfig
@@ -191,9 +191,9 @@ def restore_sweep(
         file = YamlFile.read_plain(here / FILE)
         consent = consent_for(file, asked)
         require_whole(file)
-        with under(consent):
+        with apply_consent(consent):
             request = request_in(file)
-    with under(consent):
+    with apply_consent(consent):
         return carry_out(request, place, None, listeners=listeners, quiet=quiet)
 
 
@@ -255,9 +255,9 @@ def carry_out(
     known = request.known
     if known:
         plan = make_plan(request.spec(known))  # refuses what does not fit before anything runs
-        require_contacts(plan.spec, plan.price)
+        require_network(plan.spec, plan.price)
     else:
-        require_contacts((request.base, request.run, request.sweep), lambda: "")
+        require_network((request.base, request.run, request.sweep), lambda: "")
     _require_plannable(request)
     tuner = _tuner(request, config)
     with told(listeners, quiet=quiet) as listening:
@@ -369,7 +369,7 @@ class _Running:
         units = {entry.audit.name: sorted(entry.keys) for entry in plan.audits if not entry.confirms}
         noted = [{"name": one.name, "state": one.state, "units": units.get(one.name, [])} for one in configurations]
         content = json.dumps({"over": over, "configurations": noted}).encode()
-        write_whole(self.folder / CONFIGURATIONS, lambda file: file.write(content))
+        write_atomically(self.folder / CONFIGURATIONS, lambda file: file.write(content))
 
     def _run(self, plan: Plan, budget_s: float | None = None) -> RunOutcome:
         store, scratch = UnitStore(self.folder / "units"), checkpoints_of(self.place)
@@ -593,7 +593,7 @@ class Request:
         """Writes `sweep.yaml`, noted as this user's, and beside it the rows that have no file of their own."""
         keep_data(self.base.data, folder)
         made = YamlFile(folder / FILE, sealed(in_yaml(self.to_words())))
-        write_whole(made.path, lambda file: file.write(made.content))
+        write_atomically(made.path, lambda file: file.write(made.content))
         remember(made)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +19,7 @@ from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, global
 from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
 from dpaudit.mechanisms.examples import Examples, Features, own_features
 from dpaudit.mechanisms.language_models.prompts import UNREAD, read_class
-from dpaudit.mechanisms.language_models.transport import LONGEST_ASKED_S, HttpService, Trouble
+from dpaudit.mechanisms.language_models.transport import HttpService, RequestFailure
 from dpaudit.mechanisms.predictors.releases import GaussianArgmax
 from dpaudit.mechanisms.ranges import require_positive
 from dpaudit.registry import register
@@ -147,26 +145,19 @@ class PredictionEndpoint(HttpService, ClaimedByUser):
         """
         asked = {"data": data.digest, "seed": whole_number(seed), "queries": _plain_rows(queries)}
         reply = self._sent(asked)
-        if isinstance(reply, Trouble) and reply.status == SEND_DATA:
+        if isinstance(reply, RequestFailure) and reply.status == SEND_DATA:
             reply = self._sent({**asked, "records": _plain_rows(data.features), "labels": data.labels.tolist()})
-        if isinstance(reply, Trouble):
-            what = f"the predictor at {self.url} gave no answer: {reply.what}"
-            raise InputError(what) if reply.useless else TrainingError(what)
+        if isinstance(reply, RequestFailure):
+            what = f"the predictor at {self.url} gave no answer: {reply.reason}"
+            raise InputError(what) if reply.fatal else TrainingError(what)
         given = reply.get("answers")
         if not isinstance(given, list) or len(given) != len(queries):
             raise TrainingError(f"the predictor at {self.url} must give a list `answers` of {len(queries)}")
         return np.array([self._class(answer, data) for answer in given], np.int64)
 
-    def _sent(self, body: Mapping[str, Any]) -> Mapping[str, Any] | Trouble:
-        key, wait = self.key(), self.first_wait_s
-        for attempt in range(1, self.attempts + 1):
-            reply = self.send(self.url, body, key=key)
-            if not isinstance(reply, Trouble) or not reply.again or attempt == self.attempts:
-                return reply
-            pause = min(wait, self.longest_wait_s) * random.uniform(0.5, 1)
-            time.sleep(max(pause, min(reply.wait_s or 0.0, LONGEST_ASKED_S)))
-            wait *= 2
-        raise AssertionError
+    def _sent(self, body: Mapping[str, Any]) -> Mapping[str, Any] | RequestFailure:
+        key = self.key()
+        return self.retry(lambda: self.send(self.url, body, key=key))
 
     def _class(self, answer: object, data: Examples) -> int:
         if answer is None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, UnknownNameError, require
-from dpaudit.locations import has_location, located, location
+from dpaudit.locations import has_location, import_object, location
 from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.examples import Features
 
@@ -76,7 +76,7 @@ def found(given: object, *, field: str) -> Any:
     Raises: InputError when it cannot be imported.
     """
     try:
-        return located(given) if isinstance(given, str) else given
+        return import_object(given) if isinstance(given, str) else given
     except UnknownNameError as err:
         raise InputError(f"{field}: {err}") from err
 

@@ -12,10 +12,10 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import itertools
 import json
 import math
 import os
-import random
 import stat
 import threading
 import time
@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -32,9 +32,9 @@ from urllib.parse import urlsplit, urlunsplit
 from dpaudit.consent import PATH
 from dpaudit.errors import InputError, printable, require, shortened
 from dpaudit.mechanisms.language_models.protocol import CHARACTERS_PER_TOKEN, Completion, Expected
-from dpaudit.mechanisms.language_models.transport import LONGEST_ASKED_S, HttpService, Trouble
+from dpaudit.mechanisms.language_models.transport import HttpService, RequestFailure
 from dpaudit.registry import register
-from dpaudit.variables import expanded
+from dpaudit.variables import expand_path
 
 _FARTHEST_S = 86_400.0  # A moment farther away than this was not written by a request that waited for its turn
 _MAX_BYTES = 1 << 30  # Of a file that one process has written: more than all answers of a large audit
@@ -170,7 +170,7 @@ class Endpoint(HttpService):
 
 def answers_folder(cache: str) -> Path:
     """The folder that a field `cache` means; "" is `dpaudit/answers` where this user's caches are."""
-    return expanded(cache or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/dpaudit/answers")
+    return expand_path(cache or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/dpaudit/answers")
 
 
 @dataclass
@@ -185,7 +185,7 @@ class _Asking:
         self._key = self.endpoint.key()
         self._address = self.endpoint.address
         self._ended = threading.Event()
-        self._useless = ""
+        self._fatal = ""
 
     def ask(self, prompts: Sequence[str], keys: Mapping[str, str]) -> dict[str, Completion]:
         size = self.endpoint.prompts_per_request
@@ -195,61 +195,62 @@ class _Asking:
                 answers = list(pool.map(lambda batch: self._batch(batch, keys), batches))
             finally:
                 self._ended.set()  # nobody goes on waiting for a pool that is given up
-        if self._useless:
-            raise InputError(f"the language model at {self.endpoint.url} answers no request: {self._useless}")
+        if self._fatal:
+            raise InputError(f"the language model at {self.endpoint.url} answers no request: {self._fatal}")
         return {prompt: answer for answered in answers for prompt, answer in answered.items()}
 
     def _batch(self, prompts: Sequence[str], keys: Mapping[str, str]) -> dict[str, Completion]:
         tokens = sum(map(self.endpoint.tokens, prompts))
-        wait, what = self.endpoint.first_wait_s, "not asked"
-        for attempt in range(1, self.endpoint.attempts + 1):
+        numbers = itertools.count(1)
+
+        def attempt() -> list[dict[str, Any]] | RequestFailure:
             if self._ended.wait(self.pace.reserve(tokens)):
-                break
+                return RequestFailure("not asked", retryable=False)
+            number = next(numbers)
             reply = self.endpoint.send(self._address, self.endpoint.body(prompts), key=self._key)
-            answers = reply if isinstance(reply, Trouble) else _answers(reply, len(prompts))
-            if not isinstance(answers, Trouble):
-                for prompt, answer in zip(prompts, answers, strict=True):
-                    self.store.keep(keys[prompt], answer)
-                return {prompt: Completion(answer["text"]) for prompt, answer in zip(prompts, answers, strict=True)}
-            what = answers.what
+            answers = reply if isinstance(reply, RequestFailure) else _answers(reply, len(prompts))
+            if not isinstance(answers, RequestFailure):
+                return answers
             for prompt in prompts:
-                self.store.note(keys[prompt], what, attempt)
-            if answers.useless:
-                self._useless = what
+                self.store.note(keys[prompt], answers.reason, number)
+            if answers.fatal:
+                self._fatal = answers.reason
                 self._ended.set()
-            if not answers.again or attempt == self.endpoint.attempts:
-                break
-            if answers.wait_s is not None:
-                self.pace.hold(min(answers.wait_s, LONGEST_ASKED_S))
-            # Not all at the same moment again; no result depends on when it was asked for.
-            self._ended.wait(min(wait, self.endpoint.longest_wait_s) * random.uniform(0.5, 1))
-            wait *= 2
-        return {prompt: Completion(None, what) for prompt in prompts}
+            if answers.retryable and number < self.endpoint.attempts and answers.retry_after_s:
+                self.pace.hold(answers.retry_after_s)  # for all processes, so the retry itself need not wait
+            return replace(answers, retry_after_s=0.0)
+
+        answers = self.endpoint.retry(attempt, stop=self._ended)
+        if isinstance(answers, RequestFailure):
+            return {prompt: Completion(None, answers.reason) for prompt in prompts}
+        for prompt, answer in zip(prompts, answers, strict=True):
+            self.store.keep(keys[prompt], answer)
+        return {prompt: Completion(answer["text"]) for prompt, answer in zip(prompts, answers, strict=True)}
 
 
-def _answers(reply: Mapping[str, Any], count: int) -> list[dict[str, Any]] | Trouble:
-    """What is kept of each of the answers in a reply, in the order of the prompts."""
-    broken = Trouble("answer is not of the form that was agreed")
+def _answers(reply: Mapping[str, Any], count: int) -> list[dict[str, Any]] | RequestFailure:
+    """Return the record to store for each prompt, in the order of the prompts."""
+    broken = RequestFailure("answer is not of the form that was agreed")
     choices = reply.get("choices")
     if not isinstance(choices, list) or len(choices) != count:
         return broken
-    found: dict[int, dict[str, Any]] = {}
+    records: dict[int, dict[str, Any]] = {}
     for place, choice in enumerate(choices):
         if not isinstance(choice, dict):
             return broken
         message = choice.get("message")
         text = message.get("content") if isinstance(message, dict) else choice.get("text")
         index = choice.get("index", place)
-        # A model that was made to stop, by a filter say, has said nothing: that is an answer, and not a class.
+        # A filter that stops the model leaves content null. That is an answer, though it names no class.
         if not isinstance(index, int) or not (isinstance(text, str) or (message is not None and text is None)):
             return broken
-        found[index] = {"text": text or "", "finish": str(choice.get("finish_reason", ""))}
-    if sorted(found) != list(range(count)):
+        records[index] = {"text": text or "", "finish": str(choice.get("finish_reason", ""))}
+    if sorted(records) != list(range(count)):
         return broken
     usage = reply.get("usage")
     if isinstance(usage, dict) and count == 1:
-        found[0]["tokens"] = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
-    return [found[index] for index in range(count)]
+        records[0]["tokens"] = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
+    return [records[index] for index in range(count)]
 
 
 def _content_key(asked: object) -> str:

@@ -17,7 +17,7 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
 from dpaudit.registry import register
-from dpaudit.variables import expanded, without_values
+from dpaudit.variables import expand_path, hide_variable_values
 
 ROWS = 64  # Texts asked about together
 BATCH = 32  # Texts encoded together
@@ -147,14 +147,14 @@ def loaded(kind: str, path: str, **settings: Any) -> Any:
         import transformers
     except ImportError as err:
         raise InputError("this needs the package transformers; install it with `pip install dpaudit[text]`") from err
-    folder = expanded(path)
+    folder = expand_path(path)
     do = "set `path` to what save_pretrained of the model and its tokenizer wrote"
     require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
     try:
         made = getattr(transformers, kind)
         return made.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **settings)
     except (OSError, ValueError) as err:
-        reason = without_values(str(err).splitlines()[0], path)
+        reason = hide_variable_values(str(err).splitlines()[0], path)
         raise InputError(f"{path} must hold a model and a tokenizer that transformers can load: {reason}") from err
 
 

@@ -29,7 +29,7 @@ from dpaudit.mechanisms.training.inputs import Scaling, as_array, example_shape
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
-from dpaudit.plain_files import write_whole
+from dpaudit.plain_files import write_atomically
 
 CHECKPOINT_EVERY_S = 60.0
 PRIVATE_STACK = 64  # Models trained by DP-SGD together at most: each example's gradient is held for each of them
@@ -143,7 +143,7 @@ class Checkpoint:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         finished = [_packed(outcome) for outcome in self.finished]
         kept = {"digest": self._digest, "finished": finished, "running": self._running}
-        write_whole(self._path, lambda file: torch.save(kept, file))
+        write_atomically(self._path, lambda file: torch.save(kept, file))
         self._saved_at = time.monotonic()
 
 

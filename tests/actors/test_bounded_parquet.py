@@ -85,9 +85,9 @@ def test_a_small_file_that_unpacks_to_gigabytes_is_refused(bomb: Any) -> None:
 
 
 def test_an_honest_table_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpaudit.plain_files.SMALL", 1000)
-    monkeypatch.setattr("dpaudit.plain_files.readable_bytes", lambda: 1000)
-    with pytest.raises(RunError, match="it must fit into half of the memory that is free"):
+    monkeypatch.setattr("dpaudit.plain_files.SMALL_FILE_BYTES", 1000)
+    monkeypatch.setattr("dpaudit.plain_files.max_read_bytes", lambda: 1000)
+    with pytest.raises(RunError, match="it must fit into half of the free memory"):
         read_bounded(io.BytesIO(written(HONEST)), "it")
 
 

@@ -589,7 +589,7 @@ def test_parquet_that_does_not_fit_says_so_and_its_first_rows_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = parquet_file(tmp_path, {"x": list(range(100_000)), "y": [0, 1] * 50_000})
-    monkeypatch.setattr("dpaudit.engine.data.parquet.readable_bytes", lambda: 1_200_000)
+    monkeypatch.setattr("dpaudit.engine.data.parquet.max_read_bytes", lambda: 1_200_000)
     with pytest.raises(DataError, match=r"t\.parquet: takes 1,600,000 bytes or more, it must fit .*fewer `rows`"):
         Parquet(path=path, label="y").load()
     assert len(Parquet(path=path, label="y", rows=1000).load()) == 1000

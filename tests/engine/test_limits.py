@@ -20,7 +20,7 @@ from dpaudit.engine.data.parquet import Parquet
 from dpaudit.engine.planning import plan
 from dpaudit.engine.planning.plan import make_plan, what_it_takes
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
-from dpaudit.variables import without_values
+from dpaudit.variables import hide_variable_values
 
 RR = {"name": "randomized-response", "epsilon": 1.0}
 SMALL = {"name": "gaussian-mixture", "rows": 2000}
@@ -190,9 +190,9 @@ def test_values_are_found_however_deep_the_name_and_whole_before_their_parts(mon
     for _ in range(5000):
         deep = [deep]
     deep.append(deep)
-    said = without_values("cannot read /data/inner-secret/x, /data/inner-secret, a/inner-secret", {"in": deep})
+    said = hide_variable_values("cannot read /data/inner-secret/x, /data/inner-secret, a/inner-secret", {"in": deep})
     assert said == "cannot read $OUTER/x, $OUTER, a/$INNER"
-    assert without_values("/data/inner-secret", "no variable") == "/data/inner-secret"
+    assert hide_variable_values("/data/inner-secret", "no variable") == "/data/inner-secret"
 
 
 def test_a_relative_path_is_meant_from_where_the_spec_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

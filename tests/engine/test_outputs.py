@@ -21,7 +21,7 @@ from dpaudit.engine.cli.main import main
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.report.ci_files import write_for_ci
 from dpaudit.errors import RunError
-from dpaudit.plain_files import add_asked, write_asked
+from dpaudit.plain_files import append_user_file, write_user_file
 from tests.warm import ROOT, run_warm
 
 SCORES = "score,member\n" + "\n".join(f"{place % 7},{int(place % 7 > 3)}" for place in range(60)) + "\n"
@@ -182,7 +182,9 @@ def test_every_file_that_a_command_writes_is_tried_here_and_written_by_one_funct
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
             if isinstance(node, ast.Call)
         }
-        assert called.isdisjoint({"write_whole", "write_text", "write_bytes", "created", "new_file"}), path.name
+        assert called.isdisjoint({"write_atomically", "write_text", "write_bytes", "recreate_file", "new_file"}), (
+            path.name
+        )
 
 
 def test_a_socket_gets_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +198,7 @@ def test_a_socket_gets_what_is_written(tmp_path: Path, monkeypatch: pytest.Monke
                 return stream.read()
 
         with read_meanwhile(read) as received:
-            write_asked(Path("socket"), b"page")
+            write_user_file(Path("socket"), b"page")
     assert received == [b"page"]
     assert stat.S_ISSOCK(os.stat("socket").st_mode)
 
@@ -206,7 +208,7 @@ def test_a_plain_file_is_replaced_in_one_step_and_stays_as_private(tmp_path: Pat
     page.write_bytes(b"old")
     page.chmod(0o600)
     with page.open("rb") as old:
-        write_asked(page, b"new")
+        write_user_file(page, b"new")
         assert old.read() == b"old", "whoever reads it goes on with what was there"
     assert page.read_bytes() == b"new"
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
@@ -224,9 +226,9 @@ def test_a_file_that_nothing_can_take_the_place_of_is_written_where_it_is(
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(target))
 
     monkeypatch.setattr(os, "replace", busy)
-    write_asked(page, b"new")
+    write_user_file(page, b"new")
     assert page.read_bytes() == b"new"
-    add_asked(page, b", and more")
+    append_user_file(page, b", and more")
     assert page.read_bytes() == b"new, and more"
     assert list(tmp_path.iterdir()) == [page]
 
@@ -234,12 +236,12 @@ def test_a_file_that_nothing_can_take_the_place_of_is_written_where_it_is(
 def test_what_is_added_to_a_file_comes_behind_and_alone_into_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "summary").write_bytes(b"before, ")
     (tmp_path / "link").symlink_to("summary")
-    add_asked(tmp_path / "link", b"now")
+    append_user_file(tmp_path / "link", b"now")
     assert (tmp_path / "summary").read_bytes() == b"before, now"
     number, writer = os.pipe()
     with os.fdopen(number, "rb") as stream, read_meanwhile(stream.read) as received:
         try:
-            add_asked(Path(f"/dev/fd/{writer}"), b"now")
+            append_user_file(Path(f"/dev/fd/{writer}"), b"now")
         finally:
             os.close(writer)
     assert received == [b"now"]
@@ -251,10 +253,10 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "beside").symlink_to("nowhere/page")
     for name in ("itself", "folder", "beside", "nowhere/page"):
         with pytest.raises(RunError, match=f"{name} must be a file that can be written, it is not: "):
-            write_asked(tmp_path / name, b"page")
+            write_user_file(tmp_path / name, b"page")
     number, writer = os.pipe()
     with pytest.raises(RunError, match="must be a file that can be written, it is not: Bad file descriptor"):
-        write_asked(Path(f"/dev/fd/{number}"), b"page")  # the end that is read
+        write_user_file(Path(f"/dev/fd/{number}"), b"page")  # the end that is read
     os.close(number)
     os.close(writer)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["beside", "folder", "itself"]

@@ -24,7 +24,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Call
 from dpaudit.claims import GaussianDP
-from dpaudit.claims.parsing import claim_of
+from dpaudit.claims.parsing import parse_claim
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.cli.main import settings_in_words
 from dpaudit.engine.data.schema_rows import SchemaRows
@@ -372,7 +372,7 @@ def test_a_timed_call_has_one_number_more(python: str, tmp_path: Path, monkeypat
     [(2, 2.0, 0.0), ((1.0, 1e-5), 1.0, 1e-5), ("1", 1.0, 0.0), ("1, 1e-5", 1.0, 1e-5), ("epsilon=3", 3.0, 0.0)],
 )
 def test_claims_in_words(given: Any, epsilon: float, delta: float) -> None:
-    made = claim_of(given, Relation.REPLACE)
+    made = parse_claim(given, Relation.REPLACE)
     assert (made.epsilon, made.delta, made.relation) == (epsilon, delta, Relation.REPLACE)
 
 
@@ -389,8 +389,8 @@ def test_a_function_without_a_schema_is_told_to_give_one(given: dict[str, Any]) 
 
 
 def test_claims_that_are_curves() -> None:
-    assert claim_of("mu=1, delta=1e-6", Relation.REPLACE).curve == GaussianDP(1.0)
-    zcdp = claim_of("rho=0.5", Relation.ADD_REMOVE)
+    assert parse_claim("mu=1, delta=1e-6", Relation.REPLACE).curve == GaussianDP(1.0)
+    zcdp = parse_claim("rho=0.5", Relation.ADD_REMOVE)
     # The usual conversion, rho + 2 sqrt(rho log(1 / delta)), is never below ours.
     assert 0 < zcdp.epsilon <= 0.5 + 2 * np.sqrt(0.5 * np.log(1e5))
     assert zcdp.curve.renyi(7.0) == pytest.approx(3.5)
@@ -399,7 +399,7 @@ def test_claims_that_are_curves() -> None:
 @pytest.mark.parametrize("given", ["", "x", "rho=1, mu=1", "1, 2, 3, 4", [1], None, "rho=a"])
 def test_claims_that_are_none(given: Any) -> None:
     with pytest.raises(AuditError):
-        claim_of(given, Relation.REPLACE)
+        parse_claim(given, Relation.REPLACE)
 
 
 def stated(rows: Any, rng: np.random.Generator, epsilon: float = 0.7, delta: float = 1e-6) -> int:

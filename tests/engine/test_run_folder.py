@@ -176,7 +176,7 @@ def test_a_strangers_folder_runs_their_code_only_when_asked_to(tmp_path: Path, m
     (tmp_path / "run" / "plan.parquet").unlink()
     refused = dpaudit("resume", tmp_path / "run", "--quiet")
     assert refused.exit_code == 2
-    assert "names code (imported_unasked:Mechanism), and you did not make this folder here" in refused.output
+    assert "names code (imported_unasked:Mechanism), and this folder was not created here" in refused.output
     assert "imported_unasked" not in sys.modules
     run(tmp_path / "mine", **OWN)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))

@@ -94,7 +94,7 @@ def test_a_second_name_of_a_file_elsewhere_is_not_written_to(
         (reader.work / "spec.yaml").write_bytes((folder / "spec.yaml").read_bytes())
         words = [verb, "spec.yaml", "--output", folder]
     before = (folder / "report.html").read_bytes()
-    reader.opens(*words).refused(name, "has a second name elsewhere")
+    reader.opens(*words).refused(name, "must have no other hard link")
     assert (folder / "report.html").read_bytes() == before
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from dpaudit import audit, restore_sweep, sweep
-from dpaudit.consent import OWN, Consent
+from dpaudit.consent import FULL_CONSENT, Consent
 from dpaudit.engine.request.plain_yaml import YamlFile
 from dpaudit.engine.run.differences import run_differences
 from dpaudit.engine.run.driver import report_again, resume
@@ -146,8 +146,8 @@ def test_what_is_swapped_after_it_was_written_is_not_noted_as_ones_own(
     assert swapper.opens == 0
     swapper.stop()
     written = YamlFile.read(folder / name)
-    assert consent_for(written, Consent()) is OWN
-    assert consent_for(YamlFile(folder / name, written.content + b"\n"), Consent()) is not OWN
+    assert consent_for(written, Consent()) is FULL_CONSENT
+    assert consent_for(YamlFile(folder / name, written.content + b"\n"), Consent()) is not FULL_CONSENT
 
 
 def test_the_hash_in_the_last_event_is_that_of_what_was_written(swapper: Swapper, tmp_path: Path) -> None:

@@ -338,8 +338,8 @@ def test_a_pipe_is_read_and_one_without_an_end_is_refused(tmp_path: Path, monkey
     os.close(write)
     assert estimate(Path(f"/dev/fd/{read}")).exit_code == 0
     os.close(read)
-    monkeypatch.setattr("dpaudit.plain_files.readable_bytes", lambda: 5_000_000)
-    refused(estimate(Path("/dev/zero")), "must fit into half of the memory that is free, 5,000,000 bytes")
+    monkeypatch.setattr("dpaudit.plain_files.max_read_bytes", lambda: 5_000_000)
+    refused(estimate(Path("/dev/zero")), "must fit into half of the free memory, 5,000,000 bytes")
     assert CliRunner().invoke(main, ["estimate", "-"], input=CSV).exit_code == 0
 
 
@@ -349,9 +349,9 @@ def test_a_text_that_does_not_fit_is_refused_before_it_is_parsed(
     """Eight bytes a cell: of two letters each, four times as much as the file."""
     path = tmp_path / "a.csv"
     path.write_bytes(b"score,member\n" + b"1,0\n1,1\n" * 200_000)
-    monkeypatch.setattr("dpaudit.plain_files.readable_bytes", lambda: 5_000_000)
+    monkeypatch.setattr("dpaudit.plain_files.max_read_bytes", lambda: 5_000_000)
     monkeypatch.setattr(score_files.pacsv, "read_csv", None)
-    refused(estimate(path), "must fit into half of the memory that is free, 5,000,000 bytes, it takes 6,400,016")
+    refused(estimate(path), "must fit into half of the free memory, 5,000,000 bytes, it takes 6,400,016")
 
 
 def test_a_folder_of_tables_is_as_large_as_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,6 +361,6 @@ def test_a_folder_of_tables_is_as_large_as_all_of_them(tmp_path: Path, monkeypat
     for number in range(3):
         pq.write_table(table, folder / f"{number}.parquet")
     assert estimate(folder).exit_code == 0
-    monkeypatch.setattr("dpaudit.plain_files.SMALL", 0)
-    monkeypatch.setattr("dpaudit.plain_files.readable_bytes", lambda: 6_000)
-    refused(estimate(folder), "must fit into half of the memory that is free, 6,000 bytes")
+    monkeypatch.setattr("dpaudit.plain_files.SMALL_FILE_BYTES", 0)
+    monkeypatch.setattr("dpaudit.plain_files.max_read_bytes", lambda: 6_000)
+    refused(estimate(folder), "must fit into half of the free memory, 6,000 bytes")

@@ -173,8 +173,8 @@ def test_retry_after_is_seconds_or_a_date(monkeypatch: pytest.MonkeyPatch) -> No
     assert retry_after("2.5") == 2.5
     assert retry_after("-3") == 0
     assert retry_after(format_datetime(now + timedelta(seconds=30), usegmt=True)) == 30
-    assert retry_after("soon") is None
-    assert retry_after(None) is None
+    assert retry_after("soon") == 0
+    assert retry_after(None) == 0
 
 
 def test_requests_are_spaced_by_the_limit_for_all_processes_together(endpoint: Asked, waits: list[float]) -> None:

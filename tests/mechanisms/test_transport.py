@@ -10,7 +10,13 @@ import pytest
 
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.language_models import transport
-from dpaudit.mechanisms.language_models.transport import INSIDE, HttpService, Trouble, named, require_url
+from dpaudit.mechanisms.language_models.transport import (
+    PRIVATE_ADDRESS,
+    HttpService,
+    RequestFailure,
+    may_connect,
+    require_url,
+)
 from tests.http_servers import serving
 from tests.loops import Cases
 
@@ -77,8 +83,8 @@ def test_a_name_leads_inside_only_where_it_says_so() -> None:
         ]:
             with cases.case(host, address, named_by_itself, in_private):
                 found = ipaddress.ip_address(address)
-                assert named(host, found, private_network=False) is named_by_itself
-                assert named(host, found, private_network=True) is in_private
+                assert may_connect(host, found, private_network=False) is named_by_itself
+                assert may_connect(host, found, private_network=True) is in_private
 
 
 def resolves_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
@@ -102,7 +108,7 @@ def test_a_name_that_leads_to_this_machine_gets_no_request(
         url = server.url.replace("127.0.0.1", "evil.example")
         for private in (False, True):
             found = HttpService(url=url, timeout_s=5.0, private_network=private).send(url, {}, key="")
-            assert found == Trouble(INSIDE, again=False, useless=True)
+            assert found == RequestFailure(PRIVATE_ADDRESS, retryable=False, fatal=True)
         assert server.asked == []
 
 
