@@ -5,30 +5,21 @@ Of a function on rows: from what a caller says in one line to a request, sized b
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import re
-import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import numpy as np
-import pyarrow as pa
 
-from dpaudit.actors.audited.signals import from_outside, time_limit
-from dpaudit.actors.seed import Seed
 from dpaudit.claims import Claim, Relation
-from dpaudit.claims.parsing import parse_claim
 from dpaudit.claims.scope import Scope, strict_scopes
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition, loaded_rows
-from dpaudit.engine.data.schema_rows import SchemaRows
-from dpaudit.engine.games.functions.neighbouring_tables import pairs
-from dpaudit.engine.games.neighbours.summaries import HOPELESS
 from dpaudit.engine.games.protocol import CheckTest, Fits
 from dpaudit.engine.request.audit_spec import (
     ACCOUNTANT,
@@ -42,23 +33,20 @@ from dpaudit.engine.request.audit_spec import (
 )
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.error_budget import JointTest
+from dpaudit.engine.request.timing import cost_of_a_call, seconds_a_training
 from dpaudit.errors import AuditError, SpecError, require
-from dpaudit.given import argument, check_fields
+from dpaudit.given import check_fields
 from dpaudit.locations import has_location, location
-from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
+from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
-from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor
 from dpaudit.mechanisms.protocols import (
     BagMechanism,
     Claiming,
     LabelMechanism,
-    Learner,
     StackLearner,
-    SummarisedLearner,
 )
-from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
+from dpaudit.mechanisms.queries.row_function import RowFunction, TableRows
 from dpaudit.registry import catalogue, load
 
 Effort = Literal["quick", "standard", "thorough"]
@@ -79,14 +67,6 @@ SCORED_S = 4e-4
 """Seconds beside each call that learning from it takes."""
 FOR_RUNS = 0.8
 """Share of a budget in seconds for the calls or trainings of all tests and of a repeated one."""
-SIDE_BY_SIDE = 16
-"""Trainings that are timed together where one is quick."""
-ROWS_TIMED = 2_000
-"""Rows that data for a predictor are made from, where it is timed."""
-LOADED_S = 60.0
-"""How long a call may take that is timed, or loads a library first."""
-TIMED_S = 2.0
-"""After which calls have been timed well enough."""
 NUMBERS_OF_UNIT, FEW_NUMBERS = 1 << 24, 1 << 13
 """Numbers that the calls of a unit give together, at most, where one gives more than a few."""
 
@@ -254,10 +234,12 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         each, numbers = cost_of_a_call(mechanism, table, claim.relation)
         chosen, near = [one.with_wide_results(numbers) for one in chosen], []
         chosen, too_long = within_seconds(chosen, each + SCORED_S, budget.seconds)
-        options = replace(options, run=options.run or where_to_run(mechanism))
+        # In this process, since no cluster then has to start; another Python runs once for each core.
+        cores = os.cpu_count() or 1 if getattr(mechanism, "python", "") else 1
+        options = replace(options, run=options.run or RunOptions(runner="in-process", cpus_per_worker=cores))
     elif budget.seconds is not None and request.budget is not None and any(one.test.trainings > 1 for one in chosen):
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
-        target = (request.split or MOST).divide(rows, _rng()).target
+        target = (request.split or MOST).divide(rows, np.random.default_rng(0)).target
         chosen, too_long = within_seconds(chosen, seconds_a_training(mechanism, target), budget.seconds)
     affordable, dear = affordable_looks(chosen, budget.trainings)
     dear += too_long
@@ -448,183 +430,3 @@ def _called(mechanism: Any) -> str:
             return (each if isinstance(each, str) else location(each)).rpartition(":")[2]
     registered = type(mechanism).__dict__.get("registered_name")
     return str(registered) if registered else type(mechanism).__name__
-
-
-def function_on_rows(
-    function: Any,
-    schema: Mapping[str, Any],
-    *,
-    claim: object = None,
-    relation: Relation | str = Relation.ADD_REMOVE,
-    form: Form = "frame",
-    settings: Mapping[str, Any] | None = None,
-    python: str = "",
-    folder: str = "",
-    memory_mb: int | None = None,
-    time: bool = False,
-) -> tuple[OwnFunction, SchemaRows]:
-    """The mechanism and its data.
-
-    Args:
-        function: `f(rows, rng, **settings)`, or where it is: "module:function".
-        schema: Of the rows: `{"age": (0, 100), "sex": ["f", "m"]}`.
-        claim: As `parse_claim` takes it; left out: what the code states itself, by an attribute `claim`, a setting
-            `epsilon` (and `delta`), or the default of a parameter of that name.
-        relation: Which tables are neighbours.
-        form, settings, python, folder, memory_mb, time: As in `OwnFunction`.
-    Raises: SpecError when nothing states a claim; InputError for what does not fit.
-    """
-    rows = SchemaRows(dict(argument("schema", schema, Mapping[str, Any])))
-    given = {} if settings is None else dict(argument("settings", settings, Mapping[str, Any]))
-    neighbours: Relation = argument("relation", relation, Relation)
-    made = OwnFunction(
-        function, form=form, settings=given, python=python, folder=folder, memory_mb=memory_mb, time=time
-    )
-    if claim is None:
-        claim = stated_claim(made.function if isinstance(function, str) else function, made.settings)
-    return replace(made, claimed=parse_claim(claim, neighbours)), rows
-
-
-def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
-    """What the code says of itself: epsilon, (epsilon, delta), or the claim that is an attribute of it.
-
-    Raises: SpecError where it says nothing.
-    """
-    own = getattr(function, "claim", None)
-    if own is not None:
-        return own() if callable(own) and not isinstance(own, Claim) else own
-    known = {name: each[0] if isinstance(each, list) and len(each) == 1 else each for name, each in settings.items()}
-    if callable(function):
-        parameters = _parameters(function)
-        known = {each.name: each.default for each in parameters if each.default is not each.empty} | known
-    if "epsilon" not in known:
-        raise SpecError(
-            "a function must be checked against a claim: give `claim=1.0`, `claim=(1.0, 1e-5)`, `claim='rho=0.5'` or "
-            "`claim='mu=1'`; or let the function have a parameter `epsilon` with a default"
-        )
-    return known["epsilon"] if known.get("delta") is None else (known["epsilon"], known["delta"])
-
-
-def _parameters(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
-    """The parameters of a function; none where Python does not know them, as of some that are compiled."""
-    try:
-        return tuple(inspect.signature(function).parameters.values())
-    except (ValueError, TypeError):
-        return ()
-
-
-def cost_of_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) -> tuple[float, int]:
-    """Seconds by the clock, once everything is loaded, and how many numbers are kept of what it gives.
-
-    On the slowest of the tables: what leaks is often what takes long.
-
-    Raises: SpecError for a function that fails on all tables in one way.
-    """
-    settings, limits = mechanism.alternatives()[0], CallLimits(LOADED_S, 1, time_limit, from_outside)
-    tried = pairs(rows.schema, rows.cells, relation, np.random.default_rng(0), beyond=False)
-    tables = [rows.cells, *(table for pair in tried for table in (pair.d, pair.d_prime))]
-
-    gave: list[tuple[str, str, bytes]] = []
-    numbers = [1]
-
-    def timed(table: pa.Table, calls: int) -> float:
-        begun = time.monotonic()
-        first = mechanism.outcomes(table, range(calls), settings, limits)[0]
-        gave.append((first.fault, first.ending, first.numbers.tobytes()))
-        numbers.append(first.numbers.size)
-        return (time.monotonic() - begun) / calls
-
-    mechanism.outcomes(rows.cells, [0], settings, limits)
-    each: list[tuple[float, int]] = []
-    while len(each) < len(tables) and sum(seconds for seconds, _ in each) < TIMED_S:
-        each.append((timed(tables[len(each)], 1), len(each)))
-    if len(gave) >= HOPELESS and gave[0][0] and len(set(gave)) == 1:
-        raise SpecError(
-            f"a function must run on rows of its schema ({', '.join(rows.cells.column_names)}); on each of "
-            f"{len(gave)} tables it failed alike: {gave[0][0]}"
-        )
-    seconds, slowest = max(each)
-    return timed(tables[slowest], max(1, min(100, int(TIMED_S / 2 / max(seconds, 1e-4))))), max(numbers)
-
-
-def where_to_run(mechanism: RowFunction) -> RunOptions:
-    """In this process, where nobody waits for a cluster to start; another Python runs once for each core."""
-    cores = os.cpu_count() or 1 if getattr(mechanism, "python", "") else 1
-    return RunOptions(runner="in-process", cpus_per_worker=cores)
-
-
-def _rng() -> np.random.Generator:
-    return np.random.default_rng(0)
-
-
-def seconds_a_training(mechanism: Any, target: Any) -> float | None:
-    """By the clock, once everything is loaded, of several side by side where one is quick; None where none ends.
-
-    Args:
-        mechanism: A learner, or a predictor that trains.
-        target: The rows that it is trained on.
-    """
-
-    def timed(run: Callable[[int], object], count: int) -> float:
-        begun = time.monotonic()
-        run(count)
-        return (time.monotonic() - begun) / count
-
-    try:
-        run = _training_of(mechanism, target.writable() if hasattr(target, "writable") else target)
-        if run is None:
-            return None
-        timed(run, 1)
-        alone = timed(run, 1)
-        return alone if alone > TIMED_S / SIDE_BY_SIDE else timed(run, SIDE_BY_SIDE)
-    except Exception:  # somebody's code may raise anything; what fails here fails when it is played, and is told there
-        return None
-
-
-def _training_of(mechanism: Any, target: Any) -> Callable[[int], object] | None:
-    """What trains so many times, by the face that games play; None where that is not known."""
-    seed, compute = np.random.SeedSequence(0), Compute()
-    few = target.features[:8]
-    if isinstance(mechanism, Learner | StackLearner):
-        from dpaudit.engine.games.trials import TrainingRun, train_runs
-
-        every = np.arange(len(target))
-        return lambda count: train_runs(
-            mechanism, target, [TrainingRun(every, Seed(0).child(number)) for number in range(count)], compute=compute
-        )
-    if isinstance(mechanism, SummarisedLearner):
-        return lambda count: [mechanism.summarise(target, few, seed=seed, compute=compute) for _ in range(count)]
-    if isinstance(mechanism, VotingPredictor):
-        return lambda count: [mechanism.votes(target, few, seed=seed, compute=compute) for _ in range(count)]
-    if isinstance(mechanism, AnsweringPredictor):
-        if isinstance(mechanism, HttpService):  # is asked about all of the target
-            return lambda count: [mechanism.answers(target, few, seed=seed, compute=compute) for _ in range(count)]
-        return _runs_of_predictor(mechanism, target, compute)
-    return None
-
-
-def _runs_of_predictor(mechanism: AnsweringPredictor, target: Any, compute: Compute) -> Callable[[int], object]:
-    """Runs on small data as they are made for a predictor, the middling ones first; those that raise do not count."""
-    from dpaudit.engine.games.predictions.crafted_queries import pairs as made_for
-
-    rows = target.take(np.arange(min(len(target), ROWS_TIMED)))
-    made = [pair for answers in (1, 2) for pair in made_for(mechanism, rows, rows, answers, replaced=False)]
-    made.sort(key=lambda pair: len(pair.added) * len(pair.asked))
-    middle = np.argsort(np.abs(np.linspace(-1, 1, SIDE_BY_SIDE)), kind="stable")
-    spread = [made[place] for place in np.linspace(0, len(made) - 1, SIDE_BY_SIDE).astype(int)[middle]]
-
-    def run(count: int) -> None:
-        ended = 0
-        for pair in spread:
-            try:
-                mechanism.answers(pair.added, pair.asked.features, seed=np.random.SeedSequence(0), compute=compute)
-            except BaseException as err:  # somebody's code may raise anything where records are few
-                if from_outside(err):
-                    raise
-                continue
-            ended += 1
-            if ended == count:
-                return
-        require(ended > 0, "a predictor must answer on some data", runs=len(spread))
-
-    return run
