@@ -1,7 +1,4 @@
-"""From a mechanism alone to a spec: every game that states it fits, the cheap ones first, on data given or made.
-
-Of a function on rows: from what a caller says in one line to a request, sized by how long a call takes.
-"""
+"""The spec of a check: every game that fits a mechanism, cheap ones first, scaled to a budget."""
 
 from __future__ import annotations
 
@@ -62,13 +59,13 @@ STEP_DOWN = 1 / 2
 """Factor on calls and trainings, as often as needed, if a budget is too short for the effort: so coarse that a clock
 that is a little off leads to the same plan."""
 CHOOSING = "choosing the tests: a call or a training may be timed"
-"""What is said while a check is planned."""
+"""Progress message while a check is planned."""
 SCORED_S = 4e-4
-"""Seconds beside each call that learning from it takes."""
+"""Seconds of learning per call, in addition to the call."""
 FOR_RUNS = 0.8
 """Share of a budget in seconds for the calls or trainings of all tests and of a repeated one."""
 NUMBERS_OF_UNIT, FEW_NUMBERS = 1 << 24, 1 << 13
-"""Numbers that the calls of a unit give together, at most, where one gives more than a few."""
+"""Most numbers that all calls of a unit return together, if a call returns more than FEW_NUMBERS."""
 
 
 @dataclass(frozen=True)
@@ -85,16 +82,16 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """A budget in words: "90s", "10m", "1h", "200 trainings", or a time and trainings, split by a comma."""
+        """Parse a budget: "90s", "10m", "1h", "200 trainings", or a time and trainings separated by a comma."""
         seconds, trainings = None, None
         for part in text.split(","):
-            found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|trainings?)\s*", part)
-            require(found is not None, "a budget must be like 90s, 10m, 1h or 200 trainings", budget=text)
-            assert found is not None
-            if found[2] in _SECONDS:
-                seconds = float(found[1]) * _SECONDS[found[2]]
+            match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|trainings?)\s*", part)
+            require(match is not None, "a budget must be like 90s, 10m, 1h or 200 trainings", budget=text)
+            assert match is not None
+            number, unit = float(match[1]), match[2]
+            if unit in _SECONDS:
+                seconds = number * _SECONDS[unit]
             else:
-                number = float(found[1])
                 require(math.isfinite(number), "a budget must have a number that is finite", budget=text)
                 trainings = int(number)
         return cls(seconds, trainings)
@@ -168,7 +165,7 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """Of the audit."""
+        """Name of the audit."""
         return f"{self.game}, {self.test.variant}" if self.test.variant else self.game
 
     def scaled(self, factor: float) -> Choice:
@@ -207,14 +204,14 @@ class Choice:
 
 
 def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) -> AuditSpec:
-    """The audits that a check is made of; `together` says why each is among them, and which games others would have.
+    """Return the audits of a check; `together` holds the reason for each, and the games that were left out.
 
-    Raises: SpecError when no game fits the mechanism and its claim.
+    Raises: SpecError if no game fits the mechanism and its claim.
     """
     mechanism = _played(build("mechanism", request.mechanism, location="check.mechanism"))
     if request.claim is None and not isinstance(mechanism, Claiming):
         raise SpecError("check.mechanism must state its claim: give it a method `claim() -> Claim`, or give `claim`")
-    if request.claim == ACCOUNTANT:  # what that is going to say of a training decides no game
+    if request.claim == ACCOUNTANT:  # its epsilon does not decide which games fit
         require_accountant(mechanism, "check")
         claim: Any = Claim(math.inf, relation=Relation.ADD_REMOVE)
     else:
@@ -222,22 +219,22 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     if not isinstance(claim, Claim):
         raise SpecError(f"check.mechanism.claim() must give a dpaudit.Claim, got {claim!r}")
     chosen, near, far = choices(mechanism, claim)
-    chosen = [one.scaled(EFFORTS[options.effort]) for one in chosen]
-    usual = {one.name: one.test.trainings for one in chosen}
+    chosen = [choice.scaled(EFFORTS[options.effort]) for choice in chosen]
+    usual = {choice.name: choice.test.trainings for choice in chosen}
     data = made_data(mechanism, claim) if request.data is None else given_data(request.data)
     budget = Budget.parse(BUDGETS[options.effort] if request.budget is None else request.budget)
     too_long: list[str] = []
     if isinstance(mechanism, RowFunction) and chosen:
         table = cast(TableRows, loaded_rows(build("data", data, location="check.data"), options.seed))
         if table.schema.allows_everything:
-            chosen = [one for one in chosen if one.test.scope is not Scope.BEYOND_SCHEMA]
-        each, numbers = cost_of_a_call(mechanism, table, claim.relation)
-        chosen, near = [one.with_wide_results(numbers) for one in chosen], []
-        chosen, too_long = within_seconds(chosen, each + SCORED_S, budget.seconds)
+            chosen = [choice for choice in chosen if choice.test.scope is not Scope.BEYOND_SCHEMA]
+        seconds, numbers = cost_of_a_call(mechanism, table, claim.relation)
+        chosen, near = [choice.with_wide_results(numbers) for choice in chosen], []
+        chosen, too_long = within_seconds(chosen, seconds + SCORED_S, budget.seconds)
         # In this process, since no cluster then has to start; another Python runs once for each core.
         cores = os.cpu_count() or 1 if getattr(mechanism, "python", "") else 1
         options = replace(options, run=options.run or RunOptions(runner="in-process", cpus_per_worker=cores))
-    elif budget.seconds is not None and request.budget is not None and any(one.test.trainings > 1 for one in chosen):
+    elif budget.seconds is not None and request.budget is not None and any(each.test.trainings > 1 for each in chosen):
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
         target = (request.split or MOST).divide(rows, np.random.default_rng(0)).target
         chosen, too_long = within_seconds(chosen, seconds_a_training(mechanism, target), budget.seconds)
@@ -248,38 +245,39 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
             f"no game fits {type(mechanism).__name__} with a claim about {claim.relation} neighbours: "
             f"{'; '.join(dear or near or far)}"
         )
-    audits = tuple(_audit(one, mechanism, data, request) for one in affordable)
-    audits = held_to_accountant(audits, options.seed, "check")
-    trains = any(one.trainings for one in affordable)
+    audits = held_to_accountant(
+        tuple(_audit(test, mechanism, data, request) for test in affordable), options.seed, "check"
+    )
+    trains = any(test.trainings for test in affordable)
     unit = "call" if isinstance(mechanism, RowFunction) else "training"
-    side = {one.choice.name: one.choice.test.scope for one in affordable}
+    side = {test.choice.name: test.choice.test.scope for test in affordable}
     side = {name: scope for name, scope in side.items() if scope is not Scope.CLAIM and scope not in options.strict}
-    words = [f"{one.choice.name}: finds {one.choice.test.finds}{_cost(one.trainings, unit)}" for one in affordable]
-    again = {one.choice.name: one.again for one in affordable if one.again}
-    cut = _cut(affordable, usual, unit)
+    reasons = [
+        f"{test.choice.name}: finds {test.choice.test.finds}{_cost(test.trainings, unit)}" for test in affordable
+    ]
+    again = {test.choice.name: test.again for test in affordable if test.again}
+    fewer = [
+        f"{test.choice.name} {test.trainings:,} of {usual[test.choice.name]:,}"
+        for test in affordable
+        if test.trainings < usual[test.choice.name]
+    ]
+    cut = f"the budget allows fewer {unit}s than usual: {'; '.join(fewer)}" if fewer else ""
     return AuditSpec(
         audits,
         name=options.name or f"check {_called(mechanism)}",
         seed=options.seed,
         confidence=1 - (1 - options.confidence) / 2 if options.until_decided else options.confidence,
         run=options.run or RunOptions(runner="auto" if trains else "in-process"),
-        together=JointTest(budget.seconds, tuple(words), (*near, *dear), cut, again=again, side=side),
+        together=JointTest(budget.seconds, tuple(reasons), (*near, *dear), cut, again=again, side=side),
     )
 
 
-def _cut(affordable: list[Affordable], usual: Mapping[str, int], unit: str) -> str:
-    """A sentence on those that are played with less than usual; "" where none is."""
-    fewer = [(one.choice.name, one.trainings, usual[one.choice.name]) for one in affordable]
-    said = [f"{name} {given:,} of {most:,}" for name, given, most in fewer if given < most]
-    return f"the budget allows fewer {unit}s than usual: {'; '.join(said)}" if said else ""
-
-
 ALL, MOST = Partition(target=1.0, reference=0.0, test=0.0), Partition(target=0.7, reference=0.2, test=0.1)
-"""How data are divided, if nothing else is said."""
+"""Default divisions of the data."""
 
 
 def _played(mechanism: Any) -> Any:
-    """The mechanism; a release about bags by the learner that keeps all that it says of each label."""
+    """Return the mechanism that games play; for a release about bags, the learner that recalls labels from it."""
     bags_alone = isinstance(mechanism, BagMechanism) and not isinstance(mechanism, LabelMechanism)
     return AggregatedLabels(mechanism) if bags_alone else mechanism
 
@@ -289,7 +287,7 @@ def _has_face(mechanism: Any, test: CheckTest) -> bool:
 
 
 def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str], list[str]]:
-    """The tests that fit a mechanism and its claim, the cheap ones first; games for other claims; all other games."""
+    """Return the tests that fit a mechanism and its claim, cheap ones first; games for other claims; other games."""
     chosen, near, far = [], defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for name in catalogue("game"):
         fits: Fits = load("game", name).fits
@@ -302,14 +300,14 @@ def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str], list
         elif not fitting:
             relations = dict.fromkeys(str(relation) for test in played for relation in test.relations)
             near[f"claims about {' or '.join(relations)} neighbours"].append(name)
-    other, others = ([f"{', '.join(games)}: for {why}" for why, games in found.items()] for found in (near, far))
-    return sorted(chosen, key=lambda choice: choice.rank), other, others
+    for_others, others = ([f"{', '.join(names)}: for {why}" for why, names in games.items()] for games in (near, far))
+    return sorted(chosen, key=lambda choice: choice.rank), for_others, others
 
 
 def made_data(mechanism: Any, claim: Claim) -> Any:
-    """Small data a mechanism can be run on: ten classes for labels, two for models, digits for networks of images.
+    """Return small data that a mechanism can run on: ten classes for labels, two for models, digits for images.
 
-    A claim about labels asks for a few trainings, which may be on more rows than those of a claim about records.
+    A claim about labels needs only a few trainings, so they may be on more rows than those of a claim about records.
     """
     if isinstance(mechanism, LabelMechanism):
         return GaussianMixture(classes=10, rows=2_000)
@@ -325,11 +323,11 @@ def made_data(mechanism: Any, claim: Claim) -> Any:
 
 @dataclass(frozen=True)
 class Affordable:
-    """A test that a budget is enough for."""
+    """A test that fits the budget."""
 
     choice: Choice  # the test
-    trainings: int  # what it may be played with
-    again: dict[str, float]  # by how much fields of its game grow when it is repeated
+    trainings: int  # calls or trainings that it may use
+    again: dict[str, float]  # factors by which fields of its game grow when it is repeated
 
 
 def within_seconds(chosen: list[Choice], each: float | None, seconds: float | None) -> tuple[list[Choice], list[str]]:
@@ -342,11 +340,11 @@ def within_seconds(chosen: list[Choice], each: float | None, seconds: float | No
     if each is None or seconds is None:
         return chosen, []
 
-    def needed(some: Sequence[Choice]) -> float:
-        return each * (sum(one.test.price for one in some) + max(one.price_of_repeat for one in some))
+    def needed(tests: Sequence[Choice]) -> float:
+        return each * (sum(choice.test.price for choice in tests) + max(choice.price_of_repeat for choice in tests))
 
-    def is_least(some: Sequence[Choice]) -> bool:
-        return all(not one.test.scales or one.test.trainings <= one.test.least for one in some)
+    def is_least(tests: Sequence[Choice]) -> bool:
+        return all(not choice.test.scales or choice.test.trainings <= choice.test.least for choice in tests)
 
     too_long, halved = [], 0
     while chosen and needed(chosen) > FOR_RUNS * seconds and not is_least(chosen):
@@ -355,7 +353,7 @@ def within_seconds(chosen: list[Choice], each: float | None, seconds: float | No
             chosen = chosen[:-1]
             too_long.append(f"{last.name}: the budget of {seconds:g} s is too short for it")
             continue
-        chosen, halved = [one.scaled(STEP_DOWN) for one in chosen], halved + 1
+        chosen, halved = [choice.scaled(STEP_DOWN) for choice in chosen], halved + 1
     while len(chosen) > 1 and needed(chosen) > FOR_RUNS * seconds:
         *chosen, last = chosen
         too_long.append(f"{last.name}: the budget of {seconds:g} s is too short for it")
@@ -367,52 +365,52 @@ def affordable_looks(chosen: list[Choice], trainings: int | None) -> tuple[list[
 
     Half of the number is kept for repeating one test.
     """
-    left = None if trainings is None else trainings - trainings // 2
-    kept = None if trainings is None else trainings // 2
+    available = None if trainings is None else trainings - trainings // 2
+    reserve = None if trainings is None else trainings // 2
     affordable, dear = [], list[str]()
     for choice in chosen:
         test, wanted = choice.test, choice.test.trainings
-        price = test.price if left is None else min(test.price, left)
-        given = wanted if price == test.price else int(price / test.cost)
-        held = None if kept is None else int(kept / test.cost)
-        if held is not None and test.scales:  # so that a repeat has as much to learn from, and shares it
-            given = min(given, held)
+        price = test.price if available is None else min(test.price, available)
+        allowed = wanted if price == test.price else int(price / test.cost)
+        repeats = None if reserve is None else int(reserve / test.cost)
+        if repeats is not None and test.scales:  # so that a repeat has as much to learn from, and shares it
+            allowed = min(allowed, repeats)
         least = test.least if test.scales else wanted
-        if held is not None and min(given, held) < min(least, wanted):
+        if repeats is not None and min(allowed, repeats) < min(least, wanted):
             dear.append(
                 f"{choice.name}: asks for {min(least, wanted):,} trainings at least and as many to play it again, the "
-                f"budget leaves {given:,} and {held:,}"
+                f"budget leaves {allowed:,} and {repeats:,}"
             )
             continue
-        affordable.append(Affordable(choice, given, _again(test, given, held)))
-        left = None if left is None else left - price
+        affordable.append(Affordable(choice, allowed, _again(test, allowed, repeats)))
+        available = None if available is None else available - price
     return affordable, dear
 
 
-def _again(test: CheckTest, given: int, kept: int | None) -> dict[str, float]:
-    """By how much what is repeated grows, with no more trainings than are kept for it."""
-    if kept is None or not test.scales:
+def _again(test: CheckTest, trainings: int, repeats: int | None) -> dict[str, float]:
+    """Return the factors by which a repeat of a test grows, with at most `repeats` trainings."""
+    if repeats is None or not test.scales:
         return dict(test.again)
-    most = kept / given / (1 - test.scales.get(test.learns, 0.0))
+    most = repeats / trainings / (1 - test.scales.get(test.learns, 0.0))
     grown = {name: min(test.again.get(name, 1.0), most) for name in (*test.scales, *test.again) if name != test.learns}
     return {name: factor for name, factor in grown.items() if factor != 1.0}
 
 
-def _audit(one: Affordable, mechanism: Any, data: Any, request: CheckRequest) -> Audit:
-    test = one.choice.test
+def _audit(affordable: Affordable, mechanism: Any, data: Any, request: CheckRequest) -> Audit:
+    choice, test = affordable.choice, affordable.choice.test
     fewest = min(FEWEST, test.trainings)
-    scaled = {name: max(fewest, int(share * one.trainings)) for name, share in test.scales.items()}
+    scaled = {name: max(fewest, int(share * affordable.trainings)) for name, share in test.scales.items()}
     return Audit(
         mechanism=mechanism,
         data=data,
-        game={"name": one.choice.game, **test.game, **scaled},
+        game={"name": choice.game, **test.game, **scaled},
         attack=test.attack or None,
         estimator=test.estimator or None,
-        split=request.split or (ALL if one.choice.test.face.protocol is RowFunction else MOST),
+        split=request.split or (ALL if test.face.protocol is RowFunction else MOST),
         claim=request.claim,
         confirm=test.confirm,
         stop=test.stop,
-        name=one.choice.name,
+        name=choice.name,
     )
 
 
@@ -424,9 +422,9 @@ def _called(mechanism: Any) -> str:
     if isinstance(mechanism, OwnFunction):
         where = mechanism.function if isinstance(mechanism.function, str) else location(mechanism.function)
         return where.rpartition(":")[2].replace(".<object>", "").removesuffix(".__call__")
-    own = [getattr(mechanism, name, None) for name in ("predictor", "estimator", "function", "train", "module")]
-    for each in own:
-        if each is not None and (isinstance(each, str) or has_location(each)):
-            return (each if isinstance(each, str) else location(each)).rpartition(":")[2]
+    for name in ("predictor", "estimator", "function", "train", "module"):
+        code = getattr(mechanism, name, None)
+        if code is not None and (isinstance(code, str) or has_location(code)):
+            return (code if isinstance(code, str) else location(code)).rpartition(":")[2]
     registered = type(mechanism).__dict__.get("registered_name")
     return str(registered) if registered else type(mechanism).__name__
