@@ -130,7 +130,7 @@ def validated(adapter: TypeAdapter[Any], value: object, names: Collection[str] =
         raise MisfitError(_sentence(err, names)) from None
     except AuditError:
         raise
-    except Exception as err:  # an object of the caller's own may raise anything
+    except Exception as err:  # an object of the caller may raise anything
         raise MisfitError(f" cannot be read, got {_shown(value)}") from err
 
 
@@ -151,8 +151,8 @@ def _sentence(error: ValidationError, names: Collection[str]) -> str:
         must = each.get("ctx", {}).get("error") or each["msg"].removeprefix("Input should be ")
         placed.append((place, must, each["input"]))
     for place, must, _ in placed:
-        if isinstance(must, MisfitError):
-            return f"{place}{must}"
+        if isinstance(must, MisfitError | AuditError):
+            return f"{place}{': ' if isinstance(must, AuditError) else ''}{must}"
     if not placed:
         return f" needs {', '.join(missing)}"
     first, _, value = placed[0]
@@ -279,7 +279,7 @@ _SCALARS: dict[Any, tuple[Callable[..., Any], dict[str, Any]]] = {
 
 
 def _shown(value: object) -> str:
-    """Return a plain value as text, and only the type of any other: it may be somebody's data."""
+    """Return a plain value as text, and only the type of any other: it may hold private data."""
     if isinstance(value, str):
         return shortened(repr(value))
     if isinstance(value, type):

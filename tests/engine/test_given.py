@@ -98,6 +98,25 @@ def test_no_file_is_called_so(value: object) -> None:
             call(value)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"epsilon": "x"}, "mechanism.epsilon must be a number, got 'x'"),
+        (
+            {"epsilon": 1, "model": {"name": "mlp", "hidden": [8, "x"]}},
+            "mechanism.model.hidden[1] must be a whole number",
+        ),
+        ({"epsilon": 1, "model": {"name": "mlp", "hiden": [8]}}, "mechanism.model has no field 'hiden'; it has "),
+        ({"epsilon": 1, "model": 5}, "mechanism.model must be a name or a mapping with `name`, got 5"),
+        ({}, "mechanism needs epsilon"),
+    ],
+)
+def test_an_error_in_a_spec_names_its_place(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        build("mechanism", {"name": "lp-1st", **fields})
+    assert str(raised.value).startswith(sentence)
+
+
 def test_contents_of_a_spec_are_text_within_limits() -> None:
     around: dict[str, Any] = {}
     around["x"] = around
