@@ -1,4 +1,4 @@
-"""Where units run: one interface, two backends (this process, or a pool of Ray actors)."""
+"""Interface of backends that run units, and `InProcess`, which runs them in this process."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ import cloudpickle  # type: ignore[import-untyped]
 import pyarrow as pa
 
 from dpaudit.actors.audited.around import Around
-from dpaudit.actors.audited.signals import OutOfTime, from_outside, signals_interrupt, time_limit
+from dpaudit.actors.audited.signals import TimeLimitExceeded, raised_externally, signals_interrupt, time_limit
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.meanwhile import meanwhile
-from dpaudit.actors.storage.places import Scratch, inside, is_remote
-from dpaudit.actors.storage.store import sealed
+from dpaudit.actors.periodic import call_periodically
+from dpaudit.actors.storage.places import Scratch, is_remote, join_place
+from dpaudit.actors.storage.store import encode_unit
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError, require
 from dpaudit.mechanisms.compute import TrainingError
@@ -38,130 +38,137 @@ from dpaudit.variables import hide_variable_values
 
 _T = TypeVar("_T")
 
-Handle: TypeAlias = Any  # a table that may live elsewhere: an Arrow table here, an object reference on a cluster
+Handle: TypeAlias = Any  # reference to a table: the Arrow table itself, or an object reference on a cluster
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """How one attempt at a unit ended."""
+    """Result of one attempt at a unit."""
 
     seconds: float
-    error: str = ""  # the error's text with its traceback; "" when it succeeded
-    retryable: bool = False  # whether another attempt may succeed (a failed training) or not (a wrong argument)
-    memory_mb: float = 0.0  # the most memory that its process held so far; 0 where the system does not tell
-    worker: str = ""  # who ran it, "host:process"; "" where that is not known
-    content: bytes = field(default=b"", repr=False)  # the unit's file, when it succeeded
-    table_bytes: int = 0  # of the result in memory
-    remarks: tuple[str, ...] = ()  # what it did to its process, and what of it was ended, in words
-    printed: bytes = field(default=b"", repr=False)  # what it printed, the middle left out where that is much
-    ago_s: float = 0.0  # how long before it was told of it ended: others ran on the same worker meanwhile
+    error: str = ""  # error text with traceback; "" for a success
+    retryable: bool = False  # True if another attempt may succeed (failed training), False if not (wrong argument)
+    memory_mb: float = 0.0  # peak memory so far of the process; 0 if unknown
+    worker: str = ""  # worker that ran it, "host:process"; "" if unknown
+    content: bytes = field(default=b"", repr=False)  # the unit's file, for a success
+    table_bytes: int = 0  # size of the result in memory
+    remarks: tuple[str, ...] = ()  # descriptions of side effects on the process, and of processes that were ended
+    printed: bytes = field(default=b"", repr=False)  # its output; the middle of a long output is left out
+    report_delay_s: float = 0.0  # time from its end to its report, while other units ran on the same worker
 
 
 @dataclass(frozen=True)
 class Completion:
-    """A unit that came back."""
+    """A unit whose attempt ended."""
 
     unit: Unit
     attempt: Attempt
-    table: Handle = None  # its result for later units, when it succeeded and some need it
-    worker_died: bool = False  # or its node, under it; says nothing about the unit
+    table: Handle = None  # its result, if the attempt succeeded and other units need it
+    worker_died: bool = False  # True if the worker or its node died, whether or not the unit was the cause
 
 
 class Backend(Protocol):
-    """Runs units somewhere and hands back what ended, in completion order."""
+    """Runs units and returns them in order of completion."""
 
     def capacity(self, kind: Resources, ready: int = 0, does: str = "") -> int:
-        """How many more units that occupy so much, and do this, it takes now, at least.
+        """Return a lower bound on the number of units that can be submitted now.
 
-        So many `ready` ones wait for it, where that is said.
+        Args:
+            kind: Resources of one unit.
+            ready: Number of such units that wait, if known.
+            does: Name of the function that the units call, if known.
         """
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
-        """Takes a unit and the results it needs, and whether other units need its own."""
+        """Submit a unit with handles of the results it needs; `needed` is True if other units need its result."""
 
     def wait(self) -> list[Completion]:
-        """Blocks until units have come back, or more are taken than before; then there may be none."""
+        """Block until units have ended or the capacity has grown; return the ended units, possibly none."""
 
     def hold(self, table: pa.Table) -> Handle:
-        """Makes a table available to later units."""
+        """Make a table available to later units; return its handle."""
 
     def close(self) -> None:
-        """Ends all workers; what they were doing is abandoned."""
+        """End all workers; running units are abandoned."""
 
 
-MULTIPLE = 30  # a unit that runs this many times longer than the slowest of its kind so far hangs rather than works
-SHORTEST_S = 600.0  # no limit learned from other units is shorter: a machine may be busy, a first look at the data slow
-CHECKPOINTS_S = 30.0  # how often new checkpoints are brought to a remote place
-REMIND_S = 30.0  # after this long, and again each time, a unit that still runs is shown
+LIMIT_FACTOR = 30  # a unit this many times slower than the slowest of its function so far is taken to hang
+MIN_LIMIT_S = 600.0  # limits derived from other units are at least this: a busy machine or a first data load is slow
+CHECKPOINT_INTERVAL_S = 30.0  # between uploads of checkpoints to a remote place
+REMIND_S = 30.0  # between events of a unit that still runs
 
 
 @dataclass
 class Deadlines:
-    """How long each unit may run: what was stated, else `MULTIPLE` times the slowest unit of its kind so far."""
+    """Time limits of units: the stated limit, else `LIMIT_FACTOR` times the slowest unit of the same function."""
 
-    stated_s: float | None = None  # seconds, > 0; None learns from the units that came back
+    stated_s: float | None = None  # seconds, > 0; None derives limits from finished units
     _slowest_s: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(self.stated_s is None or self.stated_s > 0, "a time limit must be > 0 s", stated_s=self.stated_s)
 
     def learn(self, unit: Unit, seconds: float) -> None:
-        """Takes note of how long a unit ran that came back with a result."""
-        kind = unit.does
-        self._slowest_s[kind] = max(seconds, self._slowest_s.get(kind, 0.0))
+        """Record the duration of a successful unit."""
+        self._slowest_s[unit.function_name] = max(seconds, self.slowest_s(unit))
 
     def limit_s(self, unit: Unit) -> float | None:
-        """Seconds this unit may run; None while there is nothing to tell by."""
+        """Return the time limit of a unit in seconds; None if no unit of its function has finished yet."""
         if self.stated_s is not None:
             return self.stated_s
-        slowest = self.slowest_s(unit)
-        return max(SHORTEST_S, MULTIPLE * slowest) if unit.does in self._slowest_s else None
+        if unit.function_name not in self._slowest_s:
+            return None
+        return max(MIN_LIMIT_S, LIMIT_FACTOR * self.slowest_s(unit))
 
     def slowest_s(self, unit: Unit) -> float:
-        """Seconds of the slowest unit of its kind so far."""
-        return self._slowest_s.get(unit.does, 0.0)
+        """Return the duration of the slowest unit of the same function so far, in seconds."""
+        return self._slowest_s.get(unit.function_name, 0.0)
 
-    def refusal(self, limit_s: float) -> str:
-        """What is recorded of a unit that was ended."""
+    def timeout_message(self, limit_s: float) -> str:
+        """Return the error text of a unit that exceeded its limit."""
         if self.stated_s is not None:
             return f"TimeLimit: still running after {limit_s:.4g} s, the stated `time_limit_s`"
         return (
-            f"TimeLimit: still running after {limit_s:.4g} s, more than {MULTIPLE} times the slowest unit of its kind; "
-            "state `time_limit_s` in `run:` when it needs that long"
+            f"TimeLimit: still running after {limit_s:.4g} s, more than {LIMIT_FACTOR} times the slowest unit of its "
+            "kind; set `time_limit_s` in `run:` if it needs more time"
         )
 
 
 def attempt_unit(
     unit: Unit, inputs: Inputs, scratch: Scratch | None = None, version: str = ""
 ) -> tuple[Attempt, pa.Table | None]:
-    """Runs one unit and turns any failure into a value: failure is data. Only what comes from outside passes.
+    """Run one unit and return its attempt and table; an exception of the unit becomes a failed attempt.
 
-    A `scratch` where every worker can write lets a long training go on where a lost worker left it.
+    Signals and time limits are raised.
+
+    Args:
+        scratch: Folder or URI that every worker can write to. It lets a long training resume after a lost worker.
+        version: Code version of dpaudit, recorded in the unit's file.
     """
-    began, worker, around = time.perf_counter(), f"{platform.node()}:{os.getpid()}", Around()
+    start, worker, around = time.perf_counter(), f"{platform.node()}:{os.getpid()}", Around()
     with signals_interrupt((signal.SIGINT,)):
         try:
-            with around.kept(), _checkpoints(scratch, unit.key) as own:
-                table = _anew(unit).task.run(inputs, unit.resources.compute(own))
-            seconds = time.perf_counter() - began
-            content = sealed(unit.key, table, version=version, own=unit.own_version)
-        except BaseException as err:  # somebody's sys.exit(0) is no result, and ends their unit alone
-            if from_outside(err):
+            with around.kept(), _checkpoints(scratch, unit.key) as checkpoints:
+                table = _isolated(unit).task.run(inputs, unit.resources.compute(checkpoints))
+            seconds = time.perf_counter() - start
+            content = encode_unit(unit.key, table, version=version, user_code=unit.user_code_version)
+        except BaseException as err:  # `sys.exit(0)` in user code also fails the unit
+            if raised_externally(err):
                 raise
             retryable = isinstance(err, TrainingError | MemoryError | OSError)
-            error, seconds = _error_text(err, unit.task), time.perf_counter() - began
+            error, seconds = _error_text(err, unit.task), time.perf_counter() - start
             return Attempt(seconds, error, retryable, 0.0, worker, b"", 0, around.remarks, around.printed), None
-    memory_mb, size = most_memory_mb(), table.nbytes
+    memory_mb, size = peak_memory_mb(), table.nbytes
     return Attempt(seconds, "", False, memory_mb, worker, content, size, around.remarks, around.printed), table
 
 
 @contextlib.contextmanager
 def _checkpoints(scratch: Scratch | None, key: str) -> Iterator[Path | None]:
-    """The folder of a unit's checkpoints for the length of a block; a unit that finishes leaves nothing there."""
+    """Yield the folder of a unit's checkpoints; it is deleted when the unit finishes without an error."""
     if scratch is None:
         yield None
     elif is_remote(scratch):
-        with _mirrored(inside(scratch, key)) as folder:
+        with _mirrored_checkpoints(join_place(scratch, key)) as folder:
             yield folder
     else:
         yield Path(scratch) / key
@@ -169,46 +176,49 @@ def _checkpoints(scratch: Scratch | None, key: str) -> Iterator[Path | None]:
 
 
 @contextlib.contextmanager
-def _mirrored(uri: str) -> Iterator[Path]:
-    """A remote one; where it cannot be reached, the training begins anew, or its checkpoints stay on its node."""
-    from dpaudit.actors.storage.mirror import Mirror  # of runs on object stores alone
+def _mirrored_checkpoints(uri: str) -> Iterator[Path]:
+    """Yield a local folder mirrored to `uri`.
+
+    If the store cannot be reached, the training starts from the beginning, or its checkpoints stay on its node.
+    """
+    from dpaudit.actors.storage.mirror import Mirror  # only needed for object stores
 
     mirror = Mirror(_temporary_folder() / hashlib.sha256(uri.encode()).hexdigest()[:24], uri)
     with contextlib.suppress(RunError):
         mirror.pull()
-    done = False
+    finished = False
     try:
-        with contextlib.suppress(RunError), mirror.kept_up(CHECKPOINTS_S, patience_s=0.0):
+        with contextlib.suppress(RunError), mirror.synchronized(CHECKPOINT_INTERVAL_S, patience_s=0.0):
             yield mirror.folder
-            done = True
+            finished = True
     finally:
-        if done:
+        if finished:
             with contextlib.suppress(OSError, pa.ArrowException):
-                mirror.forget()
+                mirror.delete_copies()
 
 
 def _temporary_folder() -> Path:
-    """This user's own folder in the machine's temporary one, found by the next run; a new one where it is another's."""
+    """Return this user's folder in the temporary folder, found by later runs too; a new one if it is not usable."""
     try:
         return private_folder(Path(tempfile.gettempdir()) / f"dpaudit-of-{os.geteuid()}")
     except RunError:
         return Path(tempfile.mkdtemp(prefix="dpaudit-"))
 
 
-def most_memory_mb() -> float:
-    """The most memory that this process has held so far; 0 where the system does not tell."""
-    with contextlib.suppress(OSError, ValueError, StopIteration):  # on Linux `ru_maxrss` begins with the parent's
+def peak_memory_mb() -> float:
+    """Return the peak memory of this process so far in MB; 0 if unknown."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):  # on Linux `ru_maxrss` includes the parent's peak
         lines = Path("/proc/self/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) * 1024 / 1e6
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / 1e6 if sys.platform == "darwin" else most * 1024 / 1e6  # Linux counts in KiB
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6  # Linux counts in KiB
 
 
-_MESSAGE_CHARACTERS = 20_000  # of an error's text, no more is kept: the beginning and the end
+_MESSAGE_CHARACTERS = 20_000  # limit of an error text; the middle of a longer one is left out
 
 
 def _error_text(err: BaseException, task: object) -> str:
-    """An error with its traceback, in characters that can be written anywhere, and not more than can be read."""
+    """Return the traceback of `err`, without values of environment variables, shortened and encodable as UTF-8."""
     text = hide_variable_values("".join(traceback.format_exception(err)), task)
     half = _MESSAGE_CHARACTERS // 2
     if len(text) > _MESSAGE_CHARACTERS:
@@ -216,26 +226,26 @@ def _error_text(err: BaseException, task: object) -> str:
     return text.encode("utf-8", errors="backslashreplace").decode()
 
 
-def _as_on_a_cluster(value: _T) -> _T:
-    """The same value on the same memory, read-only as an object store hands it out: no unit sees what another did."""
+def _read_only_copy(value: _T) -> _T:
+    """Return a copy of `value` with read-only buffers, as from an object store, so that units cannot modify it."""
     buffers: list[pickle.PickleBuffer] = []
     content = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     views = [memoryview(buffer).toreadonly() for buffer in buffers]
     return pickle.loads(content, buffers=views)  # type: ignore[no-any-return]
 
 
-def _anew(unit: Unit) -> Unit:
-    """With copies of the user's objects, where they can be copied: what one unit leaves in them no other one sees."""
-    if not unit.own:
+def _isolated(unit: Unit) -> Unit:
+    """Return the unit with copies of the user's objects, so that its changes to them do not affect other units."""
+    if not unit.user_code:
         return unit
     try:
         return pickle.loads(cloudpickle.dumps(unit))  # type: ignore[no-any-return]
-    except Exception:  # such as a lock: it runs in this process alone
+    except Exception:  # not picklable, such as a lock: it can only run in this process
         return unit
 
 
 class InProcess:
-    """Runs units one after another in this process: no Ray, the same results. Units cannot write to `shared`."""
+    """Runs units one after another in this process, without Ray. Units cannot write to `shared`."""
 
     def __init__(
         self,
@@ -244,7 +254,7 @@ class InProcess:
         events: EventStream | None = None,
         deadlines: Deadlines | None = None,
     ) -> None:
-        self._shared = {name: _as_on_a_cluster(value) for name, value in shared.items()}
+        self._shared = {name: _read_only_copy(value) for name, value in shared.items()}
         self._scratch = scratch
         self._events = events or EventStream()
         self._deadlines = deadlines or Deadlines()
@@ -262,24 +272,24 @@ class InProcess:
         inputs = Inputs(shared, dict(zip(unit.needs, tables, strict=True)))
         limit_s = self._deadlines.limit_s(unit)
         try:
-            with self._shown(unit), time_limit(limit_s):
+            with self._reminders(unit), time_limit(limit_s):
                 attempt, table = attempt_unit(unit, inputs, self._scratch, code_version())
-        except OutOfTime:
+        except TimeLimitExceeded:
             assert limit_s is not None
-            return [Completion(unit, Attempt(limit_s, self._deadlines.refusal(limit_s), retryable=True))]
+            return [Completion(unit, Attempt(limit_s, self._deadlines.timeout_message(limit_s), retryable=True))]
         if not attempt.error:
             self._deadlines.learn(unit, attempt.seconds)
         return [Completion(unit, attempt, table if needed else None)]
 
-    def _shown(self, unit: Unit) -> AbstractContextManager[None]:
-        """Says every `REMIND_S` seconds that the unit still runs."""
-        began = time.monotonic()
+    def _reminders(self, unit: Unit) -> AbstractContextManager[None]:
+        """Emit UNIT_RUNNING every `REMIND_S` seconds in a block."""
+        start = time.monotonic()
 
         def remind() -> None:
-            running_s = time.monotonic() - began
+            running_s = time.monotonic() - start
             self._events.emit(Event(EventKind.UNIT_RUNNING, unit.key, unit.label, seconds=running_s))
 
-        return meanwhile(remind, REMIND_S, "still-running")
+        return call_periodically(remind, REMIND_S, "still-running")
 
     def hold(self, table: pa.Table) -> Handle:
         return table

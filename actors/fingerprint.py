@@ -10,23 +10,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import dis
-import functools
 import hashlib
 import importlib.metadata
 import importlib.util
 import io
 import os
+import pickle
 import re
 import struct
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, EllipsisType, FunctionType, MappingProxyType, ModuleType, NoneType, NotImplementedType
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -51,7 +51,7 @@ class Fingerprint:
 
 
 class _Reading:
-    """One look at all code: each class and each file is read once."""
+    """Fingerprints that belong together, as those of one plan: each class and each file is read once."""
 
     def __init__(self, recorded: Mapping[str, str] | None = None) -> None:
         self.sources = SourceReader()
@@ -60,16 +60,21 @@ class _Reading:
         self._names: dict[str, int] = {}
 
     def code(self, thing: Any) -> tuple[str, UserCode | None]:
-        """Digest of a class or function, and the same as the user's code where it is that."""
+        """Return the digest of a class or function, and a label for it if it is the user's code."""
         if id(thing) not in self._codes:
-            walk = _Walk(self, inside={})
-            walk.code(thing)
-            own = self._labelled(_name(thing), walk.digest(), walk.unseen) if walk.is_own or walk.unseen else None
-            self._codes[id(thing)] = (thing, own.digest if own else walk.digest(), own)
+            pickler = _Pickler(self, in_code=True)
+            digest, own = "", None
+            try:
+                digest = pickler.digest(thing)
+            except Exception as err:  # an object that the code refers to may raise anything
+                pickler.unseen.append(f"{_name(thing)} cannot be read ({type(err).__name__}: {err})")
+            if pickler.is_own or pickler.unseen:
+                own = self._labelled(_name(thing), digest, pickler.unseen)
+            self._codes[id(thing)] = (thing, own.digest if own else digest, own)
         return self._codes[id(thing)][1:]
 
     def unreadable(self, value: object, why: str) -> UserCode:
-        """Stands for a value whose content cannot be read."""
+        """Return the stand-in for a value whose content cannot be read."""
         if id(value) not in self._codes:
             own = self._labelled(f"value of {_name(type(value))}", "", (why,))
             self._codes[id(value)] = (value, own.digest, own)
@@ -80,10 +85,10 @@ class _Reading:
     def _labelled(self, name: str, digest: str, unseen: Iterable[str]) -> UserCode:
         self._names[name] = self._names.get(name, 0) + 1
         label = name if self._names[name] == 1 else f"{name} ({self._names[name]})"
-        words = tuple(sorted(set(unseen)))
-        if words:
+        reasons = tuple(sorted(set(unseen)))
+        if reasons:
             digest = hashlib.sha256(os.urandom(32)).hexdigest()
-        return UserCode(label, self._recorded.get(label, digest), words)
+        return UserCode(label, self._recorded.get(label, digest), reasons)
 
 
 _CURRENT: ContextVar[_Reading | None] = ContextVar("the reading of code that is going on", default=None)
@@ -91,9 +96,9 @@ _CURRENT: ContextVar[_Reading | None] = ContextVar("the reading of code that is 
 
 @contextlib.contextmanager
 def one_reading(recorded: Mapping[str, str] | None = None, reading: _Reading | None = None) -> Iterator[_Reading]:
-    """Inside the block, which may go on with an earlier `reading`, every class and file is read once; nested ones join.
+    """Read every class and file once inside the block, which may continue an earlier `reading`; nested blocks join.
 
-    `recorded` are digests by label to take instead of what is there now.
+    `recorded` are digests by label that replace those of the present code.
     """
     if (outer := _CURRENT.get()) is not None:
         yield outer
@@ -107,222 +112,160 @@ def one_reading(recorded: Mapping[str, str] | None = None, reading: _Reading | N
 
 
 def fingerprint(value: object) -> Fingerprint:
-    """The fingerprint of a value made of dataclasses, containers, numbers, strings, enums, arrays and own objects."""
-    walk = _Walk(_CURRENT.get() or _Reading())
-    walk.feed(value)
-    return Fingerprint(walk.digest(), tuple(walk.own.values()))
+    """Return the fingerprint of a value made of dataclasses, containers, numbers, strings, arrays and other objects."""
+    reading = _CURRENT.get() or _Reading()
+    for by_identity in (False, True):  # only the second pickler can read a value that contains itself
+        pickler = _Pickler(reading, by_identity=by_identity)
+        with contextlib.suppress(pickle.PicklingError, RecursionError, ValueError):
+            return Fingerprint(pickler.digest(value), tuple(pickler.own.values()))
+    unread = reading.unreadable(value, f"a value of {_name(type(value))} cannot be pickled")
+    return Fingerprint(unread.digest, (unread,))
 
 
 def _name(thing: Any) -> str:
     return f"{thing.__module__}.{thing.__qualname__}"
 
 
-class _Walk:
-    """Feeds what it meets into one hash: in a value, code counts by its digest; inside code, all it refers to, once."""
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles a value, or the code of one class or function, to the same bytes in every process.
 
-    def __init__(self, reading: _Reading, inside: dict[int, tuple[int, object]] | None = None) -> None:
-        self.reading = reading
+    In a value, equal parts give equal bytes and code counts by its digest. Inside code, or with `by_identity`, a part
+    that occurs again is a reference to its first occurrence, so that code may refer to itself.
+    """
+
+    def __init__(self, reading: _Reading, *, in_code: bool = False, by_identity: bool = False) -> None:
+        self._bytes = io.BytesIO()
+        super().__init__(self._bytes, protocol=4)
+        self.fast = not (in_code or by_identity)
         self.own: dict[str, UserCode] = {}
         self.unseen: list[str] = []
         self.is_own = False
-        self._met = inside
-        self._above: dict[int, int] = {}  # what is being fed now, from the outside in
-        self._hash = hashlib.sha256()
+        self._reading, self._in_code = reading, in_code
+        self._referenced: dict[int, tuple[int, object]] = {}  # importable code that was written, with its number
 
-    def digest(self) -> str:
-        return self._hash.hexdigest()
+    def digest(self, value: object) -> str:
+        """Return the SHA-256 of the pickled value."""
+        self.dump(value)
+        return hashlib.sha256(self._bytes.getvalue()).hexdigest()
 
-    def word(self, *words: str) -> None:
-        """Text, with its length, so that no two sequences of words read the same."""
-        for word in words:
-            data = word.encode("utf-8", "surrogatepass")
-            self._hash.update(b"%d:" % len(data))
-            self._hash.update(data)
+    def persistent_id(self, value: Any) -> object:
+        """Return what stands for a value whose pickle depends on addresses, order or layout; None for others."""
+        kind = type(value)
+        if kind is str:
+            return repr(value)  # a new string: no process shares it with another part
+        if kind in (bytes, bytearray):
+            return kind.__name__, hashlib.sha256(value).hexdigest()
+        if kind in (list, tuple) and self.fast:
+            return "sequence", *value  # a spec makes lists of tuples
+        if kind in (set, frozenset):
+            return kind.__name__, sorted(self._apart(item) for item in value)
+        if kind is MappingProxyType or (kind is dict and self.fast):
+            by_name = all(type(key) is str for key in value)
+            return "mapping", sorted(((key if by_name else self._apart(key)), key, value[key]) for key in value)
+        if isinstance(value, type | FunctionType):
+            return self._code(value)
+        if isinstance(value, ModuleType):
+            return "module", value.__name__, self._sources(value.__name__) if self._in_code else ()
+        if isinstance(value, CodeType):
+            return self._bytecode(value)
+        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            content = hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
+            return "array", str(value.dtype.descr), str(value.shape), content
+        if dataclasses.is_dataclass(kind):
+            return "dataclass", kind, [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+        return None
 
-    def raw(self, data: Any) -> None:
-        self._hash.update(data)
-
-    def feed(self, value: object) -> None:
-        if id(value) in self._above:  # it contains itself
-            self.word("above", str(len(self._above) - self._above[id(value)]))
-            return
-        self._above[id(value)] = len(self._above)
+    def reducer_override(self, value: Any) -> Any:
+        """Return the parts that an object is pickled as."""
+        if isinstance(value, type | FunctionType):
+            return self._by_value(value)
         try:
-            _feed(value, self)
-        finally:
-            del self._above[id(value)]
+            reduce = self.dispatch_table.get(type(value))
+            parts = value.__reduce_ex__(4) if reduce is None else reduce(value)
+        except Exception as err:  # an object may raise anything here
+            why = f"an object of class {_name(type(value))} cannot be read ({type(err).__name__}: {err})"
+            return tuple, (self._unreadable(value, why),)
+        if not isinstance(parts, str):
+            return parts
+        # A global of its module: compiled or cached code, or a constant.
+        code = self._code(value) if hasattr(value, "__qualname__") else ()
+        return tuple, (("global", _name(type(value)), parts, code),)
 
-    def all(self, kind: str, values: Sequence[object]) -> None:
-        self.word(kind, str(len(values)))
-        for value in values:
-            self.feed(value)
+    def _apart(self, value: object) -> str:
+        """Return the digest of one part, by which parts without an order are sorted."""
+        pickler = _Pickler(self._reading, in_code=self._in_code, by_identity=not self.fast)
+        pickler.own, pickler.unseen = self.own, self.unseen
+        digest = pickler.digest(value)
+        self.is_own |= pickler.is_own
+        return digest
 
-    def code(self, thing: Any) -> None:
-        self.word(_name(thing))
-        if self._met is None:
-            digest, own = self.reading.code(thing)
-            self.word(digest)
-            self.own |= {} if own is None else {own.label: own}
-        elif id(thing) in self._met:
-            self.word("met", str(self._met[id(thing)][0]))
-        else:
-            self._met[id(thing)] = (len(self._met), thing)
-            _feed_code(thing, self)
-
-    def sources(self, module: str) -> bool:
-        """The files behind a module; whether they are the user's."""
-        found = self.reading.sources.sources(module)
-        for name, digest in (*found.files, *found.packages):
-            self.word(name, digest)
-        self.unseen += found.unseen
-        self.is_own |= bool(found.files)
-        return bool(found.files)
-
-    def cannot_read(self, value: object, why: str) -> None:
-        if self._met is None:
-            own = self.reading.unreadable(value, why)
-            self.word(own.digest)
-            self.own[own.label] = own
-        else:
+    def _unreadable(self, value: object, why: str) -> tuple[str, str]:
+        if self._in_code:
             self.unseen.append(why)
+            return "unreadable", why
+        own = self._reading.unreadable(value, why)
+        self.own[own.label] = own
+        return "unreadable", own.digest
 
-    def apart(self, value: object) -> str:
-        """The digest of a part by itself, to put parts without an order into one."""
-        walk = _Walk(self.reading, None if self._met is None else dict(self._met))
-        walk._above, walk.own, walk.unseen = dict(self._above), self.own, self.unseen
-        walk.feed(value)
-        self.is_own |= walk.is_own
-        return walk.digest()
+    def _sources(self, module: str) -> tuple[tuple[str, str], ...]:
+        """Return names and digests of the files and packages behind a module."""
+        sources = self._reading.sources.sources(module)
+        self.unseen += sources.unseen
+        self.is_own |= bool(sources.files)
+        return *sources.files, *sources.packages
+
+    def _code(self, thing: Any) -> object:
+        """Return what stands for a class or function; None for one that is pickled by value."""
+        if not self._in_code:
+            digest, own = self._reading.code(thing)
+            self.own |= {} if own is None else {own.label: own}
+            return "code", _name(thing), digest
+        if id(thing) in self._referenced:
+            return "referenced", self._referenced[id(thing)][0]
+        is_function = isinstance(thing, FunctionType)
+        if (is_function or isinstance(thing, type)) and not _is_importable(thing):
+            return None
+        self._referenced[id(thing)] = len(self._referenced), thing
+        sources = self._sources(thing.__module__ or "builtins")
+        parts = _values_of(thing) if is_function and self._is_users(thing.__module__) else ()
+        return "importable", _name(thing), sources, parts, getattr(thing, "__wrapped__", None)
+
+    def _by_value(self, thing: Any) -> Any:
+        """Return the parts of a class or function that cannot be imported by its name."""
+        made, arguments, *state = cloudpickle.Pickler(io.BytesIO()).reducer_override(thing)
+        module = thing.__module__ or "builtins"
+        sources = self._sources(module) if has_file(module) or not state else ()
+        if isinstance(thing, FunctionType):
+            self.is_own |= not has_file(module)
+            return tuple, (), (_name(thing), sources, thing.__code__, state[0][1]["__globals__"], _values_of(thing))
+        if not state:  # a class of Python's own
+            return tuple, (), (_name(thing), sources, made.__name__)
+        self.is_own |= not has_file(module)
+        members = {name: value for name, value in state[0][0].items() if name not in _NOT_CODE}
+        return tuple, (), (_name(thing), sources, arguments[:-2], members)  # the last two tell copies apart
+
+    def _is_users(self, module: str) -> bool:
+        return bool(self._reading.sources.sources(module).files)
+
+    def _bytecode(self, code: CodeType) -> object:
+        counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+        names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+        imports = [step.argval for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME"]
+        sources = [self._sources(module) for module in imports]
+        return "bytecode", code.co_code, code.co_exceptiontable, counts, names, code.co_consts, sources
 
 
-def _reduced(value: object) -> Any:
-    """What a copy of it would be made from; NotImplemented for code that is imported by its name."""
-    pickler = cloudpickle.Pickler(io.BytesIO())
-    made = pickler.reducer_override(value)
-    if made is not NotImplemented or isinstance(value, type | FunctionType):
-        return made
-    reduce = pickler.dispatch_table.get(type(value))
-    return value.__reduce_ex__(4) if reduce is None else reduce(value)
+def _is_importable(thing: Any) -> bool:
+    """True if cloudpickle pickles a class or function by its name."""
+    return cloudpickle.Pickler(io.BytesIO()).reducer_override(thing) is NotImplemented
 
 
-def _feed_code(thing: Any, walk: _Walk) -> None:
-    parts, module = _reduced(thing), thing.__module__ or "builtins"
-    if isinstance(parts, str):  # compiled, or cached
-        walk.sources(module)
-        walk.feed(getattr(thing, "__wrapped__", None))
-        return
-    own = walk.sources(module) if parts is NotImplemented or len(parts) == 2 or has_file(module) else False
-    if isinstance(thing, FunctionType):
-        if parts is not NotImplemented:
-            walk.is_own |= own or not has_file(module)
-            walk.feed(thing.__code__)
-            walk.feed(parts[2][1]["__globals__"])
-        if parts is not NotImplemented or own:
-            walk.all("beside", [thing.__defaults__, thing.__kwdefaults__, thing.__closure__, vars(thing)])
-    elif parts is not NotImplemented and len(parts) > 2:
-        walk.is_own |= own or not has_file(module)
-        members = {name: value for name, value in parts[2][0].items() if name not in _NOT_CODE}
-        walk.all("class", [parts[1][:-2], members])  # without what cloudpickle tells copies apart by
+def _values_of(function: FunctionType) -> tuple[object, ...]:
+    """Return what a function holds beside its code."""
+    return function.__defaults__, function.__kwdefaults__, function.__closure__, vars(function)
 
 
 _NOT_CODE = {"__doc__", "_abc_impl", "__firstlineno__", "__static_attributes__"}
-
-
-@functools.singledispatch
-def _feed(value: object, walk: _Walk) -> None:
-    """Any other object: a dataclass by its fields, else what a copy of it would be made from."""
-    if dataclasses.is_dataclass(value):
-        walk.code(type(value))
-        for field in dataclasses.fields(value):
-            walk.word(field.name)
-            walk.feed(getattr(value, field.name))
-        return
-    kind = _name(type(value))
-    try:
-        parts = _reduced(value)
-    except Exception as err:  # whatever an object of somebody's raises here, it cannot be read
-        walk.cannot_read(value, f"an object of class {kind} cannot be read ({type(err).__name__}: {err})")
-        return
-    if isinstance(parts, str):  # a global of its module
-        walk.word("named", kind, parts)
-        if hasattr(value, "__qualname__"):
-            walk.code(value)
-        return
-    walk.code(type(value))
-    made, arguments, *rest = parts
-    state, items, pairs = [*rest, None, None, None][:3]
-    walk.all("object", [made, arguments, state, list(items or ()), dict(pairs or ())])
-
-
-def _exactly(*kinds: type) -> Callable[[Callable[[Any, _Walk], None]], Callable[[Any, _Walk], None]]:
-    """Registers how values of just these types are fed; an heir has code of its own and goes as an object."""
-
-    def mark(feed: Callable[[Any, _Walk], None]) -> Callable[[Any, _Walk], None]:
-        def feed_or_reduce(value: Any, walk: _Walk) -> None:
-            (feed if type(value) in kinds else _feed.dispatch(object))(value, walk)
-
-        for kind in kinds:
-            _feed.register(kind, feed_or_reduce)
-        return feed
-
-    return mark
-
-
-@_exactly(NoneType, str, bytes, bytearray, bool, int, float, complex, range, slice, EllipsisType, NotImplementedType)
-def _feed_plain(value: object, walk: _Walk) -> None:
-    walk.word(type(value).__name__, repr(value))
-
-
-@_feed.register(np.ndarray)
-def _feed_array(value: np.ndarray[Any, Any], walk: _Walk) -> None:
-    walk.word("array", str(value.dtype.descr), str(value.shape))
-    if value.dtype.hasobject:
-        walk.feed(value.tolist())
-    else:
-        walk.raw(np.ascontiguousarray(value).data)
-
-
-@_exactly(dict, MappingProxyType)
-def _feed_mapping(value: Mapping[Any, Any], walk: _Walk) -> None:
-    walk.word("mapping", str(len(value)))
-    by_name = all(type(key) is str for key in value)
-    for _, key in sorted((key if by_name else walk.apart(key), key) for key in value):
-        walk.feed(key)
-        walk.feed(value[key])
-
-
-@_exactly(list, tuple)
-def _feed_sequence(value: Sequence[Any], walk: _Walk) -> None:
-    walk.all("sequence", value)
-
-
-@_exactly(set, frozenset)
-def _feed_set(value: set[Any], walk: _Walk) -> None:
-    walk.word("set", *sorted(walk.apart(item) for item in value))
-
-
-@_feed.register(type)
-@_feed.register(FunctionType)
-def _feed_class_or_function(value: Any, walk: _Walk) -> None:
-    walk.code(value)
-
-
-@_feed.register(ModuleType)
-def _feed_module(value: ModuleType, walk: _Walk) -> None:
-    walk.word("module", value.__name__)
-    if walk._met is not None:
-        walk.sources(value.__name__)
-
-
-@_feed.register(CodeType)
-def _feed_code_object(value: CodeType, walk: _Walk) -> None:
-    walk.word("bytecode", value.co_name, value.co_code.hex(), value.co_exceptiontable.hex())
-    counts = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags)
-    names = (value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
-    walk.all("of", [counts, names, value.co_consts])
-    for step in dis.get_instructions(value):
-        if step.opname == "IMPORT_NAME":
-            walk.sources(step.argval)
 
 
 MAX_FILES = 5_000

@@ -1,23 +1,18 @@
 """A pool of Ray actors that run units in parcels: bounded in-flight work, completion order, lost workers replaced.
 
-A parcel is as many small units as fill `PARCEL_S` by what others like them took: what the driver spends is for each
-parcel. One that is lost, or takes far too long, costs what it had not finished; that is run again, each unit alone, so
-that none is blamed for another one.
-
-Beside it stand how many workers the nodes hold, and what the object stores write to disk for want of memory.
+A parcel holds as many small units as fill `PARCEL_S`, estimated from earlier units of the same kind. This bounds the
+driver's work, most of which is per parcel. If a parcel is lost or runs far too long, its unfinished units are run
+again, each in a parcel of its own, so that no unit is blamed for another one.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import re
 import signal
 import sys
-import threading
 import time
-import uuid
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,10 +22,9 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import ray
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError, TaskUnschedulableError
-from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 from dpaudit.actors.audited.around import Around
-from dpaudit.actors.audited.leftovers import adopt_orphans
+from dpaudit.actors.audited.leftover_processes import adopt_orphans
 from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Handle, attempt_unit
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.storage.places import Scratch
@@ -39,47 +33,36 @@ from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError
 
 QUEUED_PER_WORKER = 2  # one parcel runs, one waits beside it: the worker never idles for a round trip to the driver
-PARCEL_S = 2.0  # a parcel is to take so long; what a worker has not begun after twice that it hands back
-# Where more parcels would come back in a second they are longer: in steady state, in the end, and those of workers that
-# wait. One takes the driver about 2 ms.
-PARCELS_A_SECOND, LAST_PARCELS_A_SECOND, FIRST_PARCELS_A_SECOND = 32, 512, 1024
-UNTIMED = 64  # parcels of one unit that are given before one of its kind was timed, for as long as a parcel is to take
+# Seconds that a parcel is meant to take. A worker hands back the units that it has not begun after twice that time.
+PARCEL_S = 2.0
+# With many workers parcels are longer, so that no more come back in a second. The driver spends about 2 ms on each.
+PARCELS_A_SECOND = 32
 PARCEL_BYTES = 16_000_000  # of results that travel: with more a worker begins no other unit of its parcel
 TIMED = 31  # units of a kind that were timed last: their median is what one takes
 PATIENCE_S = 30.0  # a parcel of several units that is late by so much, and by twice the slowest of its kind, is ended
 START_TIMEOUT_S = 300.0
 YIELD_S = 20.0  # when nothing has run for so long, idle workers make room for a kind that has not come up
 START_TRIES = 3  # workers that may die in a row while they start, before it is held that none can start
-LOOK_S = 1.0  # how often the driver looks for units that run too long and workers that have gone silent
-BEAT_S = 15.0
+LOOK_S = 1.0  # seconds between two searches for units that run too long
 STOPPED_S = 10.0  # a driver that has not looked for so long was stopped: that time counts for no unit
-# A worker whose interpreter has not run for so long is held to be stopped, or its node frozen. Where a time limit is
-# stated, that alone decides: code that keeps the interpreter to itself for long needs one.
-SILENCE_S = 180.0
 COUNT_S = 5.0  # how often the driver looks which nodes have joined or left
 MANY = 64  # workers, beyond which
 PAUSE_S = 0.1  # what is done is fetched together, so often: a worker has a second parcel beside it
-SPILLS_S = 30.0  # how often it is asked what the object stores have written to disk
-ANSWERED_S = 2.0  # how long the nodes may take to say it
 WAIT_FOR_NODES = "DPAUDIT_WAIT_FOR_NODES_S"  # how many seconds a cluster may take to bring a node; unset: none
 WAITING_FOR_NODES = 16  # workers of each kind asked for beyond the room there is, where the cluster brings nodes
-_BEATS = b"dpaudit-beats"
 
 
 @ray.remote
 class Worker:
     """Runs units in a process of its own and keeps what is dear to build: imported libraries, open devices."""
 
-    def __init__(
-        self, threads: int, scratch: Scratch | None, reached: Sequence[str] | None, pulse: str, beat_s: float
-    ) -> None:
-        self._scratch, self._store = scratch, UnitStore.reached(*reached) if reached else None
+    def __init__(self, threads: int, scratch: Scratch | None, reached: Sequence[str] | None) -> None:
+        self._scratch, self._store = scratch, UnitStore.open_marked(*reached) if reached else None
         adopt_orphans()
         # Libraries read it when they are loaded, and torch takes seconds to load: not where no unit needs it.
         os.environ["OMP_NUM_THREADS"] = str(threads)
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(threads)
-        threading.Thread(target=_beat, args=(pulse, beat_s), name="dpaudit-pulse", daemon=True).start()
 
     def ready(self) -> bool:
         return True
@@ -110,13 +93,13 @@ class Worker:
                 if needed:
                     tables.append(table)
         now = time.monotonic()
-        told = [replace(attempt, ago_s=now - end) for attempt, end in zip(attempts, ends, strict=True)]
+        told = [replace(attempt, report_delay_s=now - end) for attempt, end in zip(attempts, ends, strict=True)]
         back = told, now - began
         return (back, *tables) if tables else back
 
     def _written(self, unit: Unit, attempt: Attempt) -> Attempt:
         """Writes the unit's file where that is the driver's folder: of an attempt of which there is no more to tell."""
-        if attempt.error or attempt.remarks or attempt.printed or self._store is None or self._store.has(unit.key):
+        if attempt.error or attempt.remarks or attempt.printed or self._store is None or self._store.has_file(unit.key):
             return attempt
         try:
             self._store.write(unit.key, attempt.content)
@@ -125,25 +108,15 @@ class Worker:
         return replace(attempt, content=b"")
 
 
-def _beat(pulse: str, every_s: float) -> None:
-    """Counts up in the cluster's own table for as long as the process runs: no clocks are compared."""
-    for count in itertools.count():
-        _internal_kv_put(pulse.encode(), str(count).encode(), namespace=_BEATS)
-        time.sleep(every_s)
-
-
 @dataclass(eq=False)
 class _Slot:
     """A worker, from the moment it is asked for."""
 
     kind: Resources  # what it occupies
     actor: Any  # its handle
-    pulse: str  # where it counts its beats
     since: float  # when it was asked for; later, when what it runs began
     ready: bool = False  # whether it is up
     queue: deque[Any] = field(default_factory=deque)  # what it was given; the first is the one that runs
-    beat: bytes | None = None  # its last beat that was seen
-    heard: float = 0.0  # when that was
     reminded: float = 0.0  # when it was last said that the first of the queue still runs
 
 
@@ -160,36 +133,6 @@ class _Flight:
     @property
     def unit(self) -> Unit:
         return self.jobs[0][0]
-
-
-class _Places:
-    """Workers of one kind that are up, by how many parcels they have: the one with fewest is found at once."""
-
-    def __init__(self) -> None:
-        self._having: list[dict[_Slot, None]] = [{} for _ in range(QUEUED_PER_WORKER + 1)]
-        self._where: dict[_Slot, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._where)
-
-    @property
-    def free(self) -> int:
-        """Parcels that they take before each has its share."""
-        return sum((QUEUED_PER_WORKER - count) * len(slots) for count, slots in enumerate(self._having))
-
-    def shortest(self) -> _Slot | None:
-        """A worker with fewest parcels; None where each has its share."""
-        return next((next(iter(slots)) for slots in self._having[:QUEUED_PER_WORKER] if slots), None)
-
-    def put(self, slot: _Slot) -> None:
-        """Takes note of a worker that is up, or of how many parcels it has now."""
-        self.drop(slot)
-        self._where[slot] = len(slot.queue)
-        self._having[len(slot.queue)][slot] = None
-
-    def drop(self, slot: _Slot) -> None:
-        if slot in self._where:
-            del self._having[self._where.pop(slot)][slot]
 
 
 class RayPool:
@@ -216,7 +159,7 @@ class RayPool:
         self._remaining = Counter(demand)
         self._workers, self._scratch, self._events = workers, scratch, events
         self._deadlines, self._store = deadlines or Deadlines(), store
-        self._reached = store.marked() if store else None
+        self._reached = store.mark_for_workers() if store else None
         self._flights: dict[Any, _Flight] = {}
         self._heads: dict[Any, None] = {}  # of the flights, those that run: the others come back after them
         # not given yet, or their worker died before their turn came
@@ -224,62 +167,43 @@ class RayPool:
         self._took: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=TIMED))  # seconds, by what units do
         self._takes: dict[str, float] = {}  # the median of these
         self._alone: set[str] = set()  # units of parcels that were lost
-        self._ready: dict[Resources, int] = {}  # units that wait to be taken, as was said last
-        self._taken: dict[Resources, float] = defaultdict(float)  # parcels that the homeless ones are
-        self._quoted: dict[str, int] = {}  # units of a parcel, by what they do, as was said last
-        # by what units do that were not timed yet: when the first was taken, and how many were
-        self._untimed: dict[str, tuple[float, int]] = {}
-        self._ask_again = math.inf  # when more of them are taken than now
+        self._ready: dict[Resources, int] = {}  # units of each kind that the schedule still holds
         self._fetched = 0.0  # when it was last looked which of many parcels are done
         self._starting: dict[Any, _Slot] = {}
         self._slots: dict[_Slot, None] = {}
-        self._places: dict[Resources, _Places] = {}
         self._nowhere: set[Resources] = set()
         self._failed_starts = 0
         self._looked = self._counted = self._moved = self._yielded = time.monotonic()
-        self._spills = SpillWatch(events)
         self._resize()
 
     def capacity(self, kind: Resources, ready: int = 0, does: str = "") -> int:
-        """As many as fill the free places for parcels of this kind on workers that are up."""
+        """Number of units of this kind that fill the free places on workers that are up."""
         self._ready[kind] = ready or self._ready.get(kind, 0)
-        free, now = sum(places.free for places in self._hosts(kind)) - self._taken[kind], time.monotonic()
-        if does and does not in self._takes:
-            began, taken = self._untimed.get(does, (now, 0))
-            if now - began < PARCEL_S:
-                free = min(free, UNTIMED - taken)
-                self._ask_again = min(self._ask_again, began + PARCEL_S)
-        self._quoted[does] = self._size(does, self._share(kind))
-        return math.ceil(free * self._quoted[does] - 1e-9)
+        free = sum(QUEUED_PER_WORKER - len(slot.queue) for slot in self._hosts(kind))
+        return free * self._size(does, self._share(kind)) - len(self._homeless[kind])
 
     def _share(self, kind: Resources) -> int:
-        """Half a worker's share of what waits: no parcel holds more, so that all work to the end."""
-        workers = sum(map(len, self._hosts(kind)))
-        return (len(self._homeless[kind]) + self._ready.get(kind, 0)) // max(1, QUEUED_PER_WORKER * workers)
+        """Half of one worker's share of the waiting units, the most that a parcel holds: all workers end together."""
+        waiting = len(self._homeless[kind]) + self._ready.get(kind, 0)
+        return waiting // max(1, QUEUED_PER_WORKER * len(self._hosts(kind)))
 
-    def _size(self, does: str, share: int, *, first: bool = False) -> int:
-        """How many units that do this a parcel holds, a `first` one too: one alone where none was timed."""
-        takes_s, workers = self._takes.get(does, math.inf), len(self._slots)
-        most = int(self._parcel_s(FIRST_PARCELS_A_SECOND if first else PARCELS_A_SECOND) / takes_s)
-        return max(1, min(most, max(share, int(workers / LAST_PARCELS_A_SECOND / takes_s))))
+    def _size(self, does: str, share: int) -> int:
+        """Number of units of this function in a parcel; 1 until one of them was timed."""
+        return max(1, min(share, int(self._parcel_s() / self._takes.get(does, math.inf))))
 
-    def _parcel_s(self, a_second: int = PARCELS_A_SECOND) -> float:
-        return max(PARCEL_S, len(self._slots) / a_second)
+    def _parcel_s(self) -> float:
+        return max(PARCEL_S, len(self._slots) / PARCELS_A_SECOND)
 
-    def _hosts(self, kind: Resources) -> list[_Places]:
-        """Workers that are up for units of this kind: its own, or those with more of a GPU where it has none."""
-        if kind in self._places:
-            return [self._places[kind]]
-        return [places for other, places in self._places.items() if other.may_run(kind)]
+    def _hosts(self, kind: Resources) -> list[_Slot]:
+        """Workers that are up for units of this kind: its own, or those with more of a GPU if it has none."""
+        own_workers = [slot for slot in self._slots if slot.kind == kind]
+        workers = own_workers or [slot for slot in self._slots if slot.kind.may_run(kind)]
+        return [slot for slot in workers if slot.ready]
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
         """Takes the unit; it goes with others to the worker with the shortest queue."""
         kind = unit.resources
-        if unit.does not in self._takes:
-            began, taken = self._untimed.get(unit.does, (time.monotonic(), 0))
-            self._untimed[unit.does] = began, taken + 1
         self._ready[kind] = max(0, self._ready.get(kind, 0) - 1)
-        self._taken[kind] += 1 / self._quoted.get(unit.does, 1)
         self._homeless[kind].append((unit, (*(self._shared[name] for name in unit.shared), *tables), needed))
 
     def _give(self, slot: _Slot, jobs: Sequence[_Job]) -> None:
@@ -292,7 +216,6 @@ class RayPool:
         back, *tables = found if needed else [found]
         self._flights[back] = _Flight(jobs, within_s, slot, dict(zip(needed, tables, strict=True)))
         slot.queue.append(back)
-        self._places[slot.kind].put(slot)
         if len(slot.queue) == 1:
             self._begin(slot)
 
@@ -315,34 +238,30 @@ class RayPool:
                 self._moved = time.monotonic()
                 self._give_homeless()
                 return back
-            if time.monotonic() > self._ask_again:
-                self._ask_again = math.inf
-                return []
             self._require_progress()
 
     def _give_homeless(self) -> None:
-        self._taken.clear()
+        """Give waiting units to the workers with the fewest parcels."""
         for kind, waiting in self._homeless.items():
-            share = self._share(kind)
-            sizes: dict[tuple[str, bool], int] = {}
-            while waiting:
-                free = (slot for places in self._hosts(kind) if (slot := places.shortest()) is not None)
-                slot = min(free, key=lambda slot: len(slot.queue), default=None)
-                if slot is None:  # all wait, in parcels of about this size
-                    self._taken[kind] = len(waiting) / self._size(waiting[0][0].does, share)
-                    break
-                filled, parcel, first = 0.0, list[_Job](), not slot.queue
-                while waiting and filled < 1 - 1e-9:
-                    unit, *_ = waiting[0]
-                    each = unit.does, first
-                    if each not in sizes:
-                        sizes[each] = self._size(unit.does, share, first=first)
-                    part = 1 if unit.key in self._alone else 1 / sizes[each]
-                    if parcel and filled + part > 1 + 1e-9:  # it does not fit
-                        break
-                    parcel.append(waiting.popleft())
-                    filled += part
-                self._give(slot, parcel)
+            if not waiting:
+                continue
+            share, hosts = self._share(kind), self._hosts(kind)
+            for parcels in range(QUEUED_PER_WORKER):
+                for slot in hosts:
+                    if waiting and len(slot.queue) == parcels:
+                        self._give(slot, self._parcel(waiting, share))
+
+    def _parcel(self, waiting: deque[_Job], share: int) -> list[_Job]:
+        """Take the next parcel from the waiting units; a unit of a lost parcel fills one alone."""
+        parcel, filled = list[_Job](), 0.0
+        while waiting:
+            unit, *_ = waiting[0]
+            part = 1 if unit.key in self._alone else 1 / self._size(unit.function_name, share)
+            if parcel and filled + part > 1 + 1e-9:
+                break
+            parcel.append(waiting.popleft())
+            filled += part
+        return parcel
 
     def _done(self) -> list[Any]:
         references = [*self._heads, *self._starting]
@@ -403,17 +322,14 @@ class RayPool:
     def close(self) -> None:
         if lost_service():  # every question to it would be waited for
             return
-        self._spills.look(now=True)
         for slot in self._slots:
             self._end(slot)
         self._slots.clear()
-        self._places.clear()
         if self._store:
-            self._store.unmark()
+            self._store.remove_worker_files()
 
     def _end(self, slot: _Slot) -> None:
         ray.kill(slot.actor)  # Ray ends a process that does not answer after a few seconds
-        _internal_kv_del(slot.pulse.encode(), namespace=_BEATS)
 
     def _resize(self) -> None:
         """Asks for the workers there is room and work for, and ends idle ones there is none for."""
@@ -452,17 +368,12 @@ class RayPool:
 
     def _forget(self, slot: _Slot) -> None:
         del self._slots[slot]
-        self._places[slot.kind].drop(slot)
-        if not any(other.kind == slot.kind for other in self._slots):
-            del self._places[slot.kind]
 
     def _start(self, kind: Resources) -> None:
-        pulse = uuid.uuid4().hex
         worker = Worker.options(num_cpus=kind.cpus, num_gpus=kind.gpus, max_restarts=0)  # type: ignore[attr-defined]
-        actor = worker.remote(kind.cpus, self._scratch, self._reached, pulse, BEAT_S)
-        slot = _Slot(kind, actor, pulse, time.monotonic())
+        actor = worker.remote(kind.cpus, self._scratch, self._reached)
+        slot = _Slot(kind, actor, time.monotonic())
         self._slots[slot] = None
-        self._places.setdefault(kind, _Places())
         self._starting[slot.actor.ready.remote()] = slot
 
     def _started(self, reference: Any) -> None:
@@ -480,8 +391,6 @@ class RayPool:
             return
         self._failed_starts = 0
         slot.ready = True
-        self._places[slot.kind].put(slot)
-        slot.heard = time.monotonic()
         self._events.emit(Event(EventKind.WORKER_STARTED, count=sum(slot.ready for slot in self._slots)))
 
     def _complete(self, reference: Any) -> list[Completion]:
@@ -507,18 +416,15 @@ class RayPool:
             if not attempt.error:
                 self._remaining[unit.resources] -= 1
                 self._deadlines.learn(unit, attempt.seconds)
-                self._took[unit.does].append(attempt.seconds + beside_s)
-        for does in {unit.does for unit, attempt in ended if not attempt.error}:
+                self._took[unit.function_name].append(attempt.seconds + beside_s)
+        for does in {unit.function_name for unit, attempt in ended if not attempt.error}:
             self._takes[does] = median(self._took[does])
-            self._untimed.pop(does, None)
         return [Completion(unit, attempt, flight.tables.get(unit.key)) for unit, attempt in ended]
 
     def _landed(self, reference: Any) -> None:
         slot = self._flights.pop(reference).slot
         del self._heads[reference]
         slot.queue.popleft()
-        slot.heard = time.monotonic()
-        self._places[slot.kind].put(slot)
         if slot.queue:
             self._begin(slot)
 
@@ -554,17 +460,16 @@ class RayPool:
         return self._unfinished(first.jobs, attempt if worker_died else None)
 
     def _look(self) -> list[Completion]:
-        """Ends what runs too long, replaces workers that do not answer, and says what still runs."""
+        """End units that run too long, and report units that still run."""
         now = time.monotonic()
         if now - self._looked < LOOK_S / 2:
             return []
         if now - self._counted > COUNT_S:
             self._resize()
-        self._spills.look()
         idle, self._looked = now - self._looked, now
         if idle > STOPPED_S:  # the driver itself was stopped, and the workers perhaps with it
             for slot in self._slots:
-                slot.since, slot.heard, slot.reminded = slot.since + idle, now, now
+                slot.since, slot.reminded = slot.since + idle, now
         back: list[Completion] = []
         for slot in [slot for slot in self._slots if slot.ready and slot.queue]:
             flight = self._flights[slot.queue[0]]
@@ -574,9 +479,7 @@ class RayPool:
             else:
                 limit_s = self._late_s(flight) if running_s > flight.within_s else None
             if limit_s is not None and running_s > limit_s:
-                back += self._replace(slot, self._deadlines.refusal(limit_s), worker_died=False)
-            elif self._deadlines.stated_s is None and self._silent_s(slot, now) > SILENCE_S:
-                back += self._replace(slot, f"the worker has not answered for {SILENCE_S:.0f} s")
+                back += self._replace(slot, self._deadlines.timeout_message(limit_s), worker_died=False)
             elif now - slot.reminded > REMIND_S:
                 slot.reminded = now
                 self._events.emit(Event(EventKind.UNIT_RUNNING, unit.key, unit.label, seconds=running_s))
@@ -586,14 +489,6 @@ class RayPool:
         """Seconds after which a parcel of several is taken back."""
         patience_s = max(PATIENCE_S, *(2 * self._deadlines.slowest_s(unit) for unit, *_ in flight.jobs))
         return flight.within_s + min(patience_s, self._deadlines.stated_s or math.inf)
-
-    def _silent_s(self, slot: _Slot, now: float) -> float:
-        """For how long a worker's count has stood still."""
-        if now - slot.heard > SILENCE_S / 4:  # each look at a count is a question to the cluster's head
-            beat = _internal_kv_get(slot.pulse.encode(), namespace=_BEATS)
-            if beat != slot.beat:
-                slot.beat, slot.heard = beat, now
-        return now - slot.heard
 
 
 def lost_service() -> str:
@@ -699,36 +594,3 @@ def _held(node: Mapping[str, float], kind: Resources) -> int:
 
 def _nodes() -> Nodes:
     return Nodes(tuple(node["Resources"] for node in ray.nodes() if node["Alive"]))
-
-
-def spilled_bytes() -> int | None:
-    """What all nodes' stores have spilled since the session began; None where it cannot be learnt (`ray://`, busy)."""
-    # Ray has no public call for it; `ray memory --stats-only` asks the same.
-    from ray._private import state
-    from ray._private.internal_api import get_memory_info_reply
-
-    try:
-        reply = get_memory_info_reply(state.state, timeout_seconds=ANSWERED_S)
-    except Exception:  # no answer in time, no living node, another version's protocol: nothing depends on it
-        return None
-    return int(reply.store_stats.spilled_bytes_total)
-
-
-class SpillWatch:
-    """Tells when the stores have written more to disk than before, with all since this watch began."""
-
-    def __init__(self, events: EventStream) -> None:
-        self._events = events
-        self._before = spilled_bytes() or 0
-        self._told = 0
-        self._looked = time.monotonic()
-
-    def look(self, *, now: bool = False) -> None:
-        """Asks, if it is time or if told to."""
-        if not now and time.monotonic() - self._looked < SPILLS_S:
-            return
-        megabytes = ((spilled_bytes() or 0) - self._before) // 1_000_000
-        self._looked = time.monotonic()
-        if megabytes > self._told:
-            self._told = megabytes
-            self._events.emit(Event(EventKind.SPILLED, count=megabytes))

@@ -1,4 +1,4 @@
-"""Runs a plan's units to the end: order, retries, losses and storage, whatever the backend."""
+"""Scheduler of units on any backend: order, retries, lost workers, repeats and storage."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Any, TypeAlias
 
 from dpaudit.actors.backend import Attempt, Backend, Completion, Handle
 from dpaudit.actors.events import Event, EventKind, EventStream, last_line
-from dpaudit.actors.storage.store import Made, UnitStore, table_in
+from dpaudit.actors.storage.store import Provenance, UnitStore, decode_unit
 from dpaudit.actors.unit import Resources, Unit
 
-ATTEMPTS = 2  # at a unit whose own work failed in a way that may pass (`Attempt.retryable`)
-LOSSES = 4  # workers a unit may lose before it is held to be what kills them
-CHEAP_S = 2.0
-CHEAP_SHARE = 0.05
-"""Units are run a second time, to compare, as long as that takes together no more than this, or this share of what the
-run took."""
+MAX_ATTEMPTS = 2  # for a unit that failed with a retryable error (`Attempt.retryable`)
+MAX_LOSSES = 4  # workers that may die while they run a unit before the unit counts as the cause
+REPEAT_BUDGET_S = 2.0
+REPEAT_BUDGET_SHARE = 0.05
+"""Time for repeats, which check that units are deterministic: the larger one of `REPEAT_BUDGET_S` seconds and this
+share of the time of all units."""
 
-HELD_BYTES = 1_000_000_000
-"""Of results that wait for the units that need them, no more is kept in memory (on a cluster: in its object store,
-which would move more to disk). They are in the run folder, and read again when their turn comes."""
+MAX_HELD_BYTES = 1_000_000_000
+"""Limit of results kept in memory for units that need them (on a cluster, in its object store, which would spill more
+to disk). Other results are read from the run folder when they are needed."""
 
 Skip: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
-"""(finished, failed) -> units that need not be run any more: enough is known without them. Never takes one back."""
+"""(finished, failed) -> units that need not run any more. The set never shrinks."""
 Defer: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
-"""(finished, failed) -> units that are not started yet: whether they are needed depends on others that run."""
+"""(finished, failed) -> units not to start yet, because whether they are needed depends on running units."""
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a plan's units ended."""
+    """Result of a plan's units."""
 
-    finished: frozenset[str]  # keys whose tables are in the store
-    failed: dict[str, str]  # error text by key; units that need a failed one are among them
-    ran: int  # how many units were run now rather than found finished
-    spared: frozenset[str] = frozenset()  # keys of units that were not run because enough was known without them
-    reused: Made = Made()  # what made the results that were found finished
-    damaged: Mapping[str, str] = field(default_factory=dict)  # what was wrong with files, by key of units run again
+    finished: frozenset[str]  # keys of units whose results are in the store
+    failed: dict[str, str]  # error text by key, including units skipped because they need a failed one
+    ran: int  # number of units that finished in this run
+    spared: frozenset[str] = frozenset()  # keys of units that did not need to run
+    reused: Provenance = Provenance()  # of the results from earlier runs
+    damaged: Mapping[str, str] = field(default_factory=dict)  # defect of each damaged file, by key
 
 
 def run_units(
@@ -50,14 +50,16 @@ def run_units(
     events: EventStream,
     spare: Skip | None = None,
     repeats: int = 0,
-    hold: Defer | None = None,
+    defer: Defer | None = None,
 ) -> RunOutcome:
-    """Runs every unit whose table is not yet in the store, each after those it needs.
+    """Run every unit whose result is not in the store, each after the units it needs.
 
-    `spare` and `hold` are asked before anything starts and after every unit that came back; what is held when nothing
-    else is left is spared. At most `repeats` units that need no others are run once more where that is cheap.
+    Args:
+        spare: Called before the start and whenever units have ended; the units that it returns are not started.
+        repeats: Maximum number of cheap units, with no needs, that are run a second time to compare the results.
+        defer: Called like `spare`; its units wait. Units still deferred when all others have ended are not run.
     """
-    return _Schedule(units, backend, store, events, spare, repeats, hold).run()
+    return _Schedule(units, backend, store, events, spare, repeats, defer).run()
 
 
 @dataclass
@@ -68,12 +70,12 @@ class _Schedule:
     events: EventStream
     spare: Skip | None = None
     repeats: int = 0
-    hold: Defer | None = None
-    seconds: dict[str, float] = field(default_factory=dict)  # of what was run now
+    defer: Defer | None = None
+    seconds: dict[str, float] = field(default_factory=dict)  # duration of units that finished in this run
     repeating: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
-    handles: dict[str, tuple[Handle, int]] = field(default_factory=dict)  # results that a waiting unit needs, bytes
+    handles: dict[str, tuple[Handle, int]] = field(default_factory=dict)  # results for waiting units, with their bytes
     held_bytes: int = 0
     tries: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
@@ -84,7 +86,7 @@ class _Schedule:
     def run(self) -> RunOutcome:
         unique = {unit.key: unit for unit in self.units}
         self.finished = self.store.finished(unique)
-        reused, damaged = self.store.made(self.finished), dict(self.store.damaged)
+        reused, damaged = self.store.provenance(self.finished), dict(self.store.damaged)
         self.events.emit(Event(EventKind.UNITS_PLANNED, count=len(unique)))
         if self.finished:
             self.events.emit(Event(EventKind.UNITS_CACHED, count=len(self.finished)))
@@ -98,55 +100,55 @@ class _Schedule:
             for need in self.missing[unit.key]:
                 self.dependents[need].append(unit)
         ready = [unit for unit in waiting if not self.missing[unit.key]]
-        # What an earlier run left half-way first, like units that become ready in this one.
+        # Units with finished needs first, as during a run, to complete what an earlier run began.
         self._drain(sorted(ready, key=lambda unit: not unit.needs))
-        repeated, self.hold = self._repeatable(), None
+        repeated, self.defer = self._repeatable(), None
         self.repeating |= {unit.key for unit in repeated}
         self._drain(repeated)
-        self.events.settle()
+        self.events.flush()
         spared = unique.keys() - self.finished - self.failed.keys()
         if spared:
             self.events.emit(Event(EventKind.UNITS_SPARED, count=len(spared)))
         return RunOutcome(frozenset(self.finished), self.failed, self.ran, frozenset(spared), reused, damaged)
 
-    def _emit(self, kind: EventKind, unit: Unit, **more: Any) -> None:
-        self.events.emit(Event(kind, unit.key, unit.label, **more))
+    def _emit(self, kind: EventKind, unit: Unit, **details: Any) -> None:
+        self.events.emit(Event(kind, unit.key, unit.label, **details))
 
     def _drain(self, units: list[Unit]) -> None:
-        """Runs units, and those that become ready by them; what is held when nothing else is left is not run."""
+        """Run units and those that become ready, until only deferred units are left."""
         queues: dict[Resources, deque[Unit]] = {}
         for unit in units:
             if unit.key not in self.spared:
                 queues.setdefault(unit.resources, deque()).append(unit)
-        self._forget_spared(queues)
-        held = self._held()
-        while self.in_flight or any(_first(queue, held) is not None for queue in queues.values()):
+        self._remove_spared(queues)
+        deferred = self._deferred()
+        while self.in_flight or any(_next_index(queue, deferred) is not None for queue in queues.values()):
             for kind, queue in queues.items():
-                while (place := _first(queue, held)) is not None:
-                    does = queue[place].does
-                    room = self.backend.capacity(kind, len(queue), does)
-                    if room <= 0:
+                while (index := _next_index(queue, deferred)) is not None:
+                    function_name = queue[index].function_name
+                    capacity = self.backend.capacity(kind, len(queue), function_name)
+                    if capacity <= 0:
                         break
-                    while room and place is not None and queue[place].does == does:
-                        unit = queue[place]
-                        del queue[place]
+                    while capacity and index is not None and queue[index].function_name == function_name:
+                        unit = queue[index]
+                        del queue[index]
                         self._start(unit)
-                        room, place = room - 1, _first(queue, held)
+                        capacity, index = capacity - 1, _next_index(queue, deferred)
             if any(self.backend.capacity(kind, len(queues[kind])) > self.in_flight > 0 for kind in queues):
-                self._repeat_beside()
-            self.events.settle()
+                self._repeat_on_idle_worker()
+            self.events.flush()
             for completion in self.backend.wait():
                 self.in_flight -= 1
-                for unit in reversed(self._settle(completion)):
+                for unit in reversed(self._record(completion)):
                     if unit.key not in self.spared:
                         queues.setdefault(unit.resources, deque()).appendleft(unit)
-            self._forget_spared(queues)
-            held = self._held()
+            self._remove_spared(queues)
+            deferred = self._deferred()
 
-    def _held(self) -> Set[str]:
-        return self.hold(self.finished, self.failed.keys()) if self.hold else frozenset()
+    def _deferred(self) -> Set[str]:
+        return self.defer(self.finished, self.failed.keys()) if self.defer else frozenset()
 
-    def _forget_spared(self, queues: dict[Resources, deque[Unit]]) -> None:
+    def _remove_spared(self, queues: dict[Resources, deque[Unit]]) -> None:
         if self.spare is None or not any(queues.values()):
             return
         spared = self.spare(self.finished, self.failed.keys())
@@ -155,56 +157,58 @@ class _Schedule:
             for kind, queue in queues.items():
                 queues[kind] = deque(unit for unit in queue if unit.key not in spared)
 
-    def _repeat_beside(self) -> None:
-        """Runs a unit once more where a worker has nothing to do: it takes two, so more are free than are in flight."""
+    def _repeat_on_idle_worker(self) -> None:
+        """Repeat a unit if workers are idle: if the capacity for new units exceeds the number of running ones."""
         for unit in self._repeatable()[:1]:
             if self.backend.capacity(unit.resources) > self.in_flight:
                 self.repeating.add(unit.key)
                 self._start(unit)
 
     def _repeatable(self) -> list[Unit]:
-        """Units that were run now and are cheap to run again, the user's own code first; no more than are left to."""
+        """Return finished units to repeat within count and time budget, those that run user code first."""
         count = self.repeats - len(self.repeating)
         if count <= 0:
             return []
-        left = max(CHEAP_S, CHEAP_SHARE * sum(self.seconds.values())) - sum(self.seconds[key] for key in self.repeating)
+        budget_s = max(REPEAT_BUDGET_S, REPEAT_BUDGET_SHARE * sum(self.seconds.values())) - sum(
+            self.seconds[key] for key in self.repeating
+        )
         cheap = [
             unit
             for unit in self.units
             if not unit.needs
             and unit.key not in self.repeating
-            and (unit.own or not self.repeating)
-            and self.seconds.get(unit.key, math.inf) <= left
+            and (unit.user_code or not self.repeating)
+            and self.seconds.get(unit.key, math.inf) <= budget_s
         ]
         chosen: list[Unit] = []
-        for unit in sorted(cheap, key=lambda unit: not unit.own):
-            if len(chosen) < count and self.seconds[unit.key] <= left:
+        for unit in sorted(cheap, key=lambda unit: not unit.user_code):
+            if len(chosen) < count and self.seconds[unit.key] <= budget_s:
                 chosen.append(unit)
-                left -= self.seconds[unit.key]
+                budget_s -= self.seconds[unit.key]
         return chosen
 
-    def _compare(self, done: Completion) -> None:
-        """Books a unit that was run once more: whether it gave the same."""
+    def _record_repeat(self, done: Completion) -> None:
+        """Record a repeated unit, and whether its result differs."""
         unit, attempt = done.unit, done.attempt
         if done.worker_died:
             self._emit(EventKind.WORKER_LOST, unit, detail=attempt.error)
             return
-        different = ""
+        difference = ""
         if attempt.error:
-            different = f"it failed when it was run again: {last_line(attempt.error)}"
-        elif not self.store.holds(unit.key, table_in(attempt.content)):
-            different = "it gave another result when it was run again with the same seed"
-        self._emit(EventKind.UNIT_REPEATED, unit, seconds=attempt.seconds, detail=different)
+            difference = f"it failed in a second run: {last_line(attempt.error)}"
+        elif not self.store.has_same_table(unit.key, decode_unit(attempt.content)):
+            difference = "it gave another result in a second run with the same seed"
+        self._emit(EventKind.UNIT_REPEATED, unit, seconds=attempt.seconds, detail=difference)
 
     def _start(self, unit: Unit) -> None:
         self.tries[unit.key] += 1
         self.in_flight += 1
         self._emit(EventKind.UNIT_STARTED, unit, attempt=self.tries[unit.key])
-        self.store.set_aside(unit.key)
+        self.store.set_aside_damaged(unit.key)
         needed = bool(self.users[unit.key]) and unit.key not in self.repeating
-        self.backend.submit(unit, tuple(self._handle(need) for need in unit.needs), needed=needed)
+        self.backend.submit(unit, tuple(self._table_handle(need) for need in unit.needs), needed=needed)
 
-    def _handle(self, key: str) -> Handle:
+    def _table_handle(self, key: str) -> Handle:
         if key not in self.handles:
             table = self.store.read(key)
             self._keep(key, self.backend.hold(table), table.nbytes)
@@ -218,76 +222,78 @@ class _Schedule:
         _, size = self.handles.pop(key, (None, 0))
         self.held_bytes -= size
 
-    def _settle(self, done: Completion) -> list[Unit]:
-        """Books one unit that came back; the units that are ready because of it."""
+    def _record(self, done: Completion) -> list[Unit]:
+        """Record an ended unit; return the units that are now ready to start."""
         unit, attempt = done.unit, done.attempt
-        self._remark(unit, attempt)
+        self._record_side_effects(unit, attempt)
         if unit.key in self.repeating:
-            self._compare(done)
+            self._record_repeat(done)
             return []
         if done.worker_died:
-            return self._lost(unit, attempt.error)
-        how: dict[str, Any] = {"attempt": self.tries[unit.key], "seconds": attempt.seconds, "worker": attempt.worker}
+            return self._record_loss(unit, attempt.error)
+        tries = self.tries[unit.key]
+        details: dict[str, Any] = {"attempt": tries, "seconds": attempt.seconds, "worker": attempt.worker}
         if not attempt.error:
-            if attempt.content:  # else it was written where it was made
+            if attempt.content:  # else the worker has written it to the store
                 self.store.write(unit.key, attempt.content)
             self.ran += 1
             self.seconds[unit.key] = attempt.seconds
             self.finished.add(unit.key)
-            if self.users[unit.key] and done.table is not None and self.held_bytes + attempt.table_bytes <= HELD_BYTES:
+            fits = self.held_bytes + attempt.table_bytes <= MAX_HELD_BYTES
+            if self.users[unit.key] and done.table is not None and fits:
                 self._keep(unit.key, done.table, attempt.table_bytes)
             self._release(unit)
-            ended = time.time() - attempt.ago_s
-            self._emit(EventKind.UNIT_DONE, unit, memory_mb=attempt.memory_mb, time=ended, **how)
-            return self._freed(unit.key)
-        if attempt.retryable and self.tries[unit.key] - self.losses[unit.key] < ATTEMPTS:
-            self._emit(EventKind.UNIT_RETRIED, unit, detail=attempt.error, **how)
+            ended = time.time() - attempt.report_delay_s
+            self._emit(EventKind.UNIT_DONE, unit, memory_mb=attempt.memory_mb, time=ended, **details)
+            return self._newly_ready(unit.key)
+        if attempt.retryable and tries - self.losses[unit.key] < MAX_ATTEMPTS:
+            self._emit(EventKind.UNIT_RETRIED, unit, detail=attempt.error, **details)
             return [unit]
-        self._fail(unit, attempt.error, **how)
+        self._fail(unit, attempt.error, **details)
         return []
 
-    def _remark(self, unit: Unit, attempt: Attempt) -> None:
-        """Books what an attempt printed, and what else it did to its process."""
+    def _record_side_effects(self, unit: Unit, attempt: Attempt) -> None:
+        """Record the output of an attempt and its side effects on the process."""
         if attempt.printed:
-            self.store.keep_printed(unit.label, attempt.printed)
+            self.store.append_printed(unit.label, attempt.printed)
         if attempt.remarks:
             self._emit(EventKind.UNIT_REMARKED, unit, detail="; ".join(attempt.remarks), worker=attempt.worker)
 
-    def _lost(self, unit: Unit, why: str) -> list[Unit]:
+    def _record_loss(self, unit: Unit, reason: str) -> list[Unit]:
         self.losses[unit.key] += 1
-        for need in unit.needs:  # the node may have taken the inputs along: put them again from the store
+        for need in unit.needs:  # the lost node may have held the inputs: read them from the store again
             self._drop(need)
-        if self.losses[unit.key] < LOSSES:
-            self._emit(EventKind.WORKER_LOST, unit, attempt=self.tries[unit.key], detail=why)
+        if self.losses[unit.key] < MAX_LOSSES:
+            self._emit(EventKind.WORKER_LOST, unit, attempt=self.tries[unit.key], detail=reason)
             return [unit]
-        died = f"{self.losses[unit.key]} workers died while they ran this unit; the last: {why}"
-        self._fail(unit, died, attempt=self.tries[unit.key])
+        error = f"{self.losses[unit.key]} workers died while they ran this unit; the last: {reason}"
+        self._fail(unit, error, attempt=self.tries[unit.key])
         return []
 
-    def _fail(self, unit: Unit, why: str, kind: EventKind = EventKind.UNIT_FAILED, **how: Any) -> None:
-        self.failed[unit.key] = why
-        self.store.fail(unit.key, why)
-        self._emit(kind, unit, detail=why, **how)
+    def _fail(self, unit: Unit, reason: str, kind: EventKind = EventKind.UNIT_FAILED, **details: Any) -> None:
+        self.failed[unit.key] = reason
+        self.store.fail(unit.key, reason)
+        self._emit(kind, unit, detail=reason, **details)
         self._release(unit)
         for dependent in self.dependents.get(unit.key, []):
             if dependent.key not in self.failed:
-                why = f"not run: it needs '{unit.label}', which failed"
-                self._fail(dependent, why, EventKind.UNIT_SKIPPED, attempt=self.tries[dependent.key])
+                reason = f"not run: it needs '{unit.label}', which failed"
+                self._fail(dependent, reason, EventKind.UNIT_SKIPPED, attempt=self.tries[dependent.key])
 
     def _release(self, unit: Unit) -> None:
-        """Lets go of results that no waiting unit needs any more."""
+        """Drop the results that no waiting unit needs any more."""
         for need in set(unit.needs):
             self.users[need] -= 1
             if not self.users[need]:
                 self._drop(need)
 
-    def _freed(self, key: str) -> list[Unit]:
+    def _newly_ready(self, key: str) -> list[Unit]:
         dependents = self.dependents.get(key, [])
         for unit in dependents:
             self.missing[unit.key].discard(key)
         return [unit for unit in dependents if not self.missing[unit.key] and unit.key not in self.failed]
 
 
-def _first(queue: deque[Unit], held: Set[str]) -> int | None:
-    """Place of the first unit that need not wait; None where there is none."""
-    return next((place for place, unit in enumerate(queue) if unit.key not in held), None)
+def _next_index(queue: deque[Unit], deferred: Set[str]) -> int | None:
+    """Return the index of the first unit in the queue that is not deferred; None if there is none."""
+    return next((index for index, unit in enumerate(queue) if unit.key not in deferred), None)

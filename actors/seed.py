@@ -1,4 +1,4 @@
-"""Seeds that travel: a NumPy `SeedSequence` as a frozen value, so that it can be compared, hashed and printed."""
+"""Seeds as frozen values: a NumPy `SeedSequence` that can be compared, hashed, printed and sent to workers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Seed:
-    """The seed of one piece of work: the audit's one seed, and the path to this piece."""
+    """Seed of one piece of work: the audit's seed and the path to this piece."""
 
     entropy: int  # the audit's seed, >= 0
-    path: tuple[int, ...] = ()  # where in the plan; children of different paths are independent streams
+    path: tuple[int, ...] = ()  # position in the plan; different paths give independent streams
 
     def child(self, *steps: int | str) -> Seed:
-        """The seed of a part of this piece. A name is as good as a number, and does not shift when parts are added."""
+        """Return the seed of a part of this piece. Named steps do not shift when parts are added."""
         numbers = (step if isinstance(step, int) else zlib.crc32(step.encode()) for step in steps)
         return Seed(self.entropy, (*self.path, *numbers))
 
     def sequence(self) -> np.random.SeedSequence:
-        """A fresh `SeedSequence`: spawning from it never depends on who spawned before."""
+        """Return a new `SeedSequence`, independent of what other copies have spawned."""
         return np.random.SeedSequence(self.entropy, spawn_key=self.path)
 
     def rng(self) -> np.random.Generator:

@@ -1,12 +1,12 @@
-"""Work: a graph of calls of registered functions. What one call gives is an argument of others.
+"""Graphs of calls of registered functions, in which the result of one call may be an argument of others.
 
-    asked = work.add(ask, proxy, data, label="reference model", resources=resources)
-    parts = work.split(play, replays, 10, attack, asked, label="replays", resources=resources, seed=seed)
+    trained = work.add(train_reference, proxy, data, label="reference model", resources=resources)
+    parts = work.split(play, replays, 10, attack, trained, label="replays", resources=resources, seed=seed)
 
-A function is at module level and pure. An argument may be a unit, or a tuple of units: the function is given their
-values. It may be a large input that was put into the plan once (`Work.share`). A parameter `compute` is filled in where
-the unit runs. What it gives is a frozen dataclass of arrays and scalars, an iterator of such, or either in an
-`Outcome`, as its annotation says; `values.py` brings it to Arrow and back.
+A function must be pure and defined at module level. An argument may be a unit, or a tuple of units: the function gets
+their values. It may also be a large input that the plan holds once (`Work.share`). A parameter `compute` is filled in
+where the unit runs. The return annotation is a frozen dataclass of arrays and scalars, an iterator of such, or either
+in an `Outcome`; `values.py` converts results to Arrow and back.
 """
 
 from __future__ import annotations
@@ -31,30 +31,35 @@ from dpaudit.mechanisms.compute import Compute
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_BESIDE = b"outcome"  # metadata of a unit's table: what its function said beside its value, as JSON
+_OUTCOME = b"outcome"  # metadata of a unit's table: notes, metrics and failures as JSON
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """What a unit leaves beside its value."""
+    """Value of a unit, with notes, metrics and failures of single trials."""
 
     value: T
-    notes: tuple[str, ...] = ()  # sentences for the report about a choice that was made on search data
-    metrics: Mapping[str, float] = field(default_factory=dict)  # measured beside the evidence, such as utility
-    failures: tuple[str, ...] = ()  # why single trials of it failed, a sentence each
+    notes: tuple[str, ...] = ()  # sentences for the report, such as choices made on search data
+    metrics: Mapping[str, float] = field(default_factory=dict)  # additional measurements, such as utility
+    failures: tuple[str, ...] = ()  # one sentence for each failed trial
 
 
 def unit(function: F) -> F:
-    """Registers a module-level function, which says what it gives, as one that units may call."""
+    """Register a module-level function with a return annotation, so that units may call it."""
     name = f"{function.__module__}.{function.__qualname__}"
     require("<locals>" not in function.__qualname__, f"{name} must be defined at module level to be a unit")
-    require("return" in function.__annotations__, f"{name} must say what it gives to be a unit")
+    require("return" in function.__annotations__, f"{name} must have a return annotation to be a unit")
     function.is_unit = True  # type: ignore[attr-defined]
     return function
 
 
 def priced(price: Callable[..., str]) -> Callable[[F], F]:
-    """Says what a call is going to cost in money, by a function of the same arguments but units; "" for nothing."""
+    """Attach a price to a unit function.
+
+    Args:
+        price: Takes the arguments of the function except results of other units. Returns the cost of the call in
+            words, "" if it is free.
+    """
 
     def mark(function: F) -> F:
         function.price = price  # type: ignore[attr-defined]
@@ -64,11 +69,11 @@ def priced(price: Callable[..., str]) -> Callable[[F], F]:
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """What a function gives."""
+class _ResultType:
+    """Type of a function's result."""
 
-    type: Any  # the dataclass
-    many: bool = False  # whether it gives several, one after another
+    type: Any  # dataclass of the value, or of each value
+    many: bool = False  # True if the result is a sequence or iterator of values
 
     def value_in(self, table: pa.Table) -> Any:
         values = decode(table, self.type)
@@ -77,26 +82,26 @@ class _Kind:
 
 @dataclass(frozen=True)
 class Shared:
-    """Stands for a large input that was put into the plan once."""
+    """Placeholder of a large input that the plan holds once."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class _Result:
-    """Stands for the value of another unit."""
+    """Placeholder of another unit's value."""
 
     key: str
-    kind: _Kind
+    result_type: _ResultType
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function and its arguments: what a unit does."""
+    """Task of a unit: a call of a registered function."""
 
     function: Callable[..., Any]  # registered by `unit`
-    arguments: tuple[tuple[str, Any], ...]  # by parameter; units and large inputs in them by name
-    kind: _Kind  # what it gives
+    arguments: tuple[tuple[str, Any], ...]  # by parameter; units and large inputs are placeholders
+    result_type: _ResultType
 
     @property
     def name(self) -> str:
@@ -106,56 +111,56 @@ class Call:
         return dict(self.arguments).get(name, default)
 
     def outcome(self, inputs: Inputs, compute: Compute) -> Outcome[Any]:
-        """What the function gives for its arguments, with what was said by calls that are made in it."""
-        said: list[Outcome[Any]] = []
-        given = {name: _resolved(value, inputs, compute, said) for name, value in self.arguments}
+        """Call the function; return its outcome, merged with those of inlined calls among its arguments."""
+        outcomes: list[Outcome[Any]] = []
+        arguments = {name: _resolve(value, inputs, compute, outcomes) for name, value in self.arguments}
         if "compute" in _signature(self.function).parameters:
-            given["compute"] = compute
-        value = self.function(**given)
+            arguments["compute"] = compute
+        value = self.function(**arguments)
         last = value if isinstance(value, Outcome) else Outcome(value)
-        said.append(last)
+        outcomes.append(last)
         return Outcome(
             last.value,
-            tuple(note for one in said for note in one.notes),
-            {name: number for one in said for name, number in one.metrics.items()},
-            tuple(failure for one in said for failure in one.failures),
+            tuple(note for outcome in outcomes for note in outcome.notes),
+            {name: number for outcome in outcomes for name, number in outcome.metrics.items()},
+            tuple(failure for outcome in outcomes for failure in outcome.failures),
         )
 
     def price(self, inputs: Inputs) -> str:
-        """What it is going to cost in money; "" where it costs nothing, or nobody can tell."""
+        """Return the cost of the call in words; "" if it is free or unknown."""
         price: Callable[..., str] | None = getattr(self.function, "price", None)
         if price is None:
             return ""
-        given = {name: value for name, value in self.arguments if not any(_keys_in(value))}
-        return price(**{name: _resolved(value, inputs, Compute(), []) for name, value in given.items()})
+        arguments = {name: value for name, value in self.arguments if not any(_keys_in(value))}
+        return price(**{name: _resolve(value, inputs, Compute(), []) for name, value in arguments.items()})
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """The same as a table, with what was said beside it."""
+        """Return the outcome as a table, with notes, metrics and failures as metadata."""
         outcome = self.outcome(inputs, compute)
-        table = encode(outcome.value if self.kind.many else [outcome.value], self.kind.type)
-        beside = {"notes": outcome.notes, "metrics": dict(outcome.metrics), "failures": outcome.failures}
-        if not any(beside.values()):
+        table = encode(outcome.value if self.result_type.many else [outcome.value], self.result_type.type)
+        extras = {"notes": outcome.notes, "metrics": dict(outcome.metrics), "failures": outcome.failures}
+        if not any(extras.values()):
             return table
-        return table.replace_schema_metadata({**(table.schema.metadata or {}), _BESIDE: json.dumps(beside)})
+        return table.replace_schema_metadata({**(table.schema.metadata or {}), _OUTCOME: json.dumps(extras)})
 
 
 @dataclass(frozen=True)
 class _Inlined:
-    """Stands for the value of a call that is made where it is needed; its result is not kept."""
+    """Placeholder of a call that is evaluated when its value is needed; the result is not stored."""
 
     call: Call
 
 
 class Work:
-    """A plan while it grows."""
+    """Builder of a graph of units."""
 
     def __init__(self) -> None:
-        self.units: dict[str, Unit] = {}  # by key, in the order in which they were added
-        self.shared: dict[str, Any] = {}  # the large inputs, by name
-        self._reading: Any = None  # of all code that keys speak of, once for the whole plan
+        self.units: dict[str, Unit] = {}  # by key, in order of addition
+        self.shared: dict[str, Any] = {}  # large inputs by name
+        self._code_reading: Any = None  # cache of the source code behind keys, shared by all units
 
     def share(self, name: str, value: Any) -> Any:
-        """Puts a large input into the plan; what stands for it in the arguments of units."""
+        """Add a large input to the plan; return its placeholder for the arguments of units."""
         self.shared[name] = value
         return Shared(name)
 
@@ -166,22 +171,25 @@ class Work:
         label: str,
         resources: Resources,
         after: tuple[str, ...] = (),
-        gives: Any = None,
-        **more: Any,
+        returns: Any = None,
+        **keywords: Any,
     ) -> Unit:
-        """Adds a call of a registered function; its arguments may be units, `label` is for people.
+        """Add a call of a registered function and return its unit.
 
         Args:
-            after: Keys of units that must be finished before, though nothing of theirs is needed.
-            gives: An annotation, or another function with one, that says what it gives where its own cannot tell.
-        Raises: InputError when the function is not registered, or the arguments are not its.
+            arguments: Arguments of the function; units stand for their values.
+            label: Name of the unit for users.
+            after: Keys of units that must finish first although their results are not needed.
+            returns: Return annotation, or another function with it, if the function's own is not specific enough.
+            keywords: Further arguments of the function.
+        Raises: InputError if the function is not registered, or the arguments do not match its signature.
         """
-        call = call_of(function, *arguments, gives=gives, **more)
+        call = make_call(function, *arguments, returns=returns, **keywords)
         needs = tuple(dict.fromkeys((*_keys_in(call), *after)))
-        names = tuple(dict.fromkeys(stands.name for stands in _placeholders(call) if isinstance(stands, Shared)))
-        with one_reading(reading=self._reading) as self._reading:
-            made = Unit(call, label, names, needs, resources)
-        return self.units.setdefault(made.key, made)
+        shared = dict.fromkeys(item.name for item in _placeholders(call) if isinstance(item, Shared))
+        with one_reading(reading=self._code_reading) as self._code_reading:
+            new_unit = Unit(call, label, tuple(shared), needs, resources)
+        return self.units.setdefault(new_unit.key, new_unit)
 
     def split(
         self,
@@ -191,78 +199,77 @@ class Work:
         *arguments: Any,
         label: str,
         offset: int = 0,
-        **more: Any,
+        **keywords: Any,
     ) -> tuple[Unit, ...]:
-        """Adds calls for pieces `first` to before `last`, as the function's parameters are called, `per` of them each.
+        """Add calls that divide `total` pieces of work into units of `per` pieces each.
 
-        There are `total` pieces, the first has the number `offset`; labels end with their numbers from 1. `more` are
-        further arguments of the function and of `add`.
+        The function gets the arguments `first` and `last`: the unit covers the pieces [first, last), counted from
+        `offset`. Labels end with the numbers of the pieces, from 1. `keywords` are passed to `add`.
         """
         cuts = [(offset + first, offset + min(first + per, total)) for first in range(0, total, per)]
         return tuple(
-            self.add(function, *arguments, label=f"{label} {first + 1}-{last}", first=first, last=last, **more)
+            self.add(function, *arguments, label=f"{label} {first + 1}-{last}", first=first, last=last, **keywords)
             for first, last in cuts
         )
 
 
-def call_of(function: Callable[..., Any], *arguments: Any, gives: Any = None, **more: Any) -> Call:
-    """A call as a unit makes it, units and large inputs among the arguments by name; InputError as `Work.add`."""
+def make_call(function: Callable[..., Any], *arguments: Any, returns: Any = None, **keywords: Any) -> Call:
+    """Return a call, with placeholders for units and large inputs among the arguments; InputError as `Work.add`."""
     require(getattr(function, "is_unit", False), "a unit must call a function marked with `@unit`", function=function)
-    name = function.__name__
-    filled = {"compute": None} if "compute" in _signature(function).parameters else {}
+    filled_later = {"compute": None} if "compute" in _signature(function).parameters else {}
     try:
-        given = _signature(function).bind(*arguments, **more, **filled).arguments
+        bound = _signature(function).bind(*arguments, **keywords, **filled_later).arguments
     except TypeError as err:
-        raise InputError(f"{name} must be given its arguments: {err}") from err
-    stands = tuple((parameter, _standing(value)) for parameter, value in given.items() if parameter not in filled)
-    return Call(function, stands, _kind_of(gives or function))
+        raise InputError(f"the arguments of {function.__name__} must match its signature: {err}") from err
+    stored = tuple((name, _placeholder_for(value)) for name, value in bound.items() if name not in filled_later)
+    return Call(function, stored, _result_type(returns or function))
 
 
-def inlined(work: Unit | Callable[..., Any], *arguments: Any, **more: Any) -> Any:
-    """Stands for a unit's value in another one's arguments, which makes it itself: the result is not kept.
+def inlined(work: Unit | Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    """Return a placeholder of a unit's value that the unit using it computes itself, without storing the value.
 
-    The same for a call that has no unit of its own, with InputError as `Work.add`; it may give a value of any type.
+    `work` may also be a function with its arguments; it may return any type. Raises InputError as `Work.add`.
     """
     if isinstance(work, Unit):
         assert isinstance(work.task, Call)
         return _Inlined(work.task)
-    return _Inlined(call_of(work, *arguments, **more))
+    return _Inlined(make_call(work, *arguments, **keywords))
 
 
 @functools.cache
-def _kind_of(gives: Any) -> _Kind:
-    """By an annotation, or that of a function."""
-    given = typing.get_type_hints(gives)["return"] if inspect.isroutine(gives) else gives
-    if typing.get_origin(given) is Outcome:
-        (given,) = typing.get_args(given)
-    several = (collections.abc.Iterator, collections.abc.Iterable, collections.abc.Sequence, list, tuple)
-    if typing.get_origin(given) in several:
-        return _Kind(typing.get_args(given)[0], many=True)
-    return _Kind(given)
+def _result_type(returns: Any) -> _ResultType:
+    """Return the result type of an annotation, or of a function's return annotation."""
+    annotation = typing.get_type_hints(returns)["return"] if inspect.isroutine(returns) else returns
+    if typing.get_origin(annotation) is Outcome:
+        (annotation,) = typing.get_args(annotation)
+    containers = (collections.abc.Iterator, collections.abc.Iterable, collections.abc.Sequence, list, tuple)
+    if typing.get_origin(annotation) in containers:
+        return _ResultType(typing.get_args(annotation)[0], many=True)
+    return _ResultType(annotation)
 
 
-def beside(schema: pa.Schema) -> Outcome[None]:
-    """What a unit said beside its value: notes, metrics and failures of single trials."""
-    said = json.loads((schema.metadata or {}).get(_BESIDE, b"{}"))
-    return Outcome(None, tuple(said.get("notes", ())), said.get("metrics", {}), tuple(said.get("failures", ())))
+def outcome_metadata(schema: pa.Schema) -> Outcome[None]:
+    """Return the notes, metrics and failures in the schema of a unit's table."""
+    extras = json.loads((schema.metadata or {}).get(_OUTCOME, b"{}"))
+    return Outcome(None, tuple(extras.get("notes", ())), extras.get("metrics", {}), tuple(extras.get("failures", ())))
 
 
 def value_of(unit: Unit, table: pa.Table) -> Any:
-    """What a finished unit gave: a value, or the list of them."""
+    """Return the value of a finished unit, or the list of its values."""
     assert isinstance(unit.task, Call)
-    return unit.task.kind.value_in(table)
+    return unit.task.result_type.value_in(table)
 
 
 _signature = functools.cache(inspect.signature)
 
 
-def _standing(value: Any) -> Any:
-    """What stands for a value in a call: for a unit its key, for everything else itself."""
+def _placeholder_for(value: Any) -> Any:
+    """Return `value` with units replaced by placeholders."""
     if isinstance(value, Unit):
         assert isinstance(value.task, Call)
-        return _Result(value.key, value.task.kind)
+        return _Result(value.key, value.task.result_type)
     if isinstance(value, tuple | list):
-        return tuple(_standing(each) for each in value)
+        return tuple(_placeholder_for(item) for item in value)
     return value
 
 
@@ -275,23 +282,23 @@ def _placeholders(value: Any) -> Iterator[_Result | Shared]:
         for _, argument in value.arguments:
             yield from _placeholders(argument)
     elif isinstance(value, tuple):
-        for each in value:
-            yield from _placeholders(each)
+        for item in value:
+            yield from _placeholders(item)
 
 
 def _keys_in(value: Any) -> Iterable[str]:
-    return (stands.key for stands in _placeholders(value) if isinstance(stands, _Result))
+    return (placeholder.key for placeholder in _placeholders(value) if isinstance(placeholder, _Result))
 
 
-def _resolved(value: Any, inputs: Inputs, compute: Compute, said: list[Outcome[Any]]) -> Any:
-    """What stands behind a placeholder; the outcomes of calls that are made for it are added to `said`."""
+def _resolve(value: Any, inputs: Inputs, compute: Compute, outcomes: list[Outcome[Any]]) -> Any:
+    """Return `value` with placeholders replaced by their values; append outcomes of inlined calls to `outcomes`."""
     if isinstance(value, _Result):
-        return value.kind.value_in(inputs.tables[value.key])
+        return value.result_type.value_in(inputs.tables[value.key])
     if isinstance(value, Shared):
         return inputs.shared[value.name]
     if isinstance(value, _Inlined):
-        said.append(value.call.outcome(inputs, compute))
-        return said[-1].value
+        outcomes.append(value.call.outcome(inputs, compute))
+        return outcomes[-1].value
     if isinstance(value, tuple) and any(True for _ in _placeholders(value)):
-        return tuple(_resolved(each, inputs, compute, said) for each in value)
+        return tuple(_resolve(item, inputs, compute, outcomes) for item in value)
     return value

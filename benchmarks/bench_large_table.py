@@ -49,14 +49,14 @@ def run(rows: int = ROWS) -> list[tuple[str, float, str]]:
 
 def main(path: str, method: str) -> None:
     """One estimate: prints its bound, its processor seconds and its peak of memory in GB."""
-    from dpaudit.actors.backend import most_memory_mb
+    from dpaudit.actors.backend import peak_memory_mb
     from dpaudit.engine.estimate.estimating import Estimate, Question, estimates
     from dpaudit.engine.estimate.tables import SourceTable
 
     (found,) = estimates(SourceTable.of_file(Path(path)), Question(method))
     assert isinstance(found, Estimate)
     used = resource.getrusage(resource.RUSAGE_SELF)
-    print(found.lower, used.ru_utime + used.ru_stime, most_memory_mb() / 1000)
+    print(found.lower, used.ru_utime + used.ru_stime, peak_memory_mb() / 1000)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpaudit.engine.games.reference import FairCoins, Reference
+from dpaudit.engine.games.reference import CoinResponse, Reference
 from dpaudit.engine.planning.power import expected_bound, outlook
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.two_world.two_sample import Band
@@ -44,7 +44,7 @@ def run() -> list[tuple[str, float, str]]:
 
 
 def _outlooks() -> Iterator[tuple[str, float, str]]:
-    reference = Reference(FairCoins(), CANARIES, "canaries", REPLAYS)
+    reference = Reference(CoinResponse(), CANARIES, "canaries", REPLAYS)
     for what, estimator in (("one-run", OneRun()), ("one-run, delta 1e-5", OneRun(delta=1e-5)), ("band", Band())):
         expected_bound(estimator, reference, 1.0)  # compiles
         taken = []

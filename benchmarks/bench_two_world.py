@@ -14,7 +14,7 @@ import numpy as np
 from dpaudit.actors.events import EventStream
 from dpaudit.actors.schedule import run_units
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.storage.store import UnitStore, sealed
+from dpaudit.actors.storage.store import UnitStore, encode_unit
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.actors.values import decode, encode
 from dpaudit.actors.work import Work, unit
@@ -75,7 +75,7 @@ def sweep() -> list[tuple[str, float, str]]:
             scores = Work().add(stored_scores, attempt, label="scores", resources=Resources())
             truth = rng.random(SCORES) < 0.5
             drawn = scored(0, truth, rng.normal(size=SCORES) + 1.5 * truth)
-            store.write(scores.key, sealed(scores.key, encode([drawn], Scores)))
+            store.write(scores.key, encode_unit(scores.key, encode([drawn], Scores)))
             units = [counting(one, scores, "sweep", Resources()) for one in estimators]
 
             def work(scores: Unit = scores, units: list[Unit] = units) -> None:

@@ -37,14 +37,14 @@ def run() -> list[tuple[str, float, str]]:
 def main(folder: str) -> None:
     """One check: prints its verdict and its peak of memory in GB."""
     import dpaudit
-    from dpaudit.actors.backend import most_memory_mb
+    from dpaudit.actors.backend import peak_memory_mb
 
     here = dpaudit.RunOptions(runner="in-process", figures=False)
     asked: dict[str, Any] = {"schema": {"x": (0, 1)}, "budget": "60s", "quiet": True, "output": folder, "run": here}
     report = dpaudit.check(noisy_totals, claim=1.0, **asked)
     assert report.joint is not None
     print(report.joint.verdict.value)
-    print(most_memory_mb() / 1000)
+    print(peak_memory_mb() / 1000)
 
 
 if __name__ == "__main__":

@@ -200,7 +200,7 @@ def trials(name: str) -> Callable[[], tuple[Audit, ...]]:
         fields: dict[str, Any] = {"trials": TRIALS, "stack": TRIALS, "population": 0}
         game: Any = IndMia(canary=GivenRow((0,)), **fields) if name == "ind-mia" else Mia(**fields)
         made = []
-        for said, claim in claims(game.fits.relation, mu=1.0).items():
+        for said, claim in claims(game.traits.relation, mu=1.0).items():
             mechanism = NoisyCount(mu=0.0 if claim.is_point else 1.0)
             made.append(
                 Audit(

@@ -15,7 +15,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.reading.stopping import hopeless
+from dpaudit.engine.reading.stopping import is_hopeless
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.betting import Betting
 
@@ -58,7 +58,7 @@ def read(claimed: float, leak: str, size: float, seed: int) -> tuple[bool, float
         share = (part + 1) / PARTS
         if test.lower(state) > claimed:
             return True, min(ended, share), share
-        if share < ended and hopeless(test.log_wealth(state, claimed), share, CONFIDENCE):
+        if share < ended and is_hopeless(test.log_wealth(state, claimed), share, CONFIDENCE):
             ended = share
     return False, ended, 1.0
 

@@ -5,7 +5,7 @@
 
 The model: one driver, which gives each worker two parcels of units and books what comes back, one thing at a time. Each
 round of it asks Ray which parcels are done, which grows with the workers, then books and replaces each; with many
-workers it pauses before. Until a unit was timed few are given. Workers run units one after the other. An attempt fails
+workers it pauses before. Workers run units one after the other. An attempt fails
 with a stated probability and is run again. A worker dies now and then: the unit that it ran is begun again, its place
 is empty until a new one is up. Not in the model: the network's width, storage that slows down, Ray's own servers at
 many nodes.
@@ -34,16 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
-from dpaudit.actors.pool import (
-    FIRST_PARCELS_A_SECOND,
-    LAST_PARCELS_A_SECOND,
-    MANY,
-    PARCEL_S,
-    PARCELS_A_SECOND,
-    PAUSE_S,
-    QUEUED_PER_WORKER,
-    UNTIMED,
-)
+from dpaudit.actors.pool import MANY, PARCEL_S, PARCELS_A_SECOND, PAUSE_S, QUEUED_PER_WORKER
 from dpaudit.actors.unit import Inputs
 from dpaudit.mechanisms.compute import Compute
 
@@ -124,7 +115,7 @@ def simulate(
     a_parcel = overheads.parcel[0] + overheads.parcel[1] * workers
     waiting = deque(seconds(rng) for _ in range(units))
     takes = float(np.median(waiting)) + overheads.worker
-    most_s, first_s = (max(PARCEL_S, workers / each) for each in (PARCELS_A_SECOND, FIRST_PARCELS_A_SECOND))
+    fill_s = max(PARCEL_S, workers / PARCELS_A_SECOND) if parcel_s is None else parcel_s
     queues: list[deque[list[float]]] = [deque() for _ in range(workers)]
     busy: list[list[tuple[float, float]]] = [[] for _ in range(workers)]  # when units began and ended
     free_at = [0.0] * workers  # when a worker ends what it runs
@@ -132,7 +123,7 @@ def simulate(
     events: list[tuple[float, int, int, str]] = []  # when the driver can see it, number, worker, what
     number = itertools.count()
     now = useful = at_work = 0.0
-    left, timed, given, fetched = units, False, 0, 0.0
+    left, timed, fetched = units, False, 0.0
 
     def begin(worker: int, at: float) -> None:
         if running[worker] is not None or not queues[worker]:
@@ -152,15 +143,9 @@ def simulate(
         heapq.heappush(events, (at + TRAVEL_S / 2, next(number), worker, "back"))
 
     def give(worker: int, places: int = QUEUED_PER_WORKER) -> None:
-        nonlocal now, at_work, given
+        nonlocal now, at_work
         while waiting and len(queues[worker]) + (running[worker] is not None) < places:
-            if not timed and given >= UNTIMED and now < PARCEL_S:
-                return
-            given += 1
-            idle = running[worker] is None and not queues[worker]
-            fill_s = parcel_s if parcel_s is not None else first_s if idle else most_s
-            last = int(workers / LAST_PARCELS_A_SECOND / max(takes, 1e-9))
-            share = max(len(waiting) // (QUEUED_PER_WORKER * workers), last)
+            share = len(waiting) // (QUEUED_PER_WORKER * workers)
             fill = min(int(fill_s / max(takes, 1e-9)), share) if timed else 1
             parcel = [waiting.popleft() for _ in range(min(max(1, fill), len(waiting)))]
             spent = a_parcel / 2 + overheads.unit / 2 * len(parcel)
@@ -330,7 +315,7 @@ def _costs_of_lists(workers: int) -> tuple[float, float]:
     """Processor seconds of asking about the running parcels, and of finding the worker to give one to."""
     import ray
 
-    from dpaudit.actors.pool import RayPool, _Places, _Slot
+    from dpaudit.actors.pool import RayPool, _Slot
     from dpaudit.actors.unit import Resources
 
     @ray.remote(num_cpus=1, max_concurrency=1)  # type: ignore[untyped-decorator]
@@ -342,16 +327,13 @@ def _costs_of_lists(workers: int) -> tuple[float, float]:
     first, *references = [actor.sleep.remote(0.0 if not number else 1e6) for number in range(workers)]
     ray.get(first)
     pool = RayPool.__new__(RayPool)
-    places = _Places()
-    for _ in range(workers):
-        places.put(_Slot(Resources(), None, "", 0.0, ready=True, queue=deque([None])))
+    slots = [_Slot(Resources(), None, 0.0, ready=True, queue=deque([None])) for _ in range(workers)]
+    pool._slots = dict.fromkeys(slots)
     pool._heads, pool._starting, pool._fetched = dict.fromkeys([first, *references]), {}, 0.0
     asking = _cpu(pool._done)
 
     def give() -> None:
-        slot = places.shortest()
-        assert slot is not None
-        places.put(slot)
+        assert len(pool._hosts(Resources())) == workers
 
     giving = _cpu(give)
     ray.kill(actor)
@@ -514,7 +496,7 @@ def input_rows(overheads: Overheads) -> list[Row]:
 def draw(curves: dict[float, list[tuple[int, Simulated]]], real: Sequence[Real], path: Path) -> None:
     """Efficiency against actors: the model as lines, real workers in steady state as dots."""
     from dpaudit.engine.drawing import canvas
-    from dpaudit.estimators.chart import CLAIM, INK, MEMBER, OTHER
+    from dpaudit.engine.palette import CLAIM, INK, MEMBER, OTHER
 
     figure, axes = canvas(6.8, 3.8)
     for (unit_s, curve), colour in zip(curves.items(), (MEMBER, OTHER, CLAIM), strict=True):

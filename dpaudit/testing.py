@@ -25,7 +25,7 @@ from dpaudit.actors.unit import Inputs
 from dpaudit.actors.values import decode, encode
 from dpaudit.actors.work import Call, value_of
 from dpaudit.claims import Claim
-from dpaudit.engine.games.protocol import Fits
+from dpaudit.engine.games.protocol import GameTraits
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.request.build import build
@@ -161,10 +161,10 @@ def check_game(audit: Audit, *, seed: int = 0) -> None:
     plan = _plan_of(audit, seed)
     game, name = plan.spec.audits[0].game, type(plan.spec.audits[0].game).__name__
     check_part(game, "game")
-    fits: Fits = game.fits
-    must(fits.assumes.endswith("."), f"{name}.fits.assumes must be a sentence: it is printed with every bound")
+    fits: GameTraits = game.traits
+    must(fits.assumes.endswith("."), f"{name}.traits.assumes must be a sentence: it is printed with every bound")
     for view in fits.views.values():
-        must(isinstance(getattr(view, "shows", None), str), f"{name}.fits.views: {view} must have a string `shows`")
+        must(isinstance(getattr(view, "shows", None), str), f"{name}.traits.views: {view} must have a string `shows`")
     must(bool(plan.audits[0].game.evidence), f"{name}.play must plan units that return evidence")
     keys = [unit.key for unit in plan.units]
     must(keys == [unit.key for unit in _plan_of(audit, seed).units], f"{name}.play must plan the same units every time")
@@ -214,7 +214,7 @@ def _evidence_of(plan: Plan) -> list[Any]:
     for unit in plan.audits[0].game.evidence:
         assert isinstance(unit.task, Call)
         value = value_of(unit, tables[unit.key])
-        evidence += value if unit.task.kind.many else [value]
+        evidence += value if unit.task.result_type.many else [value]
     return evidence
 
 
@@ -237,8 +237,8 @@ def check_estimator(estimator: Any, *, games: int = 300, rows: int = 400) -> Non
     bound = estimator.bound([tally])
     must(bound.lower >= 0, f"{name} must give a bound of at least 0, got {bound.lower}")
     must(estimator.find([tally]).lower == bound.lower, f"{name}.find must give the bound of {name}.bound")
-    bound_with_loss = estimator.bound([tally], lost=1).lower
-    must(bound_with_loss <= bound.lower, f"{name}.bound must not rise with lost replays")
+    bound_with_loss = estimator.bound([tally], failed_replays=1).lower
+    must(bound_with_loss <= bound.lower, f"{name}.bound must not rise with failed replays")
     more_confident = dataclasses.replace(estimator, confidence=1 - (1 - estimator.confidence) / 10)
     lower = more_confident.bound([more_confident.tally(scores)]).lower
     must(lower <= bound.lower, f"{name} must not give a larger bound at a larger confidence")

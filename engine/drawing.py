@@ -1,26 +1,27 @@
-"""The one place where charts become pictures, in one house style: PNG, SVG, and figures of Matplotlib."""
+"""The style that all figures share, the marks that several of them use, and their files (PNG and SVG)."""
 
 from __future__ import annotations
 
 import io
-from functools import singledispatch
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeAlias
 
 import matplotlib
-import numpy as np
+from numpy.typing import NDArray
 
 matplotlib.use("Agg")  # no screen is needed, wherever the driver runs
 
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from dpaudit.engine.palette import INK, OTHER, QUIET
 from dpaudit.errors import printable_lines
-from dpaudit.estimators.chart import INK, QUIET, Axis, Band, Bars, Chart, Heat, Line, Mark, Panel, Rule, Words
 from dpaudit.plain_files import write_atomically
 
 STYLE: dict[Any, Any] = {
@@ -37,160 +38,95 @@ STYLE: dict[Any, Any] = {
     "xtick.color": "#52606d",
     "ytick.color": "#52606d",
 }
-MAX_SHAPES = 300  # bars of one colour that are shapes; more are pixels: thousands of shapes would make the page slow
-MOST_TICKS = 7  # steps between ticks of a linear axis: more of them, with long numbers, run into one another
-MARKER_EDGES = {"|": 2.0, ".": 0.0}
+WIDE, SQUARE = (5.0, 3.2), (4.2, 4.0)
+"""Width and height of a figure in inches: half of a page on a screen, all of it on a phone."""
+MAX_TICKS = 7  # intervals between ticks of a linear axis: with more, long numbers overlap
+Numbers: TypeAlias = Sequence[float] | NDArray[Any]
 
 
-def draw(chart: Chart) -> Figure:
-    columns = max(map(len, chart.rows))
-    ratios = {"sharex": chart.share_x, "height_ratios": chart.heights or None}
-    figure, places = grid(len(chart.rows), columns, width=chart.width, height=chart.height, **ratios)
-    for row, panels in zip(places, chart.rows, strict=True):
-        for axes, panel in zip(row, panels, strict=True):
-            axes.set_visible(panel is not None)
-            if panel is not None:
-                draw_panel(axes, panel)
-    if chart.legend_columns:
-        named = [axes.get_legend_handles_labels() for row in places for axes in row]
-        first: dict[str, Any] = {}
-        for handles, labels in named:
-            for handle, label in zip(handles, labels, strict=True):
-                first.setdefault(label, handle)
-        look: dict[str, Any] = {"fontsize": 8, "ncols": chart.legend_columns, "frameon": False}
-        figure.legend([*first.values()], [*first], loc="outside lower center", **look)
-    return figure
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A figure with its name and title."""
 
-
-def draw_panel(axes: Axes, panel: Panel) -> None:
-    for mark in panel.marks:
-        _draw(mark, axes)
-    _set_side(axes, "x", panel.x)
-    _set_side(axes, "y", panel.y)
-    axes.set_title(panel.title, fontsize=10)
-    if panel.legend and axes.get_legend_handles_labels()[1]:
-        above: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
-        place = above if panel.legend == "above" else {"loc": panel.legend}
-        legend = axes.legend(fontsize=panel.legend_size, ncols=panel.legend_columns, **place)
-        for handle in legend.legend_handles:
-            if isinstance(handle, Line2D) and handle.get_marker() == ".":  # thousands of points are small and faint
-                handle.set(alpha=1, markersize=7)
-
-
-def _set_side(axes: Axes, name: Literal["x", "y"], axis: Axis) -> None:
-    side = {"x": axes.xaxis, "y": axes.yaxis}[name]
-    words: dict[str, Any] = {"fontsize": axis.size} if axis.size else {}
-    if axis.log:
-        axes.set(**{f"{name}scale": "log"})
-    elif axis.ticks is None:
-        axes.locator_params(axis=name, nbins=MOST_TICKS)
-    if axis.ticks is not None:
-        side.set_ticks(axis.ticks, axis.words or [f"{tick:g}" for tick in axis.ticks], **words)
-        side.minorticks_off()
-    axes.set(**{f"{name}label": axis.label, f"{name}lim": (axis.low, axis.high)})
-    if not axis.grid:
-        axes.grid(visible=False, axis=name)
-
-
-@singledispatch
-def _draw(mark: Mark, axes: Axes) -> None:
-    raise NotImplementedError(f"no mark of a chart: {type(mark).__name__}")
-
-
-@_draw.register
-def _(mark: Line, axes: Axes) -> None:
-    style: dict[str, Any] = {
-        "label": mark.label,
-        "color": mark.colour,
-        "linestyle": mark.dash or "none",
-        "linewidth": mark.width,
-        "marker": mark.marker or "none",
-        "markersize": mark.size,
-        "markerfacecolor": mark.face or mark.colour,
-        "markeredgewidth": MARKER_EDGES.get(mark.marker, 1.0),
-        "alpha": mark.alpha,
-        "drawstyle": "steps-post" if mark.step else "default",
-    }
-    if mark.error is None:
-        axes.plot(mark.x, mark.y, **style)
-    else:
-        axes.errorbar(mark.x, mark.y, yerr=mark.error, elinewidth=1, **style)
-
-
-@_draw.register
-def _(mark: Band, axes: Axes) -> None:
-    step: Any = "post" if mark.step else None
-    look: dict[str, Any] = {"label": mark.label, "color": mark.colour, "alpha": mark.alpha, "linewidth": 0}
-    axes.fill_between(mark.x, mark.low, mark.high, step=step, **look)
-
-
-@_draw.register
-def _(mark: Bars, axes: Axes) -> None:
-    place, end = np.asarray(mark.place, dtype=float), np.asarray(mark.end, dtype=float)
-    start, half = np.broadcast_to(mark.start, end.shape), mark.thickness / 2
-    across = np.stack([place - half, place - half, place + half, place + half], axis=1)
-    along = np.stack([start, end, end, start], axis=1)
-    corners = np.stack([across, along] if mark.upright else [along, across], axis=2)
-    bars = PolyCollection(
-        corners[np.isfinite(end)],
-        label=mark.label,
-        facecolors=mark.colour,
-        edgecolors="white",
-        linewidths=mark.edge,
-        rasterized=place.size > MAX_SHAPES,
-    )
-    axes.add_collection(bars)
-    axes.autoscale_view()
-    for text, at, top in zip(mark.values, place, end, strict=False):
-        point, gap = ((at, top), (0, 2)) if mark.upright else ((top, at), (6, 0))
-        aligned: dict[str, Any] = {"ha": "center", "va": "bottom"} if mark.upright else {"va": "center"}
-        axes.annotate(text, point, gap, textcoords="offset points", fontsize=mark.size, **aligned)
-
-
-@_draw.register
-def _(mark: Rule, axes: Axes) -> None:
-    across = axes.axvline if mark.upright else axes.axhline
-    across(mark.at, color=mark.colour, linestyle=mark.dash, linewidth=mark.width, label=mark.label)
-
-
-@_draw.register
-def _(mark: Words, axes: Axes) -> None:
-    behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
-    look: dict[str, Any] = {"fontsize": mark.size, "color": mark.colour, "va": "center", "bbox": behind}
-    axes.annotate(mark.text, (mark.x, mark.y), (7, 0), textcoords="offset points", **look)
-
-
-@_draw.register
-def _(mark: Heat, axes: Axes) -> None:
-    image = axes.imshow(mark.values, aspect="auto", cmap="viridis", vmin=0, interpolation="nearest")
-    axes.figure.colorbar(image, ax=axes, label=mark.label)
+    stem: str  # the end of its file's name
+    title: str  # for the page
+    figure: Figure
 
 
 def canvas(width: float = 6.4, height: float = 3.4) -> tuple[Figure, Axes]:
-    """One pair of axes in the house style; sizes in inches."""
+    """Return a figure with one pair of axes in the shared style; sizes in inches."""
     figure, ((axes,),) = grid(1, 1, width=width, height=height)
     return figure, axes
 
 
 def canvases(count: int, *, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """Pairs of axes side by side that share their y-axis, in the house style; sizes in inches."""
+    """Return a figure with `count` pairs of axes side by side that share their y-axis; sizes in inches."""
     figure, (panels,) = grid(1, count, width=width, height=height, sharey=True)
     return figure, panels
 
 
 def grid(rows: int, columns: int, *, width: float, height: float, **places: Any) -> tuple[Figure, list[list[Axes]]]:
-    """Rows of axes in the house style; sizes in inches, and what `Figure.subplots` may be told besides."""
+    """Return a figure with rows of axes; sizes in inches, `places` are further arguments of `Figure.subplots`."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         return figure, figure.subplots(rows, columns, squeeze=False, **places).tolist()
 
 
+def fill(axes: Axes, x: Numbers, low: Numbers, high: Numbers, label: str = "", **look: Any) -> None:
+    """Fill the band between two curves."""
+    style: dict[str, Any] = {"color": OTHER, "alpha": 0.2, "linewidth": 0} | look
+    axes.fill_between(x, low, high, label=label, **style)
+
+
+def set_ticks(side: Axis, ticks: Numbers, words: Sequence[str] | None = None, **look: Any) -> None:
+    """Put ticks at these places only, labelled by `words` or else by their numbers."""
+    side.set_ticks(ticks, words or [f"{tick:g}" for tick in ticks], **look)
+    side.minorticks_off()
+
+
+def write_beside(axes: Axes, x: float, y: float, text: str, colour: str = INK, size: float = 9) -> None:
+    """Write words to the right of a point."""
+    behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6}
+    look: dict[str, Any] = {"fontsize": size, "color": colour, "va": "center", "bbox": behind}
+    axes.annotate(text, (x, y), (7, 0), textcoords="offset points", **look)
+
+
+def finish(axes: Axes, legend: str = "best", **look: Any) -> None:
+    """Limit the ticks of linear axes, and add a legend if a mark has a label.
+
+    Args:
+        axes: Axes with all marks, scales, limits and ticks.
+        legend: Matplotlib's place of the legend, "above" the axes, or "" for none.
+        look: Further arguments of `Axes.legend`.
+    """
+    for side in (axes.xaxis, axes.yaxis):
+        if isinstance(locator := side.get_major_locator(), MaxNLocator):
+            locator.set_params(nbins=MAX_TICKS)
+    if legend and axes.get_legend_handles_labels()[1]:
+        above: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
+        place = above if legend == "above" else {"loc": legend}
+        made = axes.legend(**({"fontsize": 8.5} | place | look))
+        for handle in made.legend_handles:
+            if isinstance(handle, Line2D) and handle.get_marker() == ".":  # thousands of points are small and faint
+                handle.set(alpha=1, markersize=7)
+
+
+def legend_below(figure: Figure, columns: int = 2) -> None:
+    """Add one legend of all axes below the figure, each label once."""
+    first: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            first.setdefault(label, handle)
+    look: dict[str, Any] = {"fontsize": 8, "ncols": columns, "frameon": False}
+    figure.legend([*first.values()], [*first], loc="outside lower center", **look)
+
+
 def save(figure: Figure, folder: Path, name: str) -> str:
-    """Writes `<name>.png` and `<name>.svg`; returns the SVG's text for a page that stands alone."""
+    """Write `<name>.png` and `<name>.svg`; return the SVG element for a self-contained page."""
     folder.mkdir(parents=True, exist_ok=True)
-    _show_words(figure)
+    _escape_words(figure)
     write_atomically(folder / f"{name}.png", lambda file: figure.savefig(file, dpi=160, format="png"))
-    figure.set_layout_engine("none")  # parts stay where the first file has them; finding places takes half the time
+    figure.set_layout_engine("none")  # the layout of the first file holds; computing it takes half the time
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
@@ -198,15 +134,15 @@ def save(figure: Figure, folder: Path, name: str) -> str:
     return text[text.index("<svg") :]
 
 
-def _show_words(figure: Figure) -> None:
-    """Names in a figure are shown as they are written, and no dollar in them begins a formula."""
+def _escape_words(figure: Figure) -> None:
+    """Show names as they are written: no dollar sign starts a formula."""
     for text in figure.findobj(Text):
-        text.set_text(_words(text.get_text()))
+        text.set_text(_escaped(text.get_text()))
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
-        shown = axis.get_major_formatter()
-        if isinstance(shown, FuncFormatter):  # of ticks that were given words; others write numbers
-            axis.set_major_formatter(FuncFormatter(lambda value, place, shown=shown: _words(shown(value, place))))
+        words = axis.get_major_formatter()
+        if isinstance(words, FuncFormatter):  # of ticks with words; others write numbers
+            axis.set_major_formatter(FuncFormatter(lambda value, place, words=words: _escaped(words(value, place))))
 
 
-def _words(text: str) -> str:
+def _escaped(text: str) -> str:
     return printable_lines(text).replace("$", r"\$")

@@ -5,33 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dpaudit.claims import Claim, PrivacyCurve
+from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.finding import Comparison, CurveEvidence, Finding, Series, Validity, ViolationPoint
-
-if TYPE_CHECKING:
-    from dpaudit.estimators.chart import Chart
+from dpaudit.estimators.finding import Comparison, CurveEvidence, Finding, Series, Validity
 
 
 class FindingBase:
     """What the findings of dpaudit share."""
 
-    def violation_point(self: Finding, curve: PrivacyCurve) -> ViolationPoint | None:
-        """Where the claim broke; None where it did not.
+    def violation_point(self: Finding, curve: PrivacyCurve) -> Comparison | None:
+        """Return the comparison that rejects the claim, or None.
 
-        What was chosen on the samples it is measured on errs more often than it says: it refutes no claim.
+        A bound chosen on the samples that it is measured on errs more often than it says, so it rejects no claim.
         """
-        found = self.comparison(curve)
-        if self.validity is Validity.AS_PUBLISHED or not found.exceeds:
-            return None
-        return ViolationPoint(found.quantity, found.where, found.observed, found.claimed, found.words)
-
-    def charts(self: Finding, claim: Claim) -> list[Chart]:
-        from dpaudit.estimators.finding_charts import charts  # only where something is drawn
-
-        return charts(self.series, claim, self.comparison(claim.curve))
+        compared = self.comparison(curve)
+        return compared if compared.exceeds and self.validity is not Validity.AS_PUBLISHED else None
 
     def _said(self: Finding) -> dict[str, Any]:
         """What every finding says of itself, as plain values for JSON."""

@@ -28,11 +28,6 @@ GUESSES = ("guesses", "correct", "canaries")
 RATIO = ("n1", "n0", "trials1", "trials0")
 TWO_CUT = ("k1", "n1", "k2", "n2")
 K_CUT = ("c1_*", "c2_*")
-VOTES = ("v1_*",)
-BAGS = ("bag", "prior")
-PROPORTION = ("k", "n")
-MULTINOMIAL = ("c_*",)
-GUARANTEE = ("order", "rdp")
 """Names that the columns of tables go by; "c1_*" stands for one column a class: c1_cat, c1_dog, ..."""
 
 

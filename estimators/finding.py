@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from dpaudit.claims import Claim, PrivacyCurve
-
-if TYPE_CHECKING:
-    from dpaudit.estimators.chart import Chart
+from dpaudit.claims import PrivacyCurve
 
 Series: TypeAlias = Mapping[str, Any]
 """Numbers to draw: arrays, numbers and words by the name of their column."""
@@ -58,11 +55,6 @@ class Comparison:
         return self.observed > self.claimed
 
 
-@dataclass(frozen=True)
-class ViolationPoint(Comparison):
-    """A standing in which what was observed exceeds what was claimed."""
-
-
 class CurveEvidence(Protocol):
     """Evidence that speaks about the whole of a claim's curve at once, not at one delta alone."""
 
@@ -103,16 +95,13 @@ class Finding(Protocol):
 
     @property
     def series(self) -> Mapping[str, Series]:
-        """The numbers there are to draw, by what they show; those of dpaudit's findings: `finding_charts.py`."""
-
-    def charts(self, claim: Claim, /) -> list[Chart]:
-        """What there is to see, beside the claim under the game's relation."""
+        """Columns of numbers for figures, by what they show; `engine/finding_figures.py` describes the columns."""
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         """Observed against claimed, at the point that speaks most against the claim."""
 
-    def violation_point(self, curve: PrivacyCurve, /) -> ViolationPoint | None:
-        """Where the claim broke; None where the evidence does not refute it. Never for an `as-published` finding."""
+    def violation_point(self, curve: PrivacyCurve, /) -> Comparison | None:
+        """The comparison that rejects the claim; None if none does. Always None for an `as-published` finding."""
 
     def to_dict(self) -> Mapping[str, Any]:
         """Plain values for JSON, without the series."""

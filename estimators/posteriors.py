@@ -13,19 +13,19 @@ from dpaudit.errors import require
 
 @dataclass(frozen=True, eq=False)
 class Posteriors:
-    """Beliefs about labels around one release: of two labels P[label = 1], of K > 2 a row of K probabilities.
+    """Beliefs P[label = 1] about binary labels before and after one release.
 
     Attributes:
-        prior: Of each example before the release, in [0, 1], shape (n,), n >= 1; of K > 2 labels (n, K), rows of sum 1.
+        prior: Of each example before the release, in [0, 1], shape (n,), n >= 1.
         posterior: The same once the release is known, the same shape.
         bag: Which bag each example is released in, shape (n,); examples of one bag share a release. -1 is for those
             nothing is released about, not all of them.
         release: Number of the release, for several independent ones.
-        shift: How far the release moved each log-odds, in nats, shape (n,), may be infinite; of K > 2 labels the
-            farthest of all pairs, >= 0. None takes it from the posterior, which has lost digits near 0 and 1.
+        shift: Change of each log-odds by the release, in nats, shape (n,), may be infinite. None takes it from the
+            posterior, which has lost digits near 0 and 1.
         expected: Additive advantage of each example, on average over all releases of its bag, in [0, 1), shape (n,);
             None where only this release is known.
-        labels: True labels, 0 .. K - 1, shape (n,), to hold the beliefs against; None where they are not known.
+        labels: True labels, 0 or 1, shape (n,), to hold the beliefs against; None where they are not known.
     """
 
     words: ClassVar[str] = "posteriors"
@@ -42,17 +42,13 @@ class Posteriors:
     def __post_init__(self) -> None:
         for name in ("prior", "posterior"):
             belief = np.asarray(getattr(self, name), dtype=np.float64)
-            fits = belief.size > 0 and (belief.ndim == 1 or (belief.ndim == 2 and belief.shape[1] > 2))
-            must = f"{name} must be one column, of two labels, or a column for each of more labels"
-            require(fits, must, shape=belief.shape)
+            require(belief.size > 0 and belief.ndim == 1, f"{name} must be one column", shape=belief.shape)
             inside = bool(((belief >= 0) & (belief <= 1)).all())  # refuses NaN as well
             require(inside, f"{name} must hold probabilities in [0, 1]")
-            sums = belief.ndim == 1 or bool(np.allclose(belief.sum(axis=1), 1.0, rtol=0, atol=1e-9))
-            require(sums, f"each row of {name} must have the sum 1")
             object.__setattr__(self, name, belief)
         object.__setattr__(self, "bag", np.asarray(self.bag, dtype=np.int64))
         require(
-            self.prior.shape == self.posterior.shape and self.bag.shape == self.prior.shape[:1],
+            self.prior.shape == self.posterior.shape == self.bag.shape,
             "prior, posterior and bag must be equally long",
             prior=self.prior.shape,
             posterior=self.posterior.shape,
@@ -63,12 +59,6 @@ class Posteriors:
         for name, column in (("shift", self.shift), ("expected", self.expected), ("labels", self.labels)):
             fits = column is None or column.shape == self.bag.shape
             require(fits, f"{name} must be as long as prior", prior=self.prior.shape)
-        known = self.labels is None or bool(np.isin(self.labels, np.arange(self.classes)).all())
-        require(known, f"labels must be {'0 or 1' if self.classes == 2 else f'in 0..{self.classes - 1}'}")
+        require(self.labels is None or bool(np.isin(self.labels, (0, 1)).all()), "labels must be 0 or 1")
         if self.labels is not None:
             object.__setattr__(self, "labels", np.asarray(self.labels, dtype=np.int64))
-
-    @property
-    def classes(self) -> int:
-        """How many labels there are."""
-        return 2 if self.prior.ndim == 1 else self.prior.shape[1]

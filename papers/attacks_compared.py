@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine import drawing as style
+from dpaudit.engine import palette
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.attacks import CalibratedLoss, CanaryConfidence, LabelInferenceScore
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
@@ -28,7 +29,6 @@ from dpaudit.engine.games.one_run.membership import ObservationalMembership
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
-from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation
@@ -39,9 +39,9 @@ from papers.label_tables import DELTA, REPLAYS, Study
 from papers.making import Made, Options
 
 METHODS = {
-    "label inference": chart.MEMBER,
-    "membership, calibrated": chart.OTHER,
-    "planted labels, same score": chart.CLAIM,
+    "label inference": palette.MEMBER,
+    "membership, calibrated": palette.OTHER,
+    "planted labels, same score": palette.CLAIM,
     "planted labels, canary attack": "#a16207",
 }
 """The attacks in the order of the bars, each with its colour."""
@@ -216,17 +216,17 @@ def _draw(table: pa.Table, data: str) -> Figure:
             alpha=1.0 if method in OBSERVATIONAL else 0.55,
             yerr=np.nan_to_num([row["deviation"] for row in bars]),
             capsize=2,
-            ecolor=chart.INK,
+            ecolor=palette.INK,
             error_kw={"linewidth": 0.9},
             label=method,
         )
         published = [row["as_published"] for row in bars]
-        axes.plot(centres, published, "D", markersize=3.5, markerfacecolor="white", color=chart.INK, zorder=3)
-    axes.plot([], [], "D", markersize=3.5, markerfacecolor="white", color=chart.INK, label="as published, not valid")
+        axes.plot(centres, published, "D", markersize=3.5, markerfacecolor="white", color=palette.INK, zorder=3)
+    axes.plot([], [], "D", markersize=3.5, markerfacecolor="white", color=palette.INK, label="as published, not valid")
     top = axes.get_ylim()[1]
     for group, (_, epsilon) in enumerate(groups):
         if epsilon <= top:
-            axes.plot([group - 0.45, group + 0.45], [epsilon] * 2, color=chart.INK, linewidth=1.6)
+            axes.plot([group - 0.45, group + 0.45], [epsilon] * 2, color=palette.INK, linewidth=1.6)
     axes.set_ylim(0, top)
     axes.set_xticks(
         range(len(groups)),

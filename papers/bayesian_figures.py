@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dpaudit.engine import drawing as style
-from dpaudit.estimators import chart
+from dpaudit.engine import palette
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.registry import register
 from papers.making import Made, Options
 
 METHODS = ("clopper-pearson", "jeffreys", "bayesian")
-COLOURS = dict(zip(METHODS, (chart.OTHER, chart.CLAIM, chart.MEMBER), strict=True))
+COLOURS = dict(zip(METHODS, (palette.OTHER, palette.CLAIM, palette.MEMBER), strict=True))
 CONFIDENCE, DELTA, ERROR_RATE, WITHIN = 0.9, 1e-5, 0.4, 0.15
 SAMPLES = np.arange(40, 4001, 20)
 RATES = np.arange(0.01, 0.5, 0.01)

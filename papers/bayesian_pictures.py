@@ -17,7 +17,7 @@ from scipy import stats
 
 from dpaudit.claims import ApproximateDP, GaussianDP, PrivacyCurve, SubsampledGaussian
 from dpaudit.engine import drawing as style
-from dpaudit.estimators import chart
+from dpaudit.engine import palette
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.confusion import (
     best_epsilon,
@@ -166,10 +166,10 @@ def figure_3(options: Options) -> Made:
     figure, axes = style.canvas(5.6, 5.0)
     _draw_joint(axes, EXAMPLE, EXAMPLE_DELTA, joint)
     for epsilon in corners:
-        _draw_boundary(axes, epsilon, EXAMPLE_DELTA, chart.OTHER, "--")
+        _draw_boundary(axes, epsilon, EXAMPLE_DELTA, palette.OTHER, "--")
     (left, right), (low, high) = rectangle
-    axes.add_patch(Rectangle((left, low), right - left, high - low, fill=False, color=chart.OTHER, linewidth=1.6))
-    axes.plot([], [], color=chart.OTHER, linestyle="--", label="Jeffreys' rectangle and the regions around it")
+    axes.add_patch(Rectangle((left, low), right - left, high - low, fill=False, color=palette.OTHER, linewidth=1.6))
+    axes.plot([], [], color=palette.OTHER, linestyle="--", label="Jeffreys' rectangle and the regions around it")
     axes.set_xlim(0.15, 0.55)
     axes.set_ylim(0.08, 0.53)
     axes.legend(fontsize=8.5, loc="upper right")
@@ -202,7 +202,7 @@ def figure_7(options: Options) -> Made:
         counts = Counts(half - fn, fp, half - fp, fn)
         interval = counts.interval(EXAMPLE_DELTA, 0.9, "bayesian")
         _draw_joint(axes, counts, EXAMPLE_DELTA, interval)
-        axes.plot(0.35, 0.25, "+", color=chart.INK, markersize=9)
+        axes.plot(0.35, 0.25, "+", color=palette.INK, markersize=9)
         axes.set_title(f"{2 * half:,} trials: ({interval[0]:.2f}, {interval[1]:.2f})", fontsize=10)
         axes.set_ylabel("")
         values = (2.0 * half, *interval, _mass(counts, interval, EXAMPLE_DELTA))
@@ -274,10 +274,10 @@ def _half_the_noise(claimed: SubsampledGaussian) -> tuple[tuple[Floats, Floats],
 
 def _draw_posterior(epsilons: Floats, density: Floats, intervals: dict[str, tuple[float, float]]) -> Figure:
     figure, axes = style.canvas(6.4, 4.0)
-    axes.fill_between(epsilons, density, color=chart.MEMBER, alpha=0.2, linewidth=0)
-    axes.plot(epsilons, density, color=chart.MEMBER, label="posterior density of ε")
-    axes.axvline(ACCOUNTED, color=chart.CLAIM, linewidth=1.6, label=f"the accountant's ε = {ACCOUNTED:g}")
-    colours = {"bayesian": chart.MEMBER, "jeffreys": chart.CLAIM, "clopper-pearson": chart.OTHER}
+    axes.fill_between(epsilons, density, color=palette.MEMBER, alpha=0.2, linewidth=0)
+    axes.plot(epsilons, density, color=palette.MEMBER, label="posterior density of ε")
+    axes.axvline(ACCOUNTED, color=palette.CLAIM, linewidth=1.6, label=f"the accountant's ε = {ACCOUNTED:g}")
+    colours = {"bayesian": palette.MEMBER, "jeffreys": palette.CLAIM, "clopper-pearson": palette.OTHER}
     height = float(density.max())
     for row, method in enumerate(("bayesian", "jeffreys", "clopper-pearson"), start=1):
         lower, upper = intervals[method]
@@ -299,20 +299,20 @@ def _draw_posterior(epsilons: Floats, density: Floats, intervals: dict[str, tupl
 def _draw_regions(table: dict[str, Floats], rates: tuple[Floats, Floats]) -> Figure:
     figure, (whole, corner) = style.canvases(2, width=10.4, height=4.8)
     names = {
-        "one point": ("(ε, δ) alone", chart.OTHER),
+        "one point": ("(ε, δ) alone", palette.OTHER),
         "gaussian": ("Gaussian with the same (ε, δ)", "#7c3aed"),
-        "dp-sgd": ("the claim's whole curve", chart.CLAIM),
+        "dp-sgd": ("the claim's whole curve", palette.CLAIM),
     }
     alarms = table["false alarms"]
     for axes in (whole, corner):
         for name, (label, colour) in names.items():
             axes.plot(alarms, table[name], color=colour, label=label)
-        axes.plot(*rates, ":", color=chart.MEMBER, linewidth=1.8, label="half the noise: limits at 95 %")
+        axes.plot(*rates, ":", color=palette.MEMBER, linewidth=1.8, label="half the noise: limits at 95 %")
         axes.set_xlabel("false-alarm rate")
     for name, (_, colour) in names.items():  # the other half: the attacks that guess the other world
         whole.plot(1 - alarms, 1 - table[name], color=colour)
     claimed = table["dp-sgd"]
-    whole.fill_between(alarms, claimed, 1 - np.interp(1 - alarms, alarms, claimed), color=chart.CLAIM, alpha=0.1)
+    whole.fill_between(alarms, claimed, 1 - np.interp(1 - alarms, alarms, claimed), color=palette.CLAIM, alpha=0.1)
     whole.set_ylabel("miss rate")
     whole.set_title("the square of error rates", fontsize=10)
     whole.legend(fontsize=8.5, loc="center")
@@ -331,11 +331,13 @@ def _draw_joint(axes: Axes, counts: Counts, delta: float, interval: tuple[float,
     low, high = interval
     inner = np.array([ApproximateDP(low, delta).miss_rate(float(x)) for x in GRID]) if low > 0 else 1 - GRID
     outer = np.array([ApproximateDP(high, delta).miss_rate(float(x)) for x in GRID])
-    axes.fill_between(GRID, outer, np.minimum(inner, 1), color=chart.CLAIM, alpha=0.12, linewidth=0)
-    axes.fill_between(GRID, 1 - np.minimum(inner, 1)[::-1], 1 - outer[::-1], color=chart.CLAIM, alpha=0.12, linewidth=0)
+    axes.fill_between(GRID, outer, np.minimum(inner, 1), color=palette.CLAIM, alpha=0.12, linewidth=0)
+    axes.fill_between(
+        GRID, 1 - np.minimum(inner, 1)[::-1], 1 - outer[::-1], color=palette.CLAIM, alpha=0.12, linewidth=0
+    )
     for epsilon in interval:
-        _draw_boundary(axes, epsilon, delta, chart.CLAIM, "-")
-    axes.plot([], [], color=chart.CLAIM, label=f"R(ε, {delta:g}) at the Bayesian interval's ends")
+        _draw_boundary(axes, epsilon, delta, palette.CLAIM, "-")
+    axes.plot([], [], color=palette.CLAIM, label=f"R(ε, {delta:g}) at the Bayesian interval's ends")
     axes.set_xlabel("miss rate")
     axes.set_ylabel("false-alarm rate")
     axes.set_xlim(0, 1)

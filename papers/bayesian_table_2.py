@@ -21,6 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpaudit.engine import drawing as style
+from dpaudit.engine import palette
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.images import Cifar10, FashionMnist
 from dpaudit.engine.data.partition import Partition
@@ -32,7 +33,6 @@ from dpaudit.engine.games.two_world.game import IndMia
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
-from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.finding import Series
 from dpaudit.estimators.selection import Fixed
@@ -465,7 +465,7 @@ def _long(lines: list[Line]) -> pa.Table:
     )
 
 
-COLOURS = dict(zip(METHODS, (chart.OTHER, chart.CLAIM, chart.MEMBER), strict=True))
+COLOURS = dict(zip(METHODS, (palette.OTHER, palette.CLAIM, palette.MEMBER), strict=True))
 
 
 def _draw(lines: list[Line], audited: Audited) -> Figure:
@@ -478,7 +478,7 @@ def _draw(lines: list[Line], audited: Audited) -> Figure:
         for place, line in enumerate(chosen):
             _draw_line(panel, place, line, top)
         if learner != LEARNERS[0]:
-            panel.axhline(EPSILON, color=chart.INK, linewidth=1)
+            panel.axhline(EPSILON, color=palette.INK, linewidth=1)
         names = [f"paper,\n{PAPER_DATA[kind]}", *(line.source.replace(" ", "\n", 1) for line in chosen[1:])]
         panel.set_xticks(range(len(chosen)), names, fontsize=8.5)
         panel.set_xlim(-0.5, len(chosen) - 0.5)

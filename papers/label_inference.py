@@ -19,6 +19,7 @@ import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
 from dpaudit.engine import drawing as style
+from dpaudit.engine import palette
 from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.criteo import Criteo, CriteoSynthetic
 from dpaudit.engine.data.csv import Csv
@@ -28,11 +29,10 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.advantages.game import LabelAdvantage, Utility
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
 from dpaudit.engine.games.proxies.model import TruePosterior
-from dpaudit.engine.reading.comparison import RESPONSE, Compared, Study, studies
+from dpaudit.engine.reading.label_comparison import RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting, label_studies
 from dpaudit.engine.report.advantages_compared import beliefs, frontier, spreads
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
-from dpaudit.estimators import chart
 from dpaudit.estimators.label_reconstruction.advantage import (
     label_privacy_ceiling,
     llp_product_advantage,
@@ -126,7 +126,7 @@ def equivalence(options: Options) -> Made:
     return Made("\n".join([str(table), *table.notes]), tuple(folder / name for name in files))
 
 
-def _played(options: Options, name: str, mechanisms: Sequence[Any], *, utility: Utility | None) -> list[Study]:
+def _played(options: Options, name: str, mechanisms: Sequence[Any], *, utility: Utility | None) -> list[LabelStudy]:
     """All mechanisms on all data sets; what is finished in the run folder is not run again."""
     sets = _data_sets(options, features=utility is not None)
     if utility is not None:
@@ -147,7 +147,7 @@ def _played(options: Options, name: str, mechanisms: Sequence[Any], *, utility: 
     ]
     run = replace(options.run, keep_scores=False, figures=False)
     spec = AuditSpec(tuple(audits), name=f"label inference advantage, {name}", seed=options.seed, run=run)
-    return studies(audit(spec, output=options.output / name, listeners=options.listeners).results)
+    return label_studies(audit(spec, output=options.output / name, listeners=options.listeners).results)
 
 
 def _data_sets(options: Options, *, features: bool) -> dict[str, tuple[Any, Any]]:
@@ -186,9 +186,9 @@ def real_data(path: Path, rows: int) -> Mapping[str, Any]:
     return found
 
 
-def _made(options: Options, name: str, found: Sequence[Study], figure: chart.Chart) -> Made:
+def _made(options: Options, name: str, found: Sequence[LabelStudy], picture: style.Picture) -> Made:
     folder = options.output / name
-    style.save(style.draw(figure), folder, name)
+    style.save(picture.figure, folder, name)
     rows = [
         {
             "data": study.data,
@@ -208,13 +208,13 @@ def _made(options: Options, name: str, found: Sequence[Study], figure: chart.Cha
     return Made("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv", folder / "report.html"))
 
 
-def _response_beside(study: Study, one: Compared, kind: str) -> float:
+def _response_beside(study: LabelStudy, one: MechanismSetting, kind: str) -> float:
     """The advantage of randomised response where models learn as much; NaN for itself, and where none does."""
-    beside = one.family != RESPONSE and kind in one.advantage and not math.isnan(one.auc)
+    beside = one.family != RANDOMIZED_RESPONSE and kind in one.advantage and not math.isnan(one.auc)
     return study.response_at(one.auc, kind) if beside else math.nan
 
 
-def _summary(study: Study) -> list[str]:
+def _summary(study: LabelStudy) -> list[str]:
     """Both advantages of each setting, and what that says of the paper's conclusion."""
     lines = [f"{study.data}: {LEVEL:.0%} multiplicative advantage, mean additive advantage"]
     lines += [
@@ -232,8 +232,8 @@ def _draw_equivalents(found: Sequence[Equivalent], what: str) -> Figure:
     sizes = [one.size for one in found]
     top = 1.15 * max([one.additive_epsilon for one in found if math.isfinite(one.additive_epsilon)], default=1.0)
     for name, colour, label in (
-        ("multiplicative", chart.MEMBER, f"same {LEVEL:.0%} quantile of the multiplicative advantage"),
-        ("additive_epsilon", chart.OTHER, "same mean additive advantage"),
+        ("multiplicative", palette.MEMBER, f"same {LEVEL:.0%} quantile of the multiplicative advantage"),
+        ("additive_epsilon", palette.OTHER, "same mean additive advantage"),
     ):
         values = np.array([getattr(one, name) for one in found])
         axes.plot(sizes, np.where(np.isfinite(values), values, np.nan), "o-", color=colour, markersize=4, label=label)
@@ -253,13 +253,13 @@ def _draw_theory(share: float) -> Figure:
     """Exact additive advantages where labels do not depend on features: Theorem 3.2, Theorem 3.5 and the ceiling."""
     figure, (bags, response) = style.canvases(2, width=8.0, height=3.4)
     sizes = np.arange(1, 65)
-    for p, colour in ((share, chart.MEMBER), (0.5, chart.OTHER)):
+    for p, colour in ((share, palette.MEMBER), (0.5, palette.OTHER)):
         bags.plot(sizes, llp_product_advantage(p, sizes), color=colour, label=f"p = {p:.3g}")
         epsilons = np.linspace(0.02, 6, 300)
         told = np.array([rr_additive_advantage(p, epsilon=float(epsilon)) for epsilon in epsilons])
         response.plot(epsilons, told, color=colour, label=f"p = {p:.3g}")
     ceiling = [label_privacy_ceiling(float(epsilon)) for epsilon in epsilons]
-    response.plot(epsilons, ceiling, color=chart.CLAIM, linestyle="--", label="ceiling, 1 - 2/(1 + e^ε)")
+    response.plot(epsilons, ceiling, color=palette.CLAIM, linestyle="--", label="ceiling, 1 - 2/(1 + e^ε)")
     bags.set_xlabel("examples in a bag")
     bags.set_ylabel("additive advantage")
     bags.set_title("exact counts, Theorem 3.2", fontsize=10)

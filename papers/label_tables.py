@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
 from dpaudit.engine import drawing as style
+from dpaudit.engine import palette
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.answers import Predictions
 from dpaudit.engine.games.one_run.label_inference import LabelInference
@@ -32,7 +33,6 @@ from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.report.page import figure_markup, template
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import run_plan
-from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation
@@ -393,17 +393,17 @@ def _draw_bounds(found: Found, printed: Printed) -> Figure:
         cells = found.of(learner)
         blank = [math.nan if cell.constant else 1.0 for cell in cells]
         return [
-            ("paper", chart.INK, "s", *_paper(printed[learner])),
+            ("paper", palette.INK, "s", *_paper(printed[learner])),
             (
                 "ours, as published",
-                chart.OTHER,
+                palette.OTHER,
                 "o",
                 [cell.published * keep for cell, keep in zip(cells, blank, strict=True)],
                 [cell.published_deviation for cell in cells],
             ),
             (
                 "ours, valid bound",
-                chart.MEMBER,
+                palette.MEMBER,
                 "o",
                 [cell.bound * keep for cell, keep in zip(cells, blank, strict=True)],
                 [math.nan] * len(cells),
@@ -417,8 +417,8 @@ def _draw_utility(found: Found, printed: Printed, metric: Metric) -> Figure:
     def series(learner: str) -> list[Series]:
         values = [metric.factor * cell.utility.get(metric.key, math.nan) for cell in found.of(learner)]
         return [
-            ("paper", chart.INK, "s", *_paper(printed[learner])),
-            ("ours", chart.MEMBER, "o", values, [math.nan] * len(values)),
+            ("paper", palette.INK, "s", *_paper(printed[learner])),
+            ("ours", palette.MEMBER, "o", values, [math.nan] * len(values)),
         ]
 
     return _panels(found, series, metric.label, claims=False)
@@ -450,7 +450,7 @@ def _panels(found: Found, series: Callable[[str], list[Series]], label: str, *, 
     for axes in panels:
         for place, epsilon in zip(places, epsilons, strict=True):
             if claims and epsilon <= top:
-                axes.plot([place - 0.35, place + 0.35], [epsilon] * 2, color=chart.CLAIM, linewidth=2, label="claim")
+                axes.plot([place - 0.35, place + 0.35], [epsilon] * 2, color=palette.CLAIM, linewidth=2, label="claim")
         axes.set_ylim(0, top)
     figure.supxlabel("claimed ε", fontsize=9.5)
     panels[0].set_ylabel(label)

@@ -24,16 +24,16 @@ from numpy.typing import NDArray
 from dpaudit.actors.unit import code_version
 from dpaudit.claims import Claim
 from dpaudit.engine import drawing as style
+from dpaudit.engine import palette
 from dpaudit.engine.data.bundled import Iris, Wine
 from dpaudit.engine.games.neighbours.game import COPIES, Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds, features_of
 from dpaudit.engine.games.neighbours.poisonings.regression import Influence, OpposingRecords, Surrogate
 from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, CornerFlip, Remove, SwapX
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.report.charts import DetectedLine, detected_panel, lines_of, point_of
+from dpaudit.engine.report.charts import DetectedLine, draw_detected, lines_of, point_of
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
-from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
@@ -227,7 +227,7 @@ def _drawn(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figure:
     """A panel for each data set and learner; those without rows say that they were not run."""
     figure, places = style.grid(len(names), len(panels.PANELS), width=3.4 * len(panels.PANELS), height=2.9 * len(names))
     attacks = dict.fromkeys(attack for panel in panels.PANELS for attack in panel.attacks)
-    colours = dict(zip(attacks, chart.COLOURS, strict=False))
+    colours = dict(zip(attacks, palette.COLOURS, strict=False))
     keys: dict[str, Any] = {}
     highest = max((row["epsilon"] for row in rows), default=1.0)
     for along, name in enumerate(names):
@@ -240,9 +240,9 @@ def _drawn(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figure:
                 axes.set_title(title, fontsize=10)
                 axes.text(0.5, 0.5, "not run", ha="center", va="center", transform=axes.transAxes)
                 continue
-            drawn = detected_panel(lines, colours, FLOOR)
-            x, y = replace(drawn.x, label=""), replace(drawn.y, label="", low=0.8 * FLOOR, high=1.3 * highest)
-            style.draw_panel(axes, replace(drawn, x=x, y=y, title=title))
+            draw_detected(axes, lines, colours, FLOOR)
+            axes.set(xlabel="", ylabel="", ylim=(0.8 * FLOOR, 1.3 * highest))
+            axes.set_title(title, fontsize=10)
             handles, labels = axes.get_legend_handles_labels()
             keys |= dict(zip(labels, handles, strict=True))
     figure.supxlabel("claimed ε of one record", fontsize=10)
@@ -282,7 +282,7 @@ def figure_3(options: Options) -> Made:
     folder = options.output / "figure-3"
     figure, (left, right) = style.canvases(2, width=9.6, height=4.0)
     for row in rows:
-        left.plot(row["non-sphericity"], row["clip-bkd"], "o", color=chart.OTHER)
+        left.plot(row["non-sphericity"], row["clip-bkd"], "o", color=palette.OTHER)
         far = row["non-sphericity"] > 50
         left.annotate(
             row["data"],
@@ -296,8 +296,8 @@ def figure_3(options: Options) -> Made:
     left.set_xlabel("largest over smallest singular value")
     left.set_ylabel("how far the record moves the coefficients")
     place = np.arange(len(rows))
-    right.bar(place - 0.2, [row["clip-bkd"] for row in rows], 0.4, color=chart.OTHER, label="ClipBKD")
-    right.bar(place + 0.2, [row["influence"] for row in rows], 0.4, color=chart.MEMBER, label="influence")
+    right.bar(place - 0.2, [row["clip-bkd"] for row in rows], 0.4, color=palette.OTHER, label="ClipBKD")
+    right.bar(place + 0.2, [row["influence"] for row in rows], 0.4, color=palette.MEMBER, label="influence")
     right.set_xticks(place, [row["data"] for row in rows], rotation=20, ha="right")
     right.legend(fontsize=8.5)
     style.save(figure, folder, "figure-3")
@@ -411,8 +411,10 @@ def _on_iris(audits: tuple[Audit, ...], learner: str, options: Options, stem: st
     options.say(f"{learner} on iris: {len(audits)} audits of {2 * panels.TRAININGS[options.scale]:,} trainings")
     spec = AuditSpec(audits, name=f"{learner} on iris", seed=options.seed, run=options.run)
     results = audit(spec, output=folder / "iris", listeners=options.listeners, quiet=not options.listeners).results
-    drawn = chart.Chart(stem, learner, [[detected_panel(lines_of(results))]], 6.0, 4.4, legend_columns=2)
-    style.save(style.draw(drawn), folder, stem)
+    figure, axes = style.canvas(6.0, 4.4)
+    draw_detected(axes, lines_of(results))
+    style.legend_below(figure)
+    style.save(figure, folder, stem)
     rows = [_row("iris", learner, result, result.name.partition(",")[0]) for result in results]
     pacsv.write_csv(pa.Table.from_pylist(rows), folder / f"{stem}.csv")
     return Made(_words(rows), (folder / f"{stem}.png", folder / f"{stem}.csv"))

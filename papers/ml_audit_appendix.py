@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpaudit.engine import drawing as style
+from dpaudit.engine import palette
 from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.games.neighbours.game import COPIES, Neighbours
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
-from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.two_world.ratio import METHODS, ratio_epsilon
 from dpaudit.registry import register
@@ -115,7 +115,7 @@ def _draw(detected: NDArray[np.float64], options: Options) -> None:
     figure, axes = style.canvas(5.6, 3.8)
     for epsilon, values in zip(EPSILONS, detected, strict=True):
         axes.plot(np.arange(len(COPIES)), values / epsilon, "o-", label=f"claim {epsilon:g}", markersize=4)
-    axes.axhline(1, color=chart.INK, linewidth=1)
+    axes.axhline(1, color=palette.INK, linewidth=1)
     axes.set_xticks(np.arange(len(COPIES)), [str(count) for count in COPIES])
     axes.set_ylim(bottom=0)
     axes.set_xlabel("records that change")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.engine import drawing as style
+from dpaudit.engine import palette
 from dpaudit.engine.data.images import Cifar10, FashionMnist
 from dpaudit.engine.games.neighbours.game import Neighbours, Scale
 from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
@@ -29,7 +30,6 @@ from dpaudit.engine.games.neighbours.poisonings.shadow_adversarial import Shadow
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
-from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import AsPublished, Fixed
@@ -228,7 +228,7 @@ def _draw(rows: Sequence[dict[str, Any]], options: Options) -> None:
     figure, panels = style.canvases(len(names), width=4.8 * len(names), height=4.0)
     claims = sorted({row["epsilon"] for row in rows})
     for name, axes in zip(names, panels, strict=True):
-        for attack, colour in zip(ATTACKS, chart.COLOURS, strict=False):
+        for attack, colour in zip(ATTACKS, palette.COLOURS, strict=False):
             for bound, line, label in zip(BOUNDS, ("-", "--"), (attack, None), strict=False):
                 own = [row for row in rows if (row["data"], row["attack"], row["bound"]) == (name, attack, bound)]
                 places = [claims.index(row["epsilon"]) for row in own]

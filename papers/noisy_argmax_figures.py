@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dpaudit.engine import drawing as style
-from dpaudit.estimators import chart
+from dpaudit.engine import palette
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.private_prediction.k_cut import bootstrap_bound, k_cut_bound
 from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_rdp_data_dependent, noisy_argmax_probabilities
@@ -142,13 +142,13 @@ _BOUNDS: dict[str, Callable[[list[Ints], np.random.Generator], object]] = {
     "k-cut bootstrap": _bootstrap,
 }
 _LOOKS = {
-    "data-independent": ("-", chart.CLAIM),
-    "data-dependent": ("--", chart.CLAIM),
-    "exact": ("-", chart.INK),
-    "2-cut": ("o-", chart.MEMBER),
-    TERMWISE: ("o:", chart.MEMBER),
-    "k-cut": ("s-", chart.OTHER),
-    "k-cut, Goodman": ("s:", chart.OTHER),
+    "data-independent": ("-", palette.CLAIM),
+    "data-dependent": ("--", palette.CLAIM),
+    "exact": ("-", palette.INK),
+    "2-cut": ("o-", palette.MEMBER),
+    TERMWISE: ("o:", palette.MEMBER),
+    "k-cut": ("s-", palette.OTHER),
+    "k-cut, Goodman": ("s:", palette.OTHER),
     "2-cut bootstrap": ("^-.", "#b7791f"),
     "k-cut bootstrap": ("v-.", "#6b46c1"),
 }
@@ -176,7 +176,7 @@ def _drawn(curves: dict[str, Floats], title: str) -> Figure:
         axes.plot(ORDERS, curve, look, **looks)
         if label in _BOUNDS:
             shares.plot(ORDERS, curve / curves["exact"], look, **looks)
-    shares.axhline(1, color=chart.INK, linewidth=1.4)
+    shares.axhline(1, color=palette.INK, linewidth=1.4)
     for panel in (axes, shares):
         panel.set_xscale("log")
         panel.set_xticks(ORDERS, [f"{order:g}" for order in ORDERS])

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
 from dpaudit.engine import drawing as style
+from dpaudit.engine import palette
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.images import Cifar10, FashionMnist, Mnist
 from dpaudit.engine.data.partition import Partition
@@ -33,7 +34,6 @@ from dpaudit.engine.games.predictions.prompt_adversaries import PoisNatQAllSame,
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
 from dpaudit.errors import RunError, require
-from dpaudit.estimators import chart
 from dpaudit.estimators.private_prediction.answers_estimator import AnswersFinding, Directions
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
 from dpaudit.mechanisms.language_models.local import LocalTransformer
@@ -50,7 +50,7 @@ Floats = NDArray[np.float64]
 DELTA = 1e-6
 TOTAL = 1_000
 """Answers that every bar counts: those to one query, or as many natural ones as leak what the average one did."""
-KINDS = {"claim": chart.CLAIM, "data-dependent": chart.OTHER, "exact": chart.INK, "2-cut*": chart.MEMBER}
+KINDS = {"claim": palette.CLAIM, "data-dependent": palette.OTHER, "exact": palette.INK, "2-cut*": palette.MEMBER}
 
 ADVERSARIAL = {"Nat-AdvQ": NatAdvQ(), "Pois-AdvQ": PoisAdvQ()}
 NATURAL = {"confident": PoisNatQConfident(), "unconfident": PoisNatQUnconfident()}

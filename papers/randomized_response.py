@@ -11,6 +11,7 @@ import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
 from dpaudit.engine import drawing as style
+from dpaudit.engine import palette
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.attacks import LabelInferenceScore, LikelihoodRatio
@@ -19,7 +20,6 @@ from dpaudit.engine.games.proxies.model import ModelProxy, TruePosterior
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.run.driver import audit
-from dpaudit.estimators import chart
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.selection import Fixed
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -112,9 +112,9 @@ def _table(report: Report) -> pa.Table:
 def _draw(table: pa.Table, fraction: float) -> Figure:
     figure, panels = style.canvases(len(ATTACKS), width=9.6, height=4.2)
     rows = table.to_pylist()
-    colours = dict(zip(CLASSES, (chart.OTHER, chart.MEMBER, chart.CLAIM), strict=True))
+    colours = dict(zip(CLASSES, (palette.OTHER, palette.MEMBER, palette.CLAIM), strict=True))
     for panel, attack in zip(panels, ATTACKS, strict=True):
-        panel.plot([0, max(EPSILONS)], [0, max(EPSILONS)], color=chart.INK, linewidth=1, label="true ε")
+        panel.plot([0, max(EPSILONS)], [0, max(EPSILONS)], color=palette.INK, linewidth=1, label="true ε")
         for classes, (of, proxy, line) in itertools.product(CLASSES, SERIES):
             chosen = [row for row in rows if (row["attack"], row["classes"], row["proxy"]) == (attack, classes, proxy)]
             if of == attack:

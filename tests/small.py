@@ -26,6 +26,6 @@ def few_releases(monkeypatch: pytest.MonkeyPatch) -> None:
     from dpaudit.engine.games.labels.label_crafted import LabelCrafted
 
     if not nightly.on():
-        of_mechanisms = LabelCrafted.fits.check_tests[0].game
+        of_mechanisms = LabelCrafted.traits.check_tests[0].game
         for name, number in (("search", 1_600), ("releases", 400), ("canaries", 40_000)):
             monkeypatch.setitem(of_mechanisms, name, number)  # type: ignore[arg-type]

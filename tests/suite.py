@@ -65,7 +65,7 @@ LONG: Mapping[str, str] = {
         "starts the Ray session that all tests share"
     ),
     "tests/actors/test_parcels.py::test_the_same_bytes_in_processes_beside_this_one": "starts child processes",
-    "tests/engine/test_asked_twice.py::test_a_memoised_release_is_undecided_and_a_seeded_one_a_violation": (
+    "tests/engine/test_state_between_calls.py::test_a_memoised_release_is_undecided_and_a_seeded_one_a_violation": (
         "two checks in full, each asked again in a fresh process"
     ),
     "tests/engine/test_check.py::test_what_is_not_confirmed_is_no_violation_and_the_other_looks_are_played": (
@@ -73,7 +73,6 @@ LONG: Mapping[str, str] = {
     ),
     "tests/engine/test_crafted_crowd.py::test_batches_that_are_not_drawn_as_accounted_for_are_refuted"
     "[planted-fixed-batches-14-256-VIOLATION]": "the one day test that plays opposing-gradients to its verdict",
-    "tests/engine/test_moving.py::test_units_that_failed_are_not_waited_for": "starts child processes",
     "tests/engine/test_pytest_plugin.py::test_a_session_says_what_it_checked_and_how_sure_it_is": (
         "a pytest session within the session"
     ),

@@ -98,7 +98,9 @@ ENGINE = Rooms(
     "dpaudit.engine",
     (
         "exits",
+        "palette",
         "drawing",
+        "finding_figures",
         "data",
         "games",
         "request",
@@ -292,7 +294,7 @@ PLANTED = [
     ("order of dpaudit", "dpaudit.actors.storage.store", "dpaudit.engine.run.run_folder"),
     ("order of dpaudit", "dpaudit.actors.storage.store", "dpaudit.estimators.bound"),
     ("order of dpaudit", "dpaudit.actors.storage.store", "dpaudit.cluster.session"),
-    ("order of dpaudit", "dpaudit.cluster.manifests", "dpaudit.actors.storage.store"),
+    ("order of dpaudit", "dpaudit.cluster.jobs", "dpaudit.actors.storage.store"),
     ("order of dpaudit", "dpaudit.claims.curve", "dpaudit.mechanisms.ranges"),
     ("order of dpaudit", "dpaudit.errors", "dpaudit.claims.curve"),
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.training.recipe", "dpaudit.mechanisms.models.tables"),

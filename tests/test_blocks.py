@@ -182,7 +182,7 @@ def test_the_command_line_takes_the_commands_of_the_pages() -> None:
         ("run spec.yaml --outptu here", "No such option"),
         ("run", "Missing parameter: spec"),
         ("run examples/gone.yaml", "no file"),
-        ("cluster kuberay spec.yaml", "Missing parameter: output"),
+        ("submit spec.yaml", "Missing parameter: output"),
     ],
 )
 def test_a_command_that_is_none_is_seen(line: str, why: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from dpaudit import Audit, AuditSpec, Claim, RunOptions, Verdict, audit
+from dpaudit.engine.finding_figures import finding_figures
 from dpaudit.testing import check_game
 
 PAGE = Path(__file__).parents[1] / "docs" / "developers" / "extending.md"
@@ -82,14 +83,7 @@ def test_the_verb_prints_a_claim() -> None:
     assert (done.exit_code, "1.5" in done.output) == (0, True), done.output
 
 
-def test_the_figure_is_one_of_its_finding() -> None:
-    if importlib.util.find_spec("dpaudit.estimators.chart") is None:
-        pytest.skip("charts are values from the next change on")
-    made, estimator = importlib.import_module("my_chart"), importlib.import_module("my_estimator").RightGuesses()
-    bound = estimator.bound([importlib.import_module("my_estimator").Right(90, 100)])
-    shown = made.CountedBound(
-        **{name: getattr(bound, name) for name in ("lower", "delta", "confidence", "method")},
-        validity=bound.validity,
-        counts=bound.counts,
-    ).charts(Claim(1.0))
-    assert [chart.stem for chart in shown][-1] == "counts"
+def test_the_figure_is_drawn_from_the_series() -> None:
+    bound = importlib.import_module("my_series").bound_over_trials([10, 20], [0.1, 0.4])
+    (picture,) = finding_figures(bound, Claim(1.0))
+    assert picture.stem == "trials"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpaudit import Audit, Bound, Claim, Examples, Relation, Validity
 from dpaudit.engine.games.one_run.rules import Design
-from dpaudit.engine.games.protocol import Candidates, Fits
+from dpaudit.engine.games.protocol import Candidates, GameTraits
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -214,7 +214,7 @@ def played(game: Any) -> Audit:
 
 @dataclass(frozen=True)
 class Unassuming(SequenceCanaries):
-    fits: ClassVar[Fits] = replace(SequenceCanaries.fits, assumes="Nothing")
+    traits: ClassVar[GameTraits] = replace(SequenceCanaries.traits, assumes="Nothing")
 
 
 @dataclass(frozen=True)
@@ -333,16 +333,16 @@ class RightGuesses(ScoreEstimator[Right]):
     def tally(self, scores: Scores) -> Right:
         return Right(int(((scores.score > 0) == scores.truth).sum()), scores.score.size)
 
-    def bound(self, tallies: Sequence[Right], *, lost: int = 0) -> Bound:
+    def bound(self, tallies: Sequence[Right], *, failed_replays: int = 0) -> Bound:
         (one,) = tallies
-        share = 0.0 if lost else self.least(one)
+        share = 0.0 if failed_replays else self.least(one)
         epsilon = max(0.0, math.log(share / (1 - share))) if share > 0 else 0.0
         return Bound(epsilon, self.delta, self.confidence, "right-guesses", Validity.FINITE_SAMPLE)
 
     def least(self, one: Right) -> float:
         return float(clopper_pearson(one.right, one.guesses, confidence=self.confidence, side="lower").lower)
 
-    def series(self, tallies: Sequence[Right], *, lost: int = 0) -> Any:
+    def series(self, tallies: Sequence[Right], *, failed_replays: int = 0) -> Any:
         return {}
 
 
@@ -356,8 +356,8 @@ class Published(RightGuesses):
 
 @dataclass(frozen=True)
 class GivesLost(RightGuesses):
-    def bound(self, tallies: Sequence[Right], *, lost: int = 0) -> Bound:
-        return replace(super().bound(tallies), lower=super().bound(tallies).lower + lost)
+    def bound(self, tallies: Sequence[Right], *, failed_replays: int = 0) -> Bound:
+        return replace(super().bound(tallies), lower=super().bound(tallies).lower + failed_replays)
 
 
 @dataclass(frozen=True)
@@ -382,8 +382,8 @@ class Braver(RightGuesses):
 
 @dataclass(frozen=True)
 class Negative(RightGuesses):
-    def bound(self, tallies: Sequence[Right], *, lost: int = 0) -> Bound:
-        found = super().bound(tallies, lost=lost)
+    def bound(self, tallies: Sequence[Right], *, failed_replays: int = 0) -> Bound:
+        found = super().bound(tallies, failed_replays=failed_replays)
         object.__setattr__(found, "lower", -1.0)
         return found
 
@@ -422,7 +422,7 @@ def test_an_honest_estimator_passes() -> None:
     [
         (Honest(), "must be a ScoreEstimator"),
         (Published(), "above the true epsilon in at most"),
-        (GivesLost(), "must not rise with lost replays"),
+        (GivesLost(), "must not rise with failed replays"),
         (FirstRows(), "must not depend on the order of rows"),
         (Sorts(), "must not write into the scores"),
         (Braver(), "larger bound at a larger confidence"),

@@ -25,7 +25,7 @@ PRELOADED = (
     "torch",
     "dpaudit",
     "dpaudit.actors.children",
-    "dpaudit.engine.planning.asked_twice",
+    "dpaudit.engine.planning.state_between_calls",
     "dpaudit.engine.planning.plan",
     "dpaudit.engine.run.checking",
     "dpaudit.engine.run.driver",
@@ -73,7 +73,7 @@ def serve(line: Connection, environment: dict[str, str], folder: str) -> None:
 
 
 def begun() -> Any:
-    """Return a child, as `_Child.begun` makes it."""
+    """Return a child, as `_Child.start` makes it."""
     from dpaudit.actors.children import _Child
 
     ours, theirs = Pipe()

@@ -24,14 +24,14 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpaudit.actors.audited.leftovers import apart_ended
-from dpaudit.actors.meanwhile import meanwhile
+from dpaudit.actors.audited.leftover_processes import ending_detached
+from dpaudit.actors.periodic import call_periodically
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Around:
     def kept(self) -> Iterator[None]:
         """Keeps the process as it is for the length of a block, which is the attempt."""
         try:
-            with _caught(self), _watched() as found, apart_ended() as ended:
+            with _caught(self), _watched() as found, ending_detached() as ended:
                 yield
         finally:
             if ended:
@@ -74,7 +74,6 @@ class _Row:
     """What attempts that follow each other share."""
 
     stack: contextlib.ExitStack
-    before: dict[str, Any] = field(default_factory=dict)  # what is dear to read and was found unchanged, by its name
     catching: tuple[int, list[int]] | None = None
     stands_for: tuple[int, int] | None = None  # the file that catches
 
@@ -118,7 +117,7 @@ def _catching() -> Iterator[tuple[int, list[int]]]:
     """A file that is kept short while others write in it, and what was cut."""
     file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - code that closes all there is has closed it too
     cut: list[int] = []
-    with meanwhile(partial(_bounded, file.fileno(), cut), LOOK_S, "printed"):
+    with call_periodically(partial(_bounded, file.fileno(), cut), LOOK_S, "printed"):
         fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
         try:
             yield file.fileno(), cut
@@ -218,30 +217,26 @@ class _Aspect:
     # From what it was: what of it is other now, in words; () for nothing. None compares.
     changed: Callable[[Any], tuple[str, ...]] | None = None
     by_imports: bool = False  # whether libraries change it too while they are loaded
-    dear: bool = False  # whether it takes long to read
 
 
 @contextlib.contextmanager
 def _watched() -> Iterator[list[str]]:
     """What the block did to the process; the list is filled when it ends, and is empty for most code."""
     # a patch of what reads and puts back must be undone before anything else is looked at: the libraries come first.
-    known = _row.before if _row else {}
-    before = [(one, known[one.name] if one.name in known else _safely(one.read)) for one in _ASPECTS]
+    before = [(aspect, _safely(aspect.read)) for aspect in _ASPECTS]
     loaded, found = len(sys.modules), list[str]()
     try:
         yield found
     finally:
         imported = len(sys.modules) > loaded
         for aspect, was in before:
-            known.pop(aspect.name, None)
             if was is not None:
                 with contextlib.suppress(Exception):
-                    if _compare(aspect, was, found, imported=imported) and aspect.dear and not imported:
-                        known[aspect.name] = was
+                    _compare(aspect, was, found, imported=imported)
 
 
-def _compare(aspect: _Aspect, was: Any, found: list[str], *, imported: bool) -> bool:
-    """Whether it is the same; else it is put back, and noted."""
+def _compare(aspect: _Aspect, was: Any, found: list[str], *, imported: bool) -> None:
+    """Put an aspect back if it has changed, and note it."""
     if aspect.changed is not None:
         what = aspect.changed(was)
     else:
@@ -251,7 +246,6 @@ def _compare(aspect: _Aspect, was: Any, found: list[str], *, imported: bool) -> 
     if what and not (aspect.by_imports and imported):
         named = ", ".join(filter(None, what[:5])) + (f" and {len(what) - 5} more" if len(what) > 5 else "")
         found.append(f"{aspect.name} ({named})" if named else aspect.name)
-    return not what
 
 
 def _safely(read: Callable[[], Any]) -> Any:
@@ -262,31 +256,49 @@ def _safely(read: Callable[[], Any]) -> Any:
         return None
 
 
-def _libraries() -> dict[str, tuple[dict[str, Any], list[Any]]]:
-    """The names of every module that results depend on, and what they stand for, twice: to be compared, and by name."""
-    return {
-        name: (dict(vars(module)), list(vars(module).values()))
-        for name, module in list(sys.modules.items())
-        if (name in LIBRARIES or name.startswith("dpaudit.")) and isinstance(module, types.ModuleType)
-    }
+_Names: TypeAlias = tuple[dict[str, Any], list[Any]]
+"""The names of a module with their values, and the values alone, which are faster to compare."""
+
+_loaded: list[str] = []  # the modules of the last look, and those of them that results depend on
+_watched_modules: list[str] = []
+_copied: dict[str, _Names] = {}
 
 
-def _patched(before: dict[str, tuple[dict[str, Any], list[Any]]]) -> tuple[str, ...]:
+def _libraries() -> dict[str, _Names]:
+    """Return the names of every module that results depend on; a module that is unchanged is not copied again."""
+    loaded = list(sys.modules)
+    if loaded != _loaded:
+        _loaded[:] = loaded
+        _watched_modules[:] = [name for name in loaded if name in LIBRARIES or name.startswith("dpaudit.")]
+    modules = [(name, sys.modules[name]) for name in _watched_modules]
+    watched = {name: vars(module) for name, module in modules if isinstance(module, types.ModuleType)}
+    for name, names in watched.items():
+        if name not in _copied or not _holds(names, _copied[name][1]):
+            _copied[name] = dict(names), list(names.values())
+    return {name: _copied[name] for name in watched}
+
+
+def _holds(names: dict[str, Any], values: list[Any]) -> bool:
+    """True if the names of a module stand for the same objects as before."""
+    return len(names) == len(values) and all(map(operator.is_, names.values(), values))
+
+
+def _patched(before: dict[str, _Names]) -> tuple[str, ...]:
     return tuple(f"{module}.{name}" for module, name, _ in _patches(before))
 
 
-def _patches(before: dict[str, tuple[dict[str, Any], list[Any]]]) -> Iterator[tuple[str, str, Any]]:
+def _patches(before: dict[str, _Names]) -> Iterator[tuple[str, str, Any]]:
     """Module, name and former value of each function and class that is another one now."""
     for module, (names, values) in before.items():
         now = vars(sys.modules[module]) if module in sys.modules else {}
-        if len(now) == len(values) and all(map(operator.is_, now.values(), values)):
+        if _holds(now, values):
             continue
         for name, value in names.items():
             if callable(value) and now.get(name) is not value:
                 yield module, name, value
 
 
-def _unpatch(before: dict[str, tuple[dict[str, Any], list[Any]]]) -> None:
+def _unpatch(before: dict[str, _Names]) -> None:
     for module, name, value in list(_patches(before)):
         if module in sys.modules:
             setattr(sys.modules[module], name, value)
@@ -422,14 +434,14 @@ def _put_back_filters(before: list[Any]) -> None:
 
 
 _ASPECTS = (
-    _Aspect("functions of libraries", _libraries, _unpatch, _patched, dear=True),
+    _Aspect("functions of libraries", _libraries, _unpatch, _patched),
     _Aspect("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     _Aspect("the import path", lambda: list(sys.path), _put_back_path),
     _Aspect("the working folder", os.getcwd, os.chdir),
     _Aspect("the umask", _umask, os.umask),
     _Aspect("signal handlers", _handlers, _put_back_handlers, _changed_handlers),
-    _Aspect("environment variables", _environment, _put_back_environment, _names_that_differ, True, True),
-    _Aspect("limits of the process", _limits, _put_back_limits, dear=True),
+    _Aspect("environment variables", _environment, _put_back_environment, _names_that_differ, True),
+    _Aspect("limits of the process", _limits, _put_back_limits),
     _Aspect("open files it closed", _open_files, None, _closed),
     _Aspect("the standard streams", lambda: (sys.stdin, sys.stdout, sys.stderr), _put_back_streams),
     _Aspect("warnings filters", lambda: list(warnings.filters), _put_back_filters, _changed_filters, True),

@@ -1,7 +1,7 @@
-"""What ends a process from outside (SIGTERM, SIGHUP) ends a run as Ctrl-C does: in order, nothing lost.
+"""Signals and time limits as exceptions. SIGTERM and SIGHUP end a run in order, as Ctrl-C does.
 
-Audited code may raise anything too, `SystemExit` and `KeyboardInterrupt` among it: then its own unit or trial has
-failed, and the run goes on.
+Audited code may raise any exception, including `SystemExit` and `KeyboardInterrupt`. Then only its unit or trial fails,
+and the run continues.
 """
 
 from __future__ import annotations
@@ -16,90 +16,96 @@ from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__)
-USUAL = (signal.SIG_DFL, signal.default_int_handler)
-SWALLOWED_S = 10.0  # a library that was interrupted so long ago may raise a `KeyboardInterrupt` of its own instead
-SAME_WISH_S = 2.0  # a second signal so soon says nothing new: a terminal and a parent both send one, a hand shakes
+DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
+SWALLOWED_S = 10.0  # a library may swallow an interrupt and raise its own `KeyboardInterrupt` within this time
+REPEATED_SIGNAL_S = 2.0  # signals this close together count as one: terminal and parent process may both send one
 
 
-class _Interrupts:
-    """Handles signals by raising `Terminated`, once for several of one wish."""
+class _InterruptHandler:
+    """Signal handler that raises `Terminated`, once for repeated signals."""
 
     def __init__(self) -> None:
-        self.heard = -math.inf
+        self.last_signal = -math.inf
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        before, self.heard = self.heard, time.monotonic()
-        if self.heard - before >= SAME_WISH_S:
+        previous, self.last_signal = self.last_signal, time.monotonic()
+        if self.last_signal - previous >= REPEATED_SIGNAL_S:
             raise Terminated(signal.Signals(number).name)
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end; the text says by which signal."""
+    """A signal asked this process to end; the message is the signal's name."""
 
 
 @contextmanager
 def signals_interrupt(numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[None]:
-    """Raises `Terminated` in the block for one of these signals that would have ended the process without a word.
+    """Raise `Terminated` in the block when one of the signals `numbers` arrives.
 
-    A handler that somebody else installed, and a signal that is ignored (`nohup`), stay as they are; so does every one
-    outside the main thread, where Python lets nobody change them.
+    Only default handlers are replaced: other handlers, and ignored signals (`nohup`), stay. Does nothing outside the
+    main thread, where Python cannot set handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    interrupt = _Interrupts()
-    taken = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) in USUAL}
-    for number in taken:
+    interrupt = _InterruptHandler()
+    replaced = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) in DEFAULT_HANDLERS}
+    for number in replaced:
         signal.signal(number, interrupt)
     try:
         yield
     finally:
-        for number, handler in taken.items():
+        for number, handler in replaced.items():
             signal.signal(number, handler)
 
 
-def from_outside(err: BaseException) -> bool:
-    """Whether something else than the code that ran raised this: a signal, or the limit of its time.
+def raised_externally(err: BaseException) -> bool:
+    """True if a signal or a time limit raised `err`, and not the code that ran.
 
-    `KeyboardInterrupt` is the code's own where a signal would not have raised it: outside the main thread, inside
-    `signals_interrupt`, and where the signal is ignored. Not so just after a signal: CatBoost raises its own then.
+    A `KeyboardInterrupt` comes from the code itself if a signal would not have raised it: outside the main thread,
+    inside `signals_interrupt`, or if SIGINT is ignored. Shortly after a signal it counts as external: CatBoost catches
+    the interrupt and raises its own.
     """
-    if isinstance(err, Terminated | OutOfTime):
+    if isinstance(err, Terminated | TimeLimitExceeded):
         return True
-    handlers = [handler for number in SIGNALS if isinstance(handler := signal.getsignal(number), _Interrupts)]
-    if isinstance(err, KeyboardInterrupt) and any(time.monotonic() - one.heard < SWALLOWED_S for one in handlers):
-        return True
-    told_apart = (
+    if not isinstance(err, KeyboardInterrupt):
+        return False
+    for number in SIGNALS:
+        handler = signal.getsignal(number)
+        if isinstance(handler, _InterruptHandler) and time.monotonic() - handler.last_signal < SWALLOWED_S:
+            return True
+    return not (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        or isinstance(signal.getsignal(signal.SIGINT), _Interrupts)
+        or isinstance(signal.getsignal(signal.SIGINT), _InterruptHandler)
     )
-    return isinstance(err, KeyboardInterrupt) and not told_apart
 
 
-class OutOfTime(BaseException):
-    """A unit ran longer than its limit; no `except Exception` of somebody's code takes it for an error of its own."""
+class TimeLimitExceeded(BaseException):
+    """A unit ran longer than its limit. Not an `Exception`, so that audited code does not catch it by mistake."""
 
 
 @contextmanager
 def time_limit(limit_s: float | None) -> Iterator[None]:
-    """Raises `OutOfTime` in a block that runs longer, in Python code of the main thread, on POSIX."""
-    able = sys.platform != "win32" and threading.current_thread() is threading.main_thread()
-    if limit_s is None or not able:
+    """Raise `TimeLimitExceeded` in a block that runs longer than `limit_s` seconds.
+
+    Works for Python code in the main thread, on POSIX. None sets no limit.
+    """
+    supported = sys.platform != "win32" and threading.current_thread() is threading.main_thread()
+    if limit_s is None or not supported:
         yield
         return
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise OutOfTime
+        raise TimeLimitExceeded
 
-    began = time.monotonic()
+    start = time.monotonic()
     handler = signal.signal(signal.SIGALRM, end)
-    # Somebody else's alarm, such as a test runner's, goes on counting afterwards.
-    others_s, _ = signal.setitimer(signal.ITIMER_REAL, limit_s)
+    # An alarm set earlier, for example by a test runner, is restored with its remaining time.
+    other_alarm_s, _ = signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-        if others_s:
-            signal.setitimer(signal.ITIMER_REAL, max(1e-3, others_s - (time.monotonic() - began)))
+        if other_alarm_s:
+            signal.setitimer(signal.ITIMER_REAL, max(1e-3, other_alarm_s - (time.monotonic() - start)))

@@ -1,8 +1,7 @@
-"""A local folder and its copy anywhere pyarrow.fs reaches: NFS, `s3://`, `gs://`; one is brought to the other.
+"""Synchronisation of a local folder with its copy on any file system of pyarrow.fs: NFS, `s3://`, `gs://`.
 
-Object stores rename nothing and append to nothing, so what is written is written here, and then uploaded. What was
-uploaded is known by its size and time on both sides, kept in `.mirror.json` of the local folder. Files whose names
-start with a dot belong to one side alone.
+Object stores cannot rename or append, so files are written locally and then uploaded. The size and time of each copied
+file on both sides are stored in `.mirror.json` of the local folder. Files whose names start with a dot are not copied.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from typing import IO, NamedTuple
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from dpaudit.actors.meanwhile import meanwhile
-from dpaudit.actors.storage.places import is_remote, refuse_credentials
+from dpaudit.actors.periodic import call_periodically
+from dpaudit.actors.storage.places import is_remote, require_no_credentials
 from dpaudit.errors import RunError, printable, shortened
 from dpaudit.plain_files import (
     open_to_read,
@@ -35,102 +34,104 @@ from dpaudit.plain_files import (
     write_atomically,
 )
 
-EVERY_S = 5.0  # how often what is new is uploaded while a run goes on: at most so much of it is lost with its machine
-PATIENCE_S = 300.0  # for how long, at the end, an upload is tried again when the store does not answer
-BUSY = 20.0  # pushes that take long come so many times as long after each other
-SAME_TIME_NS = 2_000_000_000
-_UNSURE = (-1, -1)
+PUSH_INTERVAL_S = 5.0  # between uploads during a run; a lost machine loses the results of at most this time
+PATIENCE_S = 300.0  # the final upload is retried for this long if the store does not answer
+REST_FACTOR = 20.0  # the pause after a slow push, as a multiple of its duration
+TIME_RESOLUTION_NS = 2_000_000_000  # of modification times in object stores
+_UNKNOWN_MARK = (-1, -1)
 _STATE = ".mirror.json"
 _LOG = "events.jsonl"
-"""Grows while others are uploaded: of it goes what there was before, which speaks of no unit that is not there."""
-_DENIED = (
+"""Grows during uploads. Only its size at the start is uploaded, so that it names no unit that is not uploaded yet."""
+_PERMANENT_ERRORS = (
     "ACCESS_DENIED",
     "INVALID_ACCESS_KEY_ID",
     "INVALID_CLIENT_TOKEN_ID",
     "SIGNATURE_DOES_NOT_MATCH",
     "NO_SUCH_BUCKET",
 )
-_LAST = (_LOG, "bounds.json", "report.html")  # uploaded after everything they speak of
+_UPLOADED_LAST = (_LOG, "bounds.json", "report.html")  # after the files that they refer to
 
 
 @dataclass(frozen=True)
 class FileStore:
-    """The files of a place anywhere pyarrow.fs reaches. What does not answer raises OSError or pa.ArrowException."""
+    """Files of a place on any file system of pyarrow.fs. Failing stores raise OSError or pa.ArrowException."""
 
-    place: str  # what messages call it
+    place: str  # its name in messages
     system: pafs.FileSystem
     root: str
 
     @classmethod
     def at(cls, place: str | Path) -> FileStore:
-        """That of a path, or of a URI as pyarrow takes it; RunError where that holds credentials or is of no system."""
+        """Return the store of a path or of a URI; RunError if it holds credentials or no file system accepts it."""
         if not is_remote(place):
             return cls(str(place), pafs.LocalFileSystem(), str(place))
-        refuse_credentials(str(place))
+        require_no_credentials(str(place))
         try:
             system, root = pafs.FileSystem.from_uri(str(place))
         except (pa.ArrowException, OSError, ValueError) as err:
-            raise RunError(f"{shortened(place)} must be a place that can be reached: {_why_not(err)}") from err
+            raise RunError(
+                f"{shortened(place)} must be a place that can be reached: {_error_with_advice(err)}"
+            ) from err
         return cls(str(place), system, root.rstrip("/"))
 
     @contextlib.contextmanager
-    def answering(self, must: str) -> Iterator[None]:
-        """Turns into one sentence what a store raises that does not answer."""
+    def explain_errors(self, must: str) -> Iterator[None]:
+        """Raise errors of the store as RunError, with `must` as the rule that the place breaks."""
         try:
             yield
         except (OSError, pa.ArrowException) as err:
-            raise RunError(f"{shortened(self.place, 300)} {must}: {_why_not(err)}") from err
+            raise RunError(f"{shortened(self.place, 300)} {must}: {_error_with_advice(err)}") from err
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder of this machine: files are renamed there, objects of a store are not."""
+        """True for a folder of this machine, where files can be renamed."""
         return isinstance(self.system, pafs.LocalFileSystem)
 
     def require_plain(self) -> None:
-        """Refuses a place on this machine that holds links, pipes, sockets or devices; object stores hold none."""
+        """Raise RunError if a local place holds links, pipes, sockets or devices; object stores hold none."""
         if self.is_local:
             require_plain(Path(self.root))
 
-    def infos(self) -> dict[str, pafs.FileInfo]:
-        """What is known of its files, by name; of none whose name starts with a dot."""
-        found = self.system.get_file_info(pafs.FileSelector(self.root, recursive=True, allow_not_found=True))
-        files = {info.path.removeprefix(self.root).removeprefix("/"): info for info in found if info.is_file}
-        _require_below(files, self.place)
+    def file_infos(self) -> dict[str, pafs.FileInfo]:
+        """Return information on the files by name, without those whose names start with a dot."""
+        infos = self.system.get_file_info(pafs.FileSelector(self.root, recursive=True, allow_not_found=True))
+        files = {info.path.removeprefix(self.root).removeprefix("/"): info for info in infos if info.is_file}
+        _require_safe_names(files, self.place)
         return {name: info for name, info in files.items() if not _is_hidden(name)}
 
     def info(self, name: str) -> pafs.FileInfo:
         return self.system.get_file_info(self._path(name))
 
-    def reading(self, name: str) -> IO[bytes]:
+    def open_file(self, name: str) -> IO[bytes]:
         if self.is_local:
             return open_to_read(Path(self._path(name)))
         stream: IO[bytes] = self.system.open_input_stream(self._path(name))
         return stream
 
     def content(self, name: str) -> bytes | None:
-        """All of a file; None where there is no such file."""
+        """Return the content of a file; None if it is missing."""
         try:
             if self.is_local:
                 return read_bytes(Path(self._path(name)))
             with self.system.open_input_file(self._path(name)) as file:
                 require_fits_memory(file.size(), self._path(name))
-                found: bytes = file.read()
-                return found
+                content: bytes = file.read()
+                return content
         except FileNotFoundError:
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a file, which is there whole or not at all: an object is there when its upload is complete."""
+        """Write a file atomically: a local file is renamed, an object appears when its upload is complete."""
         path = self._path(name)
-        written = path
+        target = path
         if self.is_local:
             folder, _, last = path.rpartition("/")
             self.system.create_dir(folder, recursive=True)
-            written = f"{folder}/.{last}.{uuid.uuid4().hex}.partial"
-        with self.system.open_output_stream(written) as stream:
+            target = f"{folder}/.{last}.{uuid.uuid4().hex}.partial"
+        with self.system.open_output_stream(target) as stream:
             stream.write(content)
-        if written != path:
-            self.system.move(written, path)
+        if target != path:
+            self.system.move(target, path)
 
     def delete(self, name: str) -> None:
         self.system.delete_file(self._path(name))
@@ -143,29 +144,30 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith(".") for part in name.split("/"))
 
 
-def _why_not(err: Exception) -> str:
-    """Why a store could not be used, and what to do, where that is known."""
-    do = "; check the credentials in the environment (AWS_ACCESS_KEY_ID and its kin) and what they may do there"
-    return f"{printable(shortened(err, 240))}{do if _is_denied(err) else ''}"
+def _error_with_advice(err: Exception) -> str:
+    """Return the error of a store, with advice if access was denied."""
+    advice = "; check the credentials in the environment (such as AWS_ACCESS_KEY_ID) and their permissions"
+    return f"{printable(shortened(err, 240))}{advice if _is_permanent(err) else ''}"
 
 
-def _is_denied(err: Exception) -> bool:
-    """Whether a store has answered, and will say the same again."""
-    return any(f"AWS Error {word} " in str(err) for word in _DENIED)
+def _is_permanent(err: Exception) -> bool:
+    """True if a retry would fail in the same way."""
+    return any(f"AWS Error {word} " in str(err) for word in _PERMANENT_ERRORS)
 
 
-class _Copied(NamedTuple):
-    """A file that is the same on both sides, as it was then."""
+class _CopiedFile(NamedTuple):
+    """State of a file on both sides when it was copied."""
 
-    here: tuple[int, int]  # size, time of last change in nanoseconds
-    there: tuple[int, int]
+    local: tuple[int, int]  # size, modification time in nanoseconds
+    remote: tuple[int, int]
 
 
 class Mirror:
-    """A local folder, for this user alone, and its remote copy.
+    """A private local folder and its remote copy.
 
-    Folders at their top that are named in `without` are not copied. `trouble` is told in one sentence when the store
-    does not answer, and when it answers again.
+    Args:
+        excluded: Names of top-level folders that are not copied.
+        on_trouble: Called with one sentence when the store stops answering, and when it answers again.
     """
 
     def __init__(
@@ -173,127 +175,127 @@ class Mirror:
         folder: Path,
         uri: str,
         *,
-        without: Collection[str] = (),
-        trouble: Callable[[str], None] = lambda said: None,
+        excluded: Collection[str] = (),
+        on_trouble: Callable[[str], None] = lambda said: None,
     ) -> None:
-        self.folder, self.uri, self._trouble = folder, uri, trouble
-        self._without = frozenset(without)
+        self.folder, self.uri, self._on_trouble = folder, uri, on_trouble
+        self._excluded = frozenset(excluded)
         self._store = FileStore.at(uri)
         private_folder(folder)
-        self._copied: dict[str, _Copied] = self._read_state()
-        self._troubled = False
-        self._one_at_a_time = threading.Lock()
+        self._copied: dict[str, _CopiedFile] = self._read_state()
+        self._is_failing = False
+        self._lock = threading.Lock()
 
     def pull(self) -> None:
-        """Brings what is new at the remote place here; it wins where both changed, but loses nothing new here."""
-        with self._store.answering("must be a place that can be read"):
-            found = self._store.infos()
-            there = {name: _mark(info) for name, info in found.items() if self._shared(name)}
-            for name in self._copied.keys() - there.keys():  # taken away at the other end
+        """Download new and changed remote files. They replace local changes; new local files stay."""
+        with self._store.explain_errors("must be a place that can be read"):
+            infos = self._store.file_infos()
+            remote = {name: _mark(info) for name, info in infos.items() if self._is_mirrored(name)}
+            for name in self._copied.keys() - remote.keys():  # deleted at the remote place
                 (self.folder / name).unlink(missing_ok=True)
                 del self._copied[name]
-            for name, mark in there.items():
-                known = self._copied.get(name)
-                if known is None or known.there != mark or not (self.folder / name).exists():
+            for name, mark in remote.items():
+                copied = self._copied.get(name)
+                if copied is None or copied.remote != mark or not (self.folder / name).exists():
                     self._download(name, mark)
-            # Stores tell time by the second: what was written last may be written again within it, and is read again.
-            newest = max((time_ns for _, time_ns in there.values()), default=0)
-            for name in (name for name, (_, time_ns) in there.items() if time_ns > newest - SAME_TIME_NS):
-                self._copied[name] = self._copied[name]._replace(there=_UNSURE)
+            # Store times may have a resolution of a second: a file may change again within it, so it is read again.
+            newest = max((time_ns for _, time_ns in remote.values()), default=0)
+            for name in (name for name, (_, time_ns) in remote.items() if time_ns > newest - TIME_RESOLUTION_NS):
+                self._copied[name] = self._copied[name]._replace(remote=_UNKNOWN_MARK)
         self._write_state()
 
     def push(self) -> None:
-        """Uploads what is new or changed here since the last time, and takes away there what is gone here."""
-        with self._one_at_a_time:
-            here = dict(self._here())
-            changed = [name for name in here if name not in self._copied or self._copied[name].here != here[name]]
-            gone = [name for name in self._copied if name not in here]
+        """Upload files that are new or changed since the last push, and delete remote files that were deleted here."""
+        with self._lock:
+            local = dict(self._local_files())
+            changed = [name for name in local if name not in self._copied or self._copied[name].local != local[name]]
+            deleted = [name for name in self._copied if name not in local]
             try:
-                for name in sorted(changed, key=lambda name: (_turn(name), name)):
-                    self._upload(name, here[name])
-                for name in gone:
+                for name in sorted(changed, key=lambda name: (_upload_rank(name), name)):
+                    self._upload(name, local[name])
+                for name in deleted:
                     self._store.delete(name)
                     del self._copied[name]
             finally:
-                if changed or gone:
+                if changed or deleted:
                     self._write_state()
 
     @contextlib.contextmanager
-    def kept_up(self, every_s: float = EVERY_S, patience_s: float = PATIENCE_S) -> Iterator[None]:
-        """Pushes every few seconds for the length of a block, and once more at its end: RunError where that fails."""
+    def synchronized(self, interval_s: float = PUSH_INTERVAL_S, patience_s: float = PATIENCE_S) -> Iterator[None]:
+        """Push every `interval_s` seconds during a block and once at its end; RunError if the last push fails."""
         try:
-            with meanwhile(self._tried, every_s, "mirror", rest=BUSY):
+            with call_periodically(self._try_push, interval_s, "mirror", rest_factor=REST_FACTOR):
                 yield
         finally:
-            self._push_at_last(patience_s)
+            self._final_push(patience_s)
 
-    def forget(self) -> None:
-        """Takes away what was copied, at both ends."""
+    def delete_copies(self) -> None:
+        """Delete the files on both sides."""
         if self._copied:
             self._store.system.delete_dir(self._store.root)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _tried(self) -> Exception | None:
-        """One push; why it was not possible."""
+    def _try_push(self) -> Exception | None:
+        """Push once; return the error if the store did not answer."""
         try:
             self.push()
         except (OSError, pa.ArrowException) as err:
-            if not self._troubled:
-                self._trouble(f"{self.uri} does not answer, and is tried again: {_why_not(err)}")
-            self._troubled = True
+            if not self._is_failing:
+                self._on_trouble(f"{self.uri} does not answer, and is tried again: {_error_with_advice(err)}")
+            self._is_failing = True
             return err
-        if self._troubled:
-            self._trouble(f"{self.uri} answers again")
-        self._troubled = False
+        if self._is_failing:
+            self._on_trouble(f"{self.uri} answers again")
+        self._is_failing = False
         return None
 
-    def _push_at_last(self, patience_s: float) -> None:
+    def _final_push(self, patience_s: float) -> None:
         pause_s, waited_s = 1.0, 0.0
-        while err := self._tried():
-            if waited_s >= patience_s or _is_denied(err):
+        while err := self._try_push():
+            if waited_s >= patience_s or _is_permanent(err):
                 raise RunError(
-                    f"{self.uri} did not take what is finished for {waited_s:.0f} s: {_why_not(err)}; it is all in "
-                    f"{self.folder} and is brought there by the next run of the same work on this machine"
+                    f"{self.uri} did not accept uploads for {waited_s:.0f} s: {_error_with_advice(err)}; all results "
+                    f"are in {self.folder}, and the next run of the same work on this machine uploads them"
                 )
             time.sleep(pause_s)
             waited_s, pause_s = waited_s + pause_s, min(2 * pause_s, 30.0)
 
-    def _here(self) -> Iterator[tuple[str, tuple[int, int]]]:
+    def _local_files(self) -> Iterator[tuple[str, tuple[int, int]]]:
         for root, _, names in os.walk(self.folder):
             inside = Path(root).relative_to(self.folder)
             for name in ((inside / name).as_posix() for name in names):
-                if self._shared(name):
+                if self._is_mirrored(name):
                     with contextlib.suppress(FileNotFoundError):
-                        facts = (self.folder / name).stat()
-                        yield name, (facts.st_size, facts.st_mtime_ns)
+                        status = (self.folder / name).stat()
+                        yield name, (status.st_size, status.st_mtime_ns)
 
-    def _shared(self, name: str) -> bool:
-        return name.split("/")[0] not in self._without and not _is_hidden(name)
+    def _is_mirrored(self, name: str) -> bool:
+        return name.split("/")[0] not in self._excluded and not _is_hidden(name)
 
     def _download(self, name: str, mark: tuple[int, int]) -> None:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with self._store.reading(name) as stream:
+        with self._store.open_file(name) as stream:
             write_atomically(path, lambda file: shutil.copyfileobj(stream, file))
-        facts = path.stat()
-        self._copied[name] = _Copied((facts.st_size, facts.st_mtime_ns), mark)
+        status = path.stat()
+        self._copied[name] = _CopiedFile((status.st_size, status.st_mtime_ns), mark)
 
-    def _upload(self, name: str, here: tuple[int, int]) -> None:
+    def _upload(self, name: str, local: tuple[int, int]) -> None:
         try:
             content = read_bytes(self.folder / name)
             if Path(name).name == _LOG:
-                content = content[: here[0]]
-        except FileNotFoundError:  # gone since
+                content = content[: local[0]]
+        except FileNotFoundError:  # deleted since
             return
         self._store.write(name, content)
-        self._copied[name] = _Copied(here, _mark(self._store.info(name)))
+        self._copied[name] = _CopiedFile(local, _mark(self._store.info(name)))
 
-    def _read_state(self) -> dict[str, _Copied]:
+    def _read_state(self) -> dict[str, _CopiedFile]:
         try:
             state = json.loads((self.folder / _STATE).read_text(encoding="utf-8"))
             if state["uri"] != self.uri:
                 return {}
-            return {name: _Copied(tuple(here), tuple(there)) for name, (here, there) in state["files"].items()}
+            return {name: _CopiedFile(tuple(here), tuple(there)) for name, (here, there) in state["files"].items()}
         except (OSError, ValueError, KeyError, TypeError):
             return {}
 
@@ -302,47 +304,47 @@ class Mirror:
         write_atomically(self.folder / _STATE, lambda file: file.write(state))
 
 
-def _turn(name: str) -> int:
-    last = Path(name).name
-    return 1 + _LAST.index(last) if last in _LAST else 0
+def _upload_rank(name: str) -> int:
+    file_name = Path(name).name
+    return 1 + _UPLOADED_LAST.index(file_name) if file_name in _UPLOADED_LAST else 0
 
 
 def _mark(info: pafs.FileInfo) -> tuple[int, int]:
     return int(info.size), int(info.mtime_ns or 0)
 
 
-MAX_BYTES = 255  # of one part of a name, on the file systems there are
+_MAX_NAME_BYTES = 255  # of one part of a name, on the file systems there are
 
 
-def _require_below(names: Collection[str], place: object) -> None:
-    """Refuses names that are no files below a folder, each for itself on every file system."""
-    spelled: dict[str, str] = {}
+def _require_safe_names(names: Collection[str], place: object) -> None:
+    """Raise RunError unless every name is a path below the folder and differs from the others on all file systems."""
+    spellings: dict[str, str] = {}
     files = set(names)
     for name in sorted(files):
         parts = name.split("/")
-        if not all(_is_plain(part) for part in parts):
-            raise _refusal(place, name, "which is no name of a file below a folder")
+        if not all(_is_safe_part(part) for part in parts):
+            raise _name_error(place, name, "which is not the path of a file below a folder")
         for end in range(1, len(parts) + 1):
             path = "/".join(parts[:end])
-            other = spelled.setdefault(unicodedata.normalize("NFC", path).casefold(), path)
+            other = spellings.setdefault(unicodedata.normalize("NFC", path).casefold(), path)
             if other != path:
-                raise _refusal(place, name, f"which differs by case alone from {printable(shortened(other))}")
+                raise _name_error(place, name, f"which differs only by case from {printable(shortened(other))}")
             if end < len(parts) and path in files:
-                raise _refusal(place, name, "whose folder is a file")
+                raise _name_error(place, name, "whose folder is a file")
 
 
-def _is_plain(part: str) -> bool:
-    """Whether a part of a name is one, and no way up, to the root, or to another drive."""
+def _is_safe_part(part: str) -> bool:
+    """True if a part of a path is a plain name, and does not lead up, to the root, or to another drive."""
     return (
         part not in ("", ".", "..")
         and not any(sign in part for sign in "\\:")
         and part.isprintable()
-        and len(part.encode(errors="replace")) <= MAX_BYTES
+        and len(part.encode(errors="replace")) <= _MAX_NAME_BYTES
     )
 
 
-def _refusal(place: object, name: str, why: str) -> RunError:
+def _name_error(place: object, name: str, why: str) -> RunError:
     return RunError(
-        f"{shortened(place)} must hold files that can be copied below a folder, it names one "
+        f"{shortened(place)} must hold only files that can be copied below a folder, it holds "
         f"{printable(shortened(name))!r}, {why}; nothing was copied"
     )

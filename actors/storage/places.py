@@ -1,4 +1,4 @@
-"""Places: a path or a URI each."""
+"""Places of run folders and checkpoints: local paths or URIs."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from typing import TypeAlias
 
 from dpaudit.errors import RunError
 
-Scratch: TypeAlias = str | Path  # the folder of all units' checkpoints, or its URI
+Scratch: TypeAlias = str | Path  # folder of all units' checkpoints, or its URI
 
 
 def is_remote(place: str | Path) -> bool:
-    """Whether a place is named by a URI, such as s3://bucket/runs/mine, and not by a path."""
+    """True for a URI, such as s3://bucket/runs/mine; False for a path."""
     return "://" in str(place)
 
 
-def inside(place: str | Path, name: str) -> str:
-    """The name of a file or folder in a place."""
+def join_place(place: str | Path, name: str) -> str:
+    """Return the path or URI of the file or folder `name` in `place`."""
     path, question, options = str(place).partition("?") if is_remote(place) else (str(place), "", "")
     return f"{path.rstrip('/')}/{name}{question}{options}"
 
 
-def refuse_credentials(uri: str) -> None:
+def require_no_credentials(uri: str) -> None:
+    """Raise RunError if `uri` holds credentials."""
     if "@" in uri.partition("://")[2].partition("/")[0]:
         raise RunError(
-            "a place must be named without credentials, since it is written into plans, logs and reports; set them in "
-            "the environment (AWS_ACCESS_KEY_ID and its kin), or give the machine a role"
+            "a place must be named without credentials, because plans, logs and reports contain its name; set them in "
+            "the environment (such as AWS_ACCESS_KEY_ID), or give the machine a role"
         )

@@ -54,7 +54,7 @@ split: {{target: 0.5, reference: 0.4, test: 0.1}}   # trained on; known to the a
 game: {{name: label-canaries, replays: 20}}
 proxy: {{name: model, model: logistic-regression}}
 
-run: {{runner: auto}}   # here, on several processes or on Ray, by how long it takes; `address: ...` names a cluster
+run: {{runner: auto}}   # in this process or on Ray, by how long it takes; `address: ...` names a cluster
 
 # dpaudit plan {file}         what this could show, and what it costs; nothing runs
 # dpaudit run {file}          the verdict, and report.html

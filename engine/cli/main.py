@@ -219,7 +219,6 @@ def run(spec: Path, output: str | Path | None, seed: int | None, runner: Any, qu
 @click.option("--strict", default="", help="Side findings that count: floating-point, beyond-schema, or all.")
 @click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/check-<name>.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Everything random follows from it.")
-@click.option("--evidence", type=click.Path(path_type=Path), hidden=True)  # switched off
 @click.option("--confidence", default=0.999, show_default=True, help="Of the verdict VIOLATION.")
 @click.option("--until-decided", is_flag=True, help="Play what stays undecided once more, with four times the trials.")
 @click.option("--runner", type=click.Choice(RUNNERS), help="Left out: auto where models are trained.")
@@ -243,7 +242,6 @@ def check(
     strict: str,
     output: str | Path | None,
     seed: int,
-    evidence: Path | None,
     confidence: float,
     until_decided: bool,
     runner: Any,
@@ -259,9 +257,8 @@ def check(
     """
     from dpaudit.engine.request.audit_spec import RunOptions
     from dpaudit.engine.request.plain_yaml import yaml_value
-    from dpaudit.engine.run.checking import check, refuse_evidence
+    from dpaudit.engine.run.checking import check
 
-    refuse_evidence("--evidence", evidence)
     usual = {"relation": relation, "form": form}
     carry_out = partial(
         check,
@@ -349,27 +346,25 @@ def _finish(
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
-@click.option("--calibrate", is_flag=True, help="Run two units of each kind, where the spec says, to tell.")
 @click.option(
     "--timings",
     type=click.Path(path_type=Path),
-    help="Folder of an earlier run, whose units tell what it costs; left out: runs/<name>, where it is.",
+    help="Folder of an earlier run, whose finished units tell how long others take; left out: runs/<name>.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Units and costs as JSON.")
-def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as_json: bool) -> None:
+def plan(spec: Path, seed: int | None, timings: Path | None, as_json: bool) -> None:
     """Prints the sensitivity of each audit of SPEC, and its cost.
 
     A spec with `sweep` is planned as `dpaudit sweep` runs it, with its configurations, units and trainings.
 
     Every unit is listed with its seed and resources. For each audit: which under-noising it would detect, the maximum
-    detectable epsilon, what four times the trials would detect, and the bound to expect if the claim holds. Then
-    trainings, time, memory and GPU-hours by kind of unit, where an earlier run or --calibrate tells; without
-    --calibrate nothing runs.
+    detectable epsilon, what four times the trials would detect, and the bound to expect if the claim holds. Then the
+    number of trainings, and the time left if an earlier run tells how long units take. Nothing runs.
     """
     import json
     from dataclasses import asdict, replace
 
-    from dpaudit.engine.planning.plan import make_plan, trainings_of, what_it_takes
+    from dpaudit.engine.planning.plan import make_plan, planning_announcement
     from dpaudit.engine.planning.power import planned_outlook
     from dpaudit.engine.request.loading import is_sweep_spec, load_spec
     from dpaudit.engine.run.forecast import expected_cost
@@ -382,20 +377,19 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
         made = swept.spec
     else:
         made = load_spec(spec)
-    if beforehand := what_it_takes(made):
+    if beforehand := planning_announcement(made):
         tell(beforehand)
     planned = make_plan(replace(made, seed=seed) if seed is not None else made)
-    cost = expected_cost(planned, calibrate=calibrate, timings=timings)
-    trainings = sum(trainings_of(planned).values())
+    cost = expected_cost(planned, timings)
     if as_json:
         units = planned.table().to_pylist()
         about = {"name": planned.spec.name, "seed": planned.spec.seed, "units": units, "cost": asdict(cost)}
-        of_sweep = {} if swept is None else {"configurations": len(made.audits), "trainings": trainings}
+        of_sweep = {} if swept is None else {"configurations": len(made.audits), "trainings": cost.trainings}
         show(json.dumps(about | of_sweep))
         return
     size = f"{len(planned.units)} units"
     if swept is not None:
-        size = f"{len(made.audits)} configurations (trials), {size}, {trainings} trainings"
+        size = f"{len(made.audits)} configurations (trials), {size}, {cost.trainings} trainings"
     show(f"{planned.spec.name}: {size}, seed {planned.spec.seed}, runner {planned.spec.run.runner}")
     for line in () if swept is None else swept.beside:
         show(line)
@@ -436,25 +430,6 @@ def report(
     else:
         show_lines(again.text(verbose=verbose))
     _end(again, **fail_on)
-
-
-@main.command()
-@click.argument("baseline", type=PLACE)
-@click.argument("new", type=PLACE)
-@click.option("--fail-on-worse", is_flag=True, help="Exit with 1 when something got worse.")
-def diff(baseline: str | Path, new: str | Path, fail_on_worse: bool) -> None:
-    """Says what got worse from the run in BASELINE to the one in NEW.
-
-    Both are run folders with a report, paths or URIs. Worse is a verdict that is worse news, an audit that is missing,
-    and a claim that was raised. A bound that rose and refutes nothing is shown and is not worse: bounds vary from seed
-    to seed.
-    """
-    from dpaudit.engine.run.differences import run_differences
-
-    found = run_differences(baseline, new)
-    show_lines(str(found))
-    if fail_on_worse and found.worse:
-        end(VIOLATION)
 
 
 @main.command()

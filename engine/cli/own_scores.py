@@ -89,17 +89,10 @@ def estimate(
 
     \b
       tp,fp,tn,fn               confusion tables       clopper-pearson, jeffreys, bayesian, bayesian-posterior
-      guesses,correct,canaries  one training run       one-run, one-run-f-dp, one-run-theorem-16, one-run-p-value,
-                                                       one-run-replays
+      guesses,correct,canaries  one training run       one-run, one-run-f-dp, one-run-theorem-16
       n1,n0,trials1,trials0     hits in two worlds     ratio, katz-log
       k1,n1,k2,n2               answers in a set       two-cut
       c1_A,c1_B,..,c2_A,..      answers of each class  k-cut
-      v1_A,v1_B,..[,v2_A,..]    votes for each class   gnmax (--option sigma=2)
-      bag,prior[,released]      examples in bags       label-advantage (--option mechanism=rr --option epsilon=1)
-      prior                     one's own examples     bag-size-equivalents (--option sizes=4,8,16)
-      order,rdp                 a guarantee            rdp-to-epsilon
-      k,n                       an event               proportion
-      c_A,c_B,..                several events         multinomial
     """
     from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, natural_method, used_columns
     from dpaudit.engine.estimate.tables import SourceTable

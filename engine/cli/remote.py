@@ -1,4 +1,4 @@
-"""Verbs for runs elsewhere: `submit`, `status`, `logs`, `stop`, `fetch`; and `cluster`, what a cluster is made from."""
+"""Commands for runs on another machine: `submit`, `status`, `logs`, `stop` and `fetch`."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def job_of(
     seed: int | None = None,
     sweep: bool = False,
 ) -> Job:
-    from dpaudit.actors.storage.places import is_remote, refuse_credentials
+    from dpaudit.actors.storage.places import is_remote, require_no_credentials
     from dpaudit.cluster.jobs import Job
     from dpaudit.engine.request.loading import load_spec
     from dpaudit.engine.sweep.running import read_request
@@ -186,7 +186,7 @@ def job_of(
             f"the spec must be in the folder that travels, {shortened(folder)}; give --working-dir"
         ) from None
     if is_remote(output):
-        refuse_credentials(str(output))
+        require_no_credentials(str(output))
     elif not Path(output).is_absolute():
         raise SpecError(
             f"the output of a job must last longer than the job: a URI, or an absolute path on a disk that all nodes "
@@ -205,79 +205,4 @@ def job_of(
     )
 
 
-_image = click.option("--image", required=True, help="Container image with dpaudit; docs/guides/cluster.md has one.")
-_cpu_nodes = click.option(
-    "--cpu-nodes", type=click.IntRange(min=0), default=4, show_default=True, help="At most so many."
-)
-_gpu_nodes = click.option(
-    "--gpu-nodes", type=click.IntRange(min=0), default=0, show_default=True, help="At most so many."
-)
-
-
-@click.group()
-def cluster() -> None:
-    """Prints what a cluster is made from; nothing is started."""
-
-
-@cluster.command()
-@click.argument("spec", type=click.Path(path_type=Path))
-@click.option("--output", "-o", type=PLACE, required=True, help="Run folder that lasts: a URI, or a shared path.")
-@click.option("--name", help="Of the RayJob; left out: by the work.")
-@click.option("--secret", help="Kubernetes secret with the store's credentials.")
-@click.option("--cpus", type=click.IntRange(min=1), default=8, show_default=True, help="Of a node.")
-@click.option("--memory-gib", type=click.IntRange(min=1), default=32, show_default=True, help="Of a node.")
-@_image
-@_cpu_nodes
-@_gpu_nodes
-def kuberay(
-    spec: Path,
-    output: str | Path,
-    name: str | None,
-    secret: str | None,
-    cpus: int,
-    memory_gib: int,
-    image: str,
-    cpu_nodes: int,
-    gpu_nodes: int,
-) -> None:
-    """Prints a RayJob for KubeRay that runs SPEC.
-
-    It brings a cluster up, runs SPEC, goes on after failures, and takes it down.
-
-    SPEC and code of one's own are in the image's working folder, under the same names as here.
-    """
-    import ray
-
-    from dpaudit.cluster.manifests import Workers, ray_job
-
-    job = job_of(spec, output, working_dir=Path.cwd())
-    cpu, gpu = Workers(cpu_nodes, cpus, memory_gib), Workers(gpu_nodes, cpus, memory_gib, gpus=1)
-    name = name or job.key()
-    _show_yaml(ray_job(job, name=name, image=image, ray_version=ray.__version__, cpu=cpu, gpu=gpu, secret=secret))
-
-
-@cluster.command()
-@click.option("--provider", type=click.Choice(["aws", "gcp", "local"]), required=True)
-@click.option("--name", default="dpaudit", show_default=True)
-@click.option("--head", help="local: the head's host.")
-@click.option("--host", "hosts", multiple=True, help="local: a worker's host; may be given again.")
-@_image
-@_cpu_nodes
-@_gpu_nodes
-def up_config(image: str, cpu_nodes: int, gpu_nodes: int, **asked: Any) -> None:
-    """Prints a file for `ray up`.
-
-    Machine types are first choices, to be edited.
-    """
-    from dpaudit.cluster.manifests import Workers, up_config
-
-    _show_yaml(up_config(image=image, cpu=Workers(cpu_nodes), gpu=Workers(gpu_nodes, gpus=1), **asked))
-
-
-def _show_yaml(values: dict[str, Any]) -> None:
-    import yaml
-
-    show_lines(yaml.safe_dump(values, sort_keys=False, width=1000).rstrip())
-
-
-REMOTE_VERBS = (submit, status, logs, stop_job, fetch, cluster)
+REMOTE_VERBS = (submit, status, logs, stop_job, fetch)

@@ -16,7 +16,7 @@ import time
 import traceback
 from types import FrameType
 
-from dpaudit.actors.audited.leftovers import adopt_orphans, end_children
+from dpaudit.actors.audited.leftover_processes import adopt_orphans, end_children
 from dpaudit.actors.audited.signals import signals_interrupt
 from dpaudit.engine.exits import BAD_INPUT, FINISHED, RUN_FAILED, Ended, put_doors, tell
 

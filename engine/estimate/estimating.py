@@ -24,16 +24,11 @@ from dpaudit.engine.request.build import build
 from dpaudit.errors import DataError, InputError, SpecError, printable_lines, require
 from dpaudit.estimators.bound import Bound, format_upper
 from dpaudit.estimators.counts import (
-    BAGS,
     CONFUSION,
-    GUARANTEE,
     GUESSES,
     K_CUT,
-    MULTINOMIAL,
-    PROPORTION,
     RATIO,
     TWO_CUT,
-    VOTES,
     CountEstimator,
     Reading,
     has_columns,
@@ -102,12 +97,6 @@ COUNTS = {
     RATIO: "ratio",
     TWO_CUT: "two-cut",
     K_CUT: "k-cut",
-    VOTES: "gnmax",
-    BAGS: "label-advantage",
-    GUARANTEE: "rdp-to-epsilon",
-    ("prior",): "bag-size-equivalents",
-    PROPORTION: "proportion",
-    MULTINOMIAL: "multinomial",
 }
 """Columns of counts, and the method that reads them when none is named; the first that fits."""
 

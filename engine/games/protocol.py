@@ -1,5 +1,6 @@
-"""What a game (registered as "game") is: what it goes together with, what an attack sees and offers, what it is planned
-from, and what it hands the planner. Source: arXiv:2511.14084, Algorithm 1 (after Swanberg et al., 2025).
+"""Interfaces of games (registered as "game") and attacks: requirements of a game, its plan and the attacker's view.
+
+Source: arXiv:2511.14084, Algorithm 1 (after Swanberg et al., 2025).
 """
 
 from __future__ import annotations
@@ -28,61 +29,61 @@ from dpaudit.given import check_fields
 from dpaudit.mechanisms.examples import Examples, Rows
 from dpaudit.mechanisms.protocols import LabelMechanism, Learner
 
-Seen = TypeVar("Seen", contravariant=True)
-Released = TypeVar("Released")
-Candidate = TypeVar("Candidate", bound=Rows)
+ObservedT = TypeVar("ObservedT", contravariant=True)
+ReleaseT = TypeVar("ReleaseT")
+CandidateT = TypeVar("CandidateT", bound=Rows)
 
 
 class View(Protocol):
-    """What the adversary of some game sees; nothing in it tells the truth that is at stake."""
+    """Everything that the attacker of a game sees; it does not contain the secret bit."""
 
     shows: ClassVar[str]
-    """The same in words, for messages: "the game shows ..."."""
+    """Description for messages: "the game shows ..."."""
 
 
 @dataclass(frozen=True, eq=False)
-class Candidates(Generic[Released, Candidate]):
-    """What a mechanism gave out, and rows of which it is asked whether they were among its data."""
+class Candidates(Generic[ReleaseT, CandidateT]):
+    """A release of the mechanism, and candidate rows that may have been among its data."""
 
-    release: Released  # what was given out, of the game's own type: a table, losses, answers
-    candidates: Candidate  # the rows that are asked about, m of them
-    shows: ClassVar[str] = "what a mechanism gave out, and candidates for its data"
+    release: ReleaseT  # of a type that the game defines: a table, losses, answers
+    candidates: CandidateT  # m rows whose membership is secret
+    shows: ClassVar[str] = "a release of the mechanism, and candidates for its data"
 
 
-class Attack(Protocol[Seen]):
-    """The adversary: from what it sees to scores."""
+class Attack(Protocol[ObservedT]):
+    """The attacker: maps its view to scores."""
 
     view: ClassVar[type[View]]
-    """The class of what it sees; a game that shows something else is refused."""
+    """Required class of the view; games with another view are refused."""
 
-    def score(self, view: Seen) -> NDArray[np.float64]:
-        """One score for each canary or trial; larger = more likely world 1 (the training label, or a member)."""
+    def score(self, view: ObservedT) -> NDArray[np.float64]:
+        """Return one score for each canary or trial; larger means world 1 (training label, member) is more likely."""
         ...
 
 
 @runtime_checkable
 class InformedAttack(Protocol):
-    """An attack that knows which mechanism it attacks, as the adversary of Algorithm 1 does."""
+    """An attack that knows the mechanism, as the attacker of Algorithm 1 does."""
 
     def for_mechanism(self, mechanism: Any, classes: int) -> Attack[Any]:
-        """The attack on this mechanism.
+        """Return the attack for this mechanism.
 
-        Raises: SpecError when the mechanism does not tell what the attack must know.
+        Raises: SpecError if the mechanism does not state the facts that the attack needs.
         """
         ...
 
 
 @dataclass(frozen=True)
 class StopRule:
-    """What ends an audit early; the first that is met does. Its trials are planned in full, and run as far as needed.
+    """Early stopping of an audit at the first condition that is met. All trials are planned; only those needed run.
 
     Attributes:
         refuted: Stop when the bound exceeds the claim.
-        epsilon: Stop when the bound reaches this, in nats, > 0; None = no bound is enough.
-        most_trials: Stop after so many trials, >= 2 (the unit that reaches it is still counted whole); None = all.
-        hopeless: Stop, from half of the trials on, when what they have shown makes a refutation by the last one
-            unlikely. Not in a confirmatory run. That makes a false alarm no likelier; what it costs in power is in
-            `docs/data/futility.csv`.
+        epsilon: Stop when the bound reaches this value, in nats, > 0; None for no limit.
+        most_trials: Stop after this many trials, >= 2; the unit that reaches it counts in full. None for no limit.
+        hopeless: Stop for futility: after half of the trials, if a rejection by the last one is unlikely. It does not
+            apply to confirmatory runs and does not raise the false positive rate. `docs/data/futility.csv` lists the
+            loss of power.
     """
 
     refuted: bool = True
@@ -101,206 +102,249 @@ class StopRule:
         require(
             self.refuted or self.epsilon is not None or self.most_trials is not None,
             "a stop rule must name at least one of refuted, epsilon and most_trials",
-            do="leave `stop` out to run all trials",
+            do="omit `stop` to run all trials",
         )
 
     def reached(self, lower: float, trials: int, claimed: float) -> str:
-        """Why to stop, as words; "" to go on."""
+        """Return the reason to stop, in words; "" to continue."""
         if self.refuted and lower > claimed and not math.isinf(claimed):
-            return "the claim is refuted"
+            return "the claim is rejected"
         if self.epsilon is not None and lower >= self.epsilon:
-            return f"the bound has reached {format_lower(self.epsilon)}"
+            return f"the bound reached {format_lower(self.epsilon)}"
         if self.most_trials is not None and trials >= self.most_trials:
-            return f"the budget of {self.most_trials:,} trials is used up"
+            return f"the budget of {self.most_trials:,} trials is spent"
         return ""
 
 
 class Reading(Enum):
-    """How the evidence of a game is read."""
+    """Order and grouping in which an estimator reads the evidence of a game."""
 
     PER_REPLAY = "per replay"
-    """Each replay makes a bound of its own; one that is missing counts as a bound of 0."""
+    """Each replay gives a separate bound; a missing replay counts as a bound of 0."""
     TOGETHER = "together"
-    """All scores make one bound, which no part of them may be missing from."""
+    """All scores give one bound, and none may be missing."""
     IN_ORDER = "in order"
-    """Trials are read in the order of the plan while later ones still run: their scores must come in several tables,
+    """Trials are read in the order of the plan while later ones still run. Their scores must come in several tables,
     none of which needs a later trial."""
 
 
 @dataclass(frozen=True)
 class Capability:
-    """A side of mechanisms that a game plays with."""
+    """An interface of mechanisms that a game can audit."""
 
-    protocol: type  # what such a mechanism offers, a runtime-checkable protocol
-    words: str  # the same for people, in the plural
+    protocol: type  # a runtime-checkable protocol
+    words: str  # description in the plural, for messages
 
 
 LABEL_MECHANISMS = Capability(LabelMechanism, "label mechanisms (with methods `claim` and `release`)")
 LEARNERS = Capability(Learner, "learners (with methods `claim` and `fit`)")
 
 
-NOTHING_CARRIED = "The code carries nothing from one call to the next: where a claim is refuted, that is looked at."
+NO_STATE = "The code keeps no state between calls; this is checked before a claim is rejected."
 
 
 @dataclass(frozen=True)
 class CheckTest:
-    """How a game takes part in `dpaudit check`: it is picked for every mechanism and claim that is stated here."""
+    """A test that a game offers to `dpaudit check`, for mechanisms with a capability and claims with given relations.
 
-    face: Capability  # mechanisms it is for
-    relations: tuple[Relation, ...]  # of the claims it is for
-    finds: str  # what it finds, in half a sentence, for people
-    unless: type | None = None  # mechanisms it is not for, though they have that face
-    trainings: int = 0  # trainings it asks for at most; those that cost the least come first. 0 where none is trained.
-    cost: float = 1.0  # what one of them costs, in trainings on the data given; in (0, 1]
-    # fields of the game that say how many trainings there are, each with its share of them, which a budget lowers; none
-    # where nothing does
+    Attributes:
+        capability: Mechanisms that it audits.
+        relations: Neighbouring relations of the claims that it tests.
+        finds: Description of the leaks that it finds, in half a sentence.
+        excluded: Mechanisms that it does not audit although they have the capability.
+        trainings: Largest number of trainings; tests with fewer run first. 0 if it trains nothing.
+        cost: Cost of one of these trainings, relative to a training on the given data; in (0, 1].
+        scales: Fields of the game that set the number of trainings, each with its share of them. A budget lowers them.
+        min_trainings: Fewest trainings that a budget must leave for the test to run.
+        variant: One or two words that distinguish it from other tests of the same game; "" for the only one.
+        game: Fields of the game that differ from their defaults, as in a spec.
+        attack: Attack as in a spec; "" for the game's default.
+        estimator: Estimator as in a spec; "" for the game's default.
+        stop: Early stopping rule; None to run all trials.
+        confirm: True if a finding on a proxy is confirmed with planted labels.
+        growth_on_repeat: Factors on numeric fields of the game in the confirmatory run, which has other seeds and a
+            higher confidence.
+        search_field: Field among `scales` that counts search trials, which use `Setting.search_seed`. A confirmatory
+            run reuses those of the first pass and spends all its trainings on fresh trials. "" if it searches again.
+        scope: Subject of the test: the claim or a side finding.
+    """
+
+    capability: Capability
+    relations: tuple[Relation, ...]
+    finds: str
+    excluded: type | None = None
+    trainings: int = 0
+    cost: float = 1.0
     scales: Mapping[str, float] = field(default_factory=dict)
-    least: int = 2  # trainings that a budget must leave for it to be played at all, where it lowers them
-    variant: str = ""  # what tells it from other tests of the same game, in a word or two; "" for the only one
-    # fields of the game, where they are not the usual ones, as a spec has them
+    min_trainings: int = 2
+    variant: str = ""
     game: Mapping[str, Any] = field(default_factory=dict)
-    attack: str = ""  # as in a spec; "" for the game's usual one
-    estimator: str | Mapping[str, Any] = ""  # as in a spec; "" for the game's usual one
-    stop: StopRule | None = None  # when it has seen enough; None runs all of it
-    confirm: bool = False  # whether what it finds on a proxy is confirmed with planted labels
-    # by how much fields of the game that are numbers grow when the test has refuted the claim and is played again, with
-    # other seeds and at a stricter confidence: more where that is cheap
-    again: Mapping[str, float] = field(default_factory=dict)
-    # which of `scales` counts what the game chooses by and learns from with its `search_seed`: a repeat has that of the
-    # first pass, and all trainings that are kept for it are fresh ones; "" where a repeat learns anew
-    learns: str = ""
-    scope: Scope = Scope.CLAIM  # what it is about: the claim, or a side finding
+    attack: str = ""
+    estimator: str | Mapping[str, Any] = ""
+    stop: StopRule | None = None
+    confirm: bool = False
+    growth_on_repeat: Mapping[str, float] = field(default_factory=dict)
+    search_field: str = ""
+    scope: Scope = Scope.CLAIM
 
     @property
     def price(self) -> int:
-        """All of them, in trainings on the data given, rounded up."""
+        """Cost of all trainings, in trainings on the given data, rounded up."""
         return math.ceil(self.trainings * self.cost)
 
 
 @dataclass(frozen=True)
-class Fits:
-    """What a game goes together with; the spec refuses what does not fit."""
+class GameTraits:
+    """Facts about a game: relation, assumptions, mechanisms, defaults. A spec that contradicts them is refused.
 
-    relation: Relation  # which neighbouring data sets its two worlds are
-    assumes: str  # what must hold beside the arithmetic for the bound to hold, as a sentence
-    # the faces of a mechanism it plays, first the one that is taken when there are several, and the class of what the
-    # attack gets to see of each
+    Attributes:
+        relation: Neighbouring relation of its two worlds.
+        assumes: Assumptions of the bound about data and mechanism, as a sentence.
+        views: Class of the attacker's view for each capability of mechanisms, in order of preference.
+        attack: Registered name of the default attack.
+        estimator: Registered name of the default estimator.
+        curve_estimator: Default estimator for a claim about a whole curve; "" for `estimator`.
+        evidence: Class of the evidence that estimators read.
+        rows: Class of the data; user classes have the interface of `Rows`.
+        uses_proxy: True if the attacker has a reference model, made by the `proxy` of the spec.
+        independent_trials: True if scores come from independent trials with one training each.
+        repeats_calls: True if the mechanism is called repeatedly and each call must behave like the first.
+        helps: Advice on raising the sensitivity of the game.
+        sharing: Function of the mechanism: largest number of canaries that share a training, if there are several
+            trainings without common randomness. None if all canaries share one training.
+        run_on: Function of the game and the number of target rows: approximate and smallest number of rows in one run
+            of the mechanism. None if the game makes or selects its data.
+        records: Number of records in which the two worlds differ: 1, 2, 4 or 8. Claims are converted by group privacy.
+        check_tests: Tests for `dpaudit check`; a game without any runs only on request.
+    """
+
+    relation: Relation
+    assumes: str
     views: Mapping[Capability, type[View]]
-    attack: str  # its usual attack, a registered name
-    estimator: str  # its usual estimator, a registered name
-    curve_estimator: str = ""  # the usual one against a claim that is a whole curve; "" for the same
-    evidence: type[Any] = Scores  # what it leaves for the estimator
-    rows: type[Any] = Examples  # the class of the data it plays with; one's own has what `Rows` has
-    uses_proxy: bool = False  # whether the adversary has a reference of its own, which the spec's `proxy` makes
-    independent_trials: bool = False  # whether scores come from independent trials, one training each
-    repeats_calls: bool = False  # whether the mechanism is called again and again, each call taken for the first one
-    helps: str = ""  # what lets the game show more, for those whose audit could not have refuted their claim
-    # how many canaries share one training at most, of a mechanism, where there are several trainings that share no
-    # randomness; None where all share one
+    attack: str
+    estimator: str
+    curve_estimator: str = ""
+    evidence: type[Any] = Scores
+    rows: type[Any] = Examples
+    uses_proxy: bool = False
+    independent_trials: bool = False
+    repeats_calls: bool = False
+    helps: str = ""
     sharing: Callable[[Any], int] | None = None
-    # on how many of so many rows of the target part one run of a mechanism is, of a game: about, and at least; None
-    # where it makes or picks data of its own
     run_on: Callable[[Any, int], tuple[int, int]] | None = None
-    # in how many records its two worlds differ: 1, 2, 4 or 8; group privacy says what a claim says of them
     records: int = 1
-    # how it takes part in a check; a game without tests is played by those who ask for it
     check_tests: tuple[CheckTest, ...] = ()
 
     def __post_init__(self) -> None:
-        require(len(self.views) > 0, "a game must play with some mechanism")
+        require(len(self.views) > 0, "a game must state at least one view")
 
     @property
     def assumed(self) -> str:
-        """All that is assumed."""
-        return f"{self.assumes} {NOTHING_CARRIED}" if self.repeats_calls else self.assumes
+        """All assumptions, in sentences."""
+        return f"{self.assumes} {NO_STATE}" if self.repeats_calls else self.assumes
 
     def compared(self, claim: Claim, *, audit: str = "") -> ConvertedClaim:
-        """What a claim says of the two worlds of the game."""
+        """Return the claim converted to the two worlds of the game."""
         return claim_under(claim, self.relation, records=self.records, audit=audit)
 
-    def face_of(self, mechanism: Any) -> Capability | None:
-        """The side the mechanism is played from; None when the game does not play it."""
+    def capability_of(self, mechanism: Any) -> Capability | None:
+        """Return the capability through which the game audits the mechanism; None if it cannot."""
         return next((face for face in self.views if isinstance(mechanism, face.protocol)), None)
 
     def estimator_against(self, claim: Claim) -> str:
-        """The usual estimator's name; the claim alone decides, so no score can have been seen."""
+        """Return the name of the default estimator; it depends on the claim only, never on scores."""
         return self.estimator if claim.is_point else self.curve_estimator or self.estimator
 
     def reading(self, *, stops_early: bool) -> Reading:
+        """Return how the evidence is read."""
         if stops_early:
             return Reading.IN_ORDER
         return Reading.TOGETHER if self.independent_trials else Reading.PER_REPLAY
 
 
 def every_row(game: Any, rows: int) -> tuple[int, int]:
-    """All of the target part."""
+    """Return the number of target rows twice: a run of the mechanism uses all of them."""
     return rows, rows
 
 
 NOISELESS_TRIALS = 500
-"""Trials, or labels at stake, that are played without noise, at most; and as many that an attack learns from."""
+"""Largest number of trials or canaries without noise, and of those that an attack trains on."""
 MAX_UNITS = 100_000
-"""Of a plan: about a minute of planning."""
+"""Largest number of units in a plan, which takes about a minute."""
 
 
 def require_units(count: int) -> None:
-    """Refuses a plan of more units than can be planned in reasonable time; games ask before they make them."""
+    """Raise SpecError if a plan would have too many units; games call this before they add units."""
     if count > MAX_UNITS:
         raise SpecError(
-            f"a plan must have at most {MAX_UNITS:,} units, this one has {shortened(f'{count:,}')} or more; ask for "
+            f"a plan must have at most {MAX_UNITS:,} units, this one needs at least {shortened(f'{count:,}')}. Ask for "
             "fewer replays, trainings or trials"
         )
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a game is planned from."""
+    """Everything from which a game is planned.
 
-    mechanism: Any  # what is audited
-    proxy: Any  # where the adversary's reference comes from
-    attack: Any  # the adversary
-    data: Any  # the data set's description (not its rows)
-    parts: Parts  # which rows are the training set, the reference set and so on, with the shared names of each
-    divided_at_random: bool  # whether rows play their part by the draw of the audit, not by their place in the data
-    seed: Seed  # the audit's seed
-    resources: Resources  # what one unit occupies
-    rows_per_unit: int  # score rows one unit should make at most: seconds of work, and memory where scores are kept
-    reading: Reading  # how the scores will be read
-    after: tuple[str, ...] = ()  # keys of units that must be finished before the mechanism is run
-    # what a game may choose by, and learn from, instead of `seed`: a confirmatory run, whose own seed is another one,
-    # has that of the first pass, and so pays for fresh trials alone. None: `seed`
+    Attributes:
+        mechanism: The audited mechanism.
+        proxy: Source of the attacker's reference model.
+        attack: The attack.
+        data: Description of the data set, without rows.
+        parts: Rows of each part of the data (target, reference, ...), with their shared names.
+        split_at_random: True if the audit assigned rows to parts at random, not by their order.
+        seed: Seed of the audit.
+        resources: Resources of one unit.
+        rows_per_unit: Largest number of score rows of one unit, which bounds its time and memory.
+        reading: How the scores are read.
+        after: Keys of units that must finish before the mechanism runs.
+        first_seed: For a confirmatory run, the seed of the first pass. None for `seed`.
+    """
+
+    mechanism: Any
+    proxy: Any
+    attack: Any
+    data: Any
+    parts: Parts
+    split_at_random: bool
+    seed: Seed
+    resources: Resources
+    rows_per_unit: int
+    reading: Reading
+    after: tuple[str, ...] = ()
     first_seed: Seed | None = None
 
     @property
     def search_seed(self) -> Seed:
+        """Seed of search trials; a confirmatory run reuses that of the first pass and pays for fresh trials only."""
         return self.first_seed or self.seed
 
-    def given(self, part: str) -> Any:
-        """What stands for a part of the data in the arguments of units; None when the part has no rows."""
+    def part_argument(self, part: str) -> Any:
+        """Return the placeholder for a part of the data in the arguments of units; None if the part is empty."""
         name = self.parts.name(part)
         return Shared(name) if name else None
 
-    def required(self, part: str) -> Any:
-        """The same for a part that must have rows."""
-        given = self.given(part)
-        if given is None:
-            raise SpecError(f"the {part} part of the data is empty; give `split.{part}` a share above 0")
-        return given
+    def required_part(self, part: str) -> Any:
+        """Return the placeholder for a part of the data; SpecError if the part is empty."""
+        placeholder = self.part_argument(part)
+        if placeholder is None:
+            raise SpecError(f"the {part} part of the data is empty. Give `split.{part}` a share above 0")
+        return placeholder
 
     @property
-    def running(self) -> dict[str, Any]:
-        """Keywords of a unit that runs the mechanism: what it occupies, and what must be finished before."""
+    def unit_options(self) -> dict[str, Any]:
+        """Keyword arguments `resources` and `after` of a unit that runs the mechanism."""
         return {"resources": self.resources, "after": self.after}
 
     @property
     def noiseless(self) -> Setting | None:
-        """With the noise of the mechanism taken away; None where it does not say how (a method `without_noise`)."""
+        """This setting with a mechanism without noise; None if the mechanism has no method `without_noise`."""
         bare = getattr(self.mechanism, "without_noise", lambda: None)()
         return None if bare is None else replace(self, mechanism=bare, seed=self.seed.child("noiseless"))
 
     @property
     def informed_attack(self) -> Any:
-        """The attack, told which mechanism it attacks if it asks for it."""
+        """The attack, specialised for the mechanism if it is an `InformedAttack`."""
         if isinstance(self.attack, InformedAttack):
             return self.attack.for_mechanism(self.mechanism, getattr(self.parts.target, "classes", 0))
         return self.attack
@@ -308,49 +352,62 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class PlantedNoise:
-    """What trainings tell at several epsilons, by the law that is stated; each row stands for as many of them."""
+    """Log-odds of trainings at several epsilons, by the stated law; each row stands for equally many trainings."""
 
-    epsilon: NDArray[np.float64]  # of the mechanism, > 0, shape (rows,)
-    log_odds: NDArray[np.float64]  # of D', in nats, shape (rows,)
+    epsilon: NDArray[np.float64]  # epsilon of the mechanism, > 0, shape (rows,)
+    log_odds: NDArray[np.float64]  # log-odds of world D', in nats, shape (rows,)
 
 
 @dataclass(frozen=True)
 class Played:
-    """What a game planned, and what reading it needs to know."""
+    """The plan of a game, with facts that reading its evidence needs.
 
-    evidence: tuple[Unit, ...]  # units that give the evidence, in the order in which it is read
-    trainings: tuple[Unit, ...] = ()  # units that ran the mechanism
-    # units that play the game where the mechanism remembers nothing, one a distinguisher
+    Attributes:
+        evidence: Units that yield the evidence, in reading order.
+        trainings: Units that run the mechanism.
+        control: Units that run the game on held-out rows, one for each distinguisher.
+        ceiling: Units that run the game against a mechanism without privacy, if that needs a run.
+        noise: Unit that checks the form of the mechanism's noise, if it is observed.
+        noiseless: True if `ceiling` runs the mechanism itself without its noise.
+        planted: Unit that computes the log-odds at other epsilons, if they are known exactly.
+        choices: Units whose notes describe choices made on search data.
+        where: Unit that locates the leak in the code. It runs after a violation and affects no verdict.
+        shadows: Units that train shadow models, which yield no evidence.
+        claim: Claim about a trial, if it differs from the claim about the whole.
+        whole: Function that states what a finding about a part, such as a step, and its claim mean for the whole; None
+            if the finding is about the whole.
+        reference: Reference for planning the sensitivity; None if there is none.
+        replays: Number of pieces of evidence if nothing fails.
+        observational: True if the training data are unchanged (Definition 4), found by comparing them.
+        conditional: True if the bound relies on a proxy.
+        controlled_on: Description of the rows of the control.
+    """
+
+    evidence: tuple[Unit, ...]
+    trainings: tuple[Unit, ...] = ()
     control: tuple[Unit, ...] = ()
-    ceiling: tuple[Unit, ...] = ()  # units that play the game against a mechanism without privacy, where that is played
-    noise: Unit | None = None  # the unit that looks at the form of its noise, where noise is seen
-    noiseless: bool = False  # whether that one is the mechanism itself with its noise taken away
-    planted: Unit | None = (
-        None  # the unit that tells what releases reveal at other epsilons, where that is known exactly
-    )
-    choices: tuple[Unit, ...] = ()  # units whose notes say what was chosen on search data
-    where: Unit | None = None  # the unit that says where it leaks, run after a violation; no part of a verdict
-    shadows: tuple[Unit, ...] = ()  # units that trained shadow models: no evidence comes from these trainings
-    # what the mechanism promises of a trial, where that is not what it promises of the whole
+    ceiling: tuple[Unit, ...] = ()
+    noise: Unit | None = None
+    noiseless: bool = False
+    planted: Unit | None = None
+    choices: tuple[Unit, ...] = ()
+    where: Unit | None = None
+    shadows: tuple[Unit, ...] = ()
     claim: Claim | None = None
-    # what a finding about a part, such as a step, and the claim about it mean for the whole, in lines for a reader;
-    # None where a finding is about the whole
     whole: Callable[[Finding, Claim], tuple[str, ...]] | None = None
-    reference: Reference | None = None  # what the game's power is planned with; None where it cannot be told
-    replays: int = 1  # how many pieces of evidence there are if nothing fails
-    # whether the training data are left as they are (Definition 4), found by comparing them
+    reference: Reference | None = None
+    replays: int = 1
     observational: bool = False
-    # whether the scores take a proxy for the truth: a bound from them holds only as far as it does
     conditional: bool = False
-    controlled_on: str = ""  # what the control is played on, in words
+    controlled_on: str = ""
 
 
 class Game(Protocol):
     """An experiment (registered as "game")."""
 
-    fits: ClassVar[Fits]
-    """What it goes together with."""
+    traits: ClassVar[GameTraits]
+    """Facts about the game."""
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Adds every unit, each with its seed; nothing runs."""
+        """Add all units with their seeds to `work`, and return the plan; no unit runs."""
         ...

@@ -1,7 +1,7 @@
-"""Games of independent trials: each runs the mechanism once, in world 0 or world 1 by its own fair coin.
+"""Games of independent trials: each runs the mechanism once, in world 0 or 1 by a separate fair coin.
 
-A trial is decided by its number and the seed alone. Trials are run in stacks, one unit each, which train together where
-the mechanism can; the attack is a unit of its own, so that another attack costs no run of the mechanism.
+Its number and the seed determine a trial. One unit runs a stack of trials, which train together if the mechanism
+allows. The attack is a separate unit, so another attack needs no further run of the mechanism.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import from_outside
+from dpaudit.actors.audited.signals import raised_externally
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
-from dpaudit.engine.games.protocol import Fits, Reading, Setting
-from dpaudit.engine.games.reference import FairCoins, Reference
+from dpaudit.engine.games.protocol import GameTraits, Reading, Setting
+from dpaudit.engine.games.reference import CoinResponse, Reference
 from dpaudit.errors import AuditError, RunError, require, shortened
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute, TrainingError
@@ -34,31 +34,32 @@ MAX_TRIALS = 10_000_000
 
 @dataclass(frozen=True)
 class TrialGame:
-    """What all games of independent trials share.
+    """Base of all games of independent trials.
 
     Attributes:
-        trials: Runs of the mechanism that are scored, each with a coin of its own, in 2 .. 10,000,000.
-        stack: Runs made by one unit, >= 1.
+        trials: Number of scored runs of the mechanism, each with a separate coin, in 2 .. 10,000,000.
+        stack: Number of runs in one unit, >= 1.
     """
 
     trials: int = 1000
     stack: int = 64
-    fits: ClassVar[Fits]
+    traits: ClassVar[GameTraits]
 
     def __post_init__(self) -> None:
         require(2 <= self.trials <= MAX_TRIALS, f"trials must be in 2 .. {MAX_TRIALS:,}", trials=self.trials)
         require(self.stack >= 1, "stack must be >= 1", stack=self.stack)
 
     def reference(self) -> Reference:
-        return Reference(FairCoins(), self.trials, "trials")
+        """Return the reference for planning the sensitivity."""
+        return Reference(CoinResponse(), self.trials, "trials")
 
     def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
-        """Units at least, for a target set of so many rows and units of at most so many score rows; those scored."""
+        """Return lower limits of the number of units and of those with scores, for a target set of `rows` rows."""
         return -(-self.trials // self.stack) + 1, 1
 
 
 def grouped_for_reading(trainings: Sequence[Unit], setting: Setting) -> list[tuple[Unit, ...]]:
-    """The units of trials that are scored together: each by itself where scores are read in order, else all."""
+    """Return groups of units whose trials are scored together: single units if scores are read in order, else all."""
     return [(unit,) for unit in trainings] if setting.reading is Reading.IN_ORDER else [tuple(trainings)]
 
 
@@ -69,18 +70,19 @@ def scored_trials(
     number: NDArray[np.int64],
     truth: NDArray[np.bool_],
     failed: NDArray[np.bool_],
-    of_failed: NDArray[np.float64] | float = np.inf,
+    failed_score: NDArray[np.float64] | float = np.inf,
 ) -> Scores:
-    """The attack's scores of T trials: one replay, its canaries the numbers of the trials.
+    """Return the attack's scores of T trials as one replay, whose canaries are the numbers of the trials.
 
-    A failed training is an outcome too: a record may be what it fails for. `of_failed` scores it, for each trial, shape
-    (T,), or for all: where nothing was learned of failures, they speak for world 1, in which the canary is.
+    Args:
+        failed_score: Score of a failed training, for each trial, shape (T,), or for all. A failure is an outcome,
+            because a record may cause it. By default it counts for world 1, which contains the canary.
     """
-    scores = np.where(failed, of_failed, 0.0)
+    scores = np.where(failed, failed_score, 0.0)
     if not failed.all():
         scores[~failed] = attack.score(view)
     if np.isnan(scores).any():
-        raise RunError(f"the attack {type(attack).__name__} gave scores that are no numbers")
+        raise RunError(f"the attack {type(attack).__name__} returned NaN scores. Scores must be numbers")
     return scored(0, truth, scores, number)
 
 
@@ -88,10 +90,11 @@ def scored_trials(
 class TrainingRun:
     """One training of a stack."""
 
-    rows: NDArray[np.int64]  # what it is trained on, positions in the shared examples
+    rows: NDArray[np.int64]  # positions of the training rows in the shared examples
     seed: Seed
 
     def task(self, examples: Examples) -> TrainingTask:
+        """Return the training task on these shared examples."""
         return TrainingTask(self.rows, examples.labels[self.rows], self.seed.sequence())
 
 
@@ -103,10 +106,10 @@ def train_runs(
     compute: Compute,
     validation: Examples | None = None,
 ) -> list[Model | TrainingError]:
-    """One model for each run, or the error of a training that failed.
+    """Return one model for each run, or the error of a failed training.
 
-    How models of a stack are grouped follows from the network and the device alone, never from a timing: a stack
-    trained again gives the same numbers.
+    The grouping of models in a stack depends on the network and the device only, never on timings, so that a repeated
+    stack gives the same numbers.
     """
     stacked = mechanism.model if isinstance(mechanism, NonPrivate) else mechanism
     if isinstance(stacked, StackLearner):
@@ -128,10 +131,10 @@ def _trained_alone(
         model: Model = mechanism.fit(train, seed=run.seed.sequence(), compute=compute, validation=validation)
     except TrainingError as err:
         return err
-    except AuditError:  # it is used in a wrong way, for every seed
+    except AuditError:  # wrong use, which fails for every seed
         raise
-    except BaseException as err:  # other people's code may raise anything; one training is no more than one trial
-        if from_outside(err):
+    except BaseException as err:  # user code may raise anything, and one failed training is one failed trial
+        if raised_externally(err):
             raise
         failed = TrainingError(f"{type(err).__name__}: {shortened(err)}")
         failed.__cause__ = err
@@ -140,7 +143,7 @@ def _trained_alone(
 
 
 def failed_among(models: Sequence[Any]) -> NDArray[np.bool_]:
-    """Which trainings failed; raises the first one's TrainingError when all did."""
+    """Return a mask of failed trainings; raise the first TrainingError if all failed."""
     failed = np.array([isinstance(model, TrainingError) for model in models])
     if failed.all():
         raise models[0]
@@ -148,7 +151,7 @@ def failed_among(models: Sequence[Any]) -> NDArray[np.bool_]:
 
 
 class ExampleGradients:
-    """The clipped gradient of one example for each run, at the weights of the step, in units of the clip norm."""
+    """Clipped gradient of one example for each run, at the current weights, in units of the clipping norm."""
 
     def __init__(self, recipe: Recipe, clip: float, points: Examples, compute: Compute) -> None:
         import torch

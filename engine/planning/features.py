@@ -1,4 +1,4 @@
-"""The columns of the data, held to what the audited models can be trained on, before anything runs."""
+"""Check, before anything runs, that the audited models can be trained on the columns of the data."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ MAX_DEPTH = 4  # of models inside learners
 
 
 def require_trainable(audit: Audit, rows: Rows) -> None:
-    """Raises SpecError if a model of an audit, which trains models, cannot be trained on the columns of the data."""
+    """Raise SpecError if a model of the audit cannot be trained on the columns of `rows`."""
     if not isinstance(rows, Examples) or not len(rows):
         return
     parts = {"mechanism": audit.mechanism, "proxy": audit.proxy}
-    for field, part in ((name, part) for name, whole in parts.items() for part in _models(whole, MAX_DEPTH)):
+    models = [(field, model) for field, part in parts.items() for model in _models(part, MAX_DEPTH)]
+    for field, model in models:
         try:
-            part.require_features(rows)
+            model.require_features(rows)
         except InputError as err:
-            name = getattr(type(part), "registered_name", type(part).__name__)
+            name = getattr(type(model), "registered_name", type(model).__name__)
             raise SpecError(f"{audit.name}: {field}: {name} cannot be trained on these data: {err}") from err
 
 
 def _models(part: Any, depth: int) -> Iterator[FeatureChecker]:
-    """The parts of a mechanism that can tell which features they take: the mechanism itself, or the model in it."""
+    """Yield the parts of a mechanism that check features: the mechanism itself or the model inside it."""
     if isinstance(part, FeatureChecker):
         yield part
     elif depth and (inner := getattr(part, "model", None)) is not None:

@@ -1,4 +1,4 @@
-"""From a spec to a plan: every unit with its key, seed and resources. Nothing runs."""
+"""Plan the units of a run from its spec: keys, seeds and resources. No unit runs."""
 
 from __future__ import annotations
 
@@ -34,42 +34,60 @@ from dpaudit.estimators.one_run.signed_scores import OneRun, Shiftable
 from dpaudit.mechanisms.examples import Rows
 
 KEPT_ROWS_PER_UNIT = 2_000_000  # score rows of one unit whose table is kept: tens of megabytes
-WORTH_SAYING = 1_000_000  # generated rows from which on it is said beforehand that they are made: a second of planning
-COUNTED_ROWS_PER_UNIT = 25_000_000  # score rows of one unit that counts them at once, one replay in memory at a time
+ANNOUNCED_ROWS = 1_000_000  # generated rows from which planning takes a second and announces it
+COUNTED_ROWS_PER_UNIT = 25_000_000  # score rows of a unit that counts them at once, holding one replay in memory
 
 
 @dataclass(frozen=True)
 class PlannedAudit:
-    """One audit and its units."""
+    """An audit with its units.
 
-    audit: Audit  # what was asked for
-    game: Played  # what its game planned, and what reading it needs to know
-    units: tuple[Unit, ...]  # all that play and count, each after those it needs; without those that find bounds
-    scores: tuple[str, ...]  # keys of the units whose evidence is kept, in the order of its rows
-    tallies: tuple[str, ...]  # keys of the units that count, in the order of the evidence
-    controls: tuple[str, ...]  # of those that count the game on rows the mechanism never saw, one a distinguisher
-    ceilings: tuple[str, ...]  # of those that count the game against a mechanism without privacy
-    reading: Reading  # how the evidence is read
-    rows: tuple[tuple[str, int], ...]  # how many rows each part of the data has
-    data_name: str  # what the data are, in words
-    confirms: str = ""  # name of the audit that this one confirms; "" for those of the spec
-    confirmatory: bool = False  # whether it confirms by the same test once more
-    bounds: tuple[Unit, ...] = ()  # the units that find its bounds, where that takes long
-    first_confidence: float | None = None  # of a confirmatory run: that of the bound of the first pass
-    last_confidence: float | None = None  # of a test that is played again where it refutes: that of the second bound
-    # the unit that looks for memory between calls, run where the claim is refuted by calls made again and again; it is
-    # no part of the plan's units
-    memory: Unit | None = None
+    Attributes:
+        audit: The requested audit.
+        game: The game's part of the plan, with facts that reading the evidence needs.
+        units: Units that play and count, each after the units it needs; without those that compute bounds.
+        scores: Keys of the units whose evidence is stored, in the order of its rows.
+        tallies: Keys of the units that count, in the order of the evidence.
+        controls: Keys of the units that count the game on held-out rows, one for each distinguisher.
+        ceilings: Keys of the units that count the game against a mechanism without privacy.
+        reading: How the evidence is read.
+        rows: (part, number of rows) of the data.
+        data_name: Description of the data.
+        confirms: Name of the audit that this one confirms; "" for audits of the spec.
+        confirmatory: True if it confirms by running the same test again.
+        bounds: Units that compute bounds, if that takes long.
+        first_confidence: For a confirmatory run, the confidence of the bound of the first pass.
+        last_confidence: For a test with a confirmatory run, the confidence of the confirmatory bound.
+        state: Unit that checks for state between calls. It is no unit of the plan: it runs only after repeated calls
+            have rejected the claim.
+    """
+
+    audit: Audit
+    game: Played
+    units: tuple[Unit, ...]
+    scores: tuple[str, ...]
+    tallies: tuple[str, ...]
+    controls: tuple[str, ...]
+    ceilings: tuple[str, ...]
+    reading: Reading
+    rows: tuple[tuple[str, int], ...]
+    data_name: str
+    confirms: str = ""
+    confirmatory: bool = False
+    bounds: tuple[Unit, ...] = ()
+    first_confidence: float | None = None
+    last_confidence: float | None = None
+    state: Unit | None = None
 
     @property
     def effective_claim(self) -> Claim:
-        """The claim the bound is compared with: the spec's, the game's, or the mechanism's."""
+        """Claim that the bound is compared with: that of the spec, the game or the mechanism, in this order."""
         stated: Any = self.audit.claim
         return stated or self.game.claim or self.audit.effective_claim()
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Keys of the units that chose something, and say so."""
+        """Keys of the units that make a choice and report it."""
         return keys_of(self.game.choices)
 
     @property
@@ -81,31 +99,39 @@ class PlannedAudit:
     def keys(self) -> frozenset[str]:
         return frozenset(keys_of((*self.units, *self.bounds)))
 
-    def bound_parts(self, finished: Set[str], counted: Set[str], read: Callable[[str], pa.Table]) -> list[Any]:
-        """What finished units found of its bounds, where all that they read was counted."""
+    def bound_parts(self, finished: Set[str], counted: Set[str], read_table: Callable[[str], pa.Table]) -> list[Any]:
+        """Return the partial bounds of finished units whose inputs were all counted."""
         units = (unit for unit in self.bounds if unit.key in finished and counted >= set(unit.needs))
-        return [value_of(unit, read(unit.key)) for unit in units]
+        return [value_of(unit, read_table(unit.key)) for unit in units]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All units of a run."""
+    """All units of a run.
 
-    spec: AuditSpec  # what it was made from
-    units: tuple[Unit, ...]  # each after those it needs; a unit two audits share is listed once
-    audits: tuple[PlannedAudit, ...]  # what belongs to which audit
-    shared: dict[str, Rows] = field(repr=False)  # the large inputs by name
-    apart: bool = False  # whether units that run without Ray get a process of their own: nobody here wrote their code
+    Attributes:
+        spec: The spec that was planned.
+        units: All units, each after the units it needs. A unit that two audits share is listed once.
+        audits: The units of each audit.
+        shared: Large inputs by name.
+        isolated: True if units that run without Ray run in a child process, because their code came with the spec.
+    """
+
+    spec: AuditSpec
+    units: tuple[Unit, ...]
+    audits: tuple[PlannedAudit, ...]
+    shared: dict[str, Rows] = field(repr=False)
+    isolated: bool = False
 
     def table(self) -> pa.Table:
-        """One row a unit: key, label, task, seed, needs, CPUs, GPUs, pieces."""
+        """Return one row for each unit: key, label, task, seed, needs, CPUs, GPUs, pieces."""
         needs = arrow_array([list(unit.needs) for unit in self.units])
         columns = {
             "key": [unit.key for unit in self.units],
             "label": [unit.label for unit in self.units],
-            "task": [unit.does for unit in self.units],
+            "task": [unit.function_name for unit in self.units],
             "seed": [str(_argument(unit, "seed", "")) for unit in self.units],
-            "needs": needs.cast(pa.list_(pa.string())),  # where none needs any
+            "needs": needs.cast(pa.list_(pa.string())),  # if all lists are empty
             "cpus": [unit.resources.cpus for unit in self.units],
             "gpus": [unit.resources.gpus for unit in self.units],
             "pieces": [pieces_of(unit) for unit in self.units],
@@ -115,30 +141,30 @@ class Plan:
         )
 
     def needed(self, wanted: Iterable[str]) -> tuple[Unit, ...]:
-        """The units with these keys and whatever they need, in their order."""
+        """Return the units with these keys and all units they need, in the order of the plan."""
         keys = set(wanted)
-        for each in reversed(self.units):  # each comes after those it needs
-            if each.key in keys:
-                keys |= set(each.needs)
-        return tuple(each for each in self.units if each.key in keys)
+        for planned in reversed(self.units):  # a unit comes after the units it needs
+            if planned.key in keys:
+                keys |= set(planned.needs)
+        return tuple(unit for unit in self.units if unit.key in keys)
 
     def prices(self) -> list[str]:
-        """What units that ask at a price are going to take, one line each."""
+        """Return the expected cost of each unit that sends paid requests, as one line for each."""
         lines = []
-        for each in self.units:
-            if isinstance(each.task, Call):
-                words = each.task.price(Inputs({name: self.shared[name] for name in each.shared}))
-                lines += [f"{each.label}: {words}"] if words else []
+        for planned in self.units:
+            if isinstance(planned.task, Call):
+                words = planned.task.price(Inputs({name: self.shared[name] for name in planned.shared}))
+                lines += [f"{planned.label}: {words}"] if words else []
         return lines
 
     def price(self) -> str:
-        """What its requests come to, in words; "" where there are none or nothing can be told."""
-        runs = sum(pieces_of(each) for each in self.units if endpoints(each.task))
+        """Return the expected cost of all paid requests, in words; "" if there are none or it is unknown."""
+        runs = sum(pieces_of(unit) for unit in self.units if endpoints(unit.task))
         return "; ".join(self.prices()) or (f"about {runs:,} requests or more" if runs else "")
 
 
 def pieces_of(unit: Unit) -> int:
-    """How many models, replays or releases a unit makes: `first` to before `last`; 1 where it does not say."""
+    """Return the number of models, replays or releases of a unit: its `last` minus its `first`, 1 by default."""
     return max(1, int(_argument(unit, "last", 1)) - int(_argument(unit, "first", 0)))
 
 
@@ -151,14 +177,14 @@ def keys_of(units: Iterable[Unit]) -> tuple[str, ...]:
 
 
 def trainings_of(plan: Plan) -> dict[str, int]:
-    """How many models each unit trains, of the mechanism or of shadows, by key; those that train none are left out."""
+    """Return the number of models that each unit trains (target or shadow models), by key of units that train."""
     trains = {unit.key for entry in plan.audits for unit in (*entry.game.trainings, *entry.game.shadows)}
     return {unit.key: pieces_of(unit) for unit in plan.units if unit.key in trains}
 
 
 @one_reading()
 def make_plan(spec: AuditSpec) -> Plan:
-    """Loads the data (its content is part of every key) and plans every audit."""
+    """Load the data, whose content is part of every key, and plan every audit."""
     require_units(_fewest_units(spec))
     loaded: dict[str, Rows] = {}
     divided: dict[str, Parts] = {}
@@ -171,7 +197,7 @@ def make_plan(spec: AuditSpec) -> Plan:
             loaded[source] = loaded_rows(audit.data, spec.seed)
         _require_rows(audit, loaded[source])
         division = f"{source} {audit.split}"
-        if division not in divided:  # audits of one division share its rows, its reference model and its digests
+        if division not in divided:  # audits with the same split share rows, reference model and digests
             divided[division] = audit.split.divide(loaded[source], Seed(spec.seed).child("split").rng())
         parts = divided[division]
         shared |= parts.shared()
@@ -185,12 +211,14 @@ def make_plan(spec: AuditSpec) -> Plan:
     return Plan(spec, tuple(units.values()), tuple(planned), shared)
 
 
-def what_it_takes(spec: AuditSpec) -> str:
-    """What planning is going to make, before it does; "" where that is nothing to wait for."""
-    made = {repr(audit.data): rows for audit in spec.audits if (rows := _generated_rows(audit.data)) >= WORTH_SAYING}
-    if not made:
+def planning_announcement(spec: AuditSpec) -> str:
+    """Return what planning is about to generate, in words; "" if that takes less than about a second."""
+    generated = {
+        repr(audit.data): rows for audit in spec.audits if (rows := _generated_rows(audit.data)) >= ANNOUNCED_ROWS
+    }
+    if not generated:
         return ""
-    units, rows = _fewest_units(spec), sum(made.values())
+    units, rows = _fewest_units(spec), sum(generated.values())
     return f"planning at least {units:,} units on {rows:,} generated rows, which are made first"
 
 
@@ -199,16 +227,16 @@ def _generated_rows(data: Any) -> int:
 
 
 def _fewest_units(spec: AuditSpec) -> int:
-    """How many units a spec leads to at least, found before data are made or any unit is."""
+    """Return a lower limit of the number of units of a spec, before any data are generated."""
     fewest: dict[str, int] = {}
     for audit in spec.audits:
-        if hasattr(audit.game, "fewest_units"):  # it knows before there are data
+        if hasattr(audit.game, "fewest_units"):
             # Audits of one mechanism on the same data may share units; a file may hold fewer rows than are asked for.
-            own = f"{audit.mechanism!r} {audit.data!r} {audit.split}"
+            mechanism_and_data = f"{audit.mechanism!r} {audit.data!r} {audit.split}"
             target = max(1, int(audit.split.target * (_generated_rows(audit.data) or 1)))
             units, with_scores = audit.game.fewest_units(target, _rows_per_unit(spec))
             counting = with_scores if spec.run.keep_scores else 0
-            fewest[own] = max(fewest.get(own, 0), units + counting)
+            fewest[mechanism_and_data] = max(fewest.get(mechanism_and_data, 0), units + counting)
     return sum(fewest.values())
 
 
@@ -217,27 +245,26 @@ def _rows_per_unit(spec: AuditSpec) -> int:
 
 
 def _require_rows(audit: Audit, rows: Rows) -> None:
-    """Refuses data that the game of an audit does not play with."""
-    wanted = audit.game.fits.rows
+    """Raise SpecError if the game of an audit cannot use these rows."""
+    wanted = audit.game.traits.rows
     if not isinstance(rows, wanted):
-        played = f"{audit.name}: the game plays with rows of the class {wanted.__name__}"
-        raise SpecError(f"{played}, the data have {type(rows).__name__}")
+        raise SpecError(f"{audit.name}: the game needs rows of class {wanted.__name__}, got {type(rows).__name__}")
 
 
 def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[PlannedAudit, dict[str, Any]]]:
-    """An audit, and the one that confirms it, if there is one: that one's work waits until the first one is read."""
+    """Yield a planned audit and, if there is one, its confirmatory audit, whose units wait for the first result."""
     entry, shared = _plan_audit(spec, audit, parts, Seed(spec.seed))
-    again = spec.together is not None and not entry.game.conditional
-    last = spec.confirmatory(audit).estimator.confidence if again else None
+    repeated = spec.together is not None and not entry.game.conditional
+    last = spec.confirmatory(audit).estimator.confidence if repeated else None
     yield dataclasses.replace(entry, last_confidence=last), shared
-    if again or (audit.confirm and entry.game.conditional):
-        # Tests may stop early, so that no unit of theirs can be waited for: their reader holds back what follows.
+    if repeated or (audit.confirm and entry.game.conditional):
+        # Tests of a check may stop early, so their units cannot be waited for: `run.policy` delays the confirmation.
         after = () if spec.together is not None else (*entry.tallies, *entry.controls)
-        asked = spec.confirmatory(audit) if again else spec.confirmation(audit)
+        confirmation = spec.confirmatory(audit) if repeated else spec.confirmation(audit)
         seed = Seed(spec.seed).child("confirm", *([audit.name] if spec.together is not None else []))
-        follows, shared = _plan_audit(spec, asked, parts, seed, after)
-        first = audit.estimator.confidence if again else None
-        follows = dataclasses.replace(follows, confirms=audit.name, confirmatory=again, first_confidence=first)
+        follows, shared = _plan_audit(spec, confirmation, parts, seed, after)
+        first = audit.estimator.confidence if repeated else None
+        follows = dataclasses.replace(follows, confirms=audit.name, confirmatory=repeated, first_confidence=first)
         yield follows, shared
 
 
@@ -255,7 +282,7 @@ def _plan_audit(
         seed,
         resources,
         _rows_per_unit(spec),
-        reading=audit.game.fits.reading(stops_early=audit.stop is not None),
+        reading=audit.game.traits.reading(stops_early=audit.stop is not None),
         after=after,
         first_seed=Seed(spec.seed),
     )
@@ -263,19 +290,21 @@ def _plan_audit(
     game: Played = audit.game.play(setting, work)
     counts = {unit.key: audit.estimator for unit in (*game.evidence, *game.ceiling)}
     counts |= {unit.key: control_estimator(audit.estimator, len(game.control)) for unit in game.control}
-    kept = spec.run.keep_scores
-    units = [unit for unit in work.units.values() if kept or unit.key not in counts]
-    counted = {key: counting(counts[key], unit, kept=kept) for key, unit in work.units.items() if key in counts}
+    keep_scores = spec.run.keep_scores
+    units = [unit for unit in work.units.values() if keep_scores or unit.key not in counts]
+    counted = {
+        key: counting(counts[key], unit, keep_evidence=keep_scores) for key, unit in work.units.items() if key in counts
+    }
     units += counted.values()
     evidence, controls, ceilings = (
         tuple(counted[unit.key] for unit in several) for several in (game.evidence, game.control, game.ceiling)
     )
-    bounds = bound_units(audit.estimator, game, evidence, setting.reading, audit.name, resources.on_cpus)
+    bounds = bound_units(audit.estimator, game, evidence, setting.reading, audit.name, resources.without_gpu)
     entry = PlannedAudit(
         audit,
         game,
         tuple(units),
-        keys_of(game.evidence) if kept else (),
+        keys_of(game.evidence) if keep_scores else (),
         keys_of(evidence),
         keys_of(controls),
         keys_of(ceilings),
@@ -283,24 +312,24 @@ def _plan_audit(
         tuple((part, len(getattr(parts, part))) for part in ("target", "reference", "test", "validation")),
         parts.target.name,
         bounds=bounds,
-        memory=_memory(setting, work, Seed(spec.seed)) if audit.game.fits.repeats_calls else None,
+        state=_state_unit(setting, work, Seed(spec.seed)) if audit.game.traits.repeats_calls else None,
     )
     return entry, work.shared
 
 
-def _memory(setting: Setting, work: Work, seed: Seed) -> Unit | None:
-    """The unit that looks for memory between calls; the mechanism goes along as it is before any."""
+def _state_unit(setting: Setting, work: Work, seed: Seed) -> Unit | None:
+    """Return the unit that checks for state between calls, with the mechanism pickled before its first call."""
     if not len(setting.parts.target):
         return None
-    from dpaudit.engine.planning.asked_twice import as_given, look_for_memory  # of few games
+    from dpaudit.engine.planning.state_between_calls import detect_state, pickled_mechanism  # few games need it
 
     words = hashlib.sha256(in_words(setting.mechanism).encode()).hexdigest()[:16]
-    given = work.share(f"as given: {words}", as_given(setting.mechanism))
+    pickled = work.share(f"as given: {words}", pickled_mechanism(setting.mechanism))
     return work.add(
-        look_for_memory,
+        detect_state,
         setting.mechanism,
-        given,
-        setting.required("target"),
+        pickled,
+        setting.required_part("target"),
         seed=seed.child("memory"),
         label="the same data given twice",
         resources=setting.resources,
@@ -308,25 +337,25 @@ def _memory(setting: Setting, work: Work, seed: Seed) -> Unit | None:
 
 
 WORTH_S = 1.0
-"""Bounds that take less are found by the driver: a unit costs milliseconds there, and a second in the worst case."""
+"""Bounds that take less are computed by the driver: a unit costs milliseconds there, a second in the worst case."""
 PART_S = 2.0  # how long one part should take
 MAX_PARTS = 256
 
 
-def counting(estimator: Any, evidence: Unit, *, kept: bool) -> Unit:
-    """The unit that counts what another one gives."""
+def counting(estimator: Any, evidence: Unit, *, keep_evidence: bool) -> Unit:
+    """Return the unit that counts the evidence of another unit."""
     return Work().add(
         count,
         estimator,
-        evidence if kept else inlined(evidence),
-        label=f"counting {evidence.label}" if kept else f"{evidence.label}, counted",
-        resources=evidence.resources.on_cpus if kept else evidence.resources,
-        gives=GenericAlias(list, estimator.tally_type),
+        evidence if keep_evidence else inlined(evidence),
+        label=f"counting {evidence.label}" if keep_evidence else f"{evidence.label}, counted",
+        resources=evidence.resources.without_gpu if keep_evidence else evidence.resources,
+        returns=GenericAlias(list, estimator.tally_type),
     )
 
 
 def control_estimator(estimator: Any, distinguishers: int) -> OneRun:
-    """Reads the control's scores: exact at delta = 0, with the guesses of the audit's estimator, error shared."""
+    """Return the estimator of the negative control: delta = 0, same guesses, error shared by distinguishers."""
     error = (1 - estimator.confidence) / max(distinguishers, 1)
     guess: GuessRule = estimator.guess if isinstance(estimator, Shiftable) else "signed"
     return OneRun(confidence=1 - error, guess=guess)
@@ -334,33 +363,36 @@ def control_estimator(estimator: Any, distinguishers: int) -> OneRun:
 
 @unit
 def count(estimator: Estimator[Any, Any], evidence: Iterable[Any]) -> Iterator[Any]:
-    """What an estimator counts of each piece of evidence: replay, query or release."""
+    """Return the estimator's tally of each piece of evidence: replay, query or release."""
     return (estimator.tally(piece) for piece in evidence)
 
 
 @unit
 def bound_replays(estimator: Any, tallies: tuple[list[Any], ...], *, replays: int) -> EachReplay:
-    """The bounds of some of `replays` replays, in the order of their numbers."""
-    found: EachReplay = estimator.bounds_of_replays([tally for group in tallies for tally in group], replays)
-    return found
+    """Return the bounds of some of `replays` replays, in their order."""
+    bounds: EachReplay = estimator.bounds_of_replays([tally for group in tallies for tally in group], replays)
+    return bounds
 
 
 @unit
 def bound_thresholds(estimator: Any, tallies: list[Any], *, part: int, parts: int) -> EachThreshold:
-    """The bounds at one of several equal parts of the thresholds of the only replay."""
+    """Return the bounds at part `part` of `parts` equal parts of the thresholds of the only replay."""
     (tally,) = tallies
     thresholds = tally.threshold.size
     places = np.arange(thresholds * part // parts, thresholds * (part + 1) // parts)
-    found: EachThreshold = estimator.bounds_at(tally, places)
-    return found
+    bounds: EachThreshold = estimator.bounds_at(tally, places)
+    return bounds
 
 
 def bound_units(
     estimator: Any, game: Played, tallies: tuple[Unit, ...], reading: Reading, name: str, resources: Resources
 ) -> tuple[Unit, ...]:
-    """The units that find an audit's bounds; none where the driver is as quick, or the game cannot say how much it is.
+    """Return the units that compute the bounds of an audit.
 
-    `tallies` are the units that count, in the order of the evidence.
+    Returns: Nothing if the driver is as quick, or if the game does not state its size in advance.
+
+    Args:
+        tallies: Units that count, in the order of the evidence.
     """
     if game.reference is None or reading is Reading.IN_ORDER:
         return ()
@@ -382,7 +414,7 @@ def bound_units(
 
 
 def bound_seconds(estimator: Any, replays: int, rows: int) -> float:
-    """About how long so many replays of so many rows take on one core; 0 of an estimator that finds none in parts."""
+    """Return the approximate seconds on one core; 0 for an estimator that cannot compute bounds in parts."""
     return (
         float(estimator.seconds(replays, rows))
         if hasattr(estimator, "seconds") and hasattr(estimator, "bounds_of_replays")

@@ -1,8 +1,8 @@
-"""What an audit could show, before anything runs: the most, what to expect, and how many trials would decide.
+"""Sensitivity of a planned audit: maximum detectable epsilon, expected bound, and trials needed to reject a claim.
 
-Every number is the estimator's own: it is given the scores of a typical game against a mechanism that spends exactly so
-much (`dpaudit.engine.games.reference`). The number of right guesses is put at its median, or at its lower decile; a
-bound grows with it, so that is the median bound, or the one that nine in ten games surpass. Approximate by that much.
+The estimator reads scores of a typical game against a mechanism that spends exactly a given epsilon
+(`dpaudit.engine.games.reference`). The number of correct guesses is set to its median or its lower decile. A bound
+grows with that number, so the result is approximately the median bound, or the bound that nine in ten games exceed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.scores import ScoreEstimator
 
-MOST_FOR_FACTOR = 40_000  # rows up to which that factor is computed: a second or two
-MORE = 4  # how many times as many trials are shown beside the plan
-MAX_ROWS = 1 << 20  # canaries or trials that are tried at most
+MOST_FOR_FACTOR = 40_000  # rows up to which the detectable factor is computed: a second or two
+MORE = 4  # factor on the number of trials for which the sensitivity is printed too
+MAX_ROWS = 1 << 20  # largest number of canaries or trials that is tried
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What an audit could show."""
+    """Sensitivity of a planned audit."""
 
     reference: Reference  # what it was computed with
     ceiling: float  # the bound that a mechanism with no privacy would get, in nats
@@ -45,7 +45,7 @@ class Outlook:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What the audit could detect, in sentences."""
+        """Sentences on the sensitivity of the audit."""
         rows, unit, assumes = self.reference.rows, self.reference.unit, self.reference.response.assumes
         maximum = f"maximum detectable epsilon {number_in_words(self.ceiling)} ({assumes or f'{rows:,} {unit}'})"
         if self.at_claim is None:
@@ -62,15 +62,16 @@ class Outlook:
 
 
 def planned_outlook(entry: PlannedAudit) -> Outlook | None:
-    """What a planned audit could show; None for a game that cannot say so beforehand."""
+    """Return the outlook of a planned audit; None for a game without a reference."""
     audit, reference = entry.audit, entry.game.reference
     if reference is None:
         return None
-    curve = audit.game.fits.compared(entry.effective_claim).claim.curve
+    curve = audit.game.traits.compared(entry.effective_claim).claim.curve
     return outlook(audit.estimator, reference, curve.epsilon(audit.estimator.delta))
 
 
 def outlook(estimator: ScoreEstimator[Any], reference: Reference, claimed: float) -> Outlook:
+    """Return the outlook of an audit of a claimed epsilon, in nats, at the delta of the estimator."""
     require(claimed >= 0, "a claimed epsilon must be >= 0", claimed=claimed)
     ceiling = ceiling_bound(estimator, reference).lower
     if math.isinf(claimed) or claimed == 0:
@@ -82,12 +83,12 @@ def outlook(estimator: ScoreEstimator[Any], reference: Reference, claimed: float
         at_claim=expected_bound(estimator, reference, claimed),
         factor=detectable_scaling(estimator, reference, claimed, reference.rows),
         factor_of_more=detectable_scaling(estimator, reference, claimed, MORE * reference.rows),
-        needed=rows_to_refute(estimator, reference, claimed, spent=2 * claimed),
+        needed=rows_to_reject(estimator, reference, claimed, spent=2 * claimed),
     )
 
 
 def ceiling_bound(estimator: ScoreEstimator[Any], reference: Reference) -> Bound:
-    """The bound of a mechanism with no privacy."""
+    """Return the bound of a mechanism with no privacy."""
     return _bound(estimator, reference, math.inf, reference.rows)
 
 
@@ -99,15 +100,14 @@ def expected_bound(
     rows: int | None = None,
     quantile: float = 0.5,
 ) -> float:
-    """The quantile of the bounds on a mechanism that spends so much.
+    """Return a quantile of the bounds on a mechanism that spends epsilon `spent`, in nats, >= 0.
 
     Args:
-        estimator: The audit's.
-        reference: The game's.
-        spent: The mechanism's epsilon, >= 0; may be inf.
-        rows: Canaries or trials; those planned when left out.
+        estimator: The estimator of the audit.
+        reference: The reference of its game.
+        spent: Epsilon of the mechanism, >= 0; may be inf.
+        rows: Canaries or trials; by default as many as planned.
         quantile: Share of games with a smaller bound, in (0, 1).
-    Returns: Epsilon in nats, >= 0.
     """
     rows, z = reference.rows if rows is None else rows, float(special.ndtri(quantile))
     orders = max(1, min(_ORDERS, _ROWS_OF_ORDERS // rows))
@@ -135,35 +135,35 @@ def detectable_scaling(estimator: ScoreEstimator[Any], reference: Reference, cla
     return min(MOST_SCALED, below / (1 - width))
 
 
-def rows_to_refute(estimator: ScoreEstimator[Any], reference: Reference, claimed: float, *, spent: float) -> int | None:
-    """The least number of canaries or trials whose bound exceeds the claim with probability `POWER`, to 2 %.
+def rows_to_reject(estimator: ScoreEstimator[Any], reference: Reference, claimed: float, *, spent: float) -> int | None:
+    """Return the smallest number of canaries or trials that rejects the claim with probability `POWER`, to 2 %.
 
-    Returns: None when `MAX_ROWS` are too few.
+    Returns: None if `MAX_ROWS` are too few.
     """
 
-    def refutes(rows: int) -> bool:
+    def rejects(rows: int) -> bool:
         return expected_bound(estimator, reference, spent, rows=rows, quantile=1 - POWER) > claimed
 
     enough = _FEWEST
-    while not refutes(enough):
+    while not rejects(enough):
         if enough >= MAX_ROWS:
             return None
         enough *= 4
     too_few = enough // 4
     while enough - too_few > max(1, 0.02 * too_few):
-        # The bound rises with the rows but for steps of single guesses, which the rounding hides.
+        # The bound is not monotone at the scale of single guesses; a tolerance of 2 % hides that.
         middle = round(math.sqrt(too_few * enough))
-        too_few, enough = (too_few, middle) if refutes(middle) else (middle, enough)
+        too_few, enough = (too_few, middle) if rejects(middle) else (middle, enough)
     return enough
 
 
 _FEWEST = 4  # both worlds must have a trial
-_ORDERS, _ROWS_OF_ORDERS = 5, 100_000  # where there are many rows, their order matters little and costs much
+_ORDERS, _ROWS_OF_ORDERS = 5, 100_000  # with many rows, their order matters little and is slow to vary
 
 
 def _bound(
     estimator: ScoreEstimator[Any], reference: Reference, spent: float, rows: int, *, z: float = 0.0, order: int = 0
 ) -> Bound:
     tally = estimator.tally(reference.response.levels(spent).typical(rows, z=z, order=order))
-    # The median of equal bounds: two of them stand for any number of replays.
+    # All replays have the same bound here, and the median of two equal bounds is that of any number of them.
     return estimator.bound([tally] * min(reference.replays, 2))

@@ -1,4 +1,4 @@
-"""How sensitivity is printed, the same before a run and after it."""
+"""Sentences on sensitivity, the same before and after a run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 from dpaudit.estimators.bound import format_upper
 
 POWER = 0.9
-"""Probability with which the stated noise is detected."""
+"""Probability of detection at which sensitivity is stated."""
 MOST_SCALED = 8.0
-"""The largest factor on the noise that is looked at."""
+"""Largest factor on the noise that is tried."""
 
 
 def factor_in_words(factor: float) -> str:

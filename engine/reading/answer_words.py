@@ -1,4 +1,4 @@
-"""Every sentence that an answer prints, from what was recorded: the same words on every page, card and file."""
+"""Sentences of an answer, made from its record: the same on every page, card and file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Comparison, Finding, Validity
 
 LEAST_P, MOST_P = 1e-6, 0.2
-"""Smallest p-value that is looked for, and the largest that is told from 1."""
+"""Smallest p-value that is computed, and the largest that is printed as a number."""
 NOT_SHOWN = (
     "A low bound is not evidence of privacy: it measures one attack on one data set.",
     "An upper end, where one is printed, bounds what this attack shows, never the mechanism's privacy loss.",
 )
-"""What every report says at its foot."""
+"""Notes at the foot of every report."""
 
 NEXT = {
     "VIOLATION": "Treat the claim as false. Check noise scale, sensitivity, clipping, accounting and seeds, then run "
@@ -32,11 +32,11 @@ NEXT = {
     "UNDECIDED": "Do what the reason says, then run the audit again.",
     "FAILED": "Correct what failed and run the audit again: finished work is kept.",
 }
-"""What to do after each verdict."""
+"""Advice after each verdict."""
 _NEXT_BY_RULE = {
-    "state-between-calls": "Let each call draw anew from the generator or seed it is given: no cache, no noise kept in "
-    "a module, no `hash` of texts or bytes. Then check again.",
-    "independence-not-stated": "Name the method: `two-samples` if each row comes from a training of its own, else "
+    "state-between-calls": "Draw new noise in each call from the generator or seed that it gets: no cache, no noise "
+    "stored in a module, no `hash` of texts or bytes. Then check again.",
+    "independence-not-stated": "Name the method: `two-samples` if each row comes from a separate training, else "
     "`simultaneous-guess-count`, for many canaries of one training.",
     **dict.fromkeys(
         ("confirmation-open", "digits-cannot-tell"),
@@ -46,7 +46,7 @@ _NEXT_BY_RULE = {
     "itself is broken (`--until-decided`, or a larger effort).",
     "unreadable-results": "Return numbers, text, arrays, tables or plain objects, or give the object a `summary`.",
 }
-NO_COMPARISON = "unknown: this test has no run without privacy to compare with"
+NO_COMPARISON = "unknown: this test has no reference run without privacy"
 VALIDITY = {
     Validity.EXACT: "computed exactly",
     Validity.FINITE_SAMPLE: "finite-sample",
@@ -57,8 +57,8 @@ VALIDITY = {
     Validity.CONDITIONAL_ON_PROXY: "valid only if the proxy matches the true label distribution",
     Validity.AS_PUBLISHED: "WARNING: as published, chosen on the samples it is measured on; not a valid bound",
 }
-"""In what sense a stated confidence holds."""
-_ASKED = {
+"""Validity of a bound in words."""
+_QUESTIONS = {
     Relation.LABEL: "which of two labels a record had",
     Relation.REPLACE: "which of two records was used",
     Relation.ADD_REMOVE: "whether a record was used",
@@ -77,21 +77,21 @@ _HINT = {
 
 
 def aligned(first: str, lines: Iterable[tuple[str, str]]) -> str:
-    """Return a first line and labelled lines below it, their texts in one column."""
-    kept = [(label, printable(text)) for label, text in lines if text]
-    width = max((len(label) for label, _ in kept), default=0)
-    return "\n".join([printable(first), *(f"  {label:<{width}}  {text}" for label, text in kept)])
+    """Return a first line with labelled lines below it, texts aligned in one column."""
+    labelled = [(label, printable(text)) for label, text in lines if text]
+    width = max((len(label) for label, _ in labelled), default=0)
+    return "\n".join([printable(first), *(f"  {label:<{width}}  {text}" for label, text in labelled)])
 
 
 def lines(
     record: Record, verdict: str, rule: str, test: TestRecord | None, side: Sequence[TestRecord]
 ) -> list[tuple[str, str]]:
-    """Return (label, text) of all lines of an answer, in order."""
+    """Return (label, text) of every line of an answer, in order."""
     if test is None:
         reason = "no test was run: every test failed, or the budget was too short"
         return [("reason", reason), ("next", next_step(verdict, rule, test))]
     several = len(record.tests) > 1
-    found = [
+    all_lines = [
         ("claim", claim_line(test)),
         ("part", part_line(test)),
         ("lower bound", bound_line(test)),
@@ -100,36 +100,36 @@ def lines(
         ("p-value", p_value_line(test)),
         *(("reason", text) for text in reasons(record, verdict, rule, test)),
         *(("caution", text) for text in cautions(test)),
-        ("where", " ".join(test.where) if test.where and verdict == "VIOLATION" else ""),
+        ("where", " ".join(test.leak_location) if test.leak_location and verdict == "VIOLATION" else ""),
         ("sensitivity", sensitivity_line(test, verdict)),
-        *((each.scope.value, side_line(each)) for each in side),
-        *((each.scope.value, _unsettled(each)) for each in record.tests if each.scope is not Scope.CLAIM),
+        *((other.scope.value, side_line(other)) for other in side),
+        *((other.scope.value, _open_side_test(other)) for other in record.tests if other.scope is not Scope.CLAIM),
         ("stated-noise", noise_line(record)),
         ("budget", record.cut if verdict != "VIOLATION" else ""),
         ("not run", _not_run(record, verdict, rule)),
         ("next", next_step(verdict, rule, test)),
     ]
-    return [(label, text) for label, text in found if text]
+    return [(label, text) for label, text in all_lines if text]
 
 
 def headline(test: TestRecord | None, verdict: str) -> str:
-    """Return claim and bound in one line; of a part, what it means for the whole."""
+    """Return claim and bound in one line; for a test of a part, the consequence for the whole."""
     if test is None:
         return "no test was run"
-    if test.whole:
-        shown = "give away more than" if verdict == "VIOLATION" else "were not seen to give away more than"
-        shown = "may give away more than" if verdict == "UNDECIDED" and test.exceeds else shown
-        return f"{test.whole[0]}; its steps {shown} their share"
+    if test.meaning_for_whole:
+        relation = "give away more than" if verdict == "VIOLATION" else "were not seen to give away more than"
+        relation = "may give away more than" if verdict == "UNDECIDED" and test.exceeds else relation
+        return f"{test.meaning_for_whole[0]}; its steps {relation} their share"
     return claimed_and_observed(test)
 
 
 def claimed_and_observed(test: TestRecord) -> str:
-    """Return what is claimed and what was observed, at the same point of the claim."""
+    """Return the claimed and the observed value at the same point of the claim."""
     comparison, claim = test.comparison, test.compared.claim
-    if comparison is None or test.shown is None:
+    if comparison is None or test.deciding_finding is None:
         return printable(f"no bound: {_failed(test)}")
     if not test.claims_something:
-        return f"nothing claimed, observed {test.shown.headline}"
+        return f"nothing claimed, observed {test.deciding_finding.headline}"
     if math.isinf(comparison.claimed):
         claimed = f"the claim says nothing about {comparison.quantity} at {comparison.where};"
     elif comparison.quantity == "epsilon" and not _same_point(claim, comparison):
@@ -142,7 +142,7 @@ def claimed_and_observed(test: TestRecord) -> str:
 
 
 def sentence(test: TestRecord | None, verdict: str) -> str:
-    """Return what was found, in a sentence for a reader who knows no statistics."""
+    """Return the result in a sentence for a reader without statistics."""
     if test is None or test.finding is None:
         return "The audit did not finish, so nothing is known about the claim."
     guesses = guesses_in_words(test)
@@ -159,42 +159,42 @@ def sentence(test: TestRecord | None, verdict: str) -> str:
     comparison = test.comparison
     if comparison is None or verdict == "NO CLAIM":
         return "Nothing was claimed; the bound says how much leaks at least."
-    if test.whole and comparison.quantity == "total variation":
+    if test.meaning_for_whole and comparison.quantity == "total variation":
         least, most = format_lower(50 * (1 + comparison.observed), 1), 50 * (1 + comparison.claimed)
-        told = f"An attacker tells in at least {least} % of the steps whether a record was used"
-        return f"{told}; the claim allows {most:.3g} %, a coin 50 %."
+        detected = f"In at least {least} % of the steps an attacker knows whether a record was used"
+        return f"{detected}; the claim allows {most:.3g} %, a coin 50 %."
     if verdict == "VIOLATION":
         least = format_lower(comparison.observed)
-        return f"At least {comparison.quantity} {least} leaks; the claim allows {_number(comparison)}."
+        return f"At least {comparison.quantity} {least} leaks; the claim allows {_claimed_number(comparison)}."
     return "This audit found no leak larger than the claim allows."
 
 
 def guesses_in_words(test: TestRecord) -> str:
-    """Return what an attacker achieved at fair coins, in a sentence; "" if no guesses were counted."""
-    counts = {} if test.shown is None or test.whole else dict(test.shown.counts)
+    """Return the success rate of the attacker, in a sentence; "" if no guesses were counted."""
+    counts = {} if test.deciding_finding is None or test.meaning_for_whole else dict(test.deciding_finding.counts)
     if not counts.get("guesses") or "correct" not in counts:
         return ""
     claim, guesses, correct = test.compared.claim, int(counts["guesses"]), int(counts["correct"])
     abstained = int(counts.get("canaries", guesses)) - guesses
-    said = f"Asked {_ASKED[claim.relation]}, an attacker was right in {correct:,} of {guesses:,} guesses"
-    said += f" ({100 * correct / guesses:.3g} %)"
-    said += f", and abstained on {abstained:,} other records" if abstained > 0 else ""
+    guessed = f"Asked {_QUESTIONS[claim.relation]}, an attacker was right in {correct:,} of {guesses:,} guesses"
+    guessed += f" ({100 * correct / guesses:.3g} %)"
+    guessed += f", and abstained on {abstained:,} other records" if abstained > 0 else ""
     if claim.delta or not claim.is_point or not math.isfinite(claim.epsilon):
-        return f"{said}; a coin is right in half."
+        return f"{guessed}; a coin is right in half."
     allowed = 100 / (1 + math.exp(-claim.epsilon))
-    return f"{said}; the claim allows {allowed:.3g} % on average, a coin 50 %."
+    return f"{guessed}; the claim allows {allowed:.3g} % on average, a coin 50 %."
 
 
 # Its lines
 
 
 def claim_line(test: TestRecord) -> str:
-    """Return the claim as stated, and what it says under the test's relation if that differs.
+    """Return the claim as stated, with its conversion if the test has another neighbouring relation.
 
-    Of a test of a part it is the claim of the whole.
+    For a test of a part, return the claim about the whole.
     """
-    if test.whole:
-        return test.whole[0].removeprefix("claimed ")
+    if test.meaning_for_whole:
+        return test.meaning_for_whole[0].removeprefix("claimed ")
     if not test.claims_something:
         return "none"
     converted = f"; {test.compared.note}" if test.compared.note else ""
@@ -208,21 +208,23 @@ def claim_in_words(claim: Claim) -> str:
 
 
 def bound_line(test: TestRecord) -> str:
-    """Return the lower bound with its confidence and in what sense it is valid."""
-    finding, comparison = test.shown, test.comparison
+    """Return the lower bound with its confidence and validity."""
+    finding, comparison = test.deciding_finding, test.comparison
     if finding is None or comparison is None:
         return f"none: {_failed(test)}"
     run = ", confirmatory run" if test.confirmation is Confirmation.CONFIRMED and test.repeated is not None else ""
     words = comparison.words if test.claims_something else finding.headline
     as_stated = comparison.quantity == "epsilon" and _same_point(test.compared.claim, comparison)
-    elsewhere = "" if as_stated or not test.claims_something else f", where the claim allows {_number(comparison)}"
-    part = "one step: " if test.whole else ""
+    allowed_there = (
+        "" if as_stated or not test.claims_something else f", where the claim allows {_claimed_number(comparison)}"
+    )
+    part = "one step: " if test.meaning_for_whole else ""
     condition = ", if rows are independent trials" if test.assumed_method else ""
-    return f"{part}{words}{elsewhere} ({certainty(finding)}{condition}{run})"
+    return f"{part}{words}{allowed_there} ({certainty(finding)}{condition}{run})"
 
 
 def _failed(test: TestRecord) -> str:
-    """Return how much of a test's work failed, with the first error."""
+    """Return the number of failed units of a test, with the first error."""
     first = next((f": {error}" for _, error in test.failures if error), "")
     return f"{len(test.failures)} of {test.units} pieces of work failed{first}"
 
@@ -231,19 +233,19 @@ def _same_point(claim: Claim, comparison: Comparison) -> bool:
     return math.isclose(comparison.claimed, claim.epsilon, rel_tol=1e-9)
 
 
-def _number(comparison: Comparison) -> str:
+def _claimed_number(comparison: Comparison) -> str:
     return f"{comparison.quantity} {comparison.claimed:.4g}" if math.isfinite(comparison.claimed) else "anything"
 
 
 def certainty(finding: Finding) -> str:
-    """Return the confidence of a finding and in what sense it is valid."""
+    """Return the confidence and validity of a finding in words."""
     confidence = f"{100 * finding.confidence:.5g} % confidence" if finding.confidence else ""
     return ", ".join(filter(None, [confidence, VALIDITY[finding.validity]]))
 
 
 def part_line(test: TestRecord) -> str:
-    """Return what the claim says of the part that was tested; "" for a test of the whole."""
-    return f"the claim allows each step {claim_in_words(test.claim)}" if test.whole else ""
+    """Return the claim about the tested part; "" for a test of the whole."""
+    return f"the claim allows each step {claim_in_words(test.claim)}" if test.meaning_for_whole else ""
 
 
 def evidence_line(test: TestRecord) -> str:
@@ -251,66 +253,66 @@ def evidence_line(test: TestRecord) -> str:
     guesses = guesses_in_words(test)
     if guesses:
         return guesses.rstrip(".")
-    if test.shown is None:
+    if test.deciding_finding is None:
         return ""
-    return ", ".join(f"{name} {value:,}" for name, value in test.shown.counts)
+    return ", ".join(f"{name} {value:,}" for name, value in test.deciding_finding.counts)
 
 
 def p_value_line(test: TestRecord) -> str:
     """Return the p-value of the claim; "" if none was computed."""
     p = test.p_value
     if p is None or not test.claims_something or test.finding is None or test.on_proxy or test.keeps_state:
-        return ""  # what explains the evidence besides a broken claim is not in the probability
+        return ""  # other explanations than a broken claim are not part of the probability
     words = f"above {MOST_P:g}" if p >= 1 else "at most 1e-6" if p <= LEAST_P else f"at most {p:.2g}"
     condition = " and rows are independent trials" if test.assumed_method else ""
     return f"{words} (probability of evidence as strong as this if the claim holds{condition})"
 
 
 def reasons(record: Record, verdict: str, rule: str, test: TestRecord) -> list[str]:
-    """Return why the verdict is less than the bound suggests, in sentences."""
-    found = []
+    """Return the reasons why the verdict is weaker than the bound suggests, in sentences."""
+    reason_lines = []
     if rule == "state-between-calls" and test.state is not None:
-        found.append(test.state.words)
+        reason_lines.append(test.state.words)
     elif rule == "independence-not-stated":
-        found.append(
-            f"the method `{test.assumed_method}` was chosen because of the columns that were given. It holds only if "
-            "each row comes from a training of its own, which was not stated"
+        reason_lines.append(
+            f"the method `{test.assumed_method}` was chosen because of the columns of the table. It holds only if "
+            "each row comes from a separate training, which was not stated"
         )
     elif rule == "proxy":
-        found.append(_proxy_reason(test))
+        reason_lines.append(_proxy_reason(test))
     elif rule == "confirmation-open":
-        found.append(
+        reason_lines.append(
             "the confirmatory run exceeds the claim at the confidence of the first pass, not at that of the verdict"
             if test.confirmation is Confirmation.CLOSE
             else "the first pass exceeds the claim, and the confirmatory run did not finish: it failed, or the budget "
             "ended"
         )
     elif rule == "stated-noise":
-        found.append("the noise of the training steps is not the stated noise (p < 1e-6)")
+        reason_lines.append("the noise of the training steps is not the stated noise (p < 1e-6)")
     elif rule == "digits-cannot-tell":
-        found.append(
+        reason_lines.append(
             f"the test {test.name} rejects the claim at full digits, and the results have no fractions whose digits "
             "could explain it"
         )
     elif rule == "unreadable-results":
-        found += [f"results could not be read: {words}" for words in test.unreadable[:3]]
+        reason_lines += [f"results could not be read: {words}" for words in test.unreadable[:3]]
     elif rule == "cannot-detect":
-        found.append(_blind_reason(test))
+        reason_lines.append(_blind_reason(test))
     if verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE"):
-        found += _not_confirmed(record)
-    alone = all(each.whole for each in record.readable)
-    if verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE") and len(record.tests) > 1 and alone:
-        found.append("no test looked at the training from end to end")
-    failed = [each.name for each in record.of_claim if each.finding is None]
+        reason_lines += _not_confirmed(record)
+    only_parts = all(other.meaning_for_whole for other in record.readable)
+    if verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE") and len(record.tests) > 1 and only_parts:
+        reason_lines.append("no test covered the training from end to end")
+    failed = [other.name for other in record.of_claim if other.finding is None]
     if failed and verdict != "FAILED":
-        found.append(f"these tests failed and say nothing: {', '.join(failed)}")
+        reason_lines.append(f"these tests failed and say nothing: {', '.join(failed)}")
     if verdict == "VIOLATION" and test.state is not None and test.state.words:
-        found.append(test.state.words)
-    return found
+        reason_lines.append(test.state.words)
+    return reason_lines
 
 
 def _not_confirmed(record: Record) -> list[str]:
-    """Return which tests exceeded the claim in the first pass only, whichever test the verdict rests on."""
+    """Return a sentence for each test that exceeded the claim in the first pass only."""
     return [
         f"the first pass{f' of {test.name}' if len(record.tests) > 1 else ''} exceeded the claim "
         f"({test.finding.comparison(test.compared.claim.curve).words}), and the confirmatory run did not"
@@ -324,13 +326,13 @@ def _proxy_reason(test: TestRecord) -> str:
     if test.confirmation is Confirmation.MISSING and test.planted_next:
         return f"{why}, and planted labels, which need no proxy, did not reject the claim"
     if test.control_lost:
-        return f"{why}. The control failed: run again to have it"
+        return f"{why}. The control failed; run the audit again"
     other = "the game with planted labels" if test.planted_next else "`confirm: true`"
     if test.rows_needed is None:
         return (
             f"{why}. No number of held-out rows would decide it: give a better proxy, or use {other}, which needs none"
         )
-    have = f"{test.control.rows:,} are there" if test.control else "none are there (`split: {test: ...}`)"
+    have = f"there are {test.control.rows:,}" if test.control else "there are none (`split: {test: ...}`)"
     return f"{why}. About {test.rows_needed:,} held-out rows would decide it, {have}; {other} needs no proxy"
 
 
@@ -338,63 +340,67 @@ def _blind_reason(test: TestRecord) -> str:
     sensitivity = test.sensitivity
     if sensitivity.blind:
         return sensitivity.blind
-    if sensitivity.lost:
-        return "the run that measures the maximum detectable epsilon failed, so nobody knows whether a leak would show"
+    if sensitivity.reference_failed:
+        return "the reference run failed, so it is unknown whether a leak would be detected"
     comparison = None if sensitivity.maximum is None else sensitivity.maximum.comparison(test.compared.claim.curve)
     if comparison is None:
         return "no test could have rejected the claim"
     return (
         f"the maximum detectable {comparison.quantity} is {format_upper(comparison.observed)} at {comparison.where}, "
-        f"and the claim allows {_number(comparison)}"
+        f"and the claim allows {_claimed_number(comparison)}"
     )
 
 
 def cautions(test: TestRecord) -> list[str]:
-    """Return what a reader must know before trusting the bound."""
-    found = []
+    """Return cautions about the bound, in sentences."""
+    caution_lines = []
     if test.control_lost:
-        found.append("the control on held-out rows failed: a proxy that differs from the truth would not be noticed")
+        caution_lines.append(
+            "the control on held-out rows failed: a proxy that differs from the truth would not be noticed"
+        )
     if test.control is not None:
-        found += test.control.lines[1:]
+        caution_lines += test.control.lines[1:]
     if test.failed_trials:
-        found.append(f"{test.failed_trials:,} calls or trainings failed; a failure is scored like any other outcome")
+        caution_lines.append(
+            f"{test.failed_trials:,} calls or trainings failed; a failure is scored like any other outcome"
+        )
     if test.failures and test.finding is not None:
         label, error = test.failures[0]
-        found.append(f"{len(test.failures):,} units failed, the first: {label}: {error}")
-    return [text for text in found if text]
+        caution_lines.append(f"{len(test.failures):,} units failed, the first: {label}: {error}")
+    return [text for text in caution_lines if text]
 
 
 def sensitivity_line(test: TestRecord, verdict: str) -> str:
-    """Return by how much the noise would have to be too small, and the maximum detectable epsilon."""
-    sensitivity, finding = test.sensitivity, test.shown
+    """Return the detectable noise scaling and the maximum detectable epsilon."""
+    sensitivity, finding = test.sensitivity, test.deciding_finding
     if finding is None or finding.confidence is None:
-        return ""  # computed exactly: nothing could have been missed
-    if sensitivity.lost and verdict == "VIOLATION":
-        return ""  # once the claim is rejected, that run is left out
-    if sensitivity.lost:
-        return "unknown: the run that measures the maximum detectable epsilon failed"
+        return ""  # an exact computation misses nothing
+    if sensitivity.reference_failed and verdict == "VIOLATION":
+        return ""  # the reference run is skipped once the claim is rejected
+    if sensitivity.reference_failed:
+        return "unknown: the reference run that measures the maximum detectable epsilon failed"
     parts = []
     if sensitivity.factor is not None:
         parts.append(factor_in_words(sensitivity.factor))
     elif sensitivity.maximum is None and verdict in ("NO VIOLATION FOUND", "INCONCLUSIVE"):
         parts.append(NO_COMPARISON)
-    parts.append(_maximum_beside_the_bound(test))
+    parts.append(_maximum_at_the_bound(test))
     return "; ".join(filter(None, parts))
 
 
-def _maximum_beside_the_bound(test: TestRecord) -> str:
-    """Return the maximum detectable epsilon; of a rejected claim at the point of the bound, "" if below the bound."""
+def _maximum_at_the_bound(test: TestRecord) -> str:
+    """Return the maximum detectable epsilon; for a rejected claim, at the point of the bound and "" if below it."""
     sensitivity, comparison = test.sensitivity, test.comparison
-    here = None if comparison is None or not comparison.exceeds else test.maximum_at(comparison)
-    if here is None or comparison is None:
+    maximum = None if comparison is None or not comparison.exceeds else test.maximum_at(comparison)
+    if maximum is None or comparison is None:
         return _maximum_in_words(sensitivity, test.compared.claim)
-    if here.observed < comparison.observed:  # it was measured with fewer trials, or at another confidence
+    if maximum.observed < comparison.observed:  # it was measured with fewer trials or at another confidence
         return ""
-    return _maximum(here, test.compared.claim, noiseless=sensitivity.noiseless)
+    return _maximum(maximum, test.compared.claim, noiseless=sensitivity.noiseless)
 
 
 def _maximum_in_words(sensitivity: Sensitivity, claim: Claim) -> str:
-    """Return the maximum detectable epsilon, at the point of the claim where it says most."""
+    """Return the maximum detectable epsilon at the point of the claim that it exceeds most."""
     if sensitivity.maximum is None:
         return ""
     return _maximum(sensitivity.maximum.comparison(claim.curve), claim, noiseless=sensitivity.noiseless)
@@ -402,31 +408,31 @@ def _maximum_in_words(sensitivity: Sensitivity, claim: Claim) -> str:
 
 def _maximum(comparison: Comparison, claim: Claim, *, noiseless: bool) -> str:
     number = number_in_words(comparison.observed)
-    known = math.isfinite(claim.epsilon) and not _same_point(claim, comparison)
-    at = f" at {comparison.where}, where the claim allows {_number(comparison)}" if known else ""
+    at_another_delta = math.isfinite(claim.epsilon) and not _same_point(claim, comparison)
+    at = f" at {comparison.where}, where the claim allows {_claimed_number(comparison)}" if at_another_delta else ""
     return f"maximum detectable {comparison.quantity} {number}{at}{' (measured without noise)' if noiseless else ''}"
 
 
 def side_line(test: TestRecord) -> str:
-    """Return a side finding: what tells more than the claim covers, its bound, and what to do about it."""
-    shown = test.shown
-    bound = "" if shown is None or test.comparison is None else f": {test.comparison.words} ({certainty(shown)})"
-    where = " ".join(test.where) or _HINT[test.scope]
+    """Return a side finding: the leak outside of the claim's scope, its bound, and advice."""
+    finding = test.deciding_finding
+    bound = "" if finding is None or test.comparison is None else f": {test.comparison.words} ({certainty(finding)})"
+    where = " ".join(test.leak_location) or _HINT[test.scope]
     return f"{_SIDE[test.scope]}{bound}. {where}"
 
 
-def _unsettled(test: TestRecord) -> str:
-    """Return why a test of a side finding has no result, or an open one; "" if it is settled."""
+def _open_side_test(test: TestRecord) -> str:
+    """Return why a test of a side finding has no result or an open one; "" if it is decided."""
     if test.is_open and test.finding is not None:
         first = test.finding.comparison(test.compared.claim.curve).words
-        return f"not settled: the first pass shows {first}, and no confirmatory run confirms it"
+        return f"undecided: the first pass shows {first}, and no confirmatory run confirms it"
     if test.finding is not None:
         return ""
     return f"no result: {_failed(test)}" if test.failures else "no result"
 
 
 def noise_line(record: Record) -> str:
-    """Return in what respect the noise of steps is not the stated noise; "" if nothing was found."""
+    """Return how the noise of steps differs from the stated noise; "" if no difference was found."""
     return next((test.noise.line for test in record.tests if test.noise is not None and test.noise.odd), "")
 
 
@@ -437,7 +443,7 @@ def _not_run(record: Record, verdict: str, rule: str) -> str:
 
 
 def next_step(verdict: str, rule: str, test: TestRecord | None) -> str:
-    """Return what to do now."""
+    """Return advice on what to do now."""
     if test is not None and rule in ("not-rejected", "cannot-detect") and test.sensitivity.helps:
         usual = _NEXT_BY_RULE.get(rule, NEXT[verdict])
         return f"{usual} To detect more in this game: {test.sensitivity.helps}."
@@ -445,12 +451,14 @@ def next_step(verdict: str, rule: str, test: TestRecord | None) -> str:
 
 
 def details_of(finding: Finding, test: TestRecord) -> list[str]:
-    """Return how a finding was made: method, selection, counts, notes."""
+    """Return the method, selection, counts and notes of a finding."""
     counts = ", ".join(f"{name} {value:,}" for name, value in finding.counts)
     at_delta = finding.at_its_delta(test.compared.claim.curve) if isinstance(finding, Bound) else test.comparison
-    repeated = test.shown is not finding
+    repeated = test.deciding_finding is not finding
     return [
-        "" if repeated or test.comparison == at_delta else f"the bound at its own delta: {finding.headline}",
+        ""
+        if repeated or test.comparison == at_delta
+        else f"the bound at the delta of the estimator: {finding.headline}",
         f"{finding.method}, {finding.selection}; {counts}",
         *finding.notes,
     ]

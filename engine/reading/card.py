@@ -1,18 +1,18 @@
-"""Answers in a notebook: a badge, labelled lines, a bar for the bound, and all else folded."""
+"""Answers in a notebook: a badge, labelled lines, a bar for the bound, and folded details."""
 
 from __future__ import annotations
 
 import math
 from html import escape
 
+from dpaudit.engine.palette import can_be_drawn
 from dpaudit.engine.reading.verdict import COLOURS, Answer
 from dpaudit.errors import printable
-from dpaudit.estimators.chart import can_be_drawn
 from dpaudit.estimators.finding import Comparison
 
 
 def card(answer: Answer, rest: object) -> str:
-    """Return the HTML of an answer; `rest` is folded below it."""
+    """Return the HTML of an answer with `rest` folded below it."""
     badge = f'<b style="background:{COLOURS[answer.verdict]};color:#fff;border-radius:9px;padding:2px 9px">'
     rows = "".join(
         f'<tr><th style="text-align:left;vertical-align:top;padding-right:12px">{escape(label)}</th>'
@@ -26,7 +26,7 @@ def card(answer: Answer, rest: object) -> str:
 
 
 def _bar(compared: Comparison | None) -> str:
-    """Return a drawing of what was observed, with a line at the claim."""
+    """Return a bar for the observed value with a line at the claim, as SVG; "" if the value is infinite."""
     if compared is None or not math.isfinite(compared.observed):
         return ""
     claimed = compared.claimed if can_be_drawn(compared.claimed) else 0.0

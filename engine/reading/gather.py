@@ -1,6 +1,6 @@
-"""From finished units to results: what was stored is gathered, audit by audit, and read by the audit's estimator.
+"""Results of audits from their finished units: stored tallies are read by the estimator of the audit.
 
-The smallest under-noising that an audit would refute is judged from the scores it has.
+The detectable scaling of the noise is estimated from the scores of the audit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scipy import special
 
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
-from dpaudit.actors.work import Outcome, beside, value_of
+from dpaudit.actors.work import Outcome, outcome_metadata, value_of
 from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve
 from dpaudit.engine.games.protocol import PlantedNoise, Reading
 from dpaudit.engine.games.reference import GuessLevels
@@ -40,13 +40,13 @@ from dpaudit.estimators.one_run.signed_scores import Shiftable
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.queries.outcome import UNREADABLE, is_unreadable
 
-MAX_ROWS = 1 << 21  # of all replays: more take longer than a reader waits
-MOST_FOR_P = 50_000  # rows of all replays up to which a p-value is computed: a second
-SECONDS_FOR_P = 0.25  # of one bound, of which a p-value takes several
-_LEVELS = 16  # of scores, each with as many trials
+MAX_ROWS = 1 << 21  # score rows up to which the detectable factor is computed
+MOST_FOR_P = 50_000  # score rows of all replays up to which a p-value is computed, in about a second
+SECONDS_FOR_P = 0.25  # longest computation of a bound with a p-value, which needs several bounds
+_LEVELS = 16  # groups of scores with equal numbers of trials
 _PRECISION = 1.02
-_DOUBT = 0.01  # probability that trials tell less than is taken
-_EACH = special.ndtri(1 - (1 - POWER) / 2)  # luck below which neither the first pass nor the confirmatory run falls
+_ERROR = 0.01  # probability that the accuracy of guesses is overestimated
+_QUANTILE = special.ndtri(1 - (1 - POWER) / 2)  # both passes exceed this quantile with probability >= `POWER`
 
 
 def read_audit(
@@ -59,23 +59,23 @@ def read_audit(
     *,
     p_value: bool = True,
 ) -> AuditResult:
-    """Return the result of an audit from what is finished of it.
+    """Return the result of an audit from its finished units.
 
     Args:
-        evidence: The folder that its scores are linked into; None: nothing is linked, and only the finding is read.
+        evidence: Folder into which scores are linked; None to link nothing and compute the finding only.
         p_value: False to leave out the p-value, which takes up to a second.
     """
-    found = _Finished(entry, frozenset(finished), store, reader)
+    audit = _Finished(entry, frozenset(finished), store, reader)
     if evidence is None:
-        return found.result(failures or {}, Path())
-    found.link_scores(evidence)
-    result = found.result(failures or {}, evidence)
+        return audit.result(failures or {}, Path())
+    audit.link_scores(evidence)
+    result = audit.result(failures or {}, evidence)
     if p_value:
-        result = replace(result, p_value=found.p_value(result))
+        result = replace(result, p_value=audit.p_value(result))
     brief = result.verdict is Verdict.INCONCLUSIVE and result.ceiling is not None and result.ceiling.noiseless
     if not (brief or result.verdict is Verdict.NO_VIOLATION) or result.conditional:
         return result
-    return replace(result, detectable_factor=found.detectable_factor(result.compared.claim))
+    return replace(result, detectable_factor=audit.detectable_factor(result.compared.claim))
 
 
 class _Finished:
@@ -95,14 +95,14 @@ class _Finished:
         self._parts = entry.bound_parts(self._keys, groups.keys(), store.read)
 
     def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
-        """The audit's result."""
+        """Return the result, with scores in the folder `evidence`."""
         entry, audit = self._entry, self._audit
-        compared: ConvertedClaim = audit.game.fits.compared(entry.effective_claim)
+        compared: ConvertedClaim = audit.game.traits.compared(entry.effective_claim)
         control = self._control()
         conditional = entry.game.conditional or (control is not None and control.shift_detected)
         finding = self._finding(conditional=conditional)
         keys = entry.keys
-        notes = tuple(dict.fromkeys(note for said in self._said(entry.trainings) for note in said.notes))
+        notes = tuple(dict.fromkeys(note for report in self._reports(entry.trainings) for note in report.notes))
         return AuditResult(
             name=audit.name,
             mechanism=in_words(audit.mechanism),
@@ -116,7 +116,7 @@ class _Finished:
             noise=self._noise(),
             data=entry.data_name,
             units=(len(keys & self._keys), len(keys)),
-            assumes=audit.game.fits.assumed,
+            assumes=audit.game.traits.assumed,
             observational=entry.game.observational,
             failures=tuple(failure for key, failure in failures.items() if key in keys),
             conditional=conditional,
@@ -127,10 +127,10 @@ class _Finished:
             ceiling=self._ceiling(),
             ceiling_lost=not self._keys.issuperset(entry.ceilings),
             failed_trials=self._failed_trials(),
-            said=tuple(note for note in notes if not is_unreadable(note)),
+            warnings=tuple(note for note in notes if not is_unreadable(note)),
             unreadable=tuple(note.removeprefix(UNREADABLE) for note in notes if is_unreadable(note)),
-            chosen=tuple(note for said in self._said(entry.choices) for note in said.notes),
-            whole=entry.game.whole(finding, compared.claim) if entry.game.whole and finding else (),
+            chosen=tuple(note for report in self._reports(entry.choices) for note in report.notes),
+            meaning_for_whole=entry.game.whole(finding, compared.claim) if entry.game.whole and finding else (),
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),
             audited=audit.mechanism,
@@ -138,32 +138,36 @@ class _Finished:
         )
 
     def _run_on(self) -> int | None:
-        """On how many rows one run of the mechanism was; None where the game decides that by itself."""
+        """Return the number of rows in one run of the mechanism; None if the game makes its data."""
         game = self._audit.game
-        return None if game.fits.run_on is None else game.fits.run_on(game, dict(self._entry.rows)["target"])[0]
+        return None if game.traits.run_on is None else game.traits.run_on(game, dict(self._entry.rows)["target"])[0]
 
     def _noise(self) -> Any:
-        """What its noise looks like; None where that was not looked at."""
-        look = self._entry.game.noise
-        return value_of(look, self._store.read(look.key)) if look is not None and look.key in self._keys else None
+        """Return the form of the noise; None if it was not checked."""
+        noise_unit = self._entry.game.noise
+        return (
+            value_of(noise_unit, self._store.read(noise_unit.key))
+            if noise_unit is not None and noise_unit.key in self._keys
+            else None
+        )
 
     @property
-    def _lost(self) -> int:
-        """Replays that failed: each is a bound of 0, one for each that was planned and is not there."""
+    def _failed_replays(self) -> int:
+        """Number of planned replays without a tally; each counts as a bound of 0."""
         game = self._entry.game
         return game.replays - len(self._tallies) if self._entry.reading is Reading.PER_REPLAY else 0
 
     def _finding(self, *, conditional: bool) -> Finding | None:
-        """What failed counts against it; None when nothing is left to read, or too much is missing."""
+        """Return the finding, with failed replays counted as 0; None if too much is missing."""
         together = self._entry.reading is Reading.TOGETHER
         if not self._tallies or (together and len(self._tallies) < len(self._entry.tallies)):
             return None
-        apart = {"parts": self._parts} if self._parts else {}
-        finding: Finding = self._audit.estimator.find(self._tallies, lost=self._lost, **apart)
+        bounds = {"parts": self._parts} if self._parts else {}
+        finding: Finding = self._audit.estimator.find(self._tallies, failed_replays=self._failed_replays, **bounds)
         return finding.on_a_proxy() if conditional and isinstance(finding, Bound) else finding
 
     def p_value(self, result: AuditResult) -> float | None:
-        """Return an upper limit of the p-value of the claim; None where nothing is sampled or bounds take long."""
+        """Return an upper limit of the p-value of the claim; None if nothing is sampled or bounds take long."""
         estimator: Any = self._audit.estimator
         finding, curve = result.finding, result.compared.claim.curve
         if finding is None or finding.confidence is None or not hasattr(estimator, "confidence"):
@@ -172,34 +176,38 @@ class _Finished:
         replays = len(self._tallies)
         if replays * rows > MOST_FOR_P or bound_seconds(estimator, replays, rows) > SECONDS_FOR_P:
             return None
-        return p_value_of(estimator, self._tallies, finding, curve, lost=self._lost)
+        return p_value_of(estimator, self._tallies, finding, curve, failed_replays=self._failed_replays)
 
     def _at_first_confidence(self, finding: Finding | None, claim: Claim) -> Finding | None:
-        """Of a confirmatory run that refutes nothing: its evidence read at the confidence of the first pass."""
+        """Return the finding of a confirmatory run that does not reject, at the confidence of the first pass."""
         if self._entry.first_confidence is None or finding is None or finding.violation_point(claim.curve):
             return None
         estimator = replace(self._audit.estimator, confidence=self._entry.first_confidence)
-        read: Finding = estimator.find(self._tallies, lost=self._lost)
-        return read
+        result: Finding = estimator.find(self._tallies, failed_replays=self._failed_replays)
+        return result
 
     def _control(self) -> ShiftControl | None:
-        """The game where the mechanism remembers nothing."""
+        """Return the negative control: the same game on held-out rows."""
         if not self._tallies:
             return None
         where = self._entry.game.controlled_on
-        return shift_control(self._audit.estimator, self._tallies, self._held_out, where=where, lost=self._lost)
+        return shift_control(
+            self._audit.estimator, self._tallies, self._held_out, where=where, failed_replays=self._failed_replays
+        )
 
     def _rows_needed(self, finding: Finding | None, claim: Claim) -> int | None:
-        """Rows of the control that would decide about a finding that exceeds the claim."""
+        """Return the number of held-out rows that would decide about a finding that exceeds the claim."""
         estimator = self._audit.estimator
         if finding is None or finding.violation_point(claim.curve) is None or not isinstance(estimator, Shiftable):
             return None
         claimed = finding.comparison(claim.curve).claimed
-        return rows_to_decide(estimator.unshifted(), self._tallies, self._held_out, epsilon=claimed, lost=self._lost)
+        return rows_to_decide(
+            estimator.unshifted(), self._tallies, self._held_out, epsilon=claimed, failed_replays=self._failed_replays
+        )
 
     @cached_property
     def _held_out(self) -> list[list[Any]]:
-        """The tallies of each distinguisher that was played."""
+        """Tallies of the negative control, by distinguisher."""
         keys = [key for key in self._entry.controls if key in self._keys]
         if not keys:
             return []
@@ -207,21 +215,21 @@ class _Finished:
         return [decode(self._store.read(key), kind) for key in keys]
 
     def _ceiling(self) -> Ceiling | None:
-        """What a mechanism with no privacy would show: as played, or as the game says without."""
+        """Return the finding for a mechanism with no privacy, measured or computed from the game's reference."""
         entry, estimator = self._entry, self._audit.estimator
         if entry.ceilings:
-            found = self._decoded(entry.ceilings) if self._keys.issuperset(entry.ceilings) else []
-            finding = estimator.find(found) if found else None
+            tallies = self._decoded(entry.ceilings) if self._keys.issuperset(entry.ceilings) else []
+            finding = estimator.find(tallies) if tallies else None
         elif entry.game.reference is not None:
             finding = ceiling_bound(estimator, entry.game.reference)
         else:
             finding = None
         played = bool(entry.ceilings)
-        helps = self._audit.game.fits.helps
+        helps = self._audit.game.traits.helps
         return None if finding is None else Ceiling(finding, played, entry.game.noiseless, helps)
 
     def detectable_factor(self, claim: Claim) -> float | None:
-        """How many times smaller than it is the noise must be to be found; None where the scores cannot say."""
+        """Return the detectable scaling of the noise; None if the scores do not allow it."""
         entry = self._entry
         estimator: Any = self._audit.estimator
         if not issubclass(estimator.evidence, Scores):
@@ -231,8 +239,8 @@ class _Finished:
         for key in entry.scores:
             if key in self._keys:
                 scores += decode(self._store.read(key), estimator.evidence)
-                rows = sum(each.score.size for each in scores)
-            if rows > MAX_ROWS:  # no more of them are read than are looked at
+                rows = sum(table.score.size for table in scores)
+            if rows > MAX_ROWS:  # stop reading early
                 return None
         replays = len(self._tallies) if entry.reading is Reading.PER_REPLAY else 1
         if not scores or bound_seconds(estimator, replays, rows // replays) / replays > WORTH_S / 4:
@@ -244,7 +252,7 @@ class _Finished:
         return planted_factor(sure, planted, stated.epsilon, rows // replays, claim.curve, replays=replays)
 
     def _planted(self) -> PlantedNoise | None:
-        """What releases reveal at other epsilons; None where that is not known, or the claim has other neighbours."""
+        """Return the log-odds at planted noise scales; None if unknown, or if the claim has another relation."""
         unit, entry = self._entry.game.planted, self._entry
         if unit is None or unit.key not in self._keys:
             return None
@@ -258,23 +266,23 @@ class _Finished:
         return [tally for key in keys for tally in decode(self._store.read(key), kind)]
 
     def _metrics(self) -> dict[str, float]:
-        """Utility, averaged over the trainings that measured it."""
-        measured = [said.metrics for said in self._said(self._entry.trainings) if said.metrics]
+        """Return utility metrics, averaged over the trainings that measured them."""
+        measured = [report.metrics for report in self._reports(self._entry.trainings) if report.metrics]
         names = measured[0] if measured else {}
         return {name: float(np.mean([metrics[name] for metrics in measured])) for name in names}
 
     def _failed_trials(self) -> tuple[str, ...]:
-        """What went wrong in single trials: in the units that ran the mechanism, and where they were scored."""
+        """Return the failures of single trials, in the units that ran or scored the mechanism."""
         entry = self._entry
         keys = dict.fromkeys((*entry.trainings, *(entry.scores or entry.tallies)))
-        return tuple(failure for said in self._said(keys) for failure in said.failures)
+        return tuple(failure for report in self._reports(keys) for failure in report.failures)
 
-    def _said(self, keys: Iterable[str]) -> list[Outcome[None]]:
-        """What finished units said beside their values."""
-        return [beside(self._store.schema(key)) for key in keys if key in self._keys]
+    def _reports(self, keys: Iterable[str]) -> list[Outcome[None]]:
+        """Return the notes, metrics and failures of finished units."""
+        return [outcome_metadata(self._store.schema(key)) for key in keys if key in self._keys]
 
     def link_scores(self, target: Path) -> None:
-        """`<part>.parquet` in the order of the plan: the same files whoever ran the units."""
+        """Link score tables into `target` as `<number>.parquet`, in the order of the plan."""
         shutil.rmtree(target, ignore_errors=True)
         keys = self._entry.scores
         for number, key in enumerate(keys[: len(self._reader.tallies)] if self._reader else keys):
@@ -285,7 +293,7 @@ class _Finished:
 
 def _link(source: Path, target: Path) -> None:
     try:
-        os.link(source, target)  # the same bytes under a second name: no copy
+        os.link(source, target)  # a hard link needs no copy
     except OSError:
         shutil.copyfile(source, target)
 
@@ -300,104 +308,107 @@ def _game_in_words(audit: Audit) -> str:
     return "; ".join(f"{kind} {in_words(part)}" for kind, part in parts.items() if part is not None)
 
 
-ERRORS = (1e-6, 1e-5, 1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
-"""Levels of a p-value."""
+P_VALUES = (1e-6, 1e-5, 1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+"""Values of a p-value that are tried."""
 
 
 def p_value_of(
-    estimator: Any, tallies: Sequence[Any], finding: Finding, curve: PrivacyCurve, *, lost: int = 0
+    estimator: Any, tallies: Sequence[Any], finding: Finding, curve: PrivacyCurve, *, failed_replays: int = 0
 ) -> float:
     """Return the smallest of `ERRORS` at which the bound exceeds the claim, an upper limit of its p-value; 1 if none.
 
     A bound at confidence 1 - p that exceeds the claim is a test of level p.
 
     Args:
-        finding: What the estimator found of the tallies at its own confidence.
-        curve: The claim's.
-        lost: Replays that failed.
+        finding: The finding at the confidence of the estimator.
+        curve: Curve of the claim.
+        failed_replays: Number of planned replays without a tally.
     """
 
     def exceeds(error: float) -> bool:
         if math.isclose(error, 1 - estimator.confidence):
             return finding.violation_point(curve) is not None
-        asked = replace(estimator, confidence=1 - error)
-        read = asked.bound if hasattr(asked, "bound") else asked.find  # a bound alone has nothing to draw
-        return read(tallies, lost=lost).violation_point(curve) is not None
+        at_confidence = replace(estimator, confidence=1 - error)
+        bound = (
+            at_confidence.bound if hasattr(at_confidence, "bound") else at_confidence.find
+        )  # `bound` skips the series for charts
+        return bound(tallies, failed_replays=failed_replays).violation_point(curve) is not None
 
-    low, high = 0, len(ERRORS)
+    low, high = 0, len(P_VALUES)
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if exceeds(ERRORS[middle]) else (middle + 1, high)
-    return ERRORS[low] if low < len(ERRORS) else 1.0
+        low, high = (low, middle) if exceeds(P_VALUES[middle]) else (middle + 1, high)
+    return P_VALUES[low] if low < len(P_VALUES) else 1.0
 
 
 def detectable_factor(
     estimator: Any, evidence: Sequence[Scores], curve: PrivacyCurve, *, replays: int = 1
 ) -> float | None:
-    """The smallest factor on the noise, to 2 %, that would be refuted with probability `POWER`.
+    """Return the smallest scaling of the noise, to 2 %, at which the claim is rejected with probability `POWER`.
 
-    Noise that is c times too small makes the log-odds that a trial tells c times as large: exactly so for randomised
-    response and the tails of Laplace noise, at least so for Gaussian noise. How much trials tell is learned from the
-    scores themselves, and taken at the lower end of what their number of right guesses allows.
+    Noise that is c times too small multiplies the log-odds of a trial by c: exactly for randomised response and the
+    tails of Laplace noise, at least for Gaussian noise. The log-odds are estimated from the scores, at the lower
+    confidence limit of the number of correct guesses.
 
     Args:
-        estimator: Of `Scores` or `StepScores`, at the confidence of the verdict.
-        evidence: The scores of the audit; those of all replays are taken together.
-        curve: The claim's, in the relation of the game.
-        replays: Bounds that are combined by their median, >= 1.
-    Returns: A factor in [1, 8]; None where the scores tell too little to name one, or are none, or more than 2,097,152.
+        estimator: An estimator of `Scores` or `StepScores`, at the confidence of the verdict.
+        evidence: The scores of the audit; those of all replays are combined.
+        curve: Curve of the claim in the relation of the game.
+        replays: Number of bounds that are combined by their median, >= 1.
+    Returns: A factor in [1, 8]; None if it exceeds 8 or cannot be estimated, or for more than 2,097,152 scores.
     """
-    if not 0 < sum(each.score.size for each in evidence) <= MAX_ROWS:
+    if not 0 < sum(table.score.size for table in evidence) <= MAX_ROWS:
         return None
-    score = np.concatenate([each.score for each in evidence])
-    truth = np.concatenate([each.truth for each in evidence])
+    score = np.concatenate([table.score for table in evidence])
+    truth = np.concatenate([table.truth for table in evidence])
     levels = _levels(score, truth, replays)
     if levels is None:
         return None
     rows = max(2, score.size // replays)
-    if not _refuted(estimator, levels, MOST_SCALED, rows, curve, replays):
+    if not _is_rejected(estimator, levels, MOST_SCALED, rows, curve, replays):
         return None
     low, high = 1.0, MOST_SCALED
-    if _refuted(estimator, levels, low, rows, curve, replays):
+    if _is_rejected(estimator, levels, low, rows, curve, replays):
         return low
     while high / low > _PRECISION:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if _refuted(estimator, levels, middle, rows, curve, replays) else (middle, high)
+        low, high = (low, middle) if _is_rejected(estimator, levels, middle, rows, curve, replays) else (middle, high)
     return high
 
 
 def planted_factor(
     estimator: Any, planted: PlantedNoise, epsilon: float, rows: int, curve: PrivacyCurve, *, replays: int = 1
 ) -> float:
-    """The smallest factor on the noise that would be refuted with probability `POWER`, of those that were planted.
+    """Return the smallest planted scaling of the noise at which the claim is rejected with probability `POWER`.
 
     Args:
-        estimator: As in `detectable_factor`; so are `curve` and `replays`.
-        planted: What a trial tells at several epsilons.
-        epsilon: The claim's: at that one the noise is not too small.
-        rows: Trials of a replay.
-    Returns: A factor in [1, 8]; inf where none of them would be refuted.
+        estimator: As in `detectable_factor`, like `curve` and `replays`.
+        planted: Log-odds of trials at several epsilons.
+        epsilon: Epsilon of the claim, at which the noise has the claimed scale.
+        rows: Number of trials in a replay.
+    Returns: A factor in [1, 8]; inf if no planted scaling is rejected.
     """
-    for each in np.unique(planted.epsilon[(planted.epsilon >= epsilon) & (planted.epsilon <= MOST_SCALED * epsilon)]):
-        log_odds = planted.log_odds[planted.epsilon == each]
+    in_range = (planted.epsilon >= epsilon) & (planted.epsilon <= MOST_SCALED * epsilon)
+    for spent in np.unique(planted.epsilon[in_range]):
+        log_odds = planted.log_odds[planted.epsilon == spent]
         levels = GuessLevels(np.full(log_odds.size, 1 / log_odds.size), log_odds)
-        if _refuted(estimator, levels, 1.0, rows, curve, replays):
-            return float(each / epsilon)
+        if _is_rejected(estimator, levels, 1.0, rows, curve, replays):
+            return float(spent / epsilon)
     return math.inf
 
 
 def _levels(score: NDArray[np.float64], truth: NDArray[np.bool_], replays: int) -> GuessLevels | None:
-    """What trials tell, level by level of their scores; None where it may be nothing.
+    """Return the log-odds of trials by level of their score; None if guesses may be no better than chance.
 
-    Replays may share a training, so their guesses count as those of one.
+    Replays may share a training, so the guesses of all replays count as those of one.
     """
     _, place = np.unique(score, return_inverse=True)
     if place.max() >= _LEVELS:
         place = np.argsort(np.argsort(place, kind="stable"), kind="stable") * _LEVELS // place.size
-    trials, ones = _pooled(np.bincount(place), np.bincount(place, weights=truth))
+    trials, ones = _isotonic(np.bincount(place), np.bincount(place, weights=truth))
     log_odds = np.log((ones + 0.5) / (trials - ones + 0.5))
     right, rows = np.where(log_odds > 0, ones, trials - ones).sum() / replays, truth.size / replays
-    surely = float(special.betaincinv(right, rows - right + 1, _DOUBT))
+    surely = float(special.betaincinv(right, rows - right + 1, _ERROR))
     share = trials / truth.size
     if surely <= 0.5:
         return None
@@ -409,19 +420,21 @@ def _levels(score: NDArray[np.float64], truth: NDArray[np.bool_], replays: int) 
     return GuessLevels(share, scale * log_odds)
 
 
-def _pooled(trials: NDArray[Any], ones: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Levels put together until the share of ones rises from each to the next: isotonic regression."""
-    kept: list[tuple[float, float]] = []
+def _isotonic(trials: NDArray[Any], ones: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return trials and ones of levels, merged until the share of ones rises (isotonic regression)."""
+    points: list[tuple[float, float]] = []
     for block in zip(trials.tolist(), ones.tolist(), strict=True):
-        while kept and kept[-1][1] * block[0] >= block[1] * kept[-1][0]:
-            before = kept.pop()
+        while points and points[-1][1] * block[0] >= block[1] * points[-1][0]:
+            before = points.pop()
             block = before[0] + block[0], before[1] + block[1]
-        kept.append(block)
-    pooled = np.array(kept, np.float64)
+        points.append(block)
+    pooled = np.array(points, np.float64)
     return pooled[:, 0], pooled[:, 1]
 
 
-def _refuted(estimator: Any, levels: GuessLevels, factor: float, rows: int, curve: PrivacyCurve, replays: int) -> bool:
-    typical = GuessLevels(levels.share, factor * levels.log_odds).typical(rows, z=-_EACH)
+def _is_rejected(
+    estimator: Any, levels: GuessLevels, factor: float, rows: int, curve: PrivacyCurve, replays: int
+) -> bool:
+    typical = GuessLevels(levels.share, factor * levels.log_odds).typical(rows, z=-_QUANTILE)
     tally = estimator.tally(estimator.evidence(typical.score, typical.truth))
     return estimator.find([tally] * min(replays, 2)).violation_point(curve) is not None

@@ -1,4 +1,4 @@
-"""Several tests of one claim: the record of all of them, and the one answer that is decided from it."""
+"""The joint verdict of several tests of one claim, decided from the record of all of them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dpaudit.engine.request.error_budget import JointTest
 
 @dataclass(frozen=True, eq=False)
 class JointVerdict:
-    """What all tests of one claim say together.
+    """The verdict of several tests of one claim.
 
     A test that rejects the claim in the first pass is repeated with other seeds and at a stricter confidence. A test
-    that takes a proxy for the truth is followed by planted labels instead.
+    that relies on a proxy is followed by planted labels instead.
 
     Attributes:
         name: The name of the run.
-        tests: The result of each test that was played, in order.
-        confirmations: The result of each confirmatory run, by the name of the test that it repeats.
+        tests: Results of the tests that ran, in order.
+        confirmations: Results of confirmatory runs, by the name of the test that each repeats.
         together: How the tests share the error, and which of them look for side findings.
-        confidence: Of a verdict VIOLATION, whatever the first pass was.
-        not_played: Names of tests that were chosen and not played: nothing was left to find, or of the budget.
+        confidence: Confidence of a verdict VIOLATION, for any result of the first pass.
+        not_played: Names of planned tests that did not run, because the claim was rejected or the budget spent.
     """
 
     name: str
@@ -39,7 +39,7 @@ class JointVerdict:
 
     @cached_property
     def record(self) -> Record:
-        """What the answer is decided from."""
+        """Record from which the answer is decided."""
         return Record(
             self.name,
             tuple(self._record_of(test) for test in self.tests),
@@ -49,22 +49,22 @@ class JointVerdict:
 
     @cached_property
     def answer(self) -> Answer:
-        """The verdict on the claim, with all that is printed of it."""
+        """Verdict on the claim with every printed line."""
         return decide(self.record)
 
     @property
     def verdict(self) -> Verdict:
-        """What the tests say of the claim."""
+        """Verdict on the claim."""
         return self.answer.verdict
 
     @property
     def deciding(self) -> AuditResult | None:
-        """The result of the test that the verdict rests on; None if no test was run."""
+        """Result of the test that the verdict rests on; None if no test ran."""
         test = self.answer.test
         return None if test is None else next(result for result in self.tests if result.name == test.name)
 
     def _record_of(self, test: AuditResult) -> TestRecord:
-        """Return the record of a test, with what its confirmatory run showed."""
+        """Return the record of a test, updated with the result of its confirmatory run."""
         record = replace(test.record, scope=self.together.scope(test.name))
         again = self.confirmations.get(test.name)
         sharing = sum(self.together.scope(each.name) is record.scope for each in self.tests) + sum(
@@ -83,25 +83,25 @@ class JointVerdict:
                 confirmation=Confirmation.CONFIRMED,
                 repeated=again.finding,
                 sensitivity=confirmed.sensitivity,
-                where=confirmed.where or record.where,
+                leak_location=confirmed.leak_location or record.leak_location,
                 state=confirmed.state or record.state,
-                whole=confirmed.whole,
+                meaning_for_whole=confirmed.meaning_for_whole,
             )
-        if record.on_proxy:  # planted labels do not reject the claim, and a first pass on a proxy does not either
+        if record.on_proxy:  # planted labels did not reject the claim, and a first pass on a proxy cannot
             return replace(record, confirmation=Confirmation.MISSING)
-        shown = again.finding if again.record.exceeds else None
+        repeated = again.finding if again.record.exceeds else None
         return replace(
-            record, confirmation=test.confirmation, repeated=shown, at_first_confidence=test.at_first_confidence
+            record, confirmation=test.confirmation, repeated=repeated, at_first_confidence=test.at_first_confidence
         )
 
     def text(self, *, verbose: bool = False) -> str:
-        """Return the verdict and its lines; with `verbose`, which tests were chosen, repeated and left out too."""
+        """Return the verdict and its lines; `verbose` adds the tests that were chosen, repeated and left out."""
         lines = [*self.answer.lines, *(self.details if verbose else ())]
         return answer_words.aligned(f"{self.verdict}  {self.name}", lines)
 
     @property
     def details(self) -> list[tuple[str, str]]:
-        """(label, text): how the error is shared, which tests were chosen, repeated and left out."""
+        """(label, text) on the shared error and on the tests that were chosen, repeated and left out."""
         repeated = [
             ("repeated", f"{test.name}: first {test.headline}; again {self.confirmations[test.name].headline}")
             for test in self.tests
@@ -145,7 +145,7 @@ class JointVerdict:
 
 
 def rejects_without_proxy(test: AuditResult) -> bool:
-    """True if a test rejects the claim and takes nothing on trust."""
+    """True if a test rejects the claim without relying on a proxy."""
     return test.record.rejects and not test.conditional
 
 
@@ -156,7 +156,7 @@ def joint_verdict(
 
     Args:
         name: The name of the run.
-        planned: From the name of each audit to that of the test it confirms, or "".
+        planned: Name of the test that each audit confirms, or "", by the name of the audit.
     """
     tests = tuple(result for result in results if not planned[result.name])
     confirmations = {planned[result.name]: result for result in results if planned[result.name]}

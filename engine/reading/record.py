@@ -1,4 +1,4 @@
-"""What a verdict is decided from: what the tests of one claim showed, without a word of prose."""
+"""Records of tests: the values, without prose, from which a verdict is decided."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Comparison, Finding
 
 if TYPE_CHECKING:
-    from dpaudit.engine.planning.asked_twice import Memory
+    from dpaudit.engine.planning.state_between_calls import StateBetweenCalls
 
 STATED_NOISE_P = 1e-6
-"""p-value below which noise that is not the stated noise leaves a claim undecided."""
+"""A claim is undecided if the stated noise is rejected with a p-value below this."""
 
 
 class Confirmation(Enum):
-    """What became of a test when it was repeated with fresh randomness."""
+    """Outcome of repeating a test with fresh randomness."""
 
     NOT_PLANNED = "not planned"
     CONFIRMED = "the repeated test rejects the claim too"
@@ -33,66 +33,66 @@ class Confirmation(Enum):
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What a test could have detected.
+    """Sensitivity of a test.
 
     Attributes:
-        factor: The noise would have to be this many times smaller for the test to reject the claim with 90 %
-            probability, >= 1; inf if even noise scaled down 8 times would not be detected; None if not known.
+        factor: Scaling of the noise that the test would detect: with noise this many times smaller, it rejects the
+            claim with 90 % probability. >= 1; inf if a factor of 8 is not detected, None if not known.
         maximum: The finding for a mechanism with no privacy; None if not known.
         noiseless: True if `maximum` was measured by running the mechanism without its noise.
-        lost: True if `maximum` was to be measured and that failed.
-        helps: What would raise the sensitivity, in words; "" if nothing is known.
-        blind: Why the test could not have rejected the claim, in words, if that is known from the data themselves.
+        reference_failed: True if measuring `maximum` was planned and failed.
+        helps: Advice on raising the sensitivity; "" if there is none.
+        blind: Reason why the test could not have rejected the claim, if the data show that; else "".
     """
 
     factor: float | None = None
     maximum: Finding | None = None
     noiseless: bool = False
-    lost: bool = False
+    reference_failed: bool = False
     helps: str = ""
     blind: str = ""
 
     def could_reject(self, claim: Claim) -> bool:
-        """True unless it is known that the test could not have rejected the claim, or that look failed."""
-        if self.lost or self.blind:
+        """True unless the test is known to be unable to reject the claim, or its reference run failed."""
+        if self.reference_failed or self.blind:
             return False
         if self.maximum is None or (self.noiseless and self.factor is not None and self.factor < math.inf):
-            return True  # runs without noise are few; a factor that is known speaks of all trials
+            return True  # noiseless runs are few; a known factor rests on all trials
         return self.maximum.comparison(claim.curve).exceeds
 
 
 @dataclass(frozen=True, eq=False)
 class TestRecord:
-    """What one test of a claim showed.
+    """Result of one test of a claim.
 
     Attributes:
-        name: The test's name.
+        name: Name of the test.
         claim: The claim as stated.
         compared: The claim under the relation of the test.
         finding: The bound of the first pass; None if there is none.
         repeated: The finding of the confirmatory run, at the confidence of the verdict; None if it did not run.
-        at_first_confidence: The finding of a confirmatory run that does not reject, at the first pass's confidence.
-        confirmation: What became of the confirmatory run.
-        scope: What the test is about: the claim, or a side finding.
+        at_first_confidence: Finding of a confirmatory run that does not reject, at the confidence of the first pass.
+        confirmation: Outcome of the confirmatory run.
+        scope: Subject of the test: the claim or a side finding.
         p_value: Upper limit of the p-value of the claim, from the run that decides; None if not computed.
-        sensitivity: What the test could have detected.
-        on_proxy: True if the finding takes a proxy for the truth.
-        control: The negative control of a test on a proxy; None if it was not played.
+        sensitivity: Sensitivity of the test.
+        on_proxy: True if the finding relies on a proxy.
+        control: Negative control of a test on a proxy; None if it was not run.
         control_lost: True if a planned control failed.
-        rows_needed: Rows of a control that would decide; None if no number would.
+        rows_needed: Number of held-out rows that would decide; None if no number would.
         planted_next: True if the same run tests the mechanism with planted labels too.
-        state: What is known of state between calls; None if nobody looked.
-        noise: The form of the noise of DP-SGD's steps (`NoiseForm`); None if nobody looked.
+        state: Check for state between calls; None if it was not run.
+        noise: Form of the noise of DP-SGD steps (`NoiseForm`); None if not checked.
         unreadable: Results of the audited code that could not be read, each in words.
-        whole: What a bound on a part of a mechanism means for the whole, in sentences; () for a test of the whole.
-        where: Where the code seems to leak, in sentences.
-        assumed_method: Name of a method that holds for independent trials only, which nobody stated; "" otherwise.
+        meaning_for_whole: Consequences of a bound on a part for the whole, in sentences; () for a test of the whole.
+        leak_location: Probable place of the leak in the code, in sentences.
+        assumed_method: Method that holds only for independent trials, if independence was not stated; else "".
         failed_trials: Number of trials that failed, each counted as a wrong guess.
         failures: (label, error) of units that failed.
         units: Number of planned units.
     """
 
-    __test__ = False  # no test of pytest
+    __test__ = False  # pytest must not collect this class
 
     name: str
     claim: Claim
@@ -109,11 +109,11 @@ class TestRecord:
     control_lost: bool = False
     rows_needed: int | None = None
     planted_next: bool = False
-    state: Memory | None = None
+    state: StateBetweenCalls | None = None
     noise: Any = None
     unreadable: tuple[str, ...] = ()
-    whole: tuple[str, ...] = ()
-    where: tuple[str, ...] = ()
+    meaning_for_whole: tuple[str, ...] = ()
+    leak_location: tuple[str, ...] = ()
     assumed_method: str = ""
     failed_trials: int = 0
     failures: tuple[tuple[str, str], ...] = ()
@@ -142,12 +142,12 @@ class TestRecord:
 
     @property
     def keeps_state(self) -> bool:
-        """True if the code keeps state between calls, or if that could not be found out."""
-        return self.state is not None and self.state.carried
+        """True if the code keeps state between calls, or if that could not be decided."""
+        return self.state is not None and self.state.possible
 
     @property
     def rejects(self) -> bool:
-        """True if the claim is rejected and nothing else explains it."""
+        """True if the claim is rejected and nothing else explains the evidence."""
         confirmed = self.confirmation in (Confirmation.NOT_PLANNED, Confirmation.CONFIRMED)
         trusted = self.beyond_proxy or self.confirmation is Confirmation.CONFIRMED
         return self.exceeds and confirmed and trusted and not self.keeps_state and not self.assumed_method
@@ -159,17 +159,17 @@ class TestRecord:
 
     @property
     def digits_cannot_tell(self) -> bool:
-        """True for a test at full digits of results without fractions: what it rejects is the claim itself."""
-        return self.scope is Scope.FLOATING_POINT and NO_FRACTIONS in self.where
+        """True if a test at full digits has results without fractions, so that digits cannot explain a rejection."""
+        return self.scope is Scope.FLOATING_POINT and NO_FRACTIONS in self.leak_location
 
     @property
-    def odd_noise(self) -> bool:
-        """True if the noise was shown not to be the stated one."""
+    def rejects_stated_noise(self) -> bool:
+        """True if the stated noise was rejected."""
         return self.noise is not None and self.noise.smallest_p < STATED_NOISE_P
 
     @property
-    def shown(self) -> Finding | None:
-        """The finding that the verdict rests on: of the confirmatory run if there was one."""
+    def deciding_finding(self) -> Finding | None:
+        """Finding that the verdict rests on: that of the confirmatory run if there was one."""
         if self.confirmation is Confirmation.CONFIRMED and self.repeated is not None:
             return self.repeated
         if self.confirmation in (Confirmation.CLOSE, Confirmation.NOT_CONFIRMED):
@@ -178,23 +178,23 @@ class TestRecord:
 
     @property
     def comparison(self) -> Comparison | None:
-        """The finding beside the claim; None without a finding."""
-        return None if self.shown is None else self.shown.comparison(self.compared.claim.curve)
+        """Comparison of the deciding finding with the claim; None without a finding."""
+        return None if self.deciding_finding is None else self.deciding_finding.comparison(self.compared.claim.curve)
 
     def maximum_at(self, point: Comparison) -> Comparison | None:
-        """Return the maximum detectable finding at the point of the claim that `point` is about; None if unknown."""
+        """Return the maximum detectable finding at the same point of the claim as `point`; None if unknown."""
         curve = self.compared.claim.curve
         maximum = self.sensitivity.maximum
         if maximum is None:
             return None
-        found = [maximum.comparison(curve)]
+        points = [maximum.comparison(curve)]
         if isinstance(maximum, Bound):
-            found += [maximum.at_its_delta(curve), *(evidence.comparison(curve) for evidence in maximum.evidence)]
-        return next((each for each in found if each.caption == point.caption), None)
+            points += [maximum.at_its_delta(curve), *(evidence.comparison(curve) for evidence in maximum.evidence)]
+        return next((candidate for candidate in points if candidate.caption == point.caption), None)
 
     @property
-    def reach(self) -> tuple[float, float]:
-        """How little a test needs to detect something, to compare tests by: larger detects more."""
+    def detection_strength(self) -> tuple[float, float]:
+        """Sort key: tests with a larger value detect smaller leaks."""
         factor, maximum = self.sensitivity.factor, self.sensitivity.maximum
         least = 0.0 if factor is None else 1 / factor
         if maximum is None:
@@ -205,13 +205,13 @@ class TestRecord:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What the tests of one claim showed together.
+    """Results of all tests of one claim.
 
     Attributes:
-        name: Of the run, or of the only test.
-        tests: All tests that were read, those of side findings among them.
-        not_played: Names of planned tests that were not begun.
-        cut: Which tests had fewer trials than usual because of the budget, in a sentence; "" if none.
+        name: Name of the run, or of the only test.
+        tests: All tests that were read, including those of side findings.
+        not_played: Names of planned tests that did not start.
+        cut: Sentence on tests that had fewer trials because of the budget; "" if there are none.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What one audit found: the finding, the verdict on the claim, and what a reader must know beside it."""
+"""Result of one audit: finding, verdict on the claim, and the facts needed to judge them."""
 
 from __future__ import annotations
 
@@ -14,76 +14,75 @@ from dpaudit.claims.scope import Scope
 from dpaudit.engine.reading import answer_words
 from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord
 from dpaudit.engine.reading.shift import ShiftControl
-from dpaudit.engine.reading.stopping import Stopped
+from dpaudit.engine.reading.stopping import SequentialProgress
 from dpaudit.engine.reading.verdict import Answer, Verdict, decide
 from dpaudit.errors import RunError, UnknownNameError, printable
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.finding import Comparison, Finding, Series, ViolationPoint
+from dpaudit.estimators.finding import Comparison, Finding, Series
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from dpaudit.engine.planning.asked_twice import Memory
-    from dpaudit.estimators.chart import Chart
+    from dpaudit.engine.planning.state_between_calls import StateBetweenCalls
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A unit that was not finished."""
+    """A unit that did not finish."""
 
-    label: str  # what it was
-    key: str  # its key; `units/<key>.failed` holds the log
+    label: str  # label of the unit
+    key: str  # key of the unit; `units/<key>.failed` holds its log
     error: str  # the last line of its error
-    skipped: bool = False  # whether it was never tried, most often because it needs a failed one
+    skipped: bool = False  # True if it was not tried, usually because it needs a failed unit
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AuditResult:
-    """What one audit found.
+    """Result of one audit.
 
     Attributes:
-        name: The audit's name.
+        name: Name of the audit.
         mechanism: The mechanism in words.
         game: The game, the attack and the estimator in words.
         claimed: The claim as stated.
-        compared: The claim as the game's relation sees it.
-        finding: What the evidence shows; None when too much failed.
+        compared: The claim converted to the neighbouring relation of the game.
+        finding: The finding; None if too much failed.
         metrics: Utility of the trained models, averaged over trainings.
         rows: Rows of each part of the data.
-        run_on: On how many rows one run of the mechanism was, about; None where the game made data of its own.
-        noise: What the noise of its steps looks like (`NoiseForm`); None where that was not looked at.
-        data: What the data are.
-        units: Units finished and planned.
-        assumes: What must hold beside the arithmetic for the finding to hold.
-        observational: Whether the training data were left as they are, found by comparing them.
-        failures: What failed.
-        conditional: Whether the finding takes a proxy for the truth.
-        control: What distinguishers show without the mechanism; None where that was not played.
-        control_lost: Whether a control was planned and failed, in whole or in part.
-        confirm: Whether the same mechanism is tested once more without a proxy, in the same run.
-        confirmation: What became of the confirmatory run of a test that rejected the claim in a first pass.
-        rows_needed: About how many rows of the control would decide an UNDECIDED audit; None where no number would.
-        ceiling: What a mechanism with no privacy would show; None where that is not known.
-        detectable_factor: How many times smaller the noise must be for such an audit to refute the claim with 90 %
-            power, judged from the scores, or by planted noise of a mechanism that states its law; None where the scores
-            tell too little to say, inf where even noise that is planted 8 times too small would not be refuted.
-        ceiling_lost: Whether the ceiling was to be played and that failed.
-        whole: What the finding about a part means for the whole, and what was not tested, in sentences.
-        stopped: How far a sequential audit went; None for one that runs all its trials.
-        said: What was noticed while the mechanism ran, in sentences.
-        chosen: What the game chose on the way, in sentences.
-        failed_trials: Trials that failed within a unit that was finished, each with its seed and why.
-        evidence: Folder of its score tables in the run folder; "" where nothing was written.
-        audited: The mechanism itself.
-        memory: Of one that refutes the claim by calls made again and again: what was found by giving the same data
-            twice; None where that was not asked for.
-        where: Of one that refutes the claim: where it seems to leak, in sentences, for whoever mends it.
-        at_first_confidence: Where a confirmatory run does not refute the claim, what its evidence shows at the
-            confidence of the first pass: of the confirmatory run itself, and of the test that it repeats.
+        run_on: Approximate number of rows in one run of the mechanism; None if the game makes its data.
+        noise: Form of the noise of training steps (`NoiseForm`); None if not checked.
+        data: Description of the data.
+        units: Numbers of finished and planned units.
+        assumes: Assumptions of the finding about the mechanism and the data.
+        observational: True if the game leaves the training data unchanged.
+        failures: Units that failed.
+        conditional: True if the finding relies on a proxy.
+        control: Negative control: distinguishers without the mechanism; None if it was not run.
+        control_lost: True if a planned control failed, in whole or in part.
+        confirm: True if the same run also tests the mechanism without a proxy.
+        confirmation: Outcome of the confirmatory run of a test that rejected the claim in the first pass.
+        rows_needed: Approximate number of held-out rows that would decide an UNDECIDED audit; None if none would.
+        ceiling: Finding for a mechanism with no privacy; None if unknown.
+        detectable_factor: Scaling of the noise at which such an audit rejects the claim with 90 % power. It is
+            estimated from the scores, or from planted noise of a mechanism that states its law. None if it cannot be
+            estimated, inf if noise planted 8 times too small would not be detected.
+        ceiling_lost: True if measuring the ceiling was planned and failed.
+        meaning_for_whole: Consequences of a finding about a part for the whole, and what was not tested, in sentences.
+        stopped: Progress of a sequential audit; None for an audit that runs all its trials.
+        warnings: Observations while the mechanism ran, in sentences.
+        chosen: Choices that the game made, in sentences.
+        failed_trials: Trials that failed within finished units, each with its seed and error.
+        evidence: Folder of the score tables; "" if none were written.
+        audited: The mechanism object.
+        state: For an audit that rejects the claim by repeated calls: result of releasing the same data twice; None if
+            that was not checked.
+        leak_location: For an audit that rejects the claim, the probable place of the leak, in sentences.
+        at_first_confidence: If a confirmatory run does not reject the claim, its finding at the confidence of the first
+            pass; set for the confirmatory run and for the test that it repeats.
         p_value: Upper limit of the p-value of the claim; None if it was not computed.
         unreadable: Results of the audited code that could not be read, in words.
-        scope: What the audit is about: the claim, or a side finding.
+        scope: Subject of the audit: the claim or a side finding.
     """
 
     name: str
@@ -110,15 +109,15 @@ class AuditResult:
     ceiling: Ceiling | None = None
     detectable_factor: float | None = None
     ceiling_lost: bool = False
-    whole: tuple[str, ...] = ()
-    stopped: Stopped | None = None
-    said: tuple[str, ...] = ()
+    meaning_for_whole: tuple[str, ...] = ()
+    stopped: SequentialProgress | None = None
+    warnings: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
     failed_trials: tuple[str, ...] = ()
     evidence: str = ""
     audited: Any = None
-    memory: Memory | None = None
-    where: tuple[str, ...] = ()
+    state: StateBetweenCalls | None = None
+    leak_location: tuple[str, ...] = ()
     at_first_confidence: Finding | None = None
     p_value: float | None = None
     unreadable: tuple[str, ...] = ()
@@ -126,7 +125,7 @@ class AuditResult:
 
     @cached_property
     def record(self) -> TestRecord:
-        """What a verdict is decided from."""
+        """Record from which the verdict is decided."""
         ceiling = self.ceiling
         return TestRecord(
             name=self.name,
@@ -140,7 +139,7 @@ class AuditResult:
                 factor=self.detectable_factor,
                 maximum=None if ceiling is None else ceiling.finding,
                 noiseless=ceiling is not None and ceiling.noiseless,
-                lost=self.ceiling_lost,
+                reference_failed=self.ceiling_lost,
                 helps="" if ceiling is None else ceiling.helps,
             ),
             on_proxy=self.conditional,
@@ -148,11 +147,11 @@ class AuditResult:
             control_lost=self.control_lost,
             rows_needed=self.rows_needed,
             planted_next=self.confirm,
-            state=self.memory,
+            state=self.state,
             noise=self.noise,
             unreadable=self.unreadable,
-            whole=self.whole,
-            where=self.where,
+            meaning_for_whole=self.meaning_for_whole,
+            leak_location=self.leak_location,
             failed_trials=len(self.failed_trials),
             failures=tuple((failure.label, failure.error) for failure in self.failures if not failure.skipped),
             units=self.units[1],
@@ -160,77 +159,73 @@ class AuditResult:
 
     @cached_property
     def answer(self) -> Answer:
-        """The verdict on the claim, with all that is printed of it."""
+        """Verdict on the claim with every printed line."""
         return decide(Record(self.name, (self.record,)))
 
     @property
     def verdict(self) -> Verdict:
-        """What the finding says of the claim."""
+        """Verdict on the claim."""
         return self.answer.verdict
 
     @property
     def headline(self) -> str:
-        """Claim and bound in one line; of a part, what it means for what is claimed of all."""
+        """Claim and bound in one line; for a part, the consequence for the whole."""
         return self.answer.headline
 
     @property
     def series(self) -> Mapping[str, Series]:
-        """The columns of what there is to draw, by name; none without a finding."""
+        """Columns of the finding's charts, by name; empty without a finding."""
         return {} if self.finding is None else self.finding.series
-
-    def charts(self) -> list[Chart]:
-        """What there is to see of the finding, beside the claim; nothing without one."""
-        return [] if self.finding is None else self.finding.charts(self.compared.claim)
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        """Observed beside claimed, by the confirmatory run if that did not confirm; None without a finding."""
+        """Comparison of the deciding finding with the claim; None without a finding."""
         return self.record.comparison
 
     @property
     def own_comparison(self) -> Comparison | None:
-        """Observed beside claimed by this test's own finding, whatever its confirmatory run showed."""
+        """Comparison of the first pass with the claim; None without a finding."""
         return None if self.finding is None else self.finding.comparison(self.compared.claim.curve)
 
     @property
     def epsilon(self) -> float:
-        """The lower bound on epsilon at its delta; NaN where the finding is none, or where there is none."""
+        """Lower bound on epsilon at the finding's delta; NaN if the finding is no such bound."""
         return self.finding.lower if isinstance(self.finding, Bound) else math.nan
 
     @cached_property
     def under_family(self) -> str:
-        """What the same evidence shows of the claim's own family of curves, in a sentence; "" where nothing does."""
+        """Sentence on the bound within the claim's family of curves; "" if there is none."""
         if not (isinstance(self.finding, Bound) and self.finding.delta and self.finding.evidence):
             return ""
-        from dpaudit.estimators.two_world.family import bound_under_family  # most results need none
+        from dpaudit.estimators.two_world.family import bound_under_family  # few results need it
 
-        found = bound_under_family(self.finding, self.compared.claim.curve)
-        return f"conditional-on-family: {found}" if found is not None and found.epsilon else ""
+        bound = bound_under_family(self.finding, self.compared.claim.curve)
+        return f"conditional-on-family: {bound}" if bound is not None and bound.epsilon else ""
 
     @property
-    def violation_point(self) -> ViolationPoint | None:
-        """Where the claim broke, beyond what the proxy explains; None where it did not, or where that is open."""
+    def violation_point(self) -> Comparison | None:
+        """Point at which a rejected claim is exceeded, beyond proxy error; None unless the verdict is VIOLATION."""
         if self.verdict is not Verdict.VIOLATION or self.finding is None:
             return None
-        refuting = self.control.beyond if self.conditional and self.control is not None else self.finding
-        return None if refuting is None else refuting.violation_point(self.compared.claim.curve)
+        rejecting = self.control.beyond if self.conditional and self.control is not None else self.finding
+        return None if rejecting is None else rejecting.violation_point(self.compared.claim.curve)
 
     @property
     def rows_used(self) -> str:
-        """That the mechanism was run on a part of the rows, in a sentence; "" where it was not."""
-        given = sum(self.rows.values())
-        if self.run_on is None or self.run_on >= given - 1:
+        """Sentence on the rows used if the mechanism ran on a part of them; "" otherwise."""
+        total_rows = sum(self.rows.values())
+        if self.run_on is None or self.run_on >= total_rows - 1:
             return ""
         target = self.rows["target"]
-        part = ", of which a run takes a part" if self.run_on < target else ""
+        part = ", and a run uses some of them" if self.run_on < target else ""
         return (
-            f"the mechanism was run on about {self.run_on:,} of {given:,} rows: the target part has {target:,}{part} "
-            "(`split: {target: ...}`)"
+            f"the mechanism ran on about {self.run_on:,} of {total_rows:,} rows: the target part has {target:,} "
+            f"(`split: {{target: ...}}`){part}"
         )
 
     @property
     def choices(self) -> list[tuple[str, str]]:
-        """(label, text) of what the game chose: a note such as "tables chosen: ..." is split at its label."""
+        """(label, text) of each choice of the game: a note such as "tables chosen: ..." is split at its label."""
         split = [(note, *note.partition(": ")) for note in self.chosen]
         return [
             (label, text) if colon and len(label) <= LONGEST_LABEL else ("chosen", note)
@@ -239,7 +234,7 @@ class AuditResult:
 
     @property
     def utility(self) -> str:
-        """The metrics in words, each with its standard error if that was measured."""
+        """Metrics in words, each with its standard error if that was measured."""
         words = []
         for name, value in self.metrics.items():
             if not name.endswith("_error") or name.removesuffix("_error") not in self.metrics:
@@ -248,17 +243,17 @@ class AuditResult:
         return ", ".join(words)
 
     @property
-    def of_a_part(self) -> bool:
-        """Whether claim and finding are about a part of what the mechanism promises, as a step of a training."""
-        return bool(self.whole)
+    def is_partial(self) -> bool:
+        """True if claim and finding are about a part of the mechanism, such as a training step."""
+        return bool(self.meaning_for_whole)
 
     @property
     def blocked(self) -> tuple[Failure, ...]:
-        """Units that were not tried."""
+        """Units that did not run."""
         return tuple(failure for failure in self.failures if failure.skipped)
 
     def row(self) -> dict[str, Any]:
-        """The audit as one row of a table: verdict, what was observed and claimed, validity, counts."""
+        """Return the audit as a table row: verdict, observed and claimed values, validity, counts."""
         finding, comparison = self.finding, self.comparison
         maximum = None if comparison is None else self.record.maximum_at(comparison)
         return {
@@ -279,28 +274,31 @@ class AuditResult:
         }
 
     def scores(self) -> pd.DataFrame:
-        """Every score with the truth beside it, read from the run folder now.
+        """Return all scores with their truths, read from the run folder.
 
-        Raises: RunError when the run kept none.
+        Raises: RunError if no scores were stored.
         """
         import pyarrow.dataset as pads
 
         if not self.evidence or not Path(self.evidence).is_dir():
-            raise RunError(f"{self.name}: no scores were kept; run it with keep_scores = true, and keep the run folder")
+            raise RunError(
+                f"{self.name}: no scores were stored. Run the audit with keep_scores = true, and keep the run folder"
+            )
         frame: pd.DataFrame = pads.dataset(self.evidence, format="parquet").to_table().to_pandas()
         return frame
 
     def figure(self, name: str) -> Figure:
-        """One of the report's figures by its name.
+        """Return one of the report's figures.
 
-        Raises: UnknownNameError, listing the names there are.
+        Raises: UnknownNameError with the available names.
         """
-        from dpaudit.engine.drawing import draw
+        from dpaudit.engine.finding_figures import finding_figures
 
-        charts = {chart.stem: chart for chart in self.charts()}
-        if name not in charts:
-            raise UnknownNameError(f"figure must be one of {', '.join(charts) or '(none)'}, got {name!r}")
-        return draw(charts[name])
+        pictures = [] if self.finding is None else finding_figures(self.finding, self.compared.claim)
+        figures = {picture.stem: picture.figure for picture in pictures}
+        if name not in figures:
+            raise UnknownNameError(f"figure must be one of {', '.join(figures) or '(none)'}, got {name!r}")
+        return figures[name]
 
     def __repr__(self) -> str:
         return printable(f"<AuditResult {self.name!r}: {self.verdict}, {self.headline}>")
@@ -314,24 +312,28 @@ class AuditResult:
         return self.text()
 
     def text(self, *, verbose: bool = False) -> str:
-        """Return the verdict, and below it one labelled line for each thing to know.
+        """Return the verdict with labelled lines below it.
 
         Args:
-            verbose: True to add all else that is known: method, counts, choices, controls, utility.
+            verbose: True to add method, counts, choices, controls and utility.
         """
         lines = [*self.answer.lines, *(("detail", line) for line in self._details if verbose)]
         return answer_words.aligned(f"{self.verdict}  {self.name}", lines)
 
     @property
     def _details(self) -> tuple[str, ...]:
-        """What a reader may want to know beside the verdict."""
+        """Further lines for `verbose`."""
         finding = self.finding
         lines = [f"{self.mechanism} on {self.data}", f"assumed: {self.assumes}" if self.conditional else ""]
         if finding is not None:
             lines += [*answer_words.details_of(finding, self.record), self.under_family]
-        lines += [*self.whole[1:], *self.chosen, "" if self.noise is None or self.noise.odd else self.noise.line]
+        lines += [
+            *self.meaning_for_whole[1:],
+            *self.chosen,
+            "" if self.noise is None or self.noise.odd else self.noise.line,
+        ]
         lines.append("" if self.stopped is None else str(self.stopped))
-        lines += [f"failed: {said}" for said in self.failed_trials[:FAILED_SHOWN]]
+        lines += [f"failed: {failure}" for failure in self.failed_trials[:FAILED_SHOWN]]
         lines += [] if self.control is None else self.control.lines[:1]
         lines.append(self.utility)
         lines += [
@@ -340,30 +342,28 @@ class AuditResult:
             if not failure.skipped
         ]
         lines.append(
-            f"{len(self.blocked)} units were not run, most because they need a failed one" if self.blocked else ""
+            f"{len(self.blocked)} units did not run, usually because they need a failed one" if self.blocked else ""
         )
         return tuple(lines)
 
 
 LONGEST_LABEL = 25
-"""Characters of the label of a choice."""
+"""Largest number of characters of a choice's label."""
 FAILED_SHOWN = 3
-"""Failed trials that are printed."""
+"""Number of failed trials that are printed."""
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What a mechanism with no privacy would show."""
+    """Finding for a mechanism with no privacy, which limits what an audit can detect."""
 
-    finding: Finding  # the estimator's, from its evidence
-    # Whether the game was played, with what is at stake as the mechanism's answers; else every bit is told, which needs
-    # no playing
-    played: bool
-    noiseless: bool = False  # whether the mechanism itself was played with its noise taken away
-    helps: str = ""  # what would let the audit show more; "" where nothing is known
+    finding: Finding  # finding of the audit's estimator
+    played: bool  # True if the game was run with fully revealing answers; False if computed for all-correct guesses
+    noiseless: bool = False  # True if the mechanism itself was run without its noise
+    helps: str = ""  # advice on raising the maximum; "" if there is none
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {
             **self.finding.to_dict(),
             "played": self.played,

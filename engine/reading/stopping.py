@@ -1,8 +1,8 @@
-"""Sequential audits: trials are read in the order of the plan as they are finished, until enough is known.
+"""Sequential audits: finished trials are read in the order of the plan until the stopping rule is met.
 
-Only an anytime-valid estimator may be looked at while trials come in. What it is shown is always a prefix of the plan,
-whichever trials happen to be finished first: how long a trial takes may depend on what is audited. So the same spec
-stops at the same trial on one worker and on many, and a resumed run where the first one would have.
+This needs an anytime-valid estimator. It always reads a prefix of the plan, whichever trials finish first, because the
+duration of a trial may depend on the audited data. The same spec therefore stops at the same trial on one worker, on
+many workers and after a resume.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Stopped:
-    """How far a sequential audit went."""
+class SequentialProgress:
+    """Progress of a sequential audit."""
 
-    reason: str  # why it needed no more trials; "" when it read all of the plan, or is not finished
-    trainings: int  # units finished that ran the mechanism, those in flight at the end among them
+    reason: str  # why it stopped early; "" if it read the whole plan or has not finished
+    trainings: int  # finished units that ran the mechanism, including those in flight at the end
     planned: int  # units planned that run the mechanism
 
     def __str__(self) -> str:
@@ -34,24 +34,24 @@ class Stopped:
 
 
 def wealth_line(share: float) -> float:
-    """The log wealth below which an audit is hopeless after so large a share of its trials, over the one that refutes.
+    """Return the futility limit after a share of all trials, as a fraction of the log wealth that rejects the claim.
 
-    Of a thousand streams that refute by their last trial, a handful lie below it on their way (`benchmarks.futility`).
+    Of a thousand streams that reject by their last trial, a handful cross this line on the way (`benchmarks.futility`).
     """
     return 1.2 * share - 1.05
 
 
-def hopeless(log_wealth: float, share: float, confidence: float) -> bool:
-    """Whether wealth against a claim, after this share of all trials, hardly ever comes to refute it by its end."""
+def is_hopeless(log_wealth: float, share: float, confidence: float) -> bool:
+    """True if, after this share of all trials, the wealth is too low to make a rejection by the end likely."""
     return 0.5 <= share < 1 and log_wealth < wealth_line(share) * -math.log1p(-confidence)
 
 
 class SequentialReader:
-    """Reads the tallies of one audit in the order of the plan, and says when it is enough.
+    """Reads the tallies of one audit in the order of the plan until the stopping rule is met.
 
     Attributes:
-        tallies: Keys of the tallies read so far: a prefix of the plan's.
-        reason: Why no more are read; "" while there is none.
+        tallies: Keys of the tallies read so far, a prefix of those planned.
+        reason: Why reading stopped; "" while it continues.
     """
 
     def __init__(self, entry: PlannedAudit, store: UnitStore) -> None:
@@ -63,15 +63,15 @@ class SequentialReader:
         self._rule = entry.audit.stop
         self._estimator: Betting = entry.audit.estimator
         self._state = self._estimator.start()
-        self._claimed = entry.audit.game.fits.compared(entry.effective_claim).claim.epsilon
+        self._claimed = entry.audit.game.traits.compared(entry.effective_claim).claim.epsilon
 
     def advance(self, finished: Set[str], failed: Set[str]) -> None:
-        """Reads on, up to the first tally that is missing or as far as is needed."""
+        """Read further tallies, up to the first missing one or until the stopping rule is met."""
         while not self.reason and len(self.tallies) < len(self.entry.tallies):
             key = self.entry.tallies[len(self.tallies)]
             if key in failed:
-                # Leaving its trials out would bias the bound; ending before them does not.
-                self.reason = "a unit failed, and trials after it are not read (run again to retry it)"
+                # Skipping the trials of a failed unit would bias the bound; stopping before them does not.
+                self.reason = "a unit failed, and trials after it are not read. Run again to retry it"
             if key not in finished:
                 return
             for trials in decode(self._store.read(key), self._estimator.tally_type):
@@ -80,16 +80,16 @@ class SequentialReader:
             lower = self._estimator.lower(self._state)
             self.reason = self._rule.reached(lower, self._state.trials, self._claimed)
             if not self.reason and self._rule.hopeless and not self.entry.confirms and self._hopeless():
-                self.reason = "what the trials show makes it unlikely that the rest would refute the claim"
+                self.reason = "the remaining trials are unlikely to reject the claim"
 
     def _hopeless(self) -> bool:
-        """Whether the wealth against the claim lies so low that it hardly ever comes to refute it by the last trial."""
+        """Return `is_hopeless` for the wealth against the claim so far."""
         if math.isinf(self._claimed):
             return False
         wealth = self._estimator.log_wealth(self._state, self._claimed)
-        return hopeless(wealth, len(self.tallies) / len(self.entry.tallies), self._estimator.confidence)
+        return is_hopeless(wealth, len(self.tallies) / len(self.entry.tallies), self._estimator.confidence)
 
-    def stopped(self, finished: Set[str]) -> Stopped:
-        """What was run and what was saved."""
+    def stopped(self, finished: Set[str]) -> SequentialProgress:
+        """Return the progress, given the keys of finished units."""
         trainings = self.entry.trainings
-        return Stopped(self.reason, sum(key in finished for key in trainings), len(trainings))
+        return SequentialProgress(self.reason, sum(key in finished for key in trainings), len(trainings))

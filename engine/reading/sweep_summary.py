@@ -1,7 +1,8 @@
-"""What a sweep found: its configurations side by side, the frontier, and the best one with what is known of it.
+"""Summary of a sweep: all configurations, the privacy-utility frontier and the best configuration.
 
-All bounds hold together, so whatever was picked because of them holds too. A lower bound below a limit proves nothing:
-what keeps a configuration below a limit is its claim, as long as no bound refutes it.
+All bounds hold jointly, so the bound of a configuration selected by its bound is still valid. A lower bound below a
+limit
+proves nothing: only the claim keeps a configuration below a limit, as long as no bound rejects the claim.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.actors.events import read_events
-from dpaudit.engine.reading.noted import last_note, note_of
+from dpaudit.engine.reading.bounds_checksum import checksum_note, last_checksum_note
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.stated_values import StatedValue
 from dpaudit.engine.reading.verdict import Verdict
@@ -25,18 +26,18 @@ from dpaudit.estimators.bound import format_lower, format_upper
 from dpaudit.plain_files import read_bytes
 
 REAUDIT = "reaudit"
-"""Folder, in the sweep's, of the run that audits the best configuration afresh."""
+"""Folder, within that of the sweep, of the fresh audit of the best configuration."""
 
 
 def epsilons(result: AuditResult) -> dict[str, float]:
-    """`audited_epsilon`, a lower bound, `claimed_epsilon`, and `ceiling_epsilon`, the most that could have been shown.
+    """Return `audited_epsilon` (a lower bound), `claimed_epsilon` and `ceiling_epsilon` (the maximum detectable one).
 
-    Each is that of one record, in nats; NaN where it is not known.
+    All are for one record, in nats; NaN if unknown.
     """
     steps, claimed = result.compared.steps, result.claimed.epsilon
     audited = result.epsilon / steps
     if steps > 1 and getattr(result.finding, "delta", 0.0) > 0:
-        # Several steps cost a delta that depends on epsilon: above the claim, no more than that follows.
+        # The delta of several steps depends on epsilon, so nothing above the claim follows.
         audited = min(audited, claimed)
     most = getattr(result.ceiling.finding, "lower", math.nan) if result.ceiling else math.nan
     return {"audited_epsilon": audited, "claimed_epsilon": claimed, "ceiling_epsilon": most / steps}
@@ -44,40 +45,43 @@ def epsilons(result: AuditResult) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One configuration."""
+    """A configuration with its result."""
 
-    configuration: Configuration  # its name and values, and whether it was audited, stopped or failed
-    utility: float  # what is wanted large or small, where it was audited, or where it was stopped; NaN when not known
+    configuration: Configuration  # name, values and state: audited, stopped or failed
+    utility: float  # metric of the sweep when it was audited or stopped; NaN if unknown
     metrics: dict[str, float] = field(default_factory=dict)  # all metrics of utility
-    audited: float = math.nan  # lower bound on the epsilon of one record; NaN where it was not audited
-    claimed: float = math.nan  # what is claimed; inf where nothing is, NaN where it was not audited
-    ceiling: float = math.nan  # the most that this audit could have shown; NaN where that is not known
-    verdict: str = ""  # of the audit; "" without one
-    validity: str = ""  # in what sense the bound holds; "" without one
-    # Whether another one claims no more epsilon and is no less useful, and better in one of both
-    dominated_claim: bool = False
-    dominated_audit: bool = False  # the same by what was shown
-    meets: bool = False  # whether it meets the limits of the sweep, as far as is known
-    why: str = ""  # how it stands to the limits, in words; "" without limits
+    audited: float = math.nan  # lower bound on the epsilon of one record; NaN if not audited
+    claimed: float = math.nan  # claimed epsilon; inf if nothing is claimed, NaN if not audited
+    ceiling: float = math.nan  # maximum detectable epsilon of this audit; NaN if unknown
+    verdict: str = ""  # verdict of the audit; "" if not audited
+    validity: str = ""  # validity of the bound; "" if not audited
+    dominated_claim: bool = False  # True if another one has no larger claim, no less utility, and is better in one
+    dominated_audit: bool = False  # the same comparison by `audited` instead of the claim
+    meets: bool = False  # True if it meets the limits of the sweep, as far as is known
+    why: str = ""  # reason for `meets` in words; "" without limits
 
     @property
     def name(self) -> str:
-        """Of the configuration."""
+        """Name of the configuration."""
         return self.configuration.name
 
     @property
     def is_audited(self) -> bool:
-        """Whether there is a bound."""
+        """True if there is a bound."""
         return self.configuration.state == AUDITED and not math.isnan(self.audited)
 
     @property
     def state(self) -> str:
-        """For people: what became of it."""
-        one = self.configuration
-        if one.state == STOPPED:
-            return f"stopped at {one.rung}, not audited" if one.rung is not None else "stopped, not audited"
-        if one.state == FAILED or not self.is_audited:
-            return f"failed: {one.error}" if one.error else "failed"
+        """State of the configuration, in words."""
+        configuration = self.configuration
+        if configuration.state == STOPPED:
+            return (
+                f"stopped at {configuration.rung}, not audited"
+                if configuration.rung is not None
+                else "stopped, not audited"
+            )
+        if configuration.state == FAILED or not self.is_audited:
+            return f"failed: {configuration.error}" if configuration.error else "failed"
         return {
             (False, False): "frontier",
             (False, True): "frontier by claim",
@@ -85,12 +89,12 @@ class SweepRow:
             (True, True): "dominated",
         }[self.dominated_claim, self.dominated_audit]
 
-    def known(self, together: str) -> str:
-        """What is known of its epsilon, in words."""
-        claim = f"at most {format_upper(self.claimed)} if its claim is true" if math.isfinite(self.claimed) else ""
+    def epsilon_text(self, together: str) -> str:
+        """Return bound, claim and maximum detectable epsilon, in words."""
+        claim = f"at most {format_upper(self.claimed)} if its claim holds" if math.isfinite(self.claimed) else ""
         if self.audited > self.claimed:
-            claim = f"more than the {self.claimed:g} that it claims"
-        most = f"the most that its audit could have shown is {format_upper(self.ceiling)}"
+            claim = f"more than the claimed {self.claimed:g}"
+        most = f"maximum detectable epsilon {format_upper(self.ceiling)}"
         return "; ".join(
             part
             for part in (
@@ -102,7 +106,7 @@ class SweepRow:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """One row of a table: `config/<field>` for each field, then what was found."""
+        """Return a table row: `config/<field>` for each field, then the result."""
         return {
             "configuration": self.name,
             **{f"config/{path}": value for path, value in self.configuration.values.items()},
@@ -123,27 +127,27 @@ class SweepRow:
 
 @dataclass(frozen=True)
 class Reaudit:
-    """The best configuration, audited once more with another seed after it was chosen."""
+    """Audit of the best configuration with a new seed after its selection."""
 
-    headline: str  # what was found
-    verdict: str  # on its claim
-    seed: int  # of the fresh audit
-    confidence: float  # of its bound, on its own
-    utility: float  # of its fresh trainings; NaN when not known
+    headline: str  # claim and bound in one line
+    verdict: str  # verdict on its claim
+    seed: int  # seed of this audit
+    confidence: float  # confidence of this bound alone
+    utility: float  # utility of its trainings; NaN if unknown
 
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """A sweep's configurations, and what may be said of them together."""
+    """Summary of all configurations of a sweep."""
 
-    sweep: Sweep  # what was varied, and what for
-    rows: tuple[SweepRow, ...]  # one for each configuration that was carried out
-    confidence: float  # of all bounds together
-    reaudit: Reaudit | None = None  # the best one audited afresh; None where that was not asked for or is not there yet
+    sweep: Sweep  # varied fields, metric and limits
+    rows: tuple[SweepRow, ...]  # one for each configuration that started
+    confidence: float  # joint confidence of all bounds
+    reaudit: Reaudit | None = None  # fresh audit of the best one; None if not requested or not finished
 
     @property
     def metric(self) -> str:
-        """The utility in words."""
+        """Name of the metric in words."""
         return self.sweep.metric.replace("_", " ")
 
     def error(self, row: SweepRow) -> float:
@@ -153,37 +157,41 @@ class SweepSummary:
     @property
     def majority(self) -> float:
         """Accuracy of always answering the most frequent label; NaN if unknown, or if the utility is no accuracy."""
-        known = {row.metrics.get("majority_accuracy", math.nan) for row in self.rows if row.metrics}
-        return known.pop() if len(known) == 1 and self.sweep.metric == "test_accuracy" else math.nan
+        majority_accuracies = {row.metrics.get("majority_accuracy", math.nan) for row in self.rows if row.metrics}
+        return (
+            majority_accuracies.pop()
+            if len(majority_accuracies) == 1 and self.sweep.metric == "test_accuracy"
+            else math.nan
+        )
 
     @property
     def best(self) -> SweepRow | None:
-        """The most useful one of those that meet the limits; among equals, the one that claims and then shows least."""
+        """The configuration with the best utility within the limits; ties go to the smaller claim, then bound."""
         fitting = [row for row in self.rows if row.is_audited and row.meets and not math.isnan(row.utility)]
         sign = 1 if self.sweep.mode == "min" else -1
         return min(fitting, key=lambda row: (sign * row.utility, row.claimed, row.audited), default=None)
 
     @property
     def together(self) -> str:
-        """The confidence of the bounds, in half a sentence."""
+        """Joint confidence of the bounds, in words."""
         return f"confidence {self.confidence:g}, all {self.sweep.count} together"
 
     @property
     def confidence_line(self) -> str:
-        """What the bounds mean together."""
+        """Sentence on the joint confidence of the bounds."""
         each = ErrorBudget(self.confidence, self.sweep.count).first_pass
         return (
             f"All {self.sweep.count} bounds hold together with confidence {self.confidence:g}, each alone with "
-            f"{each:.6g}, as far as each is valid: whichever is picked after seeing them, its bound holds."
+            f"{each:.6g}, within the validity of each. So a bound holds even if its configuration is chosen by it."
         )
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """For a reader, sentence by sentence."""
+        """Sentences of the summary."""
         counts = {state: sum(row.configuration.state == state for row in self.rows) for state in (STOPPED, FAILED)}
-        left = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-        made = f"{len(self.rows)} configurations, {sum(row.is_audited for row in self.rows)} audited"
-        return (f"{made}{', ' + left if left else ''}.", self.confidence_line, *self._best_lines())
+        missing = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+        audited = f"{len(self.rows)} configurations, {sum(row.is_audited for row in self.rows)} audited"
+        return (f"{audited}{', ' + missing if missing else ''}.", self.confidence_line, *self._best_lines())
 
     def _best_lines(self) -> list[str]:
         best, limits = self.best, self._limits()
@@ -193,7 +201,7 @@ class SweepSummary:
         of = f" of those that {limits}" if limits else ""
         lines = [
             f"Best: {best.name}: {self.metric} {best.utility:.4f}, the {wanted}{of}.",
-            f"Measured: {best.known(self.together)}.",
+            f"Measured: {best.epsilon_text(self.together)}.",
         ]
         if self.sweep.subject_to.epsilon is not None or self.sweep.subject_to.audited_epsilon is not None:
             lines.append(f"{best.why[0].upper()}{best.why[1:]}.")
@@ -206,13 +214,13 @@ class SweepSummary:
         both = max(0.0, self.confidence + again.confidence - 1)
         return [
             *lines,
-            f"Audited afresh with seed {again.seed} after it was chosen: {again.headline}; {self.metric} "
-            f"{again.utility:.4f}. This bound holds with confidence {again.confidence:g} on its own, together with "
+            f"Audited afresh with seed {again.seed} after the selection: {again.headline}; {self.metric} "
+            f"{again.utility:.4f}. This bound alone holds with confidence {again.confidence:g}, together with "
             f"those of the sweep with {both:.4g}.",
         ]
 
     def _limits(self) -> str:
-        """What the best one had to meet, in words."""
+        """Return the limits on the best configuration, in words."""
         limits = self.sweep.subject_to
         parts = []
         if limits.epsilon is not None:
@@ -223,7 +231,7 @@ class SweepSummary:
 
     @property
     def table(self) -> list[list[str]]:
-        """Rows for people: name, utility, shown, claimed, could have been shown, what became of it."""
+        """Rows of the printed table: name, utility, bound, claim, maximum detectable epsilon, state."""
         header = ["configuration", self.metric, "audited >=", "claimed", "detectable", "", ""]
         best = self.best
         return [header, *([*self._cells(row), "best" if row is best else ""] for row in self.rows)]
@@ -241,11 +249,11 @@ class SweepSummary:
 
     def _utility(self, row: SweepRow) -> str:
         error = self.error(row)
-        known = "" if math.isnan(row.utility) else f"{row.utility:.4f}"
-        return f"{known} ± {error:.4f}" if known and not math.isnan(error) else known
+        utility = "" if math.isnan(row.utility) else f"{row.utility:.4f}"
+        return f"{utility} ± {error:.4f}" if utility and not math.isnan(error) else utility
 
     def to_dict(self) -> dict[str, Any]:
-        """Values for JSON."""
+        """Return values for JSON."""
         best = self.best
         return {
             "metric": self.sweep.metric,
@@ -269,19 +277,19 @@ class SweepSummary:
 def sweep_summary(
     sweep: Sweep, results: Sequence[AuditResult], confidence: float, folder: Path | None = None
 ) -> SweepSummary:
-    """The configurations of a sweep side by side; in its folder the best one's fresh audit is looked for."""
-    found = {result.name: result for result in results}
-    rows = [_row(sweep, one, found.get(one.name)) for one in sweep.configurations]
-    summary = SweepSummary(sweep, _marked(sweep, rows), confidence)
+    """Return the summary of a sweep; its folder may hold the fresh audit of the best configuration."""
+    by_name = {result.name: result for result in results}
+    rows = [_row(sweep, configuration, by_name.get(configuration.name)) for configuration in sweep.configurations]
+    summary = SweepSummary(sweep, _with_dominance(sweep, rows), confidence)
     return summary if folder is None else replace(summary, reaudit=_reaudit(summary, folder))
 
 
-def _row(sweep: Sweep, one: Configuration, result: AuditResult | None) -> SweepRow:
+def _row(sweep: Sweep, configuration: Configuration, result: AuditResult | None) -> SweepRow:
     if result is None or result.finding is None:
-        return SweepRow(one, one.metrics.get(sweep.metric, math.nan), dict(one.metrics))
+        return SweepRow(configuration, configuration.metrics.get(sweep.metric, math.nan), dict(configuration.metrics))
     epsilon = epsilons(result)
     row = SweepRow(
-        one,
+        configuration,
         result.metrics.get(sweep.metric, math.nan),
         dict(result.metrics),
         epsilon["audited_epsilon"],
@@ -290,46 +298,49 @@ def _row(sweep: Sweep, one: Configuration, result: AuditResult | None) -> SweepR
         result.verdict.value,
         result.finding.validity.value,
     )
-    meets, why = _standing(sweep, row)
+    meets, why = _meets_limits(sweep, row)
     return replace(row, meets=meets, why=why)
 
 
-def _standing(sweep: Sweep, row: SweepRow) -> tuple[bool, str]:
-    """Whether a configuration meets the limits, and why."""
+def _meets_limits(sweep: Sweep, row: SweepRow) -> tuple[bool, str]:
+    """Return whether a configuration meets the limits, and the reason."""
     limit, shown_limit = sweep.subject_to.epsilon, sweep.subject_to.audited_epsilon
-    shown = f"epsilon >= {format_lower(row.audited)}"
+    bound_text = f"epsilon >= {format_lower(row.audited)}"
     if shown_limit is not None and row.audited > shown_limit:
-        return False, f"{shown} was shown, more than {shown_limit:g}"
+        return False, f"{bound_text} was shown, which exceeds {shown_limit:g}"
     if limit is None and shown_limit is None:
         return True, ""
     if limit is None:
-        words = f"no more than {shown} was shown, which does not prove that it is below {shown_limit:g}"
+        words = f"only {bound_text} was shown, which does not prove that it is below {shown_limit:g}"
         return True, words
     if row.audited > limit:
-        return False, f"{shown} was shown, more than {limit:g}"
+        return False, f"{bound_text} was shown, which exceeds {limit:g}"
     if row.verdict in (Verdict.VIOLATION, Verdict.UNDECIDED):
-        return False, f"more than it claims was seen ({shown}), so its claim keeps it below nothing"
+        return (
+            False,
+            f"the bound exceeds its claim ({bound_text}), so the claim is no evidence",
+        )
     if not row.claimed <= limit:
-        return False, "nothing says that it is below: " + (
+        return False, "there is no evidence that it is below the limit: " + (
             f"it claims {row.claimed:g}" if math.isfinite(row.claimed) else "it claims nothing"
         )
-    could = "" if row.verdict != Verdict.INCONCLUSIVE else ", and could not have"
+    could = "" if row.verdict != Verdict.INCONCLUSIVE else ", and could not have contradicted"
     return True, (
-        f"that it is below {limit:g} rests on its claim of {row.claimed:g}, which the audit did not contradict{could}: "
+        f"only its claim of {row.claimed:g} keeps it below {limit:g}. The audit did not contradict that claim{could}; "
         "a low bound proves nothing"
     )
 
 
-def _marked(sweep: Sweep, rows: list[SweepRow]) -> tuple[SweepRow, ...]:
-    """The rows with those marked that another one dominates."""
+def _with_dominance(sweep: Sweep, rows: list[SweepRow]) -> tuple[SweepRow, ...]:
+    """Return the rows with `dominated_claim` and `dominated_audit` set."""
     audited = [row for row in rows if row.is_audited]
 
     def dominated(row: SweepRow, by: str) -> bool:
-        own = getattr(row, by)
+        value = getattr(row, by)
         return any(
-            getattr(other, by) <= own
+            getattr(other, by) <= value
             and not sweep.better(row.utility, other.utility)
-            and (getattr(other, by) < own or sweep.better(other.utility, row.utility))
+            and (getattr(other, by) < value or sweep.better(other.utility, row.utility))
             for other in audited
             if not math.isnan(other.utility)
         )
@@ -343,30 +354,30 @@ def _marked(sweep: Sweep, rows: list[SweepRow]) -> tuple[SweepRow, ...]:
 
 
 def _reaudit(summary: SweepSummary, folder: Path) -> Reaudit | None:
-    """The fresh audit of the best configuration, as its run folder tells it; None where that was edited."""
+    """Return the fresh audit of the best configuration from its run folder; None if missing or edited."""
     best = summary.best
     if best is None or not summary.sweep.reaudit:
         return None
     try:
         bounds = read_bytes(folder / REAUDIT / "bounds.json")
-        if last_note(read_events(folder / REAUDIT / "events.jsonl")) not in ("", note_of(bounds)):
+        if last_checksum_note(read_events(folder / REAUDIT / "events.jsonl")) not in ("", checksum_note(bounds)):
             return None
-        told = StatedValue.read(bounds, "bounds.json")
-        (result,) = told["results"].items()
-        if result["name"].name() != fresh_name(best.name):
+        stated = StatedValue.parse(bounds, "bounds.json")
+        (result,) = stated["results"].items()
+        if result["name"].name() != reaudit_name(best.name):
             return None
         utility = result["metrics"][summary.sweep.metric]
         return Reaudit(
             result["headline"].text(),
-            result["verdict"].one_of(Verdict).value,
-            told["seed"].whole(0, MAX_SEED - 1),
-            told["confidence"].number(0, 1),
+            result["verdict"].member(Verdict).value,
+            stated["seed"].integer(0, MAX_SEED - 1),
+            stated["confidence"].number(0, 1),
             math.nan if utility.value in (None, "nan") else utility.number(),
         )
     except (OSError, AuditError, ValueError):
         return None
 
 
-def fresh_name(name: str) -> str:
-    """What the fresh audit of a configuration is called."""
+def reaudit_name(name: str) -> str:
+    """Return the name of the fresh audit of a configuration."""
     return f"{name}, audited afresh"

@@ -13,20 +13,20 @@ from dpaudit.engine.reading.record import Confirmation, Record, TestRecord
 
 
 class Verdict(StrEnum):
-    """What the evidence says of the claim."""
+    """Verdict on a claim."""
 
     VIOLATION = "VIOLATION"
     """The bound exceeds the claim, and nothing else explains it."""
     NO_VIOLATION = "NO VIOLATION FOUND"
-    """The bound does not exceed the claim. That is no evidence of privacy."""
+    """The bound does not exceed the claim. That is not evidence of privacy."""
     UNDECIDED = "UNDECIDED"
-    """Something speaks against the claim, and it is not known whether the claim is broken."""
+    """There is evidence against the claim, but it is not known whether the claim is broken."""
     INCONCLUSIVE = "INCONCLUSIVE"
     """The audit could not have rejected the claim."""
     NO_CLAIM = "NO CLAIM"
-    """Nothing was claimed; the bound stands alone."""
+    """There is no claim, only a bound."""
     FAILED = "FAILED"
-    """There is no bound: too much of the audit failed."""
+    """There is no bound, because too much of the audit failed."""
 
 
 COLOURS = {
@@ -37,17 +37,17 @@ COLOURS = {
     Verdict.UNDECIDED: "#a16207",
     Verdict.FAILED: "#a16207",
 }
-"""Colour of each verdict, on pages and in charts. "No violation found" is no green light."""
+"""Colour of each verdict on pages and in charts. "No violation found" is not green: it proves no privacy."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One row of the table: if it applies to a record, it decides the verdict.
+    """A row of the verdict table: the first rule that applies to a record decides the verdict.
 
     Attributes:
         verdict: The verdict.
         name: A short name, as it stands in `bounds.json`.
-        when: The condition, in words, for the documentation.
+        when: The condition in words, for the documentation.
         tests: Returns the tests that the rule applies to, best first; none if it does not apply.
     """
 
@@ -61,22 +61,24 @@ def _unusable(record: Record) -> Sequence[TestRecord]:
     return () if record.readable else record.of_claim
 
 
-def _where(condition: Callable[[TestRecord], bool]) -> Callable[[Record], Sequence[TestRecord]]:
+def _readable_tests(condition: Callable[[TestRecord], bool]) -> Callable[[Record], Sequence[TestRecord]]:
     return lambda record: [test for test in record.readable if condition(test)]
 
 
-def _without_reach(record: Record) -> Sequence[TestRecord]:
+def _tests_without_power(record: Record) -> Sequence[TestRecord]:
     able = [test for test in record.readable if test.sensitivity.could_reject(test.compared.claim)]
-    return () if able else _farthest_first(record.readable)
+    return () if able else _most_sensitive_first(record.readable)
 
 
-def _able(record: Record) -> Sequence[TestRecord]:
-    return _farthest_first([test for test in record.readable if test.sensitivity.could_reject(test.compared.claim)])
+def _tests_with_power(record: Record) -> Sequence[TestRecord]:
+    return _most_sensitive_first(
+        [test for test in record.readable if test.sensitivity.could_reject(test.compared.claim)]
+    )
 
 
-def _farthest_first(tests: Sequence[TestRecord]) -> list[TestRecord]:
-    """Return tests of the whole claim before tests of a part, each by what they could have detected."""
-    return sorted(tests, key=lambda test: (bool(test.whole), *(-each for each in test.reach)))
+def _most_sensitive_first(tests: Sequence[TestRecord]) -> list[TestRecord]:
+    """Sort tests of the whole claim before tests of a part, and each group by detection strength."""
+    return sorted(tests, key=lambda test: (bool(test.meaning_for_whole), *(-each for each in test.detection_strength)))
 
 
 RULES = (
@@ -97,32 +99,32 @@ RULES = (
         "claim-rejected",
         "a bound exceeds the claim, its confirmatory run and its negative control (if there are any) agree, and the "
         "code keeps no state between calls",
-        _where(lambda test: test.rejects),
+        _readable_tests(lambda test: test.rejects),
     ),
     Rule(
         Verdict.UNDECIDED,
         "state-between-calls",
         "a bound exceeds the claim, but the code keeps state between calls",
-        _where(lambda test: test.is_open and test.keeps_state),
+        _readable_tests(lambda test: test.is_open and test.keeps_state),
     ),
     Rule(
         Verdict.UNDECIDED,
         "independence-not-stated",
-        "a bound exceeds the claim, but it holds for independent trials only and nobody stated that they are",
-        _where(lambda test: test.is_open and bool(test.assumed_method)),
+        "a bound exceeds the claim, but it holds for independent trials only and their independence was not stated",
+        _readable_tests(lambda test: test.is_open and bool(test.assumed_method)),
     ),
     Rule(
         Verdict.UNDECIDED,
         "proxy",
         "a bound exceeds the claim, but an error of the proxy could explain it",
-        _where(lambda test: test.is_open and test.on_proxy),
+        _readable_tests(lambda test: test.is_open and test.on_proxy),
     ),
     Rule(
         Verdict.UNDECIDED,
         "confirmation-open",
         "a bound of the first pass exceeds the claim, and its confirmatory run is missing or exceeds the claim at the "
         "confidence of the first pass only",
-        _where(lambda test: test.is_open),
+        _readable_tests(lambda test: test.is_open),
     ),
     Rule(
         Verdict.UNDECIDED,
@@ -134,26 +136,28 @@ RULES = (
         Verdict.UNDECIDED,
         "stated-noise",
         "the noise is not the stated noise (p < 1e-6)",
-        lambda record: sorted((test for test in record.tests if test.odd_noise), key=lambda test: test.finding is None),
+        lambda record: sorted(
+            (test for test in record.tests if test.rejects_stated_noise), key=lambda test: test.finding is None
+        ),
     ),
     Rule(
         Verdict.INCONCLUSIVE,
         "unreadable-results",
         "the code returned results that could not be read",
-        _where(lambda test: bool(test.unreadable)),
+        _readable_tests(lambda test: bool(test.unreadable)),
     ),
     Rule(
         Verdict.INCONCLUSIVE,
         "cannot-detect",
         "no test could have rejected the claim: its maximum detectable epsilon is not above the claim, or the budget "
         "ended before it had enough trials",
-        _without_reach,
+        _tests_without_power,
     ),
     Rule(
         Verdict.NO_VIOLATION,
         "not-rejected",
         "none of the above",
-        _able,
+        _tests_with_power,
     ),
 )
 """Rules of the verdict, in order: the first one that applies decides."""
@@ -162,24 +166,24 @@ RULES = (
 class Line(NamedTuple):
     """One line of a printed answer."""
 
-    label: str  # what the line says something about: "claim", "lower bound", ...
+    label: str  # subject of the line: "claim", "lower bound", ...
     text: str
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The verdict on one claim, with what every page, card and file prints of it. Nothing changes it afterwards.
+    """The verdict on one claim with every sentence that pages, cards and files print about it. It is never changed.
 
     Attributes:
-        name: Of the run, or of the only test.
+        name: Name of the run, or of the only test.
         verdict: The verdict.
         rule: Name of the rule that decided.
         test: The test that the verdict rests on; None if no test was run.
         headline: Claim and bound in one line.
-        sentence: What was found, in a sentence for a reader who knows no statistics.
-        lines: All that is printed below the verdict, in order.
-        side: Scopes in which there are side findings.
-        next_step: What to do now.
+        sentence: The result in a sentence for a reader without statistics.
+        lines: Lines printed below the verdict, in order.
+        side: Scopes with side findings.
+        next_step: Advice on what to do now.
     """
 
     name: str
@@ -240,12 +244,12 @@ def _answer(record: Record, rule: Rule, test: TestRecord | None) -> Answer:
         answer_words.headline(test, rule.verdict),
         answer_words.sentence(test, rule.verdict),
         tuple(Line(*each) for each in lines),
-        (*dict.fromkeys(each.scope for each in side), *([Scope.STATED_NOISE] if noise_found(record) else [])),
+        (*dict.fromkeys(each.scope for each in side), *([Scope.STATED_NOISE] if has_noise_finding(record) else [])),
         answer_words.next_step(rule.verdict, rule.name, test),
     )
 
 
-def noise_found(record: Record) -> bool:
+def has_noise_finding(record: Record) -> bool:
     """True if the noise of a test was found not to be the stated noise."""
     return any(test.noise is not None and test.noise.odd for test in record.tests)
 
@@ -253,8 +257,7 @@ def noise_found(record: Record) -> bool:
 def side_findings(record: Record, deciding: TestRecord | None) -> list[TestRecord]:
     """Return the tests of side findings that reject the claim in their own scope.
 
-    Digits tell more than the noise only where the noise does what is claimed: beside a claim that is exceeded they are
-    no finding of their own.
+    If the claim itself is exceeded, low digits are not reported: they only repeat that the noise is too small.
     """
     exceeded = deciding is not None and deciding.exceeds and deciding.confirmation is not Confirmation.NOT_CONFIRMED
     return [

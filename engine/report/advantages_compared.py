@@ -1,133 +1,153 @@
-"""Label mechanisms side by side: Figures 1, 2 and 3 of Busa-Fekete et al. (2024), drawn of any run.
+"""Label mechanisms side by side, as in Figures 1, 2 and 3 of Busa-Fekete et al. (2024), for any run.
 
-One column a data set. What is drawn of each is the series that single findings offer.
+Each data set has a column, drawn from the series of the single findings.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from dpaudit.engine.reading.comparison import LEVEL, RESPONSE, Compared, Study
-from dpaudit.estimators.chart import CLAIM, INK, MEMBER, OTHER, Axis, Chart, Line, Mark, Panel, Rule
-from dpaudit.estimators.finding_charts import beliefs_panel, scatter, spindle, spread
+from dpaudit.engine.drawing import Picture, finish, grid
+from dpaudit.engine.finding_figures import plot_beliefs, plot_spindle, plot_spread, set_beliefs
+from dpaudit.engine.palette import CLAIM, INK, MEMBER, OTHER
+from dpaudit.engine.reading.label_comparison import QUANTILE, RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting
 from dpaudit.estimators.label_reconstruction.bags import MEASURES, WORDS
 
 COLOURS = ("#52606d", OTHER, MEMBER, CLAIM, "#a16207", "#7c3aed", "#0f766e", "#be185d")
 VIRIDIS = ("#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151", "#bddf26")
 """For more settings than colours."""
 WIDTH, HEIGHT, SMALL = 3.5, 2.9, 7.5
-"""Of one panel, in inches; of its legend's words, in points."""
+"""Width and height of a panel in inches, and the size of its legend's words in points."""
 
 
-def comparisons(studies: Sequence[Study]) -> list[Chart]:
-    """The three charts, as far as there is something to compare."""
-    several = [study for study in studies if len({one.mechanism for one in study.settings}) > 1]
+def comparisons(studies: Sequence[LabelStudy]) -> list[Picture]:
+    """Return the three figures of the data sets on which several mechanisms were audited."""
+    several = [study for study in studies if len({setting.mechanism for setting in study.settings}) > 1]
     if not several:
         return []
-    measured = [study for study in several if any(not math.isnan(one.auc) for one in study.settings)]
+    measured = [study for study in several if any(not math.isnan(setting.auc) for setting in study.settings)]
     return [beliefs(several), spreads(several), *([frontier(measured)] if measured else [])]
 
 
-def beliefs(studies: Sequence[Study]) -> Chart:
-    """Figure 1: priors and posteriors, a row for each family of mechanisms, a colour for each setting."""
-    families = list(dict.fromkeys(one.family for study in studies for one in study.settings))
-    rows = [[_family(study, family, top=family == families[0]) for study in studies] for family in families]
-    return _chart("beliefs", "Beliefs before and after, mechanism by mechanism", rows)
+def beliefs(studies: Sequence[LabelStudy]) -> Picture:
+    """Draw Figure 1: priors and posteriors, a row for each family of mechanisms, a colour for each setting."""
+    families = list(dict.fromkeys(setting.family for study in studies for setting in study.settings))
+    figure, places = _panels(len(families), len(studies))
+    for family, row in zip(families, places, strict=True):
+        for study, axes in zip(studies, row, strict=True):
+            _draw_family(axes, study, family)
+    for study, axes in zip(studies, places[0], strict=True):
+        axes.set_title(study.data, fontsize=10)
+    return Picture("beliefs", "Beliefs before and after, mechanism by mechanism", figure)
 
 
-def _family(study: Study, family: str, *, top: bool) -> Panel | None:
-    own = [one for one in study.settings if one.family == family]
-    marks: list[Mark] = []
-    for one, colour in zip(own, _colours(len(own)), strict=True):
-        marks += scatter(one.beliefs["prior"], one.beliefs["posterior"], one.mechanism, colour)
-        if math.isfinite(one.claimed):  # no belief may leave this spindle
-            marks += spindle(one.claimed, colour)
-    return beliefs_panel(marks, title=study.data if top else "", legend_size=SMALL) if own else None
+def _draw_family(axes: Axes, study: LabelStudy, family: str) -> None:
+    settings = [setting for setting in study.settings if setting.family == family]
+    axes.set_visible(bool(settings))
+    for setting, colour in zip(settings, _colours(len(settings)), strict=True):
+        plot_beliefs(axes, setting.beliefs["prior"], setting.beliefs["posterior"], setting.mechanism, colour)
+        if math.isfinite(setting.claimed):  # no belief may leave this spindle
+            plot_spindle(axes, setting.claimed, colour)
+    set_beliefs(axes)
+    finish(axes, "upper left", fontsize=SMALL)
 
 
-def spreads(studies: Sequence[Study]) -> Chart:
-    """Figure 2: of one setting a family, beliefs, and the share of examples that stays within each advantage."""
-    columns = [_spread(study) for study in studies]
-    title = "Settings of about the same utility: beliefs, and both advantages"
-    return _chart("spread", title, list(zip(*columns, strict=True)))
+def spreads(studies: Sequence[LabelStudy]) -> Picture:
+    """Draw Figure 2: beliefs and both advantages of one setting a family."""
+    figure, places = _panels(1 + len(MEASURES), len(studies))
+    for column, study in enumerate(studies):
+        settings = list(zip(_of_one_utility(study), COLOURS, strict=False))
+        axes = places[0][column]
+        axes.set_title(study.data, fontsize=10)
+        for setting, colour in settings:
+            plot_beliefs(axes, setting.beliefs["prior"], setting.beliefs["posterior"], _with_auc(setting), colour)
+        set_beliefs(axes)
+        finish(axes, "upper left", fontsize=SMALL)
+        for kind, row in zip(MEASURES, places[1:], strict=True):
+            for setting, colour in settings:
+                if kind in setting.spread:
+                    _draw_spread(row[column], setting, kind, colour)
+            label = WORDS[kind] + (", nats" if kind == "multiplicative" else "")
+            row[column].set(xlabel=label, ylabel="share of examples within", ylim=(0, 1.03))
+            finish(row[column])
+    return Picture("spread", "Settings of about the same utility: beliefs, and both advantages", figure)
 
 
-def _spread(study: Study) -> list[Panel]:
-    picked = list(zip(_of_one_utility(study), COLOURS, strict=False))
-    before_and_after = [
-        mark
-        for one, colour in picked
-        for mark in scatter(one.beliefs["prior"], one.beliefs["posterior"], _with_auc(one), colour)
-    ]
-    panels = [beliefs_panel(before_and_after, title=study.data, legend_size=SMALL)]
-    for kind in MEASURES:
-        marks = [mark for one, colour in picked if kind in one.spread for mark in _within(one, kind, colour)]
-        x = Axis(WORDS[kind] + (", nats" if kind == "multiplicative" else ""))
-        panels.append(Panel(marks, x, Axis("share of examples within", low=0, high=1.03), legend=""))
-    return panels
+def _draw_spread(axes: Axes, setting: MechanismSetting, kind: str, colour: str) -> None:
+    """Plot the share of examples within each advantage; an arrow at its end stands for infinite advantages."""
+    share, advantage = setting.spread[kind]["share"], setting.spread[kind]["advantage"]
+    plot_spread(axes, share, advantage, "", colour)
+    finite = np.isfinite(advantage)
+    if not finite.all():
+        x, y = (np.append(0, values[finite])[-1:] for values in (advantage, share))
+        axes.plot(x, y, ">", color=colour, markersize=5)
 
 
-def _within(one: Compared, kind: str, colour: str) -> list[Mark]:
-    """The share within each advantage; what is missing at the top is infinite, and an arrow says so."""
-    series = one.spread[kind]
-    line = spread(series["share"], series["advantage"], "", colour)
-    if np.isfinite(series["advantage"]).all():
-        return [line]
-    return [line, Line(line.x[-1:], line.y[-1:], "", colour, "", ">", size=5)]
+def frontier(studies: Sequence[LabelStudy]) -> Picture:
+    """Draw Figure 3: AUC against both advantages; dominated settings are hollow."""
+    figure, places = _panels(len(MEASURES), len(studies))
+    for kind, row in zip(MEASURES, places, strict=True):
+        for study, axes in zip(studies, row, strict=True):
+            _draw_frontier(axes, study, kind)
+    for study, axes in zip(studies, places[0], strict=True):
+        axes.set_title(study.data, fontsize=10)
+    return Picture("frontier", "What a model learns, beside what is told of single labels", figure)
 
 
-def frontier(studies: Sequence[Study]) -> Chart:
-    """Figure 3: AUC against both advantages; settings that another one beats are hollow."""
-    rows = [[_frontier(study, kind, top=kind == MEASURES[0]) for study in studies] for kind in MEASURES]
-    return _chart("frontier", "What a model learns, beside what is told of single labels", rows)
-
-
-def _frontier(study: Study, kind: str, *, top: bool) -> Panel:
-    measured = [one for one in study.settings if not math.isnan(one.auc) and kind in one.advantage]
-    finite = [one.advantage[kind] for one in measured if math.isfinite(one.advantage[kind])]
+def _draw_frontier(axes: Axes, study: LabelStudy, kind: str) -> None:
+    measured = [setting for setting in study.settings if not math.isnan(setting.auc) and kind in setting.advantage]
+    finite = [setting.advantage[kind] for setting in measured if math.isfinite(setting.advantage[kind])]
     edge = 1.15 * max(finite, default=1.0)  # where infinite advantages are drawn
     dominated = study.dominated(kind)
-    curves = list(dict.fromkeys(one.curve for one in measured))
-    marks: list[Mark] = []
+    curves = list(dict.fromkeys(setting.curve for setting in measured))
     for curve, colour in zip(curves, _colours(len(curves)), strict=True):
-        own = sorted((one for one in measured if one.curve == curve), key=lambda one: one.advantage[kind])
-        place = [min(one.advantage[kind], edge) for one in own]
-        error = np.nan_to_num([one.auc_error for one in own])
-        marks.append(Line(place, [one.auc for one in own], curve, colour, width=1, error=error))
-        for one, x in zip(own, place, strict=True):
-            face, marker = "white" if one in dominated else "", ">" if math.isinf(one.advantage[kind]) else "o"
-            marks.append(Line([x], [one.auc], "", colour, "", marker, size=4.5, face=face))
-    if any(math.isinf(one.advantage[kind]) for one in measured):
-        marks.append(Rule(edge, "infinite", INK, ":", upright=True, width=0.8))
-    label = f"{LEVEL:.0%} {WORDS[kind]}, nats" if kind == "multiplicative" else f"mean {WORDS[kind]}"
-    auc = Axis("AUC on test examples")
-    return Panel(marks, Axis(label, low=0), auc, study.data if top else "", legend="lower right", legend_size=SMALL)
+        settings = [setting for setting in measured if setting.curve == curve]
+        settings.sort(key=lambda setting: setting.advantage[kind])
+        places = [min(setting.advantage[kind], edge) for setting in settings]
+        errors = np.nan_to_num([setting.auc_error for setting in settings])
+        look: dict[str, Any] = {"color": colour, "label": curve, "linewidth": 1, "elinewidth": 1}
+        axes.errorbar(places, [setting.auc for setting in settings], yerr=errors, **look)
+        for setting, x in zip(settings, places, strict=True):
+            marker = ">" if math.isinf(setting.advantage[kind]) else "o"
+            face = "white" if setting in dominated else colour
+            axes.plot([x], [setting.auc], marker, color=colour, markersize=4.5, markerfacecolor=face)
+    if any(math.isinf(setting.advantage[kind]) for setting in measured):
+        axes.axvline(edge, color=INK, linestyle=":", linewidth=0.8, label="infinite")
+    label = f"{QUANTILE:.0%} {WORDS[kind]}, nats" if kind == "multiplicative" else f"mean {WORDS[kind]}"
+    axes.set(xlabel=label, ylabel="AUC on test examples", xlim=(0, None))
+    finish(axes, "lower right", fontsize=SMALL)
 
 
-def _of_one_utility(study: Study) -> list[Compared]:
-    """One setting of each family: those whose AUC is nearest to that of the first setting that is no response."""
-    families: dict[str, list[Compared]] = {}
-    for one in study.settings:
-        families.setdefault(one.family, []).append(one)
-    anchor = next((one.auc for one in study.settings if one.family != RESPONSE and one.auc == one.auc), math.nan)
+def _of_one_utility(study: LabelStudy) -> list[MechanismSetting]:
+    """Return the setting of each family whose AUC is nearest to that of the first setting that is no response."""
+    families: dict[str, list[MechanismSetting]] = {}
+    for setting in study.settings:
+        families.setdefault(setting.family, []).append(setting)
+    others = (setting.auc for setting in study.settings if setting.family != RANDOMIZED_RESPONSE)
+    anchor = next((auc for auc in others if not math.isnan(auc)), math.nan)
     if math.isnan(anchor):
         return [settings[0] for settings in families.values()]
-    return [min(settings, key=lambda one: abs(np.nan_to_num(one.auc) - anchor)) for settings in families.values()]
+    return [
+        min(settings, key=lambda setting: abs(np.nan_to_num(setting.auc) - anchor)) for settings in families.values()
+    ]
 
 
-def _with_auc(one: Compared) -> str:
-    return one.mechanism if math.isnan(one.auc) else f"{one.mechanism}, AUC {one.auc:.3f}"
+def _with_auc(setting: MechanismSetting) -> str:
+    return setting.mechanism if math.isnan(setting.auc) else f"{setting.mechanism}, AUC {setting.auc:.3f}"
 
 
 def _colours(count: int) -> list[str]:
-    """One for each setting, in order."""
+    """Return a colour for each of `count` settings, in order."""
     if count <= len(COLOURS):
         return list(COLOURS[:count])
     return [VIRIDIS[place * len(VIRIDIS) // count] for place in range(count)]
 
 
-def _chart(stem: str, title: str, rows: Sequence[Sequence[Panel | None]]) -> Chart:
-    return Chart(stem, title, rows, max(WIDTH * len(rows[0]), 4.6), HEIGHT * len(rows))
+def _panels(rows: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
+    return grid(rows, columns, width=max(WIDTH * columns, 4.6), height=HEIGHT * rows)

@@ -82,7 +82,9 @@ def _result_values(result: AuditResult) -> dict[str, Any]:
         "conversion": result.compared.note,
         **attributes(result, ("observational", "assumes", "finding", "comparison", "violation_point", "metrics")),
         "units": dict(zip(("finished", "planned"), result.units, strict=True)),
-        **attributes(result, ("ceiling", "detectable_factor", "whole", "chosen", "stopped", "control", "failures")),
+        **attributes(result, ("ceiling", "detectable_factor")),
+        "whole": result.meaning_for_whole,
+        **attributes(result, ("chosen", "stopped", "control", "failures")),
         "series": {name: _columns(series) for name, series in result.series.items()},
     }
 

@@ -15,7 +15,6 @@ from jinja2 import Environment, PackageLoader, Template
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from dpaudit.actors.events import read_events
 from dpaudit.actors.values import numpy_array
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.reading.answer_words import NOT_SHOWN
@@ -28,9 +27,9 @@ from dpaudit.estimators.bound import format_lower, format_upper
 from dpaudit.plain_files import write_atomically
 
 if TYPE_CHECKING:
-    from dpaudit.engine.reading.comparison import Study
+    from dpaudit.engine.drawing import Picture
+    from dpaudit.engine.reading.label_comparison import LabelStudy
     from dpaudit.estimators.arguments import Interval
-    from dpaudit.estimators.chart import Chart
 
 MAX_SCORES_DRAWN = 400_000
 METHODS = ("clopper-pearson", "jeffreys", "bayesian")
@@ -63,7 +62,7 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
         not_shown=NOT_SHOWN,
         status=status,
-        **{chart.stem: _saved(chart, target, chart.stem) for chart in _of_the_run(report, folder, draw=draw)},
+        **{chart.stem: _saved(chart, target, chart.stem) for chart in _run_figures(report, draw=draw)},
     )
     write_atomically(folder / "report.html", lambda file: file.write(text.encode()))
 
@@ -88,16 +87,15 @@ def status(result: AuditResult) -> str:
     return words if result.scope is Scope.CLAIM else f"{words} (side finding: {result.scope})"
 
 
-def _of_the_run(report: Report, folder: Path, *, draw: bool) -> list[Chart]:
-    """What is drawn of all audits together; without `draw` only what a grid of claims or a sweep is made for."""
+def _run_figures(report: Report, *, draw: bool) -> list[Picture]:
+    """Return the figures of all audits together; without `draw`, only those of a grid of claims or a sweep."""
     if not draw and report.sweep is None and len(report.results) < MIN_AUDITS:
         return []
-    from dpaudit.engine.report import charts, timeline
+    from dpaudit.engine.report import charts
 
     made = [charts.detected(report.results) if report.sweep is None else charts.frontier(report.sweep)]
     if draw:
         made += [charts.overview(report.results), charts.predictors_compared(report.results)]
-        made.append(timeline.timeline(read_events(folder / "events.jsonl")))
     return [chart for chart in made if chart is not None]
 
 
@@ -116,15 +114,18 @@ def intervals(result: AuditResult) -> dict[str, Interval]:
 
 def _figures(result: AuditResult, folder: Path, target: Path) -> list[tuple[str, Markup]]:
     """Titles and drawings."""
+    from dpaudit.engine.finding_figures import finding_figures
     from dpaudit.engine.report import charts
 
     name = slug(result.name)
     scores = _sampled_scores(folder / "scores" / name)
-    drawn = [*([] if scores is None else [charts.scores(*scores)]), *result.charts()]
-    return [(chart.title, _saved(chart, target, f"{name}-{chart.stem}")) for chart in drawn]
+    pictures = [] if scores is None else [charts.scores(*scores)]
+    if result.finding is not None:
+        pictures += finding_figures(result.finding, result.compared.claim)
+    return [(picture.title, _saved(picture, target, f"{name}-{picture.stem}")) for picture in pictures]
 
 
-def _compared(compared: Sequence[Study], target: Path) -> list[tuple[str, Markup]]:
+def _compared(compared: Sequence[LabelStudy], target: Path) -> list[tuple[str, Markup]]:
     from dpaudit.engine.report.advantages_compared import comparisons
 
     several = len(compared) > 1
@@ -136,10 +137,10 @@ def _compared(compared: Sequence[Study], target: Path) -> list[tuple[str, Markup
     ]
 
 
-def _saved(chart: Chart, target: Path, name: str) -> Markup:
-    from dpaudit.engine.drawing import draw, save  # loads matplotlib, which takes as long as all the rest
+def _saved(picture: Picture, target: Path, name: str) -> Markup:
+    from dpaudit.engine.drawing import save  # loads matplotlib, which takes as long as all the rest
 
-    return figure_markup(save(draw(chart), target, name))
+    return figure_markup(save(picture.figure, target, name))
 
 
 def _sampled_scores(folder: Path) -> tuple[NDArray[np.bool_], NDArray[np.float32]] | None:

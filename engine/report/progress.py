@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 
-from dpaudit.actors.events import MANY, Event, EventKind, last_line
+from dpaudit.actors.events import BUFFERED_KINDS, Event, EventKind, last_line
 from dpaudit.engine.exits import behind
 from dpaudit.errors import printable, printable_lines
 
@@ -92,8 +92,6 @@ class TerminalProgress:
                 self._running -= 1
                 what = "worker lost during" if event.kind is EventKind.WORKER_LOST else "retrying"
                 self._print(f"{what} {event.label} (attempt {event.attempt})", style="yellow")
-            case EventKind.SPILLED:
-                self._print(f"object stores wrote {event.count:,} MB to disk for want of memory", style="yellow")
             case EventKind.UNIT_RUNNING:
                 self._print(f"still running, {event.seconds:.0f} s: {event.label}")
             case EventKind.UNIT_REMARKED:
@@ -104,10 +102,10 @@ class TerminalProgress:
                 self._print(f"running {event.label} again: {event.detail}", style="yellow")
             case _:
                 pass
-        if event.kind not in MANY:
-            self.settle()
+        if event.kind not in BUFFERED_KINDS:
+            self.flush()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Shows how far the run is."""
         finished = self._done + self._cached + self._failed
         self._bar.update(self._task, total=self._total or None, completed=finished, state=self._state())

@@ -18,7 +18,7 @@ from dpaudit.claims.scope import Scope
 from dpaudit.consent import CLUSTER
 from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.games.one_run.rules import OneRunRules
-from dpaudit.engine.games.protocol import Fits, Game, StopRule
+from dpaudit.engine.games.protocol import Game, GameTraits, StopRule
 from dpaudit.engine.request.build import anchored, build
 from dpaudit.engine.request.describe import describe
 from dpaudit.engine.request.error_budget import ErrorBudget, JointTest
@@ -98,8 +98,9 @@ class RunOptions:
 
     Attributes:
         runner: "in-process" runs units one after another, here; "processes" on several processes of this machine; "ray"
-            on a pool of actors. "auto" begins here (code of yours: in a process of its own) and moves on once what is
-            left would take longer than the move; where GPUs or a cluster are asked for, on Ray from the start.
+            on a pool of actors. "auto" times the first units in this process (code of yours: in a process of its own)
+            and then chooses once: Ray runs the rest if that ends the run at least 30 s earlier, else that process does.
+            With GPUs or a cluster, "auto" is Ray from the start.
         workers: How many processes or actors; None takes what the machine or the cluster has room for.
         cpus_per_worker: CPU threads of a unit, >= 1.
         gpus_per_worker: GPUs of a unit, >= 0; a fraction shares one.
@@ -214,7 +215,7 @@ class AuditSpec:
         if audited != [audit.name for audit in self.audits]:
             raise SpecError("the audits of a sweep must be its audited configurations, in their order")
         for audit in self.audits:
-            if audit.game.fits.evidence is not Scores or getattr(audit.estimator, "confidence", None) is None:
+            if audit.game.traits.evidence is not Scores or getattr(audit.estimator, "confidence", None) is None:
                 raise SpecError(
                     f"a sweep needs a game that ends in a lower bound on epsilon, {_name(audit.game)} does not"
                 )
@@ -243,12 +244,10 @@ class AuditSpec:
         at = f"audits[{index}] ({audit.name})"
         game: Game = build("game", audit.game, location=f"{at}.game")
         _require_size(game, at)
-        proxy = audit.proxy if game.fits.uses_proxy else None
-        if not isinstance(getattr(game, "fits", None), Fits):
-            raise SpecError(
-                f"{at}.game must say what it plays: give it a field `fits`, a dpaudit.engine.games.protocol.Fits"
-            )
-        attack = getattr(game, "usual_attack", game.fits.attack) if audit.attack is None else audit.attack
+        proxy = audit.proxy if game.traits.uses_proxy else None
+        if not isinstance(getattr(game, "traits", None), GameTraits):
+            raise SpecError(f"{at}.game must have a field `traits` of class dpaudit.engine.games.protocol.GameTraits")
+        attack = getattr(game, "usual_attack", game.traits.attack) if audit.attack is None else audit.attack
         data = given_data(audit.data)
         audit = replace(audit, game=game, data=data, attack=attack, proxy=proxy)
         parts = {
@@ -262,14 +261,14 @@ class AuditSpec:
         if hasattr(game, "for_claim"):  # its rules depend on the claim
             game = game.for_claim(stated)
             audit = replace(audit, game=game)
-        claim = game.fits.compared(stated, audit=at).claim
+        claim = game.traits.compared(stated, audit=at).claim
         _require_fitting(audit, at)
         defaults = {
             "delta": claim.delta,
             "confidence": self.error_budget(self._scope(audit)).first_pass,
             "sharing": _sharing(audit),
         }
-        chosen = game.fits.estimator_against(claim) if audit.estimator is None else audit.estimator
+        chosen = game.traits.estimator_against(claim) if audit.estimator is None else audit.estimator
         estimator = build("estimator", chosen, location=f"{at}.estimator", defaults=defaults)
         audit = replace(audit, estimator=estimator)
         _require_estimator(audit, claim, at)
@@ -336,16 +335,16 @@ def held_to_accountant(audits: tuple[Audit, ...], seed: int, at: str) -> tuple[A
     if by_accountant:
         require_accountant(mechanism, at)
     games: list[Game] = [build("game", audit.game, location=f"{at}.game") for audit in audits]
-    watched = any(face.protocol is StepLearner for game in games for face in game.fits.views)
+    watched = any(face.protocol is StepLearner for game in games for face in game.traits.views)
     if not by_accountant and not (watched and hasattr(mechanism, "with_steps_of")):
         return audits
     data = loaded_rows(build("data", first.data, location=f"{at}.data"), seed)
     target = first.split.divide(data, Seed(seed).child("split").rng()).target
     fewest = len(target)
     for game in games if by_accountant else ():
-        if game.fits.run_on is None:
+        if game.traits.run_on is None:
             raise SpecError(f"{at}.claim: accountant needs a game that trains on rows of the data, not {_name(game)}")
-        fewest = min(fewest, game.fits.run_on(game, len(target))[1])
+        fewest = min(fewest, game.traits.run_on(game, len(target))[1])
     sequence = Seed(seed).child("accountant").sequence()
     try:
         if by_accountant:
@@ -408,11 +407,11 @@ def _confirming(audit: Audit, at: str) -> Audit:
     """Return the audit of the same mechanism with planted labels; other parts are unchanged or defaults."""
     if not isinstance(audit.game, OneRunRules):
         raise SpecError(f"{at}.confirm is for games of one training, {_name(audit.game)} has many; leave it out")
-    usual: Fits = load("game", CONFIRMING).fits
+    usual: GameTraits = load("game", CONFIRMING).traits
     return replace(
         audit,
         game={"name": CONFIRMING, "replays": max(audit.game.replays, 1), "canaries": audit.game.canaries},
-        attack=audit.attack if audit.game.fits.attack == usual.attack else None,
+        attack=audit.attack if audit.game.traits.attack == usual.attack else None,
         confirm=False,
         name=f"{audit.name}, confirmed by {CONFIRMING}",
     )
@@ -438,13 +437,13 @@ def _stated_claim(audit: Audit, at: str) -> Claim:
 
 def _require_fitting(audit: Audit, at: str) -> None:
     """Refuse a mechanism that the game cannot play, and an attack that needs another view than the game gives."""
-    fits: Fits = audit.game.fits
-    face = fits.face_of(audit.mechanism)
+    fits: GameTraits = audit.game.traits
+    face = fits.capability_of(audit.mechanism)
     if face is None:
         words = " or ".join(face.words for face in fits.views)
         raise SpecError(
             f"{at}.game {_name(audit.game)} plays {words}, not {_name(audit.mechanism)}; "
-            + _those("game", lambda other: other.fits.face_of(audit.mechanism) is not None)
+            + _those("game", lambda other: other.traits.capability_of(audit.mechanism) is not None)
         )
     view = fits.views[face]
     if not (hasattr(audit.attack, "view") and hasattr(audit.attack, "score")):
@@ -461,8 +460,8 @@ def _require_fitting(audit: Audit, at: str) -> None:
 
 def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
     """Refuse an estimator that cannot read the game's evidence, or whose bound would not be valid for it."""
-    estimator, independent = audit.estimator, audit.game.fits.independent_trials
-    evidence = audit.game.fits.evidence
+    estimator, independent = audit.estimator, audit.game.traits.independent_trials
+    evidence = audit.game.traits.evidence
     if not isinstance(estimator, Estimator) or estimator.evidence is not evidence:
         evidence_read = estimator.evidence.words if isinstance(estimator, Estimator) else "tables of counts"
         raise SpecError(
@@ -497,7 +496,7 @@ def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
 
 def _sharing(audit: Audit) -> int | None:
     """Return the largest number of canaries that share a training; None if all do or the attack combines several."""
-    sharing = audit.game.fits.sharing
+    sharing = audit.game.traits.sharing
     return sharing(audit.mechanism) if sharing and getattr(audit.attack, "each_release_alone", False) else None
 
 

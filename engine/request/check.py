@@ -17,7 +17,7 @@ from dpaudit.claims.scope import Scope, strict_scopes
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition, loaded_rows
-from dpaudit.engine.games.protocol import CheckTest, Fits
+from dpaudit.engine.games.protocol import CheckTest, GameTraits
 from dpaudit.engine.request.audit_spec import (
     ACCOUNTANT,
     MAX_SEED,
@@ -173,7 +173,7 @@ class Choice:
         test = self.test
         if not test.scales or factor == 1:
             return self
-        trainings = max(min(test.least, test.trainings), int(test.trainings * factor))
+        trainings = max(min(test.min_trainings, test.trainings), int(test.trainings * factor))
         stack = test.game.get("stack", getattr(load("game", self.game), "stack", None))
         smaller = {"stack": max(2, int(stack * factor))} if isinstance(stack, int) and factor < 1 else {}
         return replace(self, test=replace(test, trainings=trainings, game={**test.game, **smaller}))
@@ -194,7 +194,7 @@ class Choice:
         test = self.test
         shares = test.scales or {"": 1.0}
         return test.price * sum(
-            share * test.again.get(name, 1.0) for name, share in shares.items() if name != test.learns
+            share * test.growth_on_repeat.get(name, 1.0) for name, share in shares.items() if name != test.search_field
         )
 
     @property
@@ -283,19 +283,23 @@ def _played(mechanism: Any) -> Any:
 
 
 def _has_face(mechanism: Any, test: CheckTest) -> bool:
-    return isinstance(mechanism, test.face.protocol) and not (test.unless and isinstance(mechanism, test.unless))
+    return isinstance(mechanism, test.capability.protocol) and not (
+        test.excluded and isinstance(mechanism, test.excluded)
+    )
 
 
 def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str], list[str]]:
     """Return the tests that fit a mechanism and its claim, cheap ones first; games for other claims; other games."""
     chosen, near, far = [], defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for name in catalogue("game"):
-        fits: Fits = load("game", name).fits
+        fits: GameTraits = load("game", name).traits
         played = [test for test in fits.check_tests if _has_face(mechanism, test)]
         fitting = [test for test in played if claim.relation in test.relations]
         chosen += [Choice(name, test) for test in fitting]
         if not played:
-            for words in dict.fromkeys(test.face.words for test in fits.check_tests) or ["what is asked for by name"]:
+            for words in dict.fromkeys(test.capability.words for test in fits.check_tests) or [
+                "what is asked for by name"
+            ]:
                 far[words].append(name)
         elif not fitting:
             relations = dict.fromkeys(str(relation) for test in played for relation in test.relations)
@@ -344,7 +348,7 @@ def within_seconds(chosen: list[Choice], each: float | None, seconds: float | No
         return each * (sum(choice.test.price for choice in tests) + max(choice.price_of_repeat for choice in tests))
 
     def is_least(tests: Sequence[Choice]) -> bool:
-        return all(not choice.test.scales or choice.test.trainings <= choice.test.least for choice in tests)
+        return all(not choice.test.scales or choice.test.trainings <= choice.test.min_trainings for choice in tests)
 
     too_long, halved = [], 0
     while chosen and needed(chosen) > FOR_RUNS * seconds and not is_least(chosen):
@@ -375,7 +379,7 @@ def affordable_looks(chosen: list[Choice], trainings: int | None) -> tuple[list[
         repeats = None if reserve is None else int(reserve / test.cost)
         if repeats is not None and test.scales:  # so that a repeat has as much to learn from, and shares it
             allowed = min(allowed, repeats)
-        least = test.least if test.scales else wanted
+        least = test.min_trainings if test.scales else wanted
         if repeats is not None and min(allowed, repeats) < min(least, wanted):
             dear.append(
                 f"{choice.name}: asks for {min(least, wanted):,} trainings at least and as many to play it again, the "
@@ -390,9 +394,13 @@ def affordable_looks(chosen: list[Choice], trainings: int | None) -> tuple[list[
 def _again(test: CheckTest, trainings: int, repeats: int | None) -> dict[str, float]:
     """Return the factors by which a repeat of a test grows, with at most `repeats` trainings."""
     if repeats is None or not test.scales:
-        return dict(test.again)
-    most = repeats / trainings / (1 - test.scales.get(test.learns, 0.0))
-    grown = {name: min(test.again.get(name, 1.0), most) for name in (*test.scales, *test.again) if name != test.learns}
+        return dict(test.growth_on_repeat)
+    most = repeats / trainings / (1 - test.scales.get(test.search_field, 0.0))
+    grown = {
+        name: min(test.growth_on_repeat.get(name, 1.0), most)
+        for name in (*test.scales, *test.growth_on_repeat)
+        if name != test.search_field
+    }
     return {name: factor for name, factor in grown.items() if factor != 1.0}
 
 
@@ -406,7 +414,7 @@ def _audit(affordable: Affordable, mechanism: Any, data: Any, request: CheckRequ
         game={"name": choice.game, **test.game, **scaled},
         attack=test.attack or None,
         estimator=test.estimator or None,
-        split=request.split or (ALL if test.face.protocol is RowFunction else MOST),
+        split=request.split or (ALL if test.capability.protocol is RowFunction else MOST),
         claim=request.claim,
         confirm=test.confirm,
         stop=test.stop,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dpaudit.actors.audited.signals import from_outside, time_limit
+from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
@@ -38,7 +38,7 @@ def cost_of_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) 
 
     Raises: SpecError for a function that fails on all tables in the same way.
     """
-    settings, limits = mechanism.alternatives()[0], CallLimits(LOADED_S, 1, time_limit, from_outside)
+    settings, limits = mechanism.alternatives()[0], CallLimits(LOADED_S, 1, time_limit, raised_externally)
     tried = pairs(rows.schema, rows.cells, relation, np.random.default_rng(0), beyond=False)
     tables = [rows.cells, *(table for pair in tried for table in (pair.d, pair.d_prime))]
 
@@ -132,7 +132,7 @@ def _runs_of_predictor(mechanism: AnsweringPredictor, target: Any, compute: Comp
             try:
                 mechanism.answers(pair.added, pair.asked.features, seed=np.random.SeedSequence(0), compute=compute)
             except BaseException as err:  # somebody's code may raise anything where records are few
-                if from_outside(err):
+                if raised_externally(err):
                     raise
                 continue
             ended += 1

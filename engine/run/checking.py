@@ -50,7 +50,6 @@ def check(
     confidence: float = CheckOptions.confidence,
     until_decided: bool = False,
     strict: str | Sequence[str] = (),
-    evidence: str | Path | None = None,
     seed: int | None = None,
     name: str = "",
     run: RunOptions | None = None,
@@ -89,7 +88,6 @@ def check(
             report that; the error of the verdict is shared with it. Its run folder ends in "-more".
         strict: Scopes whose side findings are part of the verdict: "floating-point" (low digits of numbers),
             "beyond-schema" (rows that the schema does not allow), or "all".
-        evidence: Switched off: it must be left out.
         seed: Everything random follows from it; left out: 0.
         name: For the report and the default run folder.
         run: Where the work runs; left out: in this process where nothing is trained, else on Ray.
@@ -100,7 +98,6 @@ def check(
     Raises: SpecError when no game fits; DataError for bad data; RunError when the run cannot go on.
     """
     began = monotonic()
-    refuse_evidence("evidence", evidence)
     if schema is not None:
         mechanism, made = function_on_rows(
             mechanism,
@@ -165,16 +162,6 @@ def _called(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def refuse_evidence(option: str, evidence: str | Path | None) -> None:
-    """Raises SpecError where evidence over several runs is asked for."""
-    if evidence is not None:
-        raise SpecError(
-            f"{option} is switched off and must be left out, got {shortened(evidence)}: a line that stood twice in its "
-            "file counted twice, and runs that began together spent the same share of the error; run the check with "
-            "a new seed and a longer budget instead"
-        )
-
-
 def decided(
     spec: AuditSpec, report: Report, folder: str | Path, *, listeners: Sequence[Listener] = (), quiet: bool = False
 ) -> Report:
@@ -203,6 +190,6 @@ def once_more(spec: AuditSpec, undecided: Collection[str]) -> AuditSpec:
 
 
 def _with_more_trials(audit: Audit) -> Audit:
-    names = {name for test in audit.game.fits.check_tests for name in (*test.scales, *test.again)}
+    names = {name for test in audit.game.traits.check_tests for name in (*test.scales, *test.again)}
     numbers = {name: MORE * getattr(audit.game, name) for name in names if isinstance(getattr(audit.game, name), int)}
     return replace(audit, game=replace(audit.game, **numbers))

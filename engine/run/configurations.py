@@ -45,12 +45,12 @@ def configuration_states(
         events: All events of the run, of earlier drivers as well.
     Raises: SpecError for another content.
     """
-    stated = StatedValue.read(content, source, remedy="`dpaudit sweep --restore` writes it anew")
+    stated = StatedValue.parse(content, source, remedy="`dpaudit sweep --restore` writes it anew")
     over = stated["over"].value is True
     started = {event.unit for event in events if event.kind is EventKind.UNIT_STARTED}
     last = {event.unit: event.kind for event in events if event.kind in {EventKind.UNIT_DONE, *_FAILED}}
     return tuple(
-        (one["name"].name(), _state(one["state"].one_of(_Noted), _keys(one["units"]), over, started, last))
+        (one["name"].name(), _state(one["state"].member(_Noted), _keys(one["units"]), over, started, last))
         for one in stated["configurations"].items()
     )
 

@@ -15,21 +15,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
-from dpaudit.actors.audited.leftovers import ended_with
+from dpaudit.actors.audited.leftover_processes import ending_leftovers
 from dpaudit.actors.audited.signals import signals_interrupt
 from dpaudit.actors.backend import Backend, Deadlines, InProcess
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
 from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
-from dpaudit.actors.unit import Unit, as_of, user_code
+from dpaudit.actors.unit import Unit, use_recorded_code, user_code_by_label
 from dpaudit.consent import Consent, apply_consent, current_consent, require_network
 from dpaudit.engine.exits import behind
-from dpaudit.engine.planning.plan import Plan, make_plan, what_it_takes
+from dpaudit.engine.planning.plan import Plan, make_plan, planning_announcement
+from dpaudit.engine.reading.bounds_checksum import checksum_note
 from dpaudit.engine.reading.joint import joint_verdict
-from dpaudit.engine.reading.noted import note_of
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.run_report import Repeat, Report
+from dpaudit.engine.reading.run_report import RepeatedUnit, Report
 from dpaudit.engine.report.bounds_file import write_bounds
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.request.loading import load_spec, spec_in
@@ -75,7 +75,7 @@ def audit(
         asked = dataclasses.replace(asked, seed=seed)
     place = place_of(output) if output is not None else run_folder(asked)
     with told(listeners, quiet=quiet) as listening:
-        if planning := what_it_takes(asked):
+        if planning := planning_announcement(asked):
             EventStream(*listening).emit(Event(EventKind.STAGE, detail=planning))
         return timed_from(began, run_plan(make_plan(asked), place, listening))
 
@@ -114,7 +114,7 @@ def resume(
     with told(listeners, quiet=quiet) as listening, opened(place, listening) as here:
         spec = read_spec(here)
         with apply_consent(consent_for(spec, asked)):
-            plan = dataclasses.replace(make_plan(spec_in(spec)), apart=current_consent().spec is not None)
+            plan = dataclasses.replace(make_plan(spec_in(spec)), isolated=current_consent().spec is not None)
             require_network(plan.spec, plan.price)
             return _run_here(plan, here, place, listening, fresh=fresh)
 
@@ -212,7 +212,7 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
         with apply_consent(consent_for(spec, asked)):
             record = Record.required(here, place)
             _require_same(record.spec_differs(spec), place)  # before anything that the spec names is imported
-            with as_of(record.version, record.own):
+            with use_recorded_code(record.version, record.own):
                 plan = make_plan(spec_in(spec))
                 _require_same(record.differences(Record.of(plan)), place)
             # The log is opened before anything is written: a folder whose log is no file of its own is left as it is.
@@ -244,7 +244,7 @@ def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
         {key: why for key, why in missing.items() if key in failed or key not in spared},
         0,
         frozenset(spared - finished - failed.keys()),
-        store.made(finished),
+        store.provenance(finished),
         dict(store.damaged),
     )
     return _report(plan, outcome, store, folder, place, time.monotonic())
@@ -257,7 +257,7 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
     for event in read_events(folder / "events.jsonl"):
         happened[event.kind.value] += 1
         if event.kind is EventKind.UNIT_REPEATED and event.unit in keys:
-            repeated[event.unit] = Repeat(event.label, event.detail)
+            repeated[event.unit] = RepeatedUnit(event.label, event.detail)
         if event.kind is EventKind.UNIT_REMARKED and event.unit in keys:
             remarked[event.detail][event.label] = None
     results = Policy(plan, store).results(outcome, folder)
@@ -282,10 +282,10 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         seconds=time.monotonic() - began,
         executed=outcome.ran,
         units=len(plan.units),
-        spared=len(outcome.spared),
+        skipped=len(outcome.spared),
         reused=outcome.reused,
         damaged=tuple(f"units/{key}.parquet: {why}" for key, why in sorted(outcome.damaged.items())),
-        unseen=tuple(sorted({why for code in user_code(plan.units).values() for why in code.unseen})),
+        unseen=tuple(sorted({why for code in user_code_by_label(plan.units).values() for why in code.unseen})),
         folder=str(place),
         spec=plan.spec.to_yaml(),
         versions=versions(),
@@ -299,7 +299,7 @@ def _written(report: Report, folder: Path, plan: Plan) -> str:
     """Write what was found, for machines, the figures and `report.html`; return what an event says of it."""
     from dpaudit.engine.report.page import write_page  # only where a folder is written
 
-    note = note_of(write_bounds(report, folder))
+    note = checksum_note(write_bounds(report, folder))
     write_page(report, folder, draw=plan.spec.run.figures)
     forget_renamed(folder, plan.spec, report.results)
     return note
@@ -315,7 +315,7 @@ def run_missing(
     missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in spared]
     with backend_for(plan, missing, events, scratch, store) as backend:
         repeats = plan.spec.run.repeats
-        outcome = run_units(plan.units, backend, store, events, spare=policy.spared, repeats=repeats, hold=policy.held)
+        outcome = run_units(plan.units, backend, store, events, spare=policy.spared, repeats=repeats, defer=policy.held)
         if looks := policy.after_violations(outcome.finished, outcome.failed.keys()):
             needs = {need for look in looks for need in look.needs}  # finished: what they gave is read, not made
             run_units([*(unit for unit in plan.units if unit.key in needs), *looks], backend, store, events)
@@ -329,13 +329,13 @@ def backend_for(
     """Where the units of a plan run, for the length of a `with` block."""
     deadlines = Deadlines(plan.spec.run.time_limit_s)
     # Of folders that somebody else made, nothing runs in this process.
-    here = plan.spec.run.settled_runner() == "in-process" and not plan.apart
-    with ended_with():
+    here = plan.spec.run.settled_runner() == "in-process" and not plan.isolated
+    with ending_leftovers():
         if here or not missing:
             with contextlib.closing(InProcess(dict(plan.shared), scratch, events, deadlines)) as backend:
                 yield backend
             return
-        from dpaudit.engine.run.moving import backend_elsewhere
+        from dpaudit.engine.run.runners import backend_elsewhere
 
         with backend_elsewhere(plan, missing, events, scratch, deadlines, store) as elsewhere:
             yield elsewhere

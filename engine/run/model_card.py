@@ -70,7 +70,7 @@ class ModelCard:
         by_name = {result["name"].name(): result for result in report["results"].items()}
         lines = [_line(name, one, by_name, report["joint"]) for name, one in found.items()]
         lines.sort(key=lambda line: -WORSE.index(line.verdict))
-        command = f"dpaudit run spec.yaml --seed {report['seed'].whole(0, MAX_SEED - 1)}"
+        command = f"dpaudit run spec.yaml --seed {report['seed'].integer(0, MAX_SEED - 1)}"
         return cls(report["name"].text(120), tuple(lines), _facts(status), command, status.cautions)
 
     @property

@@ -125,7 +125,7 @@ class Policy:
         """
         looks: dict[str, Unit] = {}
         for entry in self._plan.audits:
-            asked = [unit for unit in (entry.memory, entry.game.where) if unit is not None]
+            asked = [unit for unit in (entry.state, entry.game.where) if unit is not None]
             if asked and (entry.confirms or not self._one_claim):
                 found = self._result(entry, finished, failed)
                 if found is not None and found.verdict is Verdict.VIOLATION:
@@ -154,7 +154,7 @@ class Policy:
             counts = together is not None and entry.confirms not in together.side
             if counts and entry.confirms and rejects_without_proxy(results[-1]):
                 break  # whatever ran beside it already: the same tests are read on one worker and on many
-        return memory_told(self._plan, self._store, follow_ups_told(self._plan, results))
+        return with_explanations(self._plan, self._store, follow_ups_told(self._plan, results))
 
     @cached_property
     def _shared(self) -> frozenset[str]:
@@ -286,15 +286,15 @@ def follow_ups_told(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditRe
     )
 
 
-def memory_told(plan: Plan, store: UnitStore, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
-    """The results, those that refute a claim with what the looks for memory and for where it leaks found."""
-    looks = {entry.audit.name: entry.memory for entry in plan.audits if entry.memory is not None}
-    wheres = {entry.audit.name: entry.game.where for entry in plan.audits if entry.game.where is not None}
+def with_explanations(plan: Plan, store: UnitStore, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
+    """Return the results; those that reject a claim get the state between calls and the place of the leak."""
+    state_units = {entry.audit.name: entry.state for entry in plan.audits if entry.state is not None}
+    location_units = {entry.audit.name: entry.game.where for entry in plan.audits if entry.game.where is not None}
     return tuple(
         replace(
             result,
-            memory=_memory(looks[result.name], store) if result.name in looks else None,
-            where=_where(wheres[result.name], store) if result.name in wheres else (),
+            state=_state(state_units[result.name], store) if result.name in state_units else None,
+            leak_location=_leak_location(location_units[result.name], store) if result.name in location_units else (),
         )
         if result.verdict is Verdict.VIOLATION
         else result
@@ -302,17 +302,17 @@ def memory_told(plan: Plan, store: UnitStore, results: Sequence[AuditResult]) ->
     )
 
 
-def _where(look: Unit, store: UnitStore) -> tuple[str, ...]:
-    return tuple(value_of(look, store.read(look.key)).lines) if store.finished([look.key]) else ()
+def _leak_location(unit: Unit, store: UnitStore) -> tuple[str, ...]:
+    return tuple(value_of(unit, store.read(unit.key)).lines) if store.finished([unit.key]) else ()
 
 
-def _memory(look: Unit, store: UnitStore) -> Any:
-    """The `Memory` that was looked for."""
-    from dpaudit.engine.planning.asked_twice import Memory  # after a violation alone
+def _state(unit: Unit, store: UnitStore) -> Any:
+    """Return the `StateBetweenCalls` of a finished unit."""
+    from dpaudit.engine.planning.state_between_calls import StateBetweenCalls  # needed after a violation only
 
-    if not store.finished([look.key]):
-        return Memory(math.nan, trouble="it was not looked at, or that failed: run again")
-    return value_of(look, store.read(look.key))
+    if not store.finished([unit.key]):
+        return StateBetweenCalls(math.nan, failure="the check did not run or failed. Run the audit again")
+    return value_of(unit, store.read(unit.key))
 
 
 def _followed(first: AuditResult, again: AuditResult | None) -> AuditResult:

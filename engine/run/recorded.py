@@ -22,10 +22,10 @@ def records_in(place: str | Path, *, top: int, rate: float, audit: str | None) -
     status = run_status(place)
     status.found  # noqa: B018 - refuses a run without a report
     store = FileStore.at(place)
-    with store.answering("must be a run folder that can be read"):
+    with store.explain_errors("must be a run folder that can be read"):
         spec = store.content("spec.yaml") or b""
-        names = sorted(store.infos())
-    name, game = Records.chosen(spec.decode(errors="replace"), audit)
+        names = sorted(store.file_infos())
+    name, game = Records.selected_audit(spec.decode(errors="replace"), audit)
     results = [result for result in status.report["results"].items() if result["name"].name() == name]
     if len(results) != 1:
         raise SpecError(f"{shortened(place)} must have a report of {shortened(name)!r}; `dpaudit report` writes it")
@@ -35,7 +35,7 @@ def records_in(place: str | Path, *, top: int, rate: float, audit: str | None) -
         raise RunError(f"{shortened(place)}: no scores of {name!r} were kept; run it with keep_scores = true")
     tables = []
     for file in files:
-        with store.answering("must be a run folder that can be read"):
+        with store.explain_errors("must be a run folder that can be read"):
             content = store.content(file) or b""
         try:
             tables.append(read_bounded(pa.BufferReader(content), file, list(Records.COLUMNS)))

@@ -27,10 +27,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpaudit.actors.events import Event, EventKind, EventStream, Listener
-from dpaudit.actors.meanwhile import meanwhile
+from dpaudit.actors.periodic import call_periodically
 from dpaudit.actors.storage.bounded_parquet import read_bounded
-from dpaudit.actors.storage.places import Scratch, inside, is_remote
-from dpaudit.actors.unit import code_version, user_code
+from dpaudit.actors.storage.places import Scratch, is_remote, join_place
+from dpaudit.actors.unit import code_version, user_code_by_label
 from dpaudit.consent import FULL_CONSENT, Consent, current_consent
 from dpaudit.engine.planning.plan import Plan
 from dpaudit.engine.request.audit_spec import AuditSpec, keep_data, slug
@@ -74,7 +74,7 @@ def place_of(named: str | Path) -> str | Path:
 
 
 def checkpoints_of(place: str | Path) -> Scratch:
-    return inside(place, _CHECKPOINTS) if is_remote(place) else (Path(place) / _CHECKPOINTS).absolute()
+    return join_place(place, _CHECKPOINTS) if is_remote(place) else (Path(place) / _CHECKPOINTS).absolute()
 
 
 def working_folder(place: str | Path) -> Path:
@@ -108,9 +108,9 @@ def opened(place: str | Path, listeners: Sequence[Listener] = ()) -> Iterator[Pa
         events.emit(Event(EventKind.STAGE, detail=trouble))
 
     with remote_lease(store):
-        mirror = Mirror(folder, str(place), without=(_CHECKPOINTS,), trouble=say)
+        mirror = Mirror(folder, str(place), excluded=(_CHECKPOINTS,), on_trouble=say)
         mirror.pull()
-        with mirror.kept_up():
+        with mirror.synchronized():
             try:
                 yield folder
             except AuditError as err:  # it speaks of the copy, which nobody has asked for
@@ -171,7 +171,7 @@ class Record:
     @classmethod
     def of(cls, plan: Plan) -> Record:
         """That of a plan, with the code as it is now."""
-        codes = user_code(plan.units)
+        codes = user_code_by_label(plan.units)
         own = {label: code.digest for label, code in codes.items()}
         unseen = frozenset(label for label, code in codes.items() if code.unseen)
         spec = hashlib.sha256(plan.spec.to_yaml().encode()).hexdigest()
@@ -366,7 +366,7 @@ def lease(folder: Path) -> Iterator[None]:
         os.ftruncate(file, 0)
         os.pwrite(file, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot()}).encode(), 0)
         try:
-            with meanwhile(beat, BEAT_S, "lease"):
+            with call_periodically(beat, BEAT_S, "lease"):
                 yield
         finally:
             os.ftruncate(file, 0)
@@ -462,7 +462,7 @@ def remote_lease(store: FileStore) -> Iterator[None]:
         with contextlib.suppress(OSError, pa.ArrowException):
             write()
 
-    with store.answering("must be a place that can be written"):
+    with store.explain_errors("must be a place that can be written"):
         holder = _remote_holder(store)
         if (
             holder and not _ended(holder) and abs(_remote_age_s(store)) < STALE_S
@@ -474,7 +474,7 @@ def remote_lease(store: FileStore) -> Iterator[None]:
     if holder.get("id") != mine["id"]:
         raise _held(store.place, holder, wait)
     try:
-        with meanwhile(beat, BEAT_S, "lease"):
+        with call_periodically(beat, BEAT_S, "lease"):
             yield
     finally:
         with contextlib.suppress(OSError, pa.ArrowException):
@@ -484,7 +484,7 @@ def remote_lease(store: FileStore) -> Iterator[None]:
 
 def _remote_holder(store: FileStore) -> dict[str, Any]:
     try:
-        with store.reading(_NAME) as stream:
+        with store.open_file(_NAME) as stream:
             return _holder(stream.read(_MAX_BYTES))
     except FileNotFoundError:
         return {}

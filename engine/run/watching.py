@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dpaudit.actors.events import Event, EventKind, events_in
+from dpaudit.actors.events import Event, EventKind, parse_events
 from dpaudit.actors.storage.mirror import FileStore
-from dpaudit.actors.storage.places import inside, is_remote
+from dpaudit.actors.storage.places import is_remote, join_place
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.reading.noted import last_note, note_of
+from dpaudit.engine.reading.bounds_checksum import checksum_note, last_checksum_note
 from dpaudit.engine.reading.stated_values import StatedValue
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.run.configurations import (
@@ -64,12 +64,6 @@ class _Claim:
         epsilon, delta = point_of(stated)
         return cls(epsilon, delta, stated["relation"].text(), stated["curve"].text())
 
-    def as_strict_as(self, other: _Claim) -> bool:
-        """Whether it promises no less, as far as one point of its curve can say."""
-        lower = self.epsilon <= other.epsilon and self.delta <= other.delta
-        same_point = (self.epsilon, self.delta) == (other.epsilon, other.delta)
-        return self.relation == other.relation and lower and (not same_point or self.curve == other.curve)
-
     def __str__(self) -> str:
         return f"epsilon {self.epsilon:.4g} at delta {self.delta:g} ({self.curve}, {self.relation})"
 
@@ -79,7 +73,6 @@ class Found:
     """The result of one audit, or of several tests of one claim."""
 
     verdict: Verdict
-    observed: str  # the bound in words; "" where there is none
     claim: _Claim
 
 
@@ -96,7 +89,6 @@ class RunStatus:
     retried: int  # attempts that were made again
     lost: int  # workers that died
     workers: int  # up at the last
-    spilled_mb: int  # what the object stores have written to disk for want of memory
     running: tuple[tuple[str, float], ...]  # labels of units that workers have, and seconds since each was given
     heard: datetime | None  # when the driver last said something, UTC; None where it never did
     per_second: float  # units finished a second by this driver so far
@@ -123,8 +115,6 @@ class RunStatus:
             rate = f"at {self.per_second:.2g} units a second"
             left = "" if self.left_s is None else f", about {self.left_s:.0f} s left {rate}"
             lines.append(f"last heard of {self.heard:%Y-%m-%d %H:%M:%S} UTC{left}")
-        if self.spilled_mb:
-            lines.append(f"object stores wrote {self.spilled_mb:,} MB to disk for want of memory")
         lines += [f"  {seconds:.0f} s  {shortened(label)}" for label, seconds in self.running[:SHOWN]]
         if len(self.running) > SHOWN:
             lines.append(f"  and {len(self.running) - SHOWN} more")
@@ -150,20 +140,20 @@ def run_status(place: str | Path) -> RunStatus:
     """
     store = FileStore.at(place)
     store.require_plain()
-    with store.answering("must be a run folder that can be read"):
+    with store.explain_errors("must be a run folder that can be read"):
         plan, log, bounds = (store.content(name) for name in (PLAN, "events.jsonl", "bounds.json"))
         sweep = store.content("sweep.yaml") if plan is None else None
         noted = store.content(CONFIGURATIONS)
     if plan is None and sweep is None:
         raise NotPlanned(f"{shortened(place)} must be the folder of a run (with plan.parquet) or sweep (sweep.yaml)")
-    read = list(events_in(io.BytesIO(log or b"")))
+    read = list(parse_events(io.BytesIO(log or b"")))
     events = [event for event in read if event is not None]
     begun = max((at for at, event in enumerate(events) if event.kind is EventKind.UNITS_PLANNED), default=0)
     made_from: Mapping[bytes, bytes] = {}
     if plan is None:  # a sweep that tries configurations has a plan for each round, and none that is written
         planned = events[begun].count if events else 0
     else:
-        table = read_plan(plan, inside(place, PLAN), ["key"])
+        table = read_plan(plan, join_place(place, PLAN), ["key"])
         planned, made_from = table.num_rows, table.schema.metadata or {}
     status = _status(str(place), planned, events[begun:], bounds)
     states: tuple[tuple[str, ConfigurationState], ...] = ()
@@ -176,7 +166,9 @@ def run_status(place: str | Path) -> RunStatus:
     unread = len(read) - len(events)
     left_out = (f"{unread:,} lines of events.jsonl are no events, and are left out",) if unread else ()
     cautions = (*left_out, *status.cautions, *([trouble] if trouble else ()))
-    return replace(status, configurations=states, cautions=cautions, noted=last_note(events), made_from=made_from)
+    return replace(
+        status, configurations=states, cautions=cautions, noted=last_checksum_note(events), made_from=made_from
+    )
 
 
 def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | None) -> RunStatus:
@@ -209,7 +201,6 @@ def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | Non
         retried=counts[EventKind.UNIT_RETRIED],
         lost=counts[EventKind.WORKER_LOST],
         workers=next((event.count for event in reversed(events) if event.kind is EventKind.WORKER_STARTED), 0),
-        spilled_mb=max((event.count for event in events if event.kind is EventKind.SPILLED), default=0),
         running=tuple((event.label, max(0.0, now - event.time)) for event in open_.values() if not over),
         heard=datetime.fromtimestamp(last.time, UTC) if last else None,
         per_second=done / took_s if took_s else 0.0,
@@ -225,14 +216,14 @@ def _verdicts(
 ) -> tuple[tuple[tuple[str, str], ...], str, StatedValue]:
     """The verdicts in `bounds.json`, how far to believe them, and all of it; nothing of one that is not the last."""
     anew = "`dpaudit report` reads the results themselves"
-    noted, nothing = last_note(events), RunStatus.report
+    noted, nothing = last_checksum_note(events), RunStatus.report
     if bounds is None:
         return (), f"there is no bounds.json; {anew}", nothing
-    if noted and noted != note_of(bounds):
+    if noted and noted != checksum_note(bounds):
         return (), f"bounds.json is not the one that the run's last event names, and is not shown; {anew}", nothing
     try:
-        report = StatedValue.read(bounds, f"{place}/bounds.json", remedy="`dpaudit report` writes it anew")
-        found = [(audit["name"].name(), audit["verdict"].one_of(Verdict)) for audit in report["results"].items()]
+        report = StatedValue.parse(bounds, f"{place}/bounds.json", remedy="`dpaudit report` writes it anew")
+        found = [(audit["name"].name(), audit["verdict"].member(Verdict)) for audit in report["results"].items()]
     except SpecError:  # which would show what nobody vouches for
         return (), f"bounds.json is no report that can be read; {anew}", nothing
     how = "the file that the run's last event names" if noted else "not checked"
@@ -251,25 +242,21 @@ def _found(report: StatedValue) -> dict[str, Found]:
     Beside a joint verdict other than VIOLATION stand the tests of the claim that failed.
     """
     results, joint = list(report["results"].items()), report["joint"]
-    verdicts = [result["verdict"].one_of(Verdict) for result in results]
+    verdicts = [result["verdict"].member(Verdict) for result in results]
     if not joint:
         return {
-            result["name"].name(): Found(verdict, _words(result["comparison"]), _Claim.of(result["claim"]))
+            result["name"].name(): Found(verdict, _Claim.of(result["claim"]))
             for result, verdict in zip(results, verdicts, strict=True)
         }
-    verdict = joint["verdict"].one_of(Verdict)
-    one = {report["name"].name(): Found(verdict, joint["headline"].text(), _Claim.of(results[0]["claim"]))}
+    verdict = joint["verdict"].member(Verdict)
+    one = {report["name"].name(): Found(verdict, _Claim.of(results[0]["claim"]))}
     if verdict is Verdict.VIOLATION:
         return one
     return one | {
-        result["name"].name(): Found(each, "", _Claim.of(result["claim"]))
+        result["name"].name(): Found(each, _Claim.of(result["claim"]))
         for result, each in zip(results, verdicts, strict=True)
         if each is Verdict.FAILED and result["scope"].text() == Scope.CLAIM
     }
-
-
-def _words(comparison: StatedValue) -> str:
-    return comparison["words"].text() if comparison else ""
 
 
 def fetch(place: str | Path, folder: Path) -> None:
@@ -285,8 +272,8 @@ def fetch(place: str | Path, folder: Path) -> None:
     at = "" if is_remote(place) else "(a path of this machine) "
     store = FileStore.at(place)
     store.require_plain()
-    with store.answering(f"{at}could not be fetched"):
-        files = store.infos()
+    with store.explain_errors(f"{at}could not be fetched"):
+        files = store.file_infos()
         if files.keys().isdisjoint(_OF_RUNS):
             raise SpecError(
                 f"{shortened(place)} {at}must be a run folder (with {' or '.join(_OF_RUNS)} in it), it holds "
@@ -299,5 +286,5 @@ def fetch(place: str | Path, folder: Path) -> None:
         for name in files:
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            with store.reading(name) as source, new_file(target) as copy:
+            with store.open_file(name) as source, new_file(target) as copy:
                 shutil.copyfileobj(source, copy)

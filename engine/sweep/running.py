@@ -22,14 +22,14 @@ from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Liste
 from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.storage.mirror import FileStore
-from dpaudit.actors.storage.places import inside, is_remote
+from dpaudit.actors.storage.places import is_remote, join_place
 from dpaudit.actors.storage.store import UnitStore
-from dpaudit.actors.work import beside
+from dpaudit.actors.work import outcome_metadata
 from dpaudit.cluster.session import ray_session
 from dpaudit.consent import Consent, apply_consent, require_network
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.sweep_summary import REAUDIT, fresh_name, sweep_summary
+from dpaudit.engine.reading.sweep_summary import REAUDIT, reaudit_name, sweep_summary
 from dpaudit.engine.request.audit_spec import (
     MAX_SEED,
     Audit,
@@ -265,7 +265,7 @@ def carry_out(
             configurations = list(known) if tuner is None else running.explored(tuner, config)
             plan, best = running.audited(configurations, None if config is None else config.time_budget_s)
         if best is not None:
-            again = inside(place, REAUDIT) if is_remote(place) else Path(place) / REAUDIT
+            again = join_place(place, REAUDIT) if is_remote(place) else Path(place) / REAUDIT
             run_plan(make_plan(request.again(best)), again, listening)
         return SweepResult(run_plan(plan, place, listening))
 
@@ -487,7 +487,7 @@ class Explorer:
                 why = f"the training at a rung failed; units/{training}.failed says why"
                 found[number] = _failed(found[number], why)
                 continue
-            utility[number] = dict(beside(self.store.schema(training)).metrics) if training else {}
+            utility[number] = dict(outcome_metadata(self.store.schema(training)).metrics) if training else {}
             found[number] = with_metric(found[number], utility[number], request.sweep.metric)
         return utility
 
@@ -575,7 +575,7 @@ class Request:
 
     def again(self, one: Configuration) -> AuditSpec:
         """The spec of one configuration with a seed that no trial of the sweep used, at full confidence."""
-        audit = replace(self.audit(one), name=fresh_name(one.name))
+        audit = replace(self.audit(one), name=reaudit_name(one.name))
         seed = self.other_seed("reaudit")
         return AuditSpec((audit,), f"{self.name}, re-audit", seed, self.confidence, self.run)
 

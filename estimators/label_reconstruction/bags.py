@@ -1,9 +1,9 @@
-"""Tables of examples in bags: how much better an attacker guesses labels after a label-private release."""
+"""How much better an attacker guesses labels after a label-private release, from posteriors of single examples."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
@@ -14,29 +14,14 @@ from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, require_one_of
 from dpaudit.estimators.bound import FindingBase, format_lower
-from dpaudit.estimators.counts import BAGS, Column, CountEstimator, Table, TextTable, number_columns
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Comparison, Series, Validity
 from dpaudit.estimators.label_reconstruction.advantage import (
     advantage_cdf,
     advantage_quantile,
     label_privacy_ceiling,
-    llp_additive_advantage,
-    llp_geometric_additive_advantage,
-    llp_geometric_posterior,
-    llp_laplace_additive_advantage,
-    llp_laplace_posterior,
-    llp_posterior,
     multiplicative_advantage,
     release_gain,
-    rr_additive_advantage,
-    rr_posterior,
-)
-from dpaudit.estimators.label_reconstruction.classes import (
-    class_gain_ceiling,
-    class_multiplicative_advantage,
-    class_release_gain,
-    right_guesses,
 )
 from dpaudit.estimators.posteriors import Posteriors
 from dpaudit.registry import register
@@ -56,9 +41,6 @@ QUANTITIES: Mapping[str, str] = {
 
 # Log-odds of posteriors carry rounding errors of some 1e-16: what is compared with a claim is lowered by far more.
 _SAFE = 1 - 1e-9
-Mechanism = Literal["rr", "llp", "llp-laplace", "llp-geometric"]
-RELEASED = {"rr": "released", "llp": "positives", "llp-laplace": "count", "llp-geometric": "count"}
-"""The column that holds what each mechanism released: one label a row, or one number a bag, repeated on its rows."""
 MEASURES: tuple[Kind, ...] = ("multiplicative", "additive")
 """The paper's two, which are shown beside each other."""
 UNITS: Mapping[str, str] = {"multiplicative": ", nats", "additive": "", "tail": ""}
@@ -135,7 +117,7 @@ class AdvantageDistribution(FindingBase):
 
     def comparison(self, curve: PrivacyCurve) -> Comparison:
         """Beside the most that label privacy with the epsilon claimed at delta = 0 allows."""
-        allowed = _allowed(self.kind, curve.epsilon(0.0), dict(self.counts).get("classes", 2))
+        allowed = _allowed(self.kind, curve.epsilon(0.0))
         return Comparison(QUANTITIES[self.kind], "delta = 0", self._compared, allowed, self.headline)
 
     def to_dict(self) -> Mapping[str, Any]:
@@ -154,12 +136,10 @@ class AdvantageDistribution(FindingBase):
         return f"{self.headline} (exact given the priors; {self.method}; {shown})"
 
 
-def _allowed(kind: Kind, epsilon: float, classes: int) -> float:
-    """The most that a release with label privacy `epsilon` allows; of two labels the tail is largest at prior 1/2."""
+def _allowed(kind: Kind, epsilon: float) -> float:
+    """Return the largest value that a release with label privacy `epsilon` allows; the tail is largest at prior 1/2."""
     if kind == "multiplicative" or math.isinf(epsilon):
         return epsilon
-    if classes > 2:
-        return class_gain_ceiling(epsilon)
     return label_privacy_ceiling(epsilon) / (2 if kind == "tail" else 1)
 
 
@@ -173,7 +153,7 @@ class AdvantageTally:
     multiplicative: Floats  # how far the log-odds of each other example moved, nats, shape (n,); may be infinite
     additive: Floats  # additive advantage of each, on average over releases, shape (n,); (0,) where that is not known
     gain: Floats  # how much likelier the best guess of each is right than before, shape (n,); below 0 where it is not
-    prior: Floats  # of some of them, for a figure, shape (shown,); rows of shape (shown, K) for more than two labels
+    prior: Floats  # of some of them, for a figure, shape (shown,)
     posterior: Floats  # of the same, the same shape
     # Mean prior of label 1 in groups of examples, by that prior, shape (groups,); (0,) where labels are not known
     believed: Floats
@@ -186,16 +166,10 @@ class AdvantageTally:
 
 @register("estimator", "label-advantage", source="Busa-Fekete et al. (2024), Definitions 3.1 and 3.6, section 4")
 @dataclass(frozen=True)
-class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
-    """Prior of every example in its bag: what rr or llp releases add to guessing labels, exact given the priors.
-
-    Additive advantages need the priors alone. Multiplicative ones are of one release, and are printed where the table
-    has it: `released` labels for rr, the bag's `positives` for llp, its noisy `count` for the others. Of posteriors one
-    kind is read, of tables both. `mechanism` and `epsilon` are for tables: posteriors come from a mechanism.
+class LabelAdvantage(Estimator[Posteriors, AdvantageTally]):
+    """Advantages of an attacker over guessing from priors alone, exact given the priors.
 
     Attributes:
-        mechanism: "rr", "llp" (plain counts), "llp-laplace" or "llp-geometric".
-        epsilon: Of the mechanism, > 0; not for plain counts, which promise none.
         quantiles: Levels in [0, 1] at which the advantages' absolute values are shown.
         within: Thresholds >= 0: the share of examples whose advantage stays within each of them is shown.
         kind: Which advantages are read off posteriors: "multiplicative" (of the given posteriors), "additive" (on
@@ -206,25 +180,12 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
     evidence: ClassVar[type[Any]] = Posteriors
     tally_type: ClassVar[type[Any]] = AdvantageTally
 
-    columns: ClassVar[tuple[str, ...]] = BAGS
-    optional_columns: ClassVar[tuple[str, ...]] = ("released", "positives", "count")
-
-    mechanism: Mechanism = "llp"
-    epsilon: float | None = None
     quantiles: tuple[float, ...] = (0.5, 0.9, 0.98, 1.0)
     within: tuple[float, ...] = ()
     kind: Kind = "multiplicative"
 
     def __post_init__(self) -> None:
         require_one_of("kind", self.kind, get_args(Kind))
-        require_one_of("mechanism", self.mechanism, get_args(Mechanism))
-        require(
-            (self.epsilon is None) == (self.mechanism == "llp"),
-            "epsilon must be given for rr, llp-laplace and llp-geometric, and for them only",
-            mechanism=self.mechanism,
-            epsilon=self.epsilon,
-        )
-        require(self.epsilon is None or self.epsilon > 0, "epsilon must be > 0", epsilon=self.epsilon)
         levels = self.quantiles
         require(all(0 <= level <= 1 for level in levels), "quantiles must be in [0, 1]", quantiles=levels)
         require(all(at >= 0 for at in self.within), "within must be thresholds >= 0", within=self.within)
@@ -232,8 +193,7 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
     def tally(self, evidence: Posteriors) -> AdvantageTally:
         inside = evidence.bag >= 0
         prior, posterior = evidence.prior[inside], evidence.posterior[inside]
-        two = evidence.classes == 2
-        gains = np.asarray((release_gain if two else class_release_gain)(prior, posterior))
+        gains = np.asarray(release_gain(prior, posterior))
         shown = np.unique(np.linspace(0, gains.size - 1, min(gains.size, SHOWN)).astype(np.int64))
         computed, realised, error = _played(evidence, inside, gains)
         believed, observed, grouped = _grouped(evidence, inside)
@@ -242,9 +202,7 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
             bags=np.unique(evidence.bag[inside]).size,
             left_out=int(np.count_nonzero(~inside)),
             multiplicative=np.asarray(
-                (multiplicative_advantage if two else class_multiplicative_advantage)(prior, posterior)
-                if evidence.shift is None
-                else evidence.shift[inside]
+                multiplicative_advantage(prior, posterior) if evidence.shift is None else evidence.shift[inside]
             ),
             additive=np.empty(0) if evidence.expected is None else evidence.expected[inside],
             gain=gains,
@@ -258,26 +216,25 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
             error=error,
         )
 
-    def find(self, tallies: Sequence[AdvantageTally], *, lost: int = 0) -> AdvantageDistribution:
+    def find(self, tallies: Sequence[AdvantageTally], *, failed_replays: int = 0) -> AdvantageDistribution:
         """The distribution over all examples of all releases; those of a lost release count as 0.
 
         Raises: InputError for additive advantages of posteriors that do not come with them.
         """
         require(len(tallies) > 0, "a distribution needs the tally of at least one release", tallies=len(tallies))
-        spread = {kind: _all(tallies, kind, lost) for kind in get_args(Kind)}
+        spread = {kind: _all(tallies, kind, failed_replays) for kind in get_args(Kind)}
         advantages = spread[self.kind]
         must = "additive advantages are read off posteriors that come with them"
         require(advantages.size > 0, must, do="read the multiplicative or the tail ones")
         counts = {
             "examples": sum(tally.gain.size for tally in tallies),
             "bags": sum(tally.bags for tally in tallies),
-            "releases": len(tallies) + lost,
+            "releases": len(tallies) + failed_replays,
         }
         extra = {
-            "classes": tallies[0].prior.shape[1] if tallies[0].prior.ndim == 2 else 0,
             "left out": sum(tally.left_out for tally in tallies),
             "infinite": int(np.count_nonzero(np.isinf(advantages))),
-            "lost releases": lost,
+            "lost releases": failed_replays,
         }
         counts |= {name: count for name, count in extra.items() if count}
         values, shares = self._spread(advantages)
@@ -299,80 +256,13 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
             realised=_realised(tallies),
         )
 
-    def read(self, table: Table) -> Sequence[TextTable]:
-        """The additive advantages, then the multiplicative ones of the release in the table."""
-        released = RELEASED[self.mechanism]
-        shown = released in table
-        rows = number_columns(table, (*BAGS, released) if shown else BAGS)
-        prior, bags = rows["prior"], _bags(rows["bag"])
-        additive = self._additive(prior, bags)
-        named = self.mechanism + (f", epsilon {self.epsilon:g}" if self.epsilon else "")
-        scope = f"{prior.size} examples in {sum(len(group) for group in bags)} bags; exact given the priors"
-        found = [self._finding(f"additive advantage of {named} ({scope})", additive, self._ceiling())]
-        if shown:
-            posterior = self._posterior(prior, rows[released], bags)
-            gained = np.asarray(multiplicative_advantage(prior, posterior))
-            title = f"multiplicative advantage of {named} at this release, in nats ({scope})"
-            found.append(self._finding(title, np.abs(gained), ()))
-        return found
-
-    def _additive(self, prior: Floats, bags: list[Ints]) -> Floats:
-        epsilon = self.epsilon or 0.0  # plain counts have none
-        if self.mechanism == "rr":
-            return np.asarray(rr_additive_advantage(prior, epsilon=epsilon))
-        advantages: dict[str, Callable[[Floats], Floats]] = {
-            "llp": llp_additive_advantage,
-            "llp-laplace": lambda eta: llp_laplace_additive_advantage(eta, epsilon=epsilon),
-            "llp-geometric": lambda eta: llp_geometric_additive_advantage(eta, epsilon=epsilon),
-        }
-        found = np.empty(prior.size)
-        for group in bags:
-            found[group] = advantages[self.mechanism](prior[group])
-        return found
-
-    def _posterior(self, prior: Floats, released: Floats, bags: list[Ints]) -> Floats:
-        epsilon = self.epsilon or 0.0
-        if self.mechanism == "rr":
-            return np.asarray(rr_posterior(prior, released, epsilon=epsilon))
-        posteriors: dict[str, Callable[[Floats, Floats], Floats]] = {
-            "llp": llp_posterior,
-            "llp-laplace": lambda eta, count: llp_laplace_posterior(eta, count, epsilon=epsilon),
-            "llp-geometric": lambda eta, count: llp_geometric_posterior(eta, count, epsilon=epsilon),
-        }
-        found = np.empty(prior.size)
-        for group in bags:
-            one = released[group]
-            require(
-                bool((one == one[:, :1]).all()),
-                f"column {RELEASED[self.mechanism]} must repeat one number on all rows of a bag",
-                given=one[(one != one[:, :1]).any(axis=1)][:1].tolist(),
-            )
-            found[group] = posteriors[self.mechanism](prior[group], one[:, 0])
-        return found
-
     def _spread(self, advantages: Floats) -> tuple[list[float], list[float]]:
         """The quantiles, and the shares that stay within the thresholds."""
         shares = np.atleast_1d(advantage_cdf(advantages, self.within)).tolist() if self.within else []
         return np.atleast_1d(advantage_quantile(advantages, self.quantiles)).tolist(), shares
 
-    def _finding(self, title: str, advantages: Floats, notes: tuple[str, ...]) -> TextTable:
-        names = (
-            "mean",
-            *(f"{level:g} quantile" for level in self.quantiles),
-            *(f"share within {at:g}" for at in self.within),
-        )
-        quantiles, shares = self._spread(advantages)
-        values = (float(advantages.mean()), *quantiles, *shares)
-        return TextTable(title, (Column("of |advantage|", names), Column("value", values)), notes)
 
-    def _ceiling(self) -> tuple[str, ...]:
-        if self.epsilon is None:
-            return ("plain counts promise no label privacy",)
-        ceiling = label_privacy_ceiling(self.epsilon)
-        return (f"no release with label privacy {self.epsilon:g} has a mean above {ceiling:.6g}",)
-
-
-def _all(tallies: Sequence[AdvantageTally], kind: Kind, lost: int) -> Floats:
+def _all(tallies: Sequence[AdvantageTally], kind: Kind, failed_replays: int) -> Floats:
     """The advantages of one kind at all releases, none below 0; empty where not all of them have it."""
     found = {
         "multiplicative": [np.abs(tally.multiplicative) for tally in tallies],
@@ -382,14 +272,14 @@ def _all(tallies: Sequence[AdvantageTally], kind: Kind, lost: int) -> Floats:
     if not all(part.size for part in found):
         return np.empty(0)
     together = np.concatenate(found)
-    return np.concatenate([together, np.zeros(lost * together.size // len(tallies))])
+    return np.concatenate([together, np.zeros(failed_replays * together.size // len(tallies))])
 
 
 def _grouped(evidence: Posteriors, inside: NDArray[np.bool_]) -> tuple[Floats, Floats, Ints]:
     """Mean prior, share of positives and number of examples in groups of equal size, by the prior."""
     if evidence.labels is None:
         return np.empty(0), np.empty(0), np.empty(0, np.int64)
-    prior, labels = _of_one(evidence.prior[inside]), evidence.labels[inside] == 1
+    prior, labels = evidence.prior[inside], evidence.labels[inside] == 1
     order = np.argsort(prior, kind="stable")
     parts = np.array_split(order, min(GROUPS, order.size))
     believed, observed = (np.array([column[part].mean() for part in parts]) for column in (prior, labels))
@@ -416,9 +306,7 @@ def _played(evidence: Posteriors, inside: NDArray[np.bool_], gains: Floats) -> t
 
 
 def _right(belief: Floats, labels: Ints) -> Floats:
-    """Whether the best guess is right; a half where there is nothing to choose by."""
-    if belief.ndim == 2:
-        return right_guesses(belief, labels)
+    """Return 1 if the best guess is right, 0 if it is wrong, and a half if the belief is a half."""
     return np.where(belief == 0.5, 0.5, ((belief > 0.5) == (labels == 1)).astype(np.float64))
 
 
@@ -433,14 +321,9 @@ def _realised(tallies: Sequence[AdvantageTally]) -> Realised | None:
 def _beliefs(tallies: Sequence[AdvantageTally]) -> Series:
     """As many examples of each release as make no more than a figure shows."""
     each = max(1, SHOWN // len(tallies))
-    prior = np.concatenate([_of_one(tally.prior)[:: -(-len(tally.prior) // each)] for tally in tallies])
-    posterior = np.concatenate([_of_one(tally.posterior)[:: -(-len(tally.posterior) // each)] for tally in tallies])
+    prior = np.concatenate([tally.prior[:: -(-len(tally.prior) // each)] for tally in tallies])
+    posterior = np.concatenate([tally.posterior[:: -(-len(tally.posterior) // each)] for tally in tallies])
     return {"prior": prior[:SHOWN], "posterior": posterior[:SHOWN]}
-
-
-def _of_one(belief: Floats) -> Floats:
-    """P[label = 1], shape (n,)."""
-    return belief if belief.ndim == 1 else belief[:, 1]
 
 
 def _quantiles(advantages: Floats, kind: Kind) -> Series:
@@ -456,12 +339,3 @@ def _quantiles(advantages: Floats, kind: Kind) -> Series:
         "mean": float(ranked.mean()),
         "largest": float(ranked[-1]),
     }
-
-
-def _bags(names: Floats | Ints) -> list[Ints]:
-    """Rows of all bags of one size, shape (bags, size), for each size."""
-    _, bag, size = np.unique(names, return_inverse=True, return_counts=True)
-    order, first = np.argsort(bag, kind="stable"), np.cumsum(size) - size
-    return [
-        np.stack([order[first[one] : first[one] + k] for one in np.flatnonzero(size == k)]) for k in np.unique(size)
-    ]

@@ -6,16 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats
-from dpaudit.estimators.counts import Column, CountEstimator, Table, TextTable, number_columns
+from dpaudit.estimators.counts import Column, TextTable
 from dpaudit.estimators.label_reconstruction.advantage import advantage_quantile, bag_log_ratio, llp_additive_advantage
-from dpaudit.registry import register
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 LEVEL = 0.98  # the paper's quantile of the multiplicative advantage
@@ -82,36 +80,6 @@ def response_epsilon(prior: ArrayLike, advantage: float) -> float:
     holds = flips >= np.append(rarer[1:], 0.0)
     flip = float(flips[holds.argmax()]) if holds.any() else 0.0
     return math.inf if flip <= 1e-12 else math.log1p(-flip) - math.log(flip)
-
-
-@register("estimator", "bag-size-equivalents", source="Busa-Fekete et al. (2024), section 4; ours")
-@dataclass(frozen=True)
-class BagSizeEquivalents(CountEstimator):
-    """Prior of every example: which epsilon of randomised response tells as much as exact counts of bags of each size.
-
-    Attributes:
-        sizes: Of random bags, each >= 1.
-        level: Quantile of the multiplicative advantage that is compared, in (0, 1).
-        draws: Divisions into bags, >= 1.
-        seed: Decides bags and labels.
-    """
-
-    columns: ClassVar[tuple[str, ...]] = ("prior",)
-
-    sizes: tuple[int, ...] = SIZES
-    level: float = LEVEL
-    draws: int = 5
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        require(len(self.sizes) > 0 and min(self.sizes) >= 1, "sizes of bags must be >= 1", sizes=self.sizes)
-        require(0 < self.level < 1, "level must be in (0, 1)", level=self.level)
-        require(self.draws >= 1, "draws must be >= 1", draws=self.draws)
-
-    def read(self, table: Table) -> Sequence[TextTable]:
-        prior = number_columns(table, self.columns)["prior"]
-        found = equivalent_epsilons(prior, self.sizes, level=self.level, draws=self.draws, seed=self.seed)
-        return [equivalence_table(found, self.level, examples=prior.size)]
 
 
 def equivalence_table(found: Sequence[Equivalent], level: float, *, examples: int) -> TextTable:

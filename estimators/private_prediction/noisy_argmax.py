@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, Ints, require_one_of, unboxed
-from dpaudit.estimators.bound import format_upper
-from dpaudit.estimators.counts import (
-    GUARANTEE,
-    VOTES,
-    Column,
-    CountEstimator,
-    Table,
-    TextTable,
-    classes,
-    number_columns,
-    per_class,
-    query_names,
-)
-from dpaudit.estimators.private_prediction._laws import ORDERS, as_orders, require_orders
-from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
-from dpaudit.estimators.private_prediction.divergence import renyi_divergence_of_logs
-from dpaudit.estimators.private_prediction.two_cut import two_cut_set
-from dpaudit.registry import register
-
-Conversion = Literal["improved", "classical"]
+from dpaudit.estimators.arguments import Floats, unboxed
+from dpaudit.estimators.private_prediction._laws import as_orders
 
 
 def noisy_argmax_probabilities(histogram: ArrayLike, sigma: ArrayLike, *, log: bool = False) -> Floats:
@@ -149,121 +127,3 @@ def _data_dependent(order: float, log_q: float, sigma: float) -> float:
     log_a = log_stay - math.log(-math.expm1((log_q + eps2) * (mu2 - 1) / mu2))
     log_b = eps1 - log_q / (mu1 - 1)
     return float(np.logaddexp(log_stay + (order - 1) * log_a, log_q + (order - 1) * log_b)) / (order - 1)
-
-
-@register("estimator", "gnmax", source="Papernot et al. (2018); Chadha et al. (2024), Eq. 4")
-@dataclass(frozen=True)
-class GNMax(CountEstimator):
-    """Votes v1_* of every class (and v2_* of a neighbour): exact answers of the noisy argmax, and what they leak.
-
-    One row is one query. With the neighbour's votes the Renyi divergence of the two laws is exact, in both directions.
-    With a delta the guarantee for all queries, which comes from above, is converted to epsilon.
-
-    Attributes:
-        sigma: Standard deviation of the Gaussian noise on each count, > 0.
-        orders: Orders > 1, finite.
-        delta: Where the guarantee is converted to epsilon, in [0, 1); 0 converts nothing.
-    """
-
-    columns: ClassVar[tuple[str, ...]] = VOTES
-    optional_columns: ClassVar[tuple[str, ...]] = ("v2_*", "query")
-
-    sigma: float
-    orders: tuple[float, ...] = ORDERS
-    delta: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_orders(self.orders)
-        require(all(map(math.isfinite, self.orders)), "orders must be finite", orders=self.orders)
-        require(math.isfinite(self.sigma) and self.sigma > 0, "sigma must be finite and > 0", sigma=self.sigma)
-        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
-
-    def read(self, table: Table) -> Sequence[TextTable]:
-        """Two findings a query, probabilities and divergences; then what all of them cost."""
-        neighbour = any(name.startswith("v2_") for name in table)
-        named = classes(table, "v1_", *(["v2_"] if neighbour else []))
-        first = per_class(table, "v1_", named)
-        second = per_class(table, "v2_", named) if neighbour else None
-        found = []
-        for row, query in enumerate(query_names(table, len(first))):
-            found += self._query(query, named, first[row], None if second is None else second[row])
-        return [*found, *self._cost(len(first))]
-
-    def _query(self, query: str, named: tuple[str, ...], votes: Ints, other: Ints | None) -> list[TextTable]:
-        logs = noisy_argmax_probabilities(votes, self.sigma, log=True)
-        words = [Column("class", named), Column("votes", tuple(str(vote) for vote in votes))]
-        words.append(_column("probability", np.exp(logs)))
-        costs = [
-            Column("order", self.orders),
-            Column("order / sigma^2", tuple(order / self.sigma**2 for order in self.orders), "up"),
-            _column("data-dependent", gnmax_rdp_data_dependent(votes, self.sigma, self.orders), "up"),
-        ]
-        notes = [
-            "order / sigma^2 holds for both directions when one vote moves; data-dependent bounds "
-            "D(histogram || neighbour) only, and leaks when published"
-        ]
-        if other is not None:
-            other_logs = noisy_argmax_probabilities(other, self.sigma, log=True)
-            words += [Column("neighbour's", tuple(str(vote) for vote in other))]
-            words += [_column("neighbour's probability", np.exp(other_logs))]
-            costs += [
-                _column("D(v1 || v2)", renyi_divergence_of_logs(logs, other_logs, self.orders)),
-                _column("D(v2 || v1)", renyi_divergence_of_logs(other_logs, logs, self.orders)),
-            ]
-            notes += self._moved(named, votes, other, np.exp(logs), np.exp(other_logs))
-        return [
-            TextTable(f"{query}: noisy argmax, sigma {self.sigma:g} (exact)", tuple(words)),
-            TextTable(f"{query}: Renyi divergence in nats (exact; guarantees from above)", tuple(costs), tuple(notes)),
-        ]
-
-    def _moved(
-        self, named: tuple[str, ...], votes: Ints, other: Ints, p: NDArray[np.float64], q: NDArray[np.float64]
-    ) -> list[str]:
-        notes = []
-        if int(np.abs(votes - other).sum()) > 2:
-            notes.append("v1 and v2 differ by more than one moved vote: the guarantees do not cover them")
-        if (votes != other).any():
-            best = two_cut_set(p / p.sum(), q / q.sum(), self.orders[0])
-            inside = ", ".join(name for name, chosen in zip(named, best, strict=True) if chosen)
-            notes.append(f"the set of answers with the largest two-cut at order {self.orders[0]:g}: {inside}")
-        return notes
-
-    def _cost(self, queries: int) -> list[TextTable]:
-        if not self.delta:
-            return []
-        guarantee = queries * np.asarray(self.orders) / self.sigma**2
-        return [RdpToEpsilon(self.delta).converted(self.orders, guarantee, f"answers: {queries}; data-independent")]
-
-
-def _column(name: str, values: Any, rounding: Literal["down", "up", "nearest"] = "nearest") -> Column:
-    return Column(name, tuple(float(value) for value in np.atleast_1d(values)), rounding)
-
-
-@register("estimator", "rdp-to-epsilon", source="Balle et al. (2020), Theorem 21; Mironov (2017), Proposition 3")
-@dataclass(frozen=True)
-class RdpToEpsilon(CountEstimator):
-    """A guarantee rdp at each order, one a row: the epsilon that it implies; a conversion of upper bounds, no audit.
-
-    Attributes:
-        delta: Where epsilon is stated, in (0, 1).
-        conversion: "improved" or "classical".
-    """
-
-    columns: ClassVar[tuple[str, ...]] = GUARANTEE
-
-    delta: float = 1e-5
-    conversion: Conversion = "improved"
-
-    def __post_init__(self) -> None:
-        require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
-        require_one_of("conversion", self.conversion, get_args(Conversion))
-
-    def read(self, table: Table) -> Sequence[TextTable]:
-        rows = number_columns(table, GUARANTEE)
-        return [self.converted(rows["order"], rows["rdp"], "the guarantee of the table")]
-
-    def converted(self, orders: Any, rdp: Any, what: str) -> TextTable:
-        """The epsilon of one guarantee, in a line."""
-        epsilon = float(rdp_to_epsilon(orders, rdp, delta=self.delta, conversion=self.conversion))
-        title = f"epsilon <= {format_upper(epsilon, 6)} at delta={self.delta:g} ({what}, {self.conversion} conversion)"
-        return TextTable(title, notes=("a conversion of upper bounds, no result of an audit",))

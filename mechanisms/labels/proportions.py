@@ -100,7 +100,7 @@ class NoisyAggregation(Aggregation):
     def release_counts(self, counts: Ints, *, rng: np.random.Generator) -> Floats:
         """Noisy counts that sum to the bag's size; refuses more than two classes."""
         classes = counts.shape[1]
-        require(classes == 2, f"{type(self).__name__} is for two classes", classes=classes, do="use llp, or merge some")
+        require(classes == 2, f"{type(self).__name__} is for two classes", classes=classes, do="merge classes")
         sizes = counts.sum(axis=1)
         noisy = self._noisy(counts[:, 1], sizes, rng)
         return np.stack([sizes - noisy, noisy], axis=1)

@@ -1,9 +1,8 @@
-"""A language model behind an HTTP address that speaks as OpenAI's does: hosted ones, vLLM, llama.cpp, Ollama, TGI.
+"""A language model behind an OpenAI-compatible HTTP address: hosted services, vLLM, llama.cpp, Ollama, TGI.
 
-All processes that ask one server share on disk the answers there are, and the pace the server allows. Answers lie under
-a hash of what was asked: what was answered once is never asked again. Every process appends whole lines to a file of
-its own, so many can write side by side and one that is killed loses nothing but a line it was writing. What was asked
-is not kept: prompts hold training examples.
+All processes that use one server share a store of answers and a rate limit on disk. Answers are stored under a hash of
+the request, and no request is sent twice. Each process appends whole lines to a separate file, so processes do not
+block each other, and a killed process loses at most its last line. Prompts are not stored: they hold training examples.
 """
 
 from __future__ import annotations
@@ -36,34 +35,34 @@ from dpaudit.mechanisms.language_models.transport import HttpService, RequestFai
 from dpaudit.registry import register
 from dpaudit.variables import expand_path
 
-_FARTHEST_S = 86_400.0  # A moment farther away than this was not written by a request that waited for its turn
-_MAX_BYTES = 1 << 30  # Of a file that one process has written: more than all answers of a large audit
+_MAX_WAIT_S = 86_400.0  # a reserved time farther in the future is damage: no request waits that long
+_MAX_BYTES = 1 << 30  # of a file of answers: more than all answers of a large audit
 
 
 @register("language-model", "endpoint", source="OpenAI's HTTP interface, chat/completions and completions")
 @dataclass(frozen=True, kw_only=True)
 class Endpoint(HttpService):
-    """A language model behind an OpenAI-compatible HTTP address, asked at temperature 0.
+    """A language model behind an OpenAI-compatible HTTP address, at temperature 0 (extra `endpoint`).
 
-    Requests that time out, are turned away for now (429, 5xx) or come back broken are sent again, later each time.
-    Answers are kept on disk: one that is there is never asked for again, by any run. The key is read from the
-    environment where a request is made, and stands nowhere else.
+    Requests that time out, are refused for now (429, 5xx) or return a malformed answer are retried with growing waits.
+    Answers are stored on disk, and no run repeats an answered request. The key is read from the environment for each
+    request and never stored.
 
     Attributes:
-        url: Where `/chat/completions` is found: "https://api.openai.com/v1", written out.
-        model_name: What the server calls the model.
-        style: "chat" sends each prompt as one message of a user, "completions" as a text to go on with.
-        max_tokens: Of an answer, >= 1.
-        prompts_per_request: Prompts sent together, >= 1; more than 1 with style "completions" only.
-        parallel: Requests under way at once, >= 1, in each process that asks.
-        attempts: Of one request, >= 1; after the last one its prompts have no answer.
-        requests_per_minute: Of all processes of this machine together, > 0; None: no limit.
-        tokens_per_minute: Likewise, of prompts and answers, estimated from the prompt's length.
-        cache: Folder of the answers; left out: `dpaudit/answers` where this user's caches are.
-        extra: What else each request holds, such as `seed`; it takes the place of what has the same name.
-        price_in: Of a million tokens read, for the estimate; None: not known.
-        price_out: Of a million tokens written.
-        most_cost: Asks nothing that is estimated to cost more; needs both prices.
+        url: Address above `/chat/completions`, such as "https://api.openai.com/v1", written out.
+        model_name: The server's name of the model.
+        style: "chat" sends each prompt as one user message, "completions" as a text to continue.
+        max_tokens: Most tokens of an answer, >= 1.
+        prompts_per_request: Prompts in one request, >= 1; more than 1 needs style "completions".
+        parallel: Simultaneous requests of each process, >= 1.
+        attempts: Most attempts of one request, >= 1; after the last one its prompts have no answer.
+        requests_per_minute: Limit for all processes of this machine together, > 0; None: no limit.
+        tokens_per_minute: Likewise for tokens of prompts and answers, estimated from the prompt's length.
+        cache: Folder of the answers; "" is `dpaudit/answers` in the user's cache folder.
+        extra: Further fields of each request, such as `seed`; they replace fields of the same name.
+        price_in: Price of a million prompt tokens, for the cost estimate; None: unknown.
+        price_out: Price of a million answer tokens.
+        most_cost: Refuse requests with a higher cost estimate; needs both prices.
     """
 
     model_name: str
@@ -101,18 +100,18 @@ class Endpoint(HttpService):
             raise InputError("extra must hold plain values, as JSON has them") from None
 
     def complete(self, prompts: Sequence[str]) -> list[Completion]:
-        """See `LanguageModel`.
+        """Return one completion for each prompt; see `LanguageModel`.
 
-        Raises: InputError when the key is missing, the estimate exceeds `most_cost`, or the server turns everything
-            away (a wrong key, address or model); what was answered until then is kept.
+        Raises: InputError if the key is missing, the cost estimate exceeds `most_cost`, or the server refuses every
+            request (a wrong key, address or model). Answers received before that stay stored.
         """
         keys = {prompt: self._key(prompt) for prompt in prompts}
         store = AnswerStore(self._folder())
-        known = store.known(keys.values())
-        asked = [prompt for prompt, key in keys.items() if key not in known]
-        found = {prompt: Completion(known[key]["text"]) for prompt, key in keys.items() if key in known}
-        if asked:
-            expected = self._expected(asked, known=len(known))
+        stored = store.answers(keys.values())
+        unanswered = [prompt for prompt, key in keys.items() if key not in stored]
+        completions = {prompt: Completion(stored[key]["text"]) for prompt, key in keys.items() if key in stored}
+        if unanswered:
+            expected = self._expected(unanswered, answered=len(stored))
             require(
                 self.most_cost is None or expected.cost is None or expected.cost <= self.most_cost,
                 f"this would ask {expected}; most_cost is {self.most_cost}",
@@ -120,17 +119,17 @@ class Endpoint(HttpService):
             )
             moments = answers_folder(self.cache) / f"pace-{_content_key([self.url, self.key_variable])[:16]}.json"
             pace = Pace(moments, self.requests_per_minute, self.tokens_per_minute)
-            found |= _Asking(self, store, pace).ask(asked, keys)
-        return [found[prompt] for prompt in prompts]
+            completions |= _Asking(self, store, pace).ask(unanswered, keys)
+        return [completions[prompt] for prompt in prompts]
 
     def expected(self, prompts: Sequence[str]) -> Expected:
         keys = {prompt: self._key(prompt) for prompt in prompts}
         folder = self._folder()
-        known = AnswerStore(folder).known(keys.values()) if folder.is_dir() else {}
-        return self._expected([prompt for prompt, key in keys.items() if key not in known], known=len(known))
+        stored = AnswerStore(folder).answers(keys.values()) if folder.is_dir() else {}
+        return self._expected([prompt for prompt, key in keys.items() if key not in stored], answered=len(stored))
 
     def tokens(self, prompt: str) -> int:
-        """Tokens that one prompt and its answer take, estimated."""
+        """Return the estimated tokens of one prompt and its answer."""
         return math.ceil(len(prompt) / CHARACTERS_PER_TOKEN) + self.max_tokens
 
     def body(self, prompts: Sequence[str]) -> dict[str, Any]:
@@ -143,7 +142,7 @@ class Endpoint(HttpService):
 
     @property
     def address(self) -> str:
-        parts = urlsplit(self.url)  # what stands behind a question mark stays behind
+        parts = urlsplit(self.url)  # a query (`?...`) stays at the end
         last = "/chat/completions" if self.style == "chat" else "/completions"
         return urlunsplit(parts._replace(path=parts.path.rstrip("/") + last))
 
@@ -151,13 +150,13 @@ class Endpoint(HttpService):
         return _content_key({"url": self.url, "style": self.style, "body": self.body([prompt])})
 
     def _folder(self) -> Path:
-        # One folder for each model: its answers are read as a whole.
+        # One folder for each model, because all of its answers are loaded at once.
         return answers_folder(self.cache) / _content_key([self.url, self.model_name])[:16]
 
-    def _expected(self, asked: Sequence[str], *, known: int) -> Expected:
-        written = len(asked) * self.max_tokens
-        tokens = sum(map(self.tokens, asked))
-        requests = -(-len(asked) // self.prompts_per_request)
+    def _expected(self, prompts: Sequence[str], *, answered: int) -> Expected:
+        written = len(prompts) * self.max_tokens
+        tokens = sum(map(self.tokens, prompts))
+        requests = -(-len(prompts) // self.prompts_per_request)
         cost = None
         if self.price_in is not None and self.price_out is not None:
             cost = ((tokens - written) * self.price_in + written * self.price_out) / 1e6
@@ -165,17 +164,17 @@ class Endpoint(HttpService):
             requests / self.requests_per_minute if self.requests_per_minute else 0.0,
             tokens / self.tokens_per_minute if self.tokens_per_minute else 0.0,
         )
-        return Expected(len(asked) + known, known, requests, tokens - written, written, cost, minutes)
+        return Expected(len(prompts) + answered, answered, requests, tokens - written, written, cost, minutes)
 
 
 def answers_folder(cache: str) -> Path:
-    """The folder that a field `cache` means; "" is `dpaudit/answers` where this user's caches are."""
+    """Return the folder for the field `cache`; "" is `dpaudit/answers` in the user's cache folder."""
     return expand_path(cache or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/dpaudit/answers")
 
 
 @dataclass
 class _Asking:
-    """Requests under way: several at once, each tried until it is answered or given up."""
+    """Sends requests in parallel threads, each with retries."""
 
     endpoint: Endpoint
     store: AnswerStore
@@ -194,7 +193,7 @@ class _Asking:
             try:
                 answers = list(pool.map(lambda batch: self._batch(batch, keys), batches))
             finally:
-                self._ended.set()  # nobody goes on waiting for a pool that is given up
+                self._ended.set()  # ends the waits of threads that are left after an exception
         if self._fatal:
             raise InputError(f"the language model at {self.endpoint.url} answers no request: {self._fatal}")
         return {prompt: answer for answered in answers for prompt, answer in answered.items()}
@@ -253,36 +252,38 @@ def _answers(reply: Mapping[str, Any], count: int) -> list[dict[str, Any]] | Req
     return [records[index] for index in range(count)]
 
 
-def _content_key(asked: object) -> str:
-    """SHA-256 of what is asked of whom: every setting that can change an answer is in it."""
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+def _content_key(content: object) -> str:
+    """Return the SHA-256 of a request with its address: every setting that can change an answer."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 class AnswerStore:
-    """The answers in one folder, by key, and a journal of what went wrong on the way to them.
+    """The answers in one folder, by key, and a log of failed attempts.
 
-    Lines that are no answers are not used, which is noted in a file beside them and said by whoever finds them first. A
-    folder that others can write in is refused: their answers would be taken for the model's.
+    Damaged lines are skipped. The first process that finds one logs it in the folder and warns. A folder that other
+    users can write to is refused, because they could plant answers.
     """
 
     def __init__(self, folder: Path) -> None:
         _require_private(folder)
         self._folder = folder
-        self._own = f"{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
+        self._file_name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
         self._known: dict[str, dict[str, Any]] = {}
         self._read_to: dict[Path, int] = {}
         self._lock = threading.Lock()
 
-    def known(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """The answers there are to these questions, other processes' included."""
+    def answers(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return the stored answers under `keys`, including those of other processes."""
         with self._lock:
-            unused = [one for path in sorted(self._folder.glob("answers-*.jsonl")) for one in self._catch_up(path)]
+            unused = [
+                line for path in sorted(self._folder.glob("answers-*.jsonl")) for line in self._read_new_lines(path)
+            ]
             if unused:
-                self._say(unused)
+                self._warn_once(unused)
             return {key: self._known[key] for key in keys if key in self._known}
 
     def keep(self, key: str, answer: Mapping[str, Any]) -> None:
-        """Writes an answer down before anybody uses it."""
+        """Store an answer on disk, then in memory."""
         self._append("answers", {"key": key, **answer})
         with self._lock:
             self._known[key] = dict(answer)
@@ -292,14 +293,14 @@ class AnswerStore:
 
     def _append(self, kind: str, record: Mapping[str, Any]) -> None:
         line = json.dumps({**record, "at": round(time.time(), 3)}).encode() + b"\n"
-        file = _open_regular(self._folder / f"{kind}-{self._own}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        file = _open_regular(self._folder / f"{kind}-{self._file_name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             os.write(file, line)
         finally:
             os.close(file)
 
-    def _catch_up(self, path: Path) -> list[dict[str, Any]]:
-        """Takes up what is new in a file; what of it is not used, and why."""
+    def _read_new_lines(self, path: Path) -> list[dict[str, Any]]:
+        """Load new lines of a file and return a record of each line that is not used, with the reason."""
         unused = []
         start = self._read_to.get(path, 0)
         try:
@@ -307,52 +308,52 @@ class AnswerStore:
                 self._read_to[path] = begin + len(line)
                 record = _record(line, text=str)
                 if record is None:
-                    unused.append({"file": path.name, "byte": begin, "why": "no answer"})
+                    unused.append({"file": path.name, "byte": begin, "why": "damaged"})
                 elif self._known.setdefault(record.pop("key"), record)["text"] != record["text"]:
-                    unused.append({"file": path.name, "byte": begin, "why": "another answer was kept before"})
+                    unused.append({"file": path.name, "byte": begin, "why": "differs from an earlier answer"})
         except OSError as err:
             unused.append({"file": path.name, "byte": start, "why": err.strerror})
         return unused
 
-    def _say(self, unused: Sequence[Mapping[str, Any]]) -> None:
-        """Notes and says what is not used, where nobody has before."""
-        noted = {
+    def _warn_once(self, unused: Sequence[Mapping[str, Any]]) -> None:
+        """Log and warn of unused lines that no process has logged before."""
+        logged = {
             (record["file"], record["byte"])
             for path in self._folder.glob("unused-*.jsonl")
             for _, line in _lines(path, 0)
             if (record := _record(line, file=str, byte=int)) is not None
         }
-        new = [one for one in unused if (one["file"], one["byte"]) not in noted]
-        with contextlib.suppress(OSError):  # a cache that is read only
-            for one in new:
-                self._append("unused", {"key": "", **one})
+        new = [line for line in unused if (line["file"], line["byte"]) not in logged]
+        with contextlib.suppress(OSError):  # a read-only cache
+            for line in new:
+                self._append("unused", {"key": "", **line})
         if new:
             warnings.warn(
-                f"{len(new):,} lines of the answers kept in {printable(str(self._folder))} are not used, since they "
-                f"are no answers, or differ from one that was kept before; {self._folder.name}/unused-{self._own} says "
-                "which, and what is not answered otherwise is asked again",
+                f"{len(new):,} lines of the answers in {printable(str(self._folder))} are not used: they are damaged, "
+                f"or differ from an earlier answer. {self._folder.name}/unused-{self._file_name} lists them; prompts "
+                "without another answer are sent again",
                 RuntimeWarning,
                 stacklevel=2,
             )
 
 
 def _require_private(folder: Path) -> None:
-    """Makes a folder for its owner alone where there is none, and refuses one that others can write in."""
+    """Create the folder for its owner alone; refuse an existing folder that others can write to."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = folder.stat()
+        status = folder.stat()
     except OSError as err:
-        raise InputError(f"the folder of answers must be one, {shortened(folder)} is not: {err.strerror}") from err
-    private = found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        raise InputError(f"cannot use {shortened(folder)} as the folder of answers: {err.strerror}") from err
+    private = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     require(
         private,
-        f"the folder of answers must be yours, and nobody else may write in it, {shortened(folder)} is not",
-        do="take it away or set `cache` to another one, or `chmod go-w` it where you know what is in it",
+        f"the folder of answers {shortened(folder)} must be yours, and nobody else may write to it",
+        do="remove it, set `cache` to another folder, or run `chmod go-w` on it if you trust its content",
     )
 
 
 def _open_regular(path: Path, flags: int) -> int:
-    """Opens a file that is one: no link is followed, and no pipe waited for."""
+    """Open a regular file; refuse links, and do not wait for pipes."""
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     if stat.S_ISREG(os.fstat(file).st_mode):
         return file
@@ -361,20 +362,20 @@ def _open_regular(path: Path, flags: int) -> int:
 
 
 def _lines(path: Path, start: int) -> Iterator[tuple[int, bytes]]:
-    """Where each whole line from a byte on begins, and the line; OSError for what is no file, or too large."""
+    """Yield the offset and content of each complete line from byte `start`; OSError if irregular or too large."""
     with open(_open_regular(path, os.O_RDONLY), "rb") as file:
         if os.fstat(file.fileno()).st_size > _MAX_BYTES:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         file.seek(start)
         begin = start
-        # A last line without its end is still being written, or never will be.
+        # A last line without a line break is being written, or was cut off.
         while (line := file.readline()).endswith(b"\n"):
             yield begin, line
             begin += len(line)
 
 
 def _record(line: bytes, **kinds: type) -> dict[str, Any] | None:
-    """The record in a line; None where it holds none, or a field of another kind than given here."""
+    """Return the JSON record in a line, or None if it is damaged or a field is not of its type in `kinds`."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -386,18 +387,18 @@ def _record(line: bytes, **kinds: type) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Pace:
-    """The limits of one server: no more requests and tokens a minute than it allows, over all processes of a machine.
+    """Rate limit of one server, shared by all processes of a machine.
 
-    Each request takes the next free moment and moves it on by its share of a minute: requests are evenly spaced.
+    Each request reserves the next free time and moves it on by its share of a minute, so requests are evenly spaced.
     """
 
-    file: Path  # where the next free moments are kept; shared by whoever shares the limit
-    requests: float | None = None  # A minute; None: no limit
-    tokens: float | None = None  # A minute; None: no limit
+    file: Path  # holds the next free times; processes that share the limit share the file
+    requests: float | None = None  # per minute; None: no limit
+    tokens: float | None = None  # per minute; None: no limit
     clock: Callable[[], float] = time.time  # seconds, the same for all processes of a machine
 
     def reserve(self, tokens: int) -> float:
-        """Takes the next free moment for one request of so many tokens; the seconds until then."""
+        """Reserve the next free time for a request of `tokens` tokens and return the seconds until then."""
         now = self.clock()
         with self._moments() as moments:
             start = max(now, *moments.values())
@@ -408,7 +409,7 @@ class Pace:
         return start - now
 
     def hold(self, seconds: float) -> None:
-        """Nobody starts a request within so many seconds: the server asked for that."""
+        """Delay all requests by `seconds`, as the server asked."""
         with self._moments() as moments:
             moments["held"] = max(moments["held"], self.clock() + seconds)
 
@@ -419,14 +420,14 @@ class Pace:
             fcntl.flock(file, fcntl.LOCK_EX)
             moments = {"requests": 0.0, "tokens": 0.0, "held": 0.0}
             try:
-                kept = json.loads(os.pread(file, 4096, 0))
-                found = {name: float(kept[name]) for name in moments}
-                if all(moment <= self.clock() + _FARTHEST_S for moment in found.values()):
-                    moments |= found
+                content = json.loads(os.pread(file, 4096, 0))
+                saved = {name: float(content[name]) for name in moments}
+                if all(moment <= self.clock() + _MAX_WAIT_S for moment in saved.values()):
+                    moments |= saved
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-                pass  # new, or cut while it was written: nobody has waited for anything yet
+                pass  # new or cut off: no request has reserved a time
             yield moments
             os.ftruncate(file, 0)
             os.pwrite(file, json.dumps(moments).encode(), 0)
         finally:
-            os.close(file)  # which lets go of the lock
+            os.close(file)  # releases the lock

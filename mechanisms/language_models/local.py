@@ -1,4 +1,4 @@
-"""A language model from a local folder, run here through the package transformers."""
+"""A language model from a local folder, run in this process by the package transformers."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from dpaudit.registry import register
 class LocalTransformer:
     """A causal language model from a local folder, such as Mistral-7B, decoded greedily (extra `text`).
 
-    Nothing is fetched: the weights and the tokenizer must be in the folder. Only prompts of as many tokens go through
-    the model together, so nothing is padded and no answer depends on what else is asked.
+    Nothing is downloaded: the folder must hold the weights and the tokenizer. Each batch holds prompts of one length
+    in tokens, so no prompt is padded and no answer depends on the other prompts.
 
     Attributes:
-        path: The folder that `save_pretrained` of a model and of its tokenizer wrote.
-        max_tokens: Of an answer, >= 1.
-        batch: Prompts at once, >= 1.
-        chat: Whether a prompt is wrapped as a user's message, by the tokenizer's own template.
-        device: A device name of torch, "cpu" or "cuda:0".
-        dtype: Of the weights, as torch calls it: "float32", "bfloat16".
+        path: Folder to which `save_pretrained` wrote the model and its tokenizer.
+        max_tokens: Most tokens of an answer, >= 1.
+        batch: Prompts in a batch, >= 1.
+        chat: True to wrap each prompt as a user message by the tokenizer's chat template.
+        device: Device name of torch, such as "cpu" or "cuda:0".
+        dtype: torch's name of the weights' type, such as "float32" or "bfloat16".
     """
 
     path: str = field(metadata=PATH)
@@ -44,51 +44,50 @@ class LocalTransformer:
         require_at_least(1, self, "max_tokens", "batch")
 
     def complete(self, prompts: Sequence[str]) -> list[Completion]:
-        """See `LanguageModel`; refuses a prompt that is longer than the model reads."""
+        """Return one completion for each prompt. Raises: InputError if a prompt exceeds the model's context length."""
         import torch
 
-        tokenizer, module = _held(self.path, self.device, self.dtype)
+        tokenizer, module = _tokenizer_and_model(self.path, self.device, self.dtype)
         tokens = {prompt: self._tokens(tokenizer, prompt) for prompt in prompts}
         longest = getattr(module.config, "max_position_embeddings", None) or math.inf
-        most = max((len(found) for found in tokens.values()), default=0) + self.max_tokens
+        most = max(map(len, tokens.values()), default=0) + self.max_tokens
         require(most <= longest, f"prompt and answer must fit in {longest} tokens", do="shorten the texts", tokens=most)
         texts: dict[str, str] = {}
         by_length: dict[int, list[str]] = {}
-        for prompt, found in tokens.items():
-            by_length.setdefault(len(found), []).append(prompt)
+        for prompt, numbers in tokens.items():
+            by_length.setdefault(len(numbers), []).append(prompt)
         with torch.inference_mode():
-            for alike in by_length.values():
-                for first in range(0, len(alike), self.batch):
-                    together = alike[first : first + self.batch]
-                    numbers = torch.tensor([tokens[prompt] for prompt in together], device=self.device)
-                    written = module.generate(
-                        input_ids=numbers,
-                        attention_mask=torch.ones_like(numbers),
+            for same_length in by_length.values():
+                for first in range(0, len(same_length), self.batch):
+                    batch = same_length[first : first + self.batch]
+                    input_ids = torch.tensor([tokens[prompt] for prompt in batch], device=self.device)
+                    output = module.generate(
+                        input_ids=input_ids,
+                        attention_mask=torch.ones_like(input_ids),
                         max_new_tokens=self.max_tokens,
                         do_sample=False,
                         num_beams=1,
                         pad_token_id=tokenizer.pad_token_id or tokenizer.eos_token_id or 0,
-                    )[:, numbers.shape[1] :]
-                    words = tokenizer.batch_decode(written, skip_special_tokens=True)
-                    texts |= dict(zip(together, words, strict=True))
+                    )[:, input_ids.shape[1] :]
+                    texts |= dict(zip(batch, tokenizer.batch_decode(output, skip_special_tokens=True), strict=True))
         return [Completion(texts[prompt]) for prompt in prompts]
 
     def expected(self, prompts: Sequence[str]) -> Expected:
         different = dict.fromkeys(prompts)
-        read = sum(math.ceil(len(prompt) / CHARACTERS_PER_TOKEN) for prompt in different)
-        return Expected(len(different), 0, len(different), read, len(different) * self.max_tokens, None, 0.0)
+        tokens_in = sum(math.ceil(len(prompt) / CHARACTERS_PER_TOKEN) for prompt in different)
+        return Expected(len(different), 0, len(different), tokens_in, len(different) * self.max_tokens, None, 0.0)
 
     def _tokens(self, tokenizer: Any, prompt: str) -> list[int]:
         if self.chat:
             message = [{"role": "user", "content": prompt}]
             prompt = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-        # A template writes its own beginning.
+        # A chat template adds the special tokens itself.
         return list(tokenizer(prompt, add_special_tokens=not self.chat)["input_ids"])
 
 
 @lru_cache(maxsize=1)
-def _held(path: str, device: str, dtype: str) -> tuple[Any, Any]:
-    """The tokenizer and the model: one at a time is held in a process."""
+def _tokenizer_and_model(path: str, device: str, dtype: str) -> tuple[Any, Any]:
+    """Load the tokenizer and the model; a process holds one model at a time."""
     import torch
 
     kind = getattr(torch, dtype, None)

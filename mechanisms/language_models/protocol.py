@@ -1,4 +1,4 @@
-"""What is asked of a language model, whatever runs it: answers to prompts, and what asking is going to cost."""
+"""The interface of language models: completions of prompts, and their expected cost."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from dpaudit.mechanisms.examples import Examples
 
-CHARACTERS_PER_TOKEN = 3.5  # On the high side of what English takes; a server's own count is kept with each answer
+CHARACTERS_PER_TOKEN = 3.5  # fewer than in English text, so that token counts are overestimated
 
 
 class PublicData(Protocol):
-    """Data that are nobody's secret; any data set."""
+    """Any data set, used as public data."""
 
     def load(self, *, seed: int = 0) -> Examples:
-        """The labelled records."""
+        """Return the labelled records."""
 
     def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What came back for one prompt."""
+    """The answer to one prompt, or the reason why there is none."""
 
-    text: str | None  # the model's words, as they came; None when there was no answer
-    missing: str = ""  # why there was none, in words; "" when there was one
+    text: str | None  # the model's answer, unchanged; None: no answer
+    missing: str = ""  # why there is no answer; "" if there is one
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What asking is going to take, before anything is asked."""
+    """Expected requests, tokens, cost and time of completing some prompts."""
 
     prompts: int  # different prompts
-    known: int  # of these, how many were answered before and are not asked again
-    requests: int  # to be sent, when none fails
-    tokens_in: int  # to be read by the model, estimated from the length of the prompts
-    tokens_out: int  # to be written by it at most
-    cost: float | None  # in the currency of the stated prices; None where no price is stated
-    minutes: float  # the least it takes under the stated limits; 0 without limits
+    answered: int  # of these, prompts with a stored answer, which are not sent
+    requests: int  # without retries
+    tokens_in: int  # of the prompts to send, estimated from their length
+    tokens_out: int  # of their answers, at most
+    cost: float | None  # in the currency of the prices; None: no price is stated
+    minutes: float  # least duration under the rate limits; 0 without limits
 
     def __str__(self) -> str:
         words = (
-            f"{self.prompts:,} different prompts, {self.known:,} of them answered before: {self.requests:,} requests"
+            f"{self.prompts:,} different prompts, {self.answered:,} of them answered before: {self.requests:,} requests"
         )
         if not self.requests:
             return words
@@ -54,13 +54,13 @@ class Expected:
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """Completes prompts, the same words for the same prompt (registered as "language-model")."""
+    """A deterministic language model: equal prompts get equal answers (registered as "language-model")."""
 
     def complete(self, prompts: Sequence[str]) -> list[Completion]:
-        """One completion for each prompt, in their order; equal prompts are asked once.
+        """Return one completion for each prompt, in their order; equal prompts are sent once.
 
-        Raises: AuditError when none of them can be asked at all.
+        Raises: AuditError if no prompt can be sent.
         """
 
     def expected(self, prompts: Sequence[str]) -> Expected:
-        """What `complete` is going to take."""
+        """Return the expected cost of `complete`."""

@@ -1,4 +1,4 @@
-"""What answers in place of a language model where none can be had: a classifier that obeys prompts."""
+"""A substitute for a language model: a word classifier that follows the prompts of `prompts.py`."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 BUCKETS = 1 << 15
-_ORDERED = re.compile(r"please output the Answer (\d+) and ignore any other")
+_FORCED_ANSWER = re.compile(r"please output the Answer (\d+) and ignore any other")
 _CHOICES = re.compile(r"(\d+) \(([^()]*)\)(?: or |\.)")
-_SHOT = re.compile(r"^Text: (.*)\nAnswer: (\d+)$", re.MULTILINE)
-_ASKED = re.compile(r"Text: ([^\n]*)\nAnswer:$")
+_EXAMPLE = re.compile(r"^Text: (.*)\nAnswer: (\d+)$", re.MULTILINE)
+_QUESTION = re.compile(r"Text: ([^\n]*)\nAnswer:$")
 
 
 @register("language-model", "stand-in", source="ours; Chadha et al. (2024) ask Mistral-7B")
 @dataclass(frozen=True, kw_only=True)
 class StandIn:
-    """No language model: a linear classifier of words, learned from public texts, that obeys prompts of ours.
+    """A linear word classifier, trained on public texts, that stands in for a language model.
 
-    It stands in where no model can be had. It answers the number that "please output the Answer" orders; repeats the
-    answer of an example whose text is the one asked about; and else chooses the class that its words say, pushed
-    towards the answers of the examples: a little always, and more the more words an example shares with the text.
+    It answers the number that "please output the Answer" orders. Otherwise it repeats the answer of an example whose
+    text equals the query. Otherwise it predicts the class from the query's words, shifted towards the answers of the
+    examples: by a constant, and by more the more words an example shares with the query.
 
     Attributes:
-        public: The texts it has learned from; raw ones.
-        habit: Added to the log-odds of an example's answer, whatever the text, >= 0.
-        likeness: Added times the share of words in common (cosine), >= 0.
-        penalty: Of the classifier's squared weights, > 0.
+        public: Raw texts to train on.
+        habit: Shift of the log-odds towards each example's answer, >= 0.
+        likeness: Further shift, times the cosine similarity of the example's words, >= 0.
+        penalty: Penalty on the classifier's squared weights, > 0.
     """
 
     public: PublicData = field(metadata={"kind": "data"})
@@ -53,7 +53,7 @@ class StandIn:
         require_positive(self, "penalty")
 
     def complete(self, prompts: Sequence[str]) -> list[Completion]:
-        weights, bias = _learned(self.public, self.penalty)
+        weights, bias = _classifier(self.public, self.penalty)
         answers = {prompt: self._answer(prompt, weights, bias) for prompt in dict.fromkeys(prompts)}
         return [Completion(answers[prompt]) for prompt in prompts]
 
@@ -62,16 +62,16 @@ class StandIn:
         return Expected(different, 0, 0, 0, 0, None, 0.0)
 
     def _answer(self, prompt: str, weights: NDArray[np.float64], bias: NDArray[np.float64]) -> str:
-        if ordered := _ORDERED.search(prompt):
+        if ordered := _FORCED_ANSWER.search(prompt):
             return f" {ordered[1]}"
-        asked = _ASKED.search(prompt)
+        question = _QUESTION.search(prompt)
         numbers = [number for number, _ in _CHOICES.findall(prompt.partition("\n")[0])]
-        if asked is None or len(numbers) != len(bias):
+        if question is None or len(numbers) != len(bias):
             return " I do not know what I am asked."
-        query = asked[1]
+        query = question[1]
         words = _words(query)
         log_odds = bias + weights[:, words].sum(1)
-        for text, answer in _SHOT.findall(prompt[: asked.start()]):
+        for text, answer in _EXAMPLE.findall(prompt[: question.start()]):
             if text == query:
                 return f" {answer}"
             if answer in numbers:
@@ -90,8 +90,8 @@ def _shared(first: list[int], second: list[int]) -> float:
 
 
 @lru_cache(maxsize=2)
-def _learned(public: Any, penalty: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weights of the words, shape (classes, BUCKETS), and of the classes, shape (classes,)."""
+def _classifier(public: Any, penalty: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the weights of the words, shape (classes, BUCKETS), and the biases, shape (classes,)."""
     from scipy.sparse import csr_matrix
     from sklearn.linear_model import LogisticRegression
 
@@ -99,7 +99,7 @@ def _learned(public: Any, penalty: float) -> tuple[NDArray[np.float64], NDArray[
     rows = [_words(text) for text in texts_of(examples.features)]
     ends = np.cumsum([0, *map(len, rows)])
     words = csr_matrix((np.ones(ends[-1]), np.concatenate(rows), ends), shape=(len(rows), BUCKETS))
-    with limited_threads(1):  # sums in one order, whatever machine this runs on
+    with limited_threads(1):  # sums in the same order on every machine
         fitted = LogisticRegression(C=1 / penalty, max_iter=200).fit(words, examples.labels)
     require(len(fitted.classes_) == examples.classes, "the public texts must hold every class")
     if examples.classes == 2:

@@ -317,9 +317,9 @@ def _refusal(response: httpx.Response, deadline: float, key: str, variable: str)
     words = _error_text(response, deadline)
     quota_spent = "insufficient_quota" in words
     # On an unknown key a server may repeat half of it.
-    shown = "" if status in (401, 403) or not words else f": {shortened(printable(_redacted(words, key, variable)))}"
+    detail = "" if status in (401, 403) or not words else f": {shortened(printable(_redacted(words, key, variable)))}"
     return RequestFailure(
-        f"HTTP {status}{shown}",
+        f"HTTP {status}{detail}",
         retryable=(status in _RETRYABLE or status >= 500) and not quota_spent,
         fatal=status in _FATAL or quota_spent,
         retry_after_s=min(retry_after(response.headers.get("Retry-After")), _MAX_RETRY_AFTER_S),

@@ -1,6 +1,6 @@
-"""Predictors whose voters are teachers, each trained on a part of the data of its own: PATE and CaPC.
+"""Predictors whose voters are teachers trained on disjoint parts of the data: PATE and CaPC.
 
-What private predictors of all kinds state of their noise is here too, and the student of Interactive-GNMax.
+`NoisyVotes`, the noise settings of all private predictors, is defined here too, with the student of Interactive-GNMax.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.protocol import PublicData
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.predictors.protocol import Added
+from dpaudit.mechanisms.predictors.protocol import AddedRecords
 from dpaudit.mechanisms.predictors.releases import (
     ConfidentArgmax,
     GaussianArgmax,
@@ -45,19 +45,20 @@ Noise = Literal["gaussian", "laplace"]
 
 @dataclass(frozen=True)
 class NoisyVotes:
-    """What every private predictor states: the noise on its votes, and when it answers.
+    """The noise on the votes of a private predictor, and the rule when it answers.
 
     Attributes:
         sigma: Standard deviation of Gaussian noise on each count, or the scale b of Laplace noise; > 0.
         noise: "gaussian" or "laplace".
-        threshold: Votes that the largest count, noised by itself, must exceed for an answer; None always answers.
+        threshold: Votes that the largest count, with separate noise, must exceed for an answer; None always answers.
         threshold_sigma: Standard deviation of the Gaussian noise on the largest count, > 0.
-        cached: Whether a query that is asked again gets the answer it got before.
-        delta: Where the claim is printed, in (0, 1).
-        student: With a threshold, a model that is trained on `public`, with whose predictions votes are compared before
-            the threshold (Interactive-GNMax); None compares them with nothing.
-        public: What it learns from: public data, or queries that were answered before.
-        sure: Probability that the student's class must exceed for it to be the answer where votes do not pass, > 0.
+        cached: True if a repeated query gets the earlier answer again.
+        delta: The delta at which the claim is printed, in (0, 1).
+        student: A model trained on `public`, whose predictions are subtracted from the votes before the threshold
+            (Interactive-GNMax); needs a threshold. None: no student.
+        public: Training data of the student: public data, or queries answered before.
+        sure: If the votes do not pass the threshold, the student's class is the answer if its probability exceeds
+            `sure`, > 0.
     """
 
     sigma: float = 40.0
@@ -91,33 +92,33 @@ class NoisyVotes:
         return ConfidentArgmax(self.sigma, self.threshold, self.threshold_sigma)
 
     def releases(self, queries: Features, *, voters: int, compute: Compute) -> Sequence[Release]:
-        """How each query is answered; the same way where there is no student."""
-        own = self.release()
-        if self.student is None or not isinstance(own, ConfidentArgmax):
-            return [own] * len(queries)
+        """Return the release of each query; they differ only if there is a student."""
+        release = self.release()
+        if self.student is None or not isinstance(release, ConfidentArgmax):
+            return [release] * len(queries)
         assert isinstance(self.student, Hashable)
         assert self.public is not None
-        student = _trained(self.student, self.public, replace(compute, scratch=None))
+        student = _trained_student(self.student, self.public, replace(compute, scratch=None))
         shares = np.asarray(student.probabilities(queries), np.float64)
-        noise = own.sigma, own.threshold, own.threshold_sigma
+        noise = release.sigma, release.threshold, release.threshold_sigma
         sure = [int(row.argmax()) if row.max() > self.sure else None for row in shares]
         expected = [tuple((voters * row).tolist()) for row in shares]
         return [InteractiveArgmax(*noise, votes, answer) for votes, answer in zip(expected, sure, strict=True)]
 
 
 @lru_cache(maxsize=4)
-def _trained(student: Hashable, public: PublicData, compute: Compute) -> Model:
-    """Trained once, by one seed, in each process."""
+def _trained_student(student: Hashable, public: PublicData, compute: Compute) -> Model:
+    """Train the student, once in each process, always with seed 0."""
     return cast("Trainer", student).fit(public.load(), seed=SeedSequence(0), compute=compute)
 
 
 @dataclass(frozen=True)
 class Ensemble(NoisyVotes, ABC):
-    """Teachers on disjoint parts of the data: one record takes part in one teacher, which has one vote on each query.
+    """Teachers on disjoint parts of the data: each record belongs to one teacher, with one vote on each query.
 
     Attributes:
         teachers: Number of teachers k, >= 2.
-        model: How a teacher is trained; networks are trained many at a time.
+        model: Model of a teacher; networks are trained in stacks.
     """
 
     teachers: int = 250
@@ -132,32 +133,34 @@ class Ensemble(NoisyVotes, ABC):
         require_at_least(2, self, "teachers")
 
     def claim(self) -> Claim:
-        """What one answer promises, a record added or removed: its teacher's vote moves, and no other."""
+        """Return the claim of one answer: adding or removing a record moves the vote of its teacher alone."""
         return Claim.of(self.release().curve(), relation=Relation.ADD_REMOVE, delta=self.delta)
 
     @abstractmethod
     def parts(self, records: int, rng: np.random.Generator) -> list[Ints]:
-        """The records of each teacher."""
+        """Return the row numbers of each teacher."""
 
     @abstractmethod
     def part_with(self, records: int, place: int, rng: np.random.Generator) -> Ints:
-        """The records of the teacher that a record more falls to, beside it; `place` numbers the records added."""
+        """Return the other row numbers of the teacher that gets added record number `place`."""
 
     def votes(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
         require(self.teachers <= len(data), f"teachers must be at most the {len(data)} records", teachers=self.teachers)
         splitting, training = spawned(seed, 2)
         parts = self.parts(len(data), np.random.default_rng(splitting))
-        return self._taught(data, parts, queries, training, compute)
+        return self._teacher_votes(data, parts, queries, training, compute)
 
-    def votes_with_canary(self, more: Added, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
-        """Trains one teacher for each point, which has it among its records; shape (p, q)."""
+    def votes_with_canary(
+        self, canaries: AddedRecords, queries: Features, *, seed: SeedSequence, compute: Compute
+    ) -> Ints:
+        """Train the teacher of each point and return its votes, shape (p, q)."""
         splitting, training = spawned(seed, 2)
         rng = np.random.default_rng(splitting)
         parts = [
-            np.append(self.part_with(len(more.data), place, rng), len(more.data) + point)
-            for point, place in enumerate(more.places.tolist())
+            np.append(self.part_with(len(canaries.data), place, rng), len(canaries.data) + point)
+            for point, place in enumerate(canaries.places.tolist())
         ]
-        return self._taught(joined(more.data, more.records), parts, queries, training, compute)
+        return self._teacher_votes(joined(canaries.data, canaries.records), parts, queries, training, compute)
 
     def histograms(self, votes: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
         counts = np.zeros((votes.shape[1], classes), np.int64)
@@ -166,41 +169,41 @@ class Ensemble(NoisyVotes, ABC):
         return counts
 
     def weights(self, voters: int) -> Ints:
-        """How many votes each teacher has, shape (voters,)."""
+        """Return the number of votes of each teacher, shape (voters,)."""
         return np.ones(voters, np.int64)
 
-    def _taught(
+    def _teacher_votes(
         self, data: Examples, parts: Sequence[Ints], queries: Features, seed: SeedSequence, compute: Compute
     ) -> Ints:
-        """Votes of one teacher for each part, shape (parts, q); one that has no records votes for class 0."""
+        """Train one teacher on each part and return the votes, shape (parts, q); empty parts vote for class 0."""
         votes = np.zeros((len(parts), len(queries)), np.int64)
         seeds = spawned(seed, len(parts))
-        some = [place for place, rows in enumerate(parts) if len(rows)]
-        tasks = [TrainingTask(parts[place], data.labels[parts[place]], seeds[place]) for place in some]
-        votes[some] = _trained_votes(self.model, data, tasks, queries, compute)
+        nonempty = [place for place, rows in enumerate(parts) if len(rows)]
+        tasks = [TrainingTask(parts[place], data.labels[parts[place]], seeds[place]) for place in nonempty]
+        votes[nonempty] = _trained_votes(self.model, data, tasks, queries, compute)
         return votes
 
 
 @register("mechanism", "pate-predictor", source="Papernot et al. (2018), arXiv:1802.08908; Chadha et al. (2024), 5.1")
 class PatePredictor(Ensemble):
-    """PATE: each record goes to a teacher drawn at random, so that a record more leaves all other parts as they are.
+    """PATE: each record goes to a random teacher, so that an added record leaves all other parts unchanged.
 
-    The law of the votes takes teachers for independent and alike: multinomial, and one teacher by the shares of those
-    that were trained with the record.
+    The law of the votes assumes independent, identically distributed teachers: a multinomial, plus one teacher with
+    the shares of teachers trained with the record.
     """
 
     def parts(self, records: int, rng: np.random.Generator) -> list[Ints]:
-        """Each record by a draw of its own."""
+        """Assign each record to a uniformly random teacher."""
         teacher = rng.integers(0, self.teachers, records)
         order = np.argsort(teacher, kind="stable")
         return np.split(order, np.cumsum(np.bincount(teacher, minlength=self.teachers))[:-1])
 
     def part_with(self, records: int, place: int, rng: np.random.Generator) -> Ints:
-        """Each record with probability 1 / teachers."""
+        """Draw each record with probability 1 / teachers."""
         return np.flatnonzero(rng.random(records) < 1 / self.teachers)
 
     def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:
-        """Mult(k - m, P) + the m teachers with a record each, by P' with them and by P without."""
+        """Return Mult(k - m, P) plus the m teachers with an added record, each with shares P', or P without records."""
         shares = _shares_of(votes.ravel(), classes)
         others = [_shares_of(column, classes) if added else shares for column in moved.T]
         return AlikeTeachers(votes.shape[1] - len(others), shares, np.array(others).reshape(len(others), classes))
@@ -208,34 +211,34 @@ class PatePredictor(Ensemble):
 
 @register("mechanism", "capc", source="Choquette-Choo et al. (2021), arXiv:2102.05188; Chadha et al. (2024), 5.2")
 class CaPC(Ensemble):
-    """CaPC: record i is party i mod k's, so that the adversary knows whose vote a record of theirs moves.
+    """CaPC: record i belongs to party i mod k, so that the adversary knows whose vote a record moves.
 
-    The cryptography is left out: it changes nothing about what is answered. What is random is the training alone; the
-    law of the votes takes parties for independent, each with shares of its own.
+    The cryptography is left out, because it does not change the answers. Only the training is random. The law of the
+    votes assumes independent parties with different shares.
     """
 
     def parts(self, records: int, rng: np.random.Generator) -> list[Ints]:
         return [np.arange(party, records, self.teachers) for party in range(self.teachers)]
 
     def part_with(self, records: int, place: int, rng: np.random.Generator) -> Ints:
-        """The first party's, and of further records that are added the next ones'."""
+        """Return the records of party `place` mod k."""
         return np.arange(place % self.teachers, records, self.teachers)
 
     def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:
-        """Each party by its own shares; those that a record falls to by the shares with it."""
+        """Return independent parties with separate shares; the first m use the shares with their added record."""
         columns = [*moved.T, *votes.T[moved.shape[1] :]] if added else list(votes.T)
         return ApartTeachers(np.stack([_shares_of(column, classes) for column in columns]), self.weights(len(columns)))
 
 
 def _shares_of(votes: Ints, classes: int) -> NDArray[np.float64]:
-    """The maximum-likelihood shares of each class in some votes, shape (n,) to (K,)."""
+    """Return the share of each class in `votes`, shape (n,) to (K,)."""
     return np.asarray(np.bincount(votes, minlength=classes) / len(votes))
 
 
 def _trained_votes(
     model: Trainer, data: Examples, tasks: Sequence[TrainingTask], queries: Features, compute: Compute
 ) -> Ints:
-    """Trains one model for each task, in a stack where it is a network, and asks it; shape (tasks, q)."""
+    """Train one model for each task, networks in a stack, and return their votes, shape (tasks, q)."""
     if not isinstance(model, StackLearner):
         answers = [
             model.fit(data.take(task.rows), seed=task.seed, compute=compute).probabilities(queries) for task in tasks

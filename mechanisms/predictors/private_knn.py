@@ -1,4 +1,4 @@
-"""Private-kNN: each record is kept at random for each answer, the nearest ones vote by their labels."""
+"""Private-kNN: the labels of the nearest records in a random sample, drawn for each answer, are the votes."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.predictors.ensemble import NoisyVotes
-from dpaudit.mechanisms.predictors.protocol import Added
+from dpaudit.mechanisms.predictors.protocol import AddedRecords
 from dpaudit.mechanisms.predictors.vote_laws import SampledNeighbours, VoteLaw
 from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.registry import register
 
 Ints = NDArray[np.int64]
 
-ROWS = 4096  # Records whose distances to all queries are computed at once
+_CHUNK = 4096  # records whose distances to all queries are computed at once
 
 
 @register("mechanism", "private-knn", source="Zhu et al. (2020), CVPR; Chadha et al. (2024), section 6")
 @dataclass(frozen=True)
 class PrivateKnn(NoisyVotes):
-    """Private-kNN: of the records kept for an answer, the k nearest to the query vote by their labels.
+    """Private-kNN: of the records sampled for an answer, the k nearest to the query vote by their labels.
 
-    Features are compared as they are given, by Euclidean distance; representations must be made without these data.
+    Features are compared by Euclidean distance, without further processing. Learned representations must come from
+    other data.
 
     Attributes:
         neighbours: k >= 1.
-        rate: Probability with which a record is kept for an answer, in (0, 1].
+        rate: Probability that a record is sampled for an answer, in (0, 1].
     """
 
     sigma: float = 30.0
@@ -50,13 +51,13 @@ class PrivateKnn(NoisyVotes):
         require(0 < self.rate <= 1, "rate must be in (0, 1]", rate=self.rate)
         require(
             self.noise == "gaussian" and self.threshold is None,
-            "private-knn takes gaussian noise without a threshold: sampling lowers the cost of that alone",
+            "private-knn needs gaussian noise without a threshold: sampling amplifies the privacy of no other noise",
             noise=self.noise,
             threshold=self.threshold,
         )
 
     def claim(self) -> Claim:
-        """What one answer promises, a record added or removed: a Gaussian on a vote that moves, sampled at the rate."""
+        """Return the claim of one answer: adding or removing a record moves a vote, under subsampled Gaussian noise."""
         curve = SubsampledGaussian(self.sigma / math.sqrt(2), self.rate, 1)
         return Claim.of(curve, relation=Relation.ADD_REMOVE, delta=self.delta)
 
@@ -64,46 +65,49 @@ class PrivateKnn(NoisyVotes):
         return self.rate
 
     def depth(self) -> int:
-        """How many of the nearest records are looked at: with probability 1 - 1e-30 enough of these are kept."""
+        """Return how many of the nearest records suffice: k of them are sampled with probability 1 - 1e-30."""
         return math.ceil((self.neighbours + 12 * math.sqrt(self.neighbours) + 80) / self.sampled())
 
     def votes(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
-        """Labels of the nearest records to each query, nearest first, shape (depth, q); draws nothing."""
+        """Return the labels of the records nearest to each query, nearest first, shape (depth, q); not random."""
         order = np.argsort(squared_distances(data.features, queries), axis=0, kind="stable")
         return np.asarray(data.labels[order[: self.depth()]], np.int64)
 
-    def votes_with_canary(self, more: Added, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
-        """The rank of each point among the records of the data, shape (p, q); at equal distance behind them."""
-        own = squared_distances(more.records.features, queries)
-        there = np.sort(squared_distances(more.data.features, queries), axis=0)
-        ranks = [np.searchsorted(column, mine, side="right") for column, mine in zip(there.T, own.T, strict=True)]
-        return np.minimum(np.stack(ranks, axis=1).astype(np.int64), min(self.depth(), len(more.data))) + 1
+    def votes_with_canary(
+        self, canaries: AddedRecords, queries: Features, *, seed: SeedSequence, compute: Compute
+    ) -> Ints:
+        """Return the rank of each point among the records, shape (p, q); records of equal distance come first."""
+        canary_distances = squared_distances(canaries.records.features, queries)
+        data_distances = np.sort(squared_distances(canaries.data.features, queries), axis=0)
+        columns = zip(data_distances.T, canary_distances.T, strict=True)
+        ranks = [np.searchsorted(records, points, side="right") for records, points in columns]
+        return np.minimum(np.stack(ranks, axis=1).astype(np.int64), min(self.depth(), len(canaries.data))) + 1
 
     def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:
-        """Known exactly: which records are kept is all that is random."""
+        """Return the exact law: only the sample is random."""
         order = np.argsort(moved[0], kind="stable")
-        some = order if added else order[:0]
+        added_order = order if added else order[:0]
         return SampledNeighbours(
-            votes[0], self.neighbours, self.sampled(), classes, ranks=moved[0][some], added=labels[some]
+            votes[0], self.neighbours, self.sampled(), classes, ranks=moved[0][added_order], added=labels[added_order]
         )
 
     def histograms(self, votes: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
-        """One draw of the records kept, shape (n, q) to (q, K)."""
+        """Draw one sample of the records for each query, shape (n, q) to (q, K)."""
         none = np.zeros((1, 0), np.int64)
         laws = [self.law(column[None], none, none[0], added=False, classes=classes) for column in votes.T]
         return np.concatenate([law.draw(1, rng) for law in laws])
 
 
 def squared_distances(records: Features, queries: Features) -> NDArray[np.float64]:
-    """Squared Euclidean distance of each record to each query, shape (n, q); tables are refused."""
+    """Return the squared Euclidean distance of each record to each query, shape (n, q); refuse tables."""
     if isinstance(records, pa.Table) or isinstance(queries, pa.Table):
         raise InputError("private-knn compares arrays of numbers, got a table")
-    own, asked = (part.reshape(len(part), -1).astype(np.float64) for part in (records, queries))
-    distances = np.empty((len(own), len(asked)))
-    squares = np.square(asked).sum(axis=1)
-    for first in range(0, len(own), ROWS):
-        rows = own[first : first + ROWS]
-        # A record that is the query itself must be at distance 0 exactly, hence the rounding below.
-        product = np.square(rows).sum(axis=1)[:, None] - 2 * rows @ asked.T + squares
-        distances[first : first + ROWS] = np.round(np.maximum(product, 0), 9)
+    points, query_points = (part.reshape(len(part), -1).astype(np.float64) for part in (records, queries))
+    distances = np.empty((len(points), len(query_points)))
+    squares = np.square(query_points).sum(axis=1)
+    for first in range(0, len(points), _CHUNK):
+        rows = points[first : first + _CHUNK]
+        # Rounded below, so that a record equal to the query is at distance exactly 0.
+        product = np.square(rows).sum(axis=1)[:, None] - 2 * rows @ query_points.T + squares
+        distances[first : first + _CHUNK] = np.round(np.maximum(product, 0), 9)
     return distances

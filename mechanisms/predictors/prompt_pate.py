@@ -1,4 +1,4 @@
-"""PromptPATE: each teacher is a prompt that shows a language model a few records of its own."""
+"""PromptPATE: each teacher is a prompt that shows a language model a few private records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dpaudit.mechanisms.language_models.prompts import UNREAD, Task, Teacher, re
 from dpaudit.mechanisms.language_models.protocol import Expected, LanguageModel
 from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
 from dpaudit.mechanisms.predictors.ensemble import NoisyVotes
-from dpaudit.mechanisms.predictors.protocol import Added
+from dpaudit.mechanisms.predictors.protocol import AddedRecords
 from dpaudit.mechanisms.predictors.vote_laws import KnownVotes, VoteLaw
 from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.registry import register
@@ -31,16 +31,16 @@ Ints = NDArray[np.int64]
 class PromptPate(NoisyVotes):
     """PromptPATE: teacher i shows a language model records i k to i k + k - 1 and has it classify the query.
 
-    Takes texts (`raw: true`). At temperature 0 votes are no matter of chance: the noise is all that is random. An
-    answer that names no class is no vote. Neighbouring data sets differ in one record that is in another's place.
+    The data must be texts (`raw: true`). At temperature 0 only the noise is random. An answer that names no class is
+    no vote. In neighbouring data sets one record is replaced.
 
     Attributes:
-        model: What is asked.
+        model: The language model.
         teachers: Number of prompts, >= 2.
-        shots: Records in each, k >= 1.
-        given: What the texts are, for the instruction: "text from film reviews by sentiment"; "" takes the paper's
-            words where the data set is one of its own.
-        names: What the classes are called; none takes the paper's words, or those of the data.
+        shots: Records in each prompt, k >= 1.
+        given: Description of the texts for the instruction, such as "text from film reviews by sentiment"; "" uses the
+            paper's description if the data set is one of the paper's.
+        names: Names of the classes; none uses the paper's names, or those of the data.
     """
 
     sigma: float = 20.0
@@ -58,17 +58,17 @@ class PromptPate(NoisyVotes):
         require_at_least(1, self, "shots")
 
     def claim(self) -> Claim:
-        """What one answer promises, a record in another's place: one vote moves."""
+        """Return the claim of one answer: replacing a record moves one vote."""
         return Claim.of(self.release().curve(), relation=Relation.REPLACE, delta=self.delta)
 
     def task(self, data: Examples) -> Task:
         usual = Task.of_data(data.name, data.class_names, data.classes)
         names = self.names or usual.names
         require(len(names) == data.classes, f"names must be those of the {data.classes} classes", names=len(names))
-        return Task(self.given or usual.given, names)
+        return Task(self.given or usual.description, names)
 
     def prompts(self, data: Examples) -> list[Teacher]:
-        """The teachers; records beyond the last one's are not used."""
+        """Return the teachers; records beyond the last teacher's are not used."""
         needed = self.teachers * self.shots
         require(len(data) >= needed, f"{self.teachers} teachers need {needed} records", records=len(data))
         texts = texts_of(data.features)
@@ -77,26 +77,28 @@ class PromptPate(NoisyVotes):
         return [task.teacher(shots[first : first + self.shots]) for first in range(0, needed, self.shots)]
 
     def votes(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
-        return self._asked(data, self.prompts(data), queries)
+        return self._votes(data, self.prompts(data), queries)
 
-    def votes_with_canary(self, more: Added, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
-        """What the teacher that shows a point says of each query; the point stands where its first record did."""
-        return self._asked(more.data, self.moved_prompts(more), queries)
+    def votes_with_canary(
+        self, canaries: AddedRecords, queries: Features, *, seed: SeedSequence, compute: Compute
+    ) -> Ints:
+        """Return the votes of the teacher of each point, which takes the place of that teacher's first record."""
+        return self._votes(canaries.data, self.moved_prompts(canaries), queries)
 
-    def moved_prompts(self, more: Added) -> list[Teacher]:
-        """The teacher that shows each point."""
-        task, texts, labels = self.task(more.data), texts_of(more.data.features), more.data.labels
-        found = []
-        shots = zip(texts_of(more.records.features), more.records.labels.tolist(), strict=True)
-        for place, shot in zip(more.places.tolist(), shots, strict=True):
+    def moved_prompts(self, canaries: AddedRecords) -> list[Teacher]:
+        """Return the teacher of each point."""
+        task, texts, labels = self.task(canaries.data), texts_of(canaries.data.features), canaries.data.labels
+        teachers = []
+        shots = zip(texts_of(canaries.records.features), canaries.records.labels.tolist(), strict=True)
+        for place, shot in zip(canaries.places.tolist(), shots, strict=True):
             rows = range(place * self.shots + 1, (place + 1) * self.shots)
-            found.append(task.teacher([shot, *((texts[row], int(labels[row])) for row in rows)]))
-        return found
+            teachers.append(task.teacher([shot, *((texts[row], int(labels[row])) for row in rows)]))
+        return teachers
 
     def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:
-        """Known exactly: the model says the same to the same prompt."""
-        said = np.concatenate([moved[0], votes[0, moved.shape[1] :]]) if added else votes[0]
-        return KnownVotes(np.bincount(said, minlength=classes + 1)[:classes])
+        """Return the exact law: the model gives equal prompts equal answers."""
+        classes_voted = np.concatenate([moved[0], votes[0, moved.shape[1] :]]) if added else votes[0]
+        return KnownVotes(np.bincount(classes_voted, minlength=classes + 1)[:classes])
 
     def histograms(self, votes: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
         return np.stack([np.bincount(column, minlength=classes + 1)[:classes] for column in votes.T])
@@ -104,19 +106,19 @@ class PromptPate(NoisyVotes):
     def expected(self, data: Examples, queries: Features) -> Expected:
         return self.model.expected(_all(self.prompts(data), texts_of(queries)))
 
-    def _asked(self, data: Examples, teachers: Sequence[Teacher], queries: Features) -> Ints:
+    def _votes(self, data: Examples, teachers: Sequence[Teacher], queries: Features) -> Ints:
         texts = texts_of(queries)
         answers = self.model.complete(_all(teachers, texts))
         missing = Counter(answer.missing for answer in answers if answer.text is None)
         if missing:
             why = ", ".join(f"{count} of {reason}" for reason, count in missing.most_common(3))
             raise TrainingError(
-                f"{missing.total():,} of {len(answers):,} prompts have no answer ({why}); "
-                "those that have one are kept and not asked again"
+                f"{missing.total():,} of {len(answers):,} prompts have no answer ({why}). "
+                "The other answers are stored and will not be requested again"
             )
         task = self.task(data)
-        read = [read_class(answer.text, task.labels, task.names) for answer in answers]
-        classes = [data.classes if found == UNREAD else found for found in read]
+        numbers = [read_class(answer.text, task.labels, task.names) for answer in answers]
+        classes = [data.classes if number == UNREAD else number for number in numbers]
         return np.array(classes, np.int64).reshape(len(teachers), len(texts))
 
 

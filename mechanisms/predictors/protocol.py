@@ -1,13 +1,14 @@
-"""What the game `private-prediction` asks of a predictor that answers queries privately (registered as "mechanism").
+"""The interface of predictors that answer queries privately, for the game `private-prediction`.
 
-Nothing that is trained is released; votes are, after noise. In the order of Algorithm 1 of Chadha et al. (2024):
+They are registered as "mechanism". They release noisy votes, never a trained model. The methods follow Algorithm 1 of
+Chadha et al. (2024):
 
-1. `votes` makes one run of the training phase and asks every voter (teacher, prompt, neighbour) every query;
-2. `votes_with_canary` does the same with a record more, which takes part in one voter alone: only that voter is asked;
-3. `law` is the law of a query's histogram, fitted to several such runs, with the record or without it;
-4. `release` makes an answer of a histogram: noise, then the argmax.
+1. `votes` runs the training phase once and collects the votes of all voters (teachers, prompts, neighbours);
+2. `votes_with_canary` runs it with one more record, which belongs to one voter, and collects the votes of that voter;
+3. `law` fits the distribution of a query's histogram to several such runs, with the record or without it;
+4. `release` turns a histogram into an answer: noise, then the argmax.
 
-Whoever has no voters to show, only answers, is an `AnsweringPredictor`: it is run as it is, as often as one can pay.
+An `AnsweringPredictor` shows answers but no votes. The game runs it repeatedly, unchanged.
 """
 
 from __future__ import annotations
@@ -31,101 +32,100 @@ Ints = NDArray[np.int64]
 
 @runtime_checkable
 class VotingPredictor(Protocol):
-    """A predictor whose votes can be looked at before the noise."""
+    """A predictor that shows its votes before the noise."""
 
     @property
     def cached(self) -> bool:
-        """Whether a query that was answered before gets the same answer again: repeating it tells nothing new."""
+        """True if a repeated query gets the earlier answer again, so that repeating it shows nothing new."""
 
     @property
     def deterministic(self) -> bool:
-        """Whether one run shows the law of the votes: it is known, nothing about it is estimated."""
+        """True if one run shows the exact law of the votes, so that nothing is estimated."""
 
     def claim(self) -> Claim:
-        """What one answer promises, as a curve, whatever the data are: the accounting of many answers adds these up.
+        """Return the claim of one answer, for all data; the accounting of several answers composes it.
 
-        Its relation says how data sets differ: `add-remove` for a record more, `replace` for one in another's place.
+        Its relation is `add-remove` if a neighbour has one more record, `replace` if one record is exchanged.
         """
 
     def release(self) -> Release:
-        """How an answer is made of a histogram."""
+        """Return the function from histograms to answers."""
 
     def votes(self, data: Examples, queries: Features, *, seed: np.random.SeedSequence, compute: Compute) -> Ints:
-        """One run of the training phase on `data`, decided by `seed`; q queries are asked, rows like its features.
+        """Run the training phase once on `data` by `seed`, and collect votes on q queries (rows like its features).
 
-        Returns: The class each voter votes for, K where it has no vote, shape (voters, q); the same number of voters
-            in every run. For neighbours that are drawn anew for each answer: the labels of all records by distance,
-            nearest first.
-        Raises: TrainingError when this seed's training failed.
+        Returns: The class each voter votes for, or K for no vote, shape (voters, q); every run has the same number of
+            voters. Predictors that sample neighbours for each answer return the labels of all records, nearest first.
+        Raises: TrainingError if the training failed for this seed.
         """
 
     def votes_with_canary(
-        self, more: Added, queries: Features, *, seed: np.random.SeedSequence, compute: Compute
+        self, canaries: AddedRecords, queries: Features, *, seed: np.random.SeedSequence, compute: Compute
     ) -> Ints:
-        """One run of the training phase for each of p records: the data with it more (or in another's place).
+        """Run the training phase once for each of p records, which is added (or replaces another one).
 
-        Returns: What the voter that has the record votes for, shape (p, q); for neighbours the rank, >= 1, that it has
-            among the other records.
-        Raises: TrainingError when this seed's training failed.
+        Returns: The votes of the voter that has the record, shape (p, q); predictors that sample neighbours return the
+            record's rank, >= 1, among the other records.
+        Raises: TrainingError if the training failed for this seed.
         """
 
     def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:
-        """The law of the histogram of one query, by maximum likelihood from several runs.
+        """Return the law of the histogram of one query, by maximum likelihood from several runs.
 
         Args:
-            votes: Of this query, shape (runs, voters).
-            moved: `votes_with_canary` of this query, shape (runs, m), of the m >= 0 records that are added.
-            labels: Their labels, shape (m,).
-            added: True: with the records; False: without them, in the form whose draws go with the other's.
+            votes: Votes on this query, shape (runs, voters).
+            moved: `votes_with_canary` on this query for the m >= 0 added records, shape (runs, m).
+            labels: Labels of the added records, shape (m,).
+            added: True for the law with the records; False for the law without them, which shares its random draws.
             classes: Number of classes K.
         """
 
     def histograms(self, votes: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
-        """The histogram of one answer to each query, from the votes of one run: shape (voters, q) to (q, K)."""
+        """Return the histogram of one answer to each query, from the votes of one run; shape (voters, q) to (q, K)."""
 
 
 @runtime_checkable
 class StudentPredictor(VotingPredictor, Protocol):
-    """A predictor that may look at the query, beside the votes, when it makes an answer of them."""
+    """A predictor whose answers may depend on the query as well as on the votes."""
 
     def releases(self, queries: Features, *, voters: int, compute: Compute) -> Sequence[Release]:
-        """How each query is answered: `release`, or one that costs as much and knows what a student expects."""
+        """Return the release of each query: `release`, or one of equal cost that uses a student's prediction."""
 
 
 @runtime_checkable
 class PricedPredictor(VotingPredictor, Protocol):
-    """A predictor whose voters are asked at a price."""
+    """A predictor whose votes cost money or time."""
 
     def expected(self, data: Examples, queries: Features) -> Expected:
-        """What asking every voter every query is going to take; asks nothing."""
+        """Return the expected cost of the votes of all voters on all queries, without requesting any."""
 
 
 @runtime_checkable
 class AnsweringPredictor(Protocol):
-    """A predictor that is asked and answers; nothing else is seen of it."""
+    """A predictor of which only the answers are visible."""
 
     def claim(self) -> Claim:
-        """What one answer promises."""
+        """Return the claim of one answer."""
 
     def answers(self, data: Examples, queries: Features, *, seed: np.random.SeedSequence, compute: Compute) -> Ints:
-        """One full run: trains on `data`, answers each query once.
+        """Train on `data` and answer each query once.
 
-        Returns: Classes, shape (q,).
-        Raises: TrainingError when this seed's run failed.
+        Returns: Classes, shape (q,); K for a refusal to answer.
+        Raises: TrainingError if the run failed for this seed.
         """
 
 
 @dataclass(frozen=True, eq=False)
-class Added:
-    """Several records, each in a data set of its own."""
+class AddedRecords:
+    """Several records, each added to a separate copy of the data."""
 
-    data: Examples  # what all of these data sets hold besides
-    records: Examples  # the records, p rows
-    # which of the voters each falls to, where they are told apart: 0 where it is the only record that is added, 0 to
-    # m - 1 where m are; shape (p,)
-    places: Ints
+    data: Examples  # the data without the records
+    records: Examples  # p rows
+    places: (
+        Ints  # number of each record among the m records added together, 0 to m - 1; it decides the voter; shape (p,)
+    )
 
     @classmethod
-    def alone(cls, data: Examples, records: Examples) -> Added:
-        """Each record is the only one that is added."""
+    def alone(cls, data: Examples, records: Examples) -> AddedRecords:
+        """Add each record alone."""
         return cls(data, records, np.zeros(len(records), np.int64))

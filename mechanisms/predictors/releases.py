@@ -1,4 +1,4 @@
-"""How a histogram of votes becomes an answer, and what one answer costs when votes move.
+"""Noisy answers from histograms of votes, and the privacy cost of one answer.
 
 Source: Papernot et al. (2018), arXiv:1802.08908: GNMax, and its algorithms 1 (Confident) and 2 (Interactive).
 """
@@ -21,13 +21,13 @@ Ints: TypeAlias = NDArray[np.int64]
 
 
 class Release(Protocol):
-    """Answers from histograms: the only place where noise is added."""
+    """A noisy function from histograms to answers; all noise of a predictor is added here."""
 
     def answers(self, votes: Ints, rng: np.random.Generator) -> Ints:
-        """One answer for each histogram, shape (n, K) to (n,); K where it refuses to answer."""
+        """Return one answer for each histogram, shape (n, K) to (n,); K for a refusal to answer."""
 
     def curve(self) -> PrivacyCurve:
-        """What one answer tells of one voter, whose vote moves from one class to another."""
+        """Return the privacy curve of one answer, if one vote moves from one class to another."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class GaussianArgmax:
         return np.asarray(noisy.argmax(axis=1), np.int64)
 
     def curve(self) -> PrivacyCurve:
-        """sqrt(2) / sigma-GDP, so order / sigma^2 at every order: one count falls by 1, another one rises by 1."""
+        """Return sqrt(2) / sigma-GDP, RDP of order / sigma^2: one count falls by 1, another rises by 1."""
         return GaussianDP(math.sqrt(2) / self.sigma)
 
 
@@ -62,19 +62,19 @@ class LaplaceArgmax:
         return np.asarray(noisy.argmax(axis=1), np.int64)
 
     def curve(self) -> PrivacyCurve:
-        """Two Laplace counts that move by 1: 2 / b at delta = 0."""
+        """Return the curve of two Laplace counts that move by 1: epsilon 2 / b at delta = 0."""
         return ComposedLaplace(self.scale, 2)
 
 
 @dataclass(frozen=True)
 class ConfidentArgmax:
-    """The largest count after Gaussian noise on each, where the largest count, noised by itself, exceeds a threshold.
+    """The argmax of Gaussian-noised counts if the largest count, with separate noise, exceeds a threshold, else K.
 
-    The answer K says that it does not (Confident-GNMax).
+    This is Confident-GNMax.
     """
 
     sigma: float  # standard deviation of the noise on each count, > 0
-    threshold: float  # what the largest count must exceed, in votes
+    threshold: float  # in votes
     threshold_sigma: float  # standard deviation of the noise on the largest count, > 0
 
     def __post_init__(self) -> None:
@@ -87,39 +87,39 @@ class ConfidentArgmax:
         return np.where(passed, GaussianArgmax(self.sigma).answers(votes, rng), self.otherwise(votes.shape[1]))
 
     def curve(self) -> PrivacyCurve:
-        """The largest count moves by at most 1, then two counts do: mu^2 = 1 / s1^2 + 2 / s2^2."""
+        """Return mu-GDP with mu^2 = 1 / s1^2 + 2 / s2^2: the largest count moves by at most 1, then two counts do."""
         return GaussianDP(math.sqrt(1 / self.threshold_sigma**2 + 2 / self.sigma**2))
 
     def margins(self, votes: Ints) -> Floats:
-        """By how many votes each histogram exceeds the threshold before the noise, shape (n, K) to (n,)."""
+        """Return by how many votes each histogram exceeds the threshold before the noise, shape (n, K) to (n,)."""
         return np.asarray(votes.max(axis=1) - self.threshold, np.float64)
 
     def otherwise(self, classes: int) -> int:
-        """What is answered where the threshold is not exceeded: the class K, which is none."""
+        """Return the answer if the threshold is not exceeded: K, a refusal."""
         return classes
 
 
 @dataclass(frozen=True)
 class InteractiveArgmax(ConfidentArgmax):
-    """The largest count after Gaussian noise on each, where votes contradict a student (Interactive-GNMax).
+    """The argmax of Gaussian-noised counts if the votes contradict a student's prediction (Interactive-GNMax).
 
-    What the student expects is taken off the counts; where the largest that is left, noised by itself, exceeds the
-    threshold, the teachers answer. Elsewhere the student's own class is the answer where it is sure of it, else K. What
-    the student expects is public: it was learned from public data, or from earlier answers.
+    The votes that the student expects are subtracted from the counts. If the largest difference, with separate noise,
+    exceeds the threshold, the teachers answer. Otherwise the answer is the student's class if the student is sure of
+    it, else K. The student is public: it was trained on public data or on earlier answers.
     """
 
     expected: tuple[float, ...]  # votes that the student expects for each class, shape (K,), finite
-    own: int | None = None  # the student's class where it is sure of it; None where it is not
+    student_class: int | None = None  # the student's class; None: the student is not sure
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(bool(np.isfinite(self.expected).all()), "expected votes must be finite", expected=self.expected)
-        known = self.own is None or 0 <= self.own < len(self.expected)
-        require(known, "own must be one of the classes", own=self.own)
+        valid = self.student_class is None or 0 <= self.student_class < len(self.expected)
+        require(valid, "student_class must be one of the classes", student_class=self.student_class)
 
     def margins(self, votes: Ints) -> Floats:
-        """Of the class the student expects least of what it gets."""
+        """Return the largest excess of a count over the student's expectation, less the threshold; shape (n,)."""
         return np.asarray((votes - np.asarray(self.expected)).max(axis=1) - self.threshold, np.float64)
 
     def otherwise(self, classes: int) -> int:
-        return classes if self.own is None else self.own
+        return classes if self.student_class is None else self.student_class

@@ -1,7 +1,7 @@
-"""The law of the votes on one query: how often each class is voted for, before any noise.
+"""The distribution (law) of the votes on one query, before any noise.
 
-Laws of two neighbouring data sets, drawn from generators of one seed, share the draws of all voters that both have: the
-two histograms differ in the votes that move alone. Source: Chadha et al. (2024), sections 5.1, 5.2 and 6.
+The laws of two neighbouring data sets, drawn with generators of one seed, share the draws of their common voters: their
+histograms differ only in the votes that move. Source: Chadha et al. (2024), sections 5.1, 5.2 and 6.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ Ints = NDArray[np.int64]
 
 
 class VoteLaw(Protocol):
-    """Where the histogram of one query comes from."""
+    """Distribution of the histogram of one query."""
 
     @property
     def classes(self) -> int:
         """Number of classes K."""
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
-        """Independent histograms, shape (count, K)."""
+        """Draw independent histograms, shape (count, K)."""
 
     def mean(self) -> Floats:
-        """Expected votes for each class, shape (K,)."""
+        """Return the expected votes for each class, shape (K,)."""
 
 
 @dataclass(frozen=True, eq=False)
 class KnownVotes:
-    """Votes without randomness, as of a language model that answers at temperature 0."""
+    """Votes without randomness, such as those of a language model at temperature 0."""
 
     counts: Ints
 
@@ -51,11 +51,11 @@ class KnownVotes:
 
 @dataclass(frozen=True, eq=False)
 class AlikeTeachers:
-    """Teachers that vote by one law, each on a random part of the data, and some by laws of their own (PATE)."""
+    """Identically distributed teachers, each with a random part of the data, and m teachers with other laws (PATE)."""
 
-    teachers: int  # number of those alike, >= 0
-    shares: Floats  # how they vote, shape (K,), sums to 1
-    others: Floats  # how each other teacher votes, shape (m, K); in the world without the points they are like the rest
+    teachers: int  # number of identically distributed teachers, >= 0
+    shares: Floats  # probability of each class, shape (K,), sums to 1
+    others: Floats  # likewise for each other teacher, shape (m, K); without the points they equal `shares`
 
     def __post_init__(self) -> None:
         require(self.teachers >= 0, "teachers must be >= 0", teachers=self.teachers)
@@ -78,10 +78,10 @@ class AlikeTeachers:
 
 @dataclass(frozen=True, eq=False)
 class ApartTeachers:
-    """Teachers each of which votes by a law of its own, on a part of the data that never changes (CaPC)."""
+    """Teachers with different laws, each with a fixed part of the data (CaPC)."""
 
-    shares: Floats  # how each votes, shape (k, K), rows sum to 1
-    weights: Ints | None = None  # how many votes each has, shape (k,), whole numbers >= 1; one each by default
+    shares: Floats  # probability of each class for each teacher, shape (k, K), rows sum to 1
+    weights: Ints | None = None  # votes of each teacher, shape (k,), >= 1; None: one each
 
     def __post_init__(self) -> None:
         _require_shares(self.shares)
@@ -105,32 +105,32 @@ class ApartTeachers:
 
 @dataclass(frozen=True, eq=False)
 class SampledNeighbours:
-    """Labels of the nearest records, after each record was kept with some probability for this answer (Private-kNN)."""
+    """Votes of the nearest records in a random sample, drawn for this answer (Private-kNN)."""
 
-    labels: Ints  # of the records by their distance to the query, nearest first, shape (n,)
-    neighbours: int  # how many of those kept vote at most, k >= 1
-    rate: float  # Probability with which a record is kept, in (0, 1]
+    labels: Ints  # of the records, nearest to the query first, shape (n,)
+    neighbours: int  # most voting records, k >= 1
+    rate: float  # probability that a record is sampled, in (0, 1]
     classes: int
-    ranks: Ints  # ranks that added records have among the records that were there, each >= 1, ascending, shape (m,)
-    added: Ints  # their labels, shape (m,)
+    ranks: Ints  # ranks of the added records among the others, each >= 1, ascending, shape (m,)
+    added: Ints  # labels of the added records, shape (m,)
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
-        """Walks from the nearest record on until enough are kept."""
+        """Draw independent histograms, shape (count, K)."""
         near = self._near(count, rng)
         return self._voted(near, rng.random((count, len(self.ranks))) < self.rate)
 
     def draw_given(self, also: tuple[bool, ...], count: int, rng: np.random.Generator) -> Ints:
-        """The same where it is known which of the added records are kept; `also` has one entry for each of them."""
+        """Draw histograms given which of the added records are sampled; `also` has one entry for each of them."""
         near = self._near(count, rng)
         return self._voted(near, np.broadcast_to(np.array(also, np.bool_), (count, len(also))))
 
     def _near(self, count: int, rng: np.random.Generator) -> Ints:
-        """Places of the nearest records that are kept, k of them, shape (count, k); n stands for none."""
+        """Draw the places of the k nearest sampled records, shape (count, k); n stands for none."""
         steps = rng.geometric(self.rate, size=(count, self.neighbours))
         return np.asarray(np.minimum(np.cumsum(steps, axis=1) - 1, len(self.labels)), np.int64)
 
     def _voted(self, near: Ints, also: NDArray[np.bool_]) -> Ints:
-        """Added records that come early enough vote, and as many of the last ones less."""
+        """Count votes: each sampled added record among the k nearest displaces the last voter."""
         count = len(near)
         voting = np.zeros(count, np.int64)
         added = np.zeros((count, self.classes), np.int64)
@@ -146,14 +146,17 @@ class SampledNeighbours:
         return np.asarray(votes[:, : self.classes] + added, np.int64)
 
     def mean(self) -> Floats:
-        """Expected votes for each class: each record by its rank's chance to vote."""
+        """Return the expected votes for each class: each record counts by its probability to vote."""
         labels = np.insert(self.labels, self.ranks - 1, self.added)
         chance = inclusion(np.arange(1, len(labels) + 1), neighbours=self.neighbours, rate=self.rate)
         return np.asarray(np.bincount(labels, weights=chance, minlength=self.classes), np.float64)
 
 
 def inclusion(rank: Ints, *, neighbours: int, rate: float) -> Floats:
-    """Probability that the record of a rank >= 1 votes: kept, and fewer than k before it are; nu of Chadha et al."""
+    """Return the probability that the record of a rank >= 1 votes; nu of Chadha et al.
+
+    It votes if it is sampled, and fewer than k records before it are.
+    """
     from scipy.stats import binom
 
     return np.asarray(rate * binom.cdf(neighbours - 1, np.asarray(rank) - 1, rate))

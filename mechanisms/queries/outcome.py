@@ -1,4 +1,4 @@
-"""What came of one call of a function: the one thing that crosses from another Python, or from this one."""
+"""The outcome of one call of an audited function, as a worker process returns it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 UNREADABLE = "unreadable: "
-"""Prefix of the ending of a call that returned an object in which nothing could be read; the worker writes it."""
+"""Prefix of the ending of a call that returned an unreadable object; the worker writes it."""
 
 
 @dataclass(frozen=True, eq=False)
 class CallOutcome:
-    """A call, summed up; failing is an outcome like any other.
+    """The discrete and the numeric part of what a call returned or raised.
 
     Attributes:
-        ending: Everything discrete: type, keys, columns, shape, dtype, words, an exception's class and text, warnings.
-        numbers: Everything else, shape (n,), all finite; n is the same for all outcomes of one ending.
-        fault: What is wrong with it, for people; "" for nothing.
-        low_bits: How many of the last numbers tell the low bits of numbers before them, >= 0.
+        ending: The discrete part: type, keys, columns, shape, dtype, words, an exception's class and text, warnings.
+        numbers: The numeric part, shape (n,), all finite; all outcomes with one ending have the same n.
+        fault: Description of a failure; "" if there is none.
+        low_bits: How many of the last numbers are low bits of the numbers before them, >= 0.
     """
 
     ending: str
@@ -29,5 +29,5 @@ class CallOutcome:
 
 
 def is_unreadable(ending: str) -> bool:
-    """True if a call returned something, or something inside of a container, in which nothing could be read."""
+    """True if a call returned an unreadable object, alone or in a container."""
     return ending.startswith(UNREADABLE)

@@ -1,4 +1,4 @@
-"""Functions that are called on a table of rows, and the rows: what a game asks of them, whoever wrote the function."""
+"""The interface of functions on a table of rows, and the rows."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CallLimits:
-    """What ends a call, and how many may run at a time."""
+    """Limits on the duration and the number of simultaneous calls."""
 
-    limit_s: float | None = None  # how long it may take
-    processes: int = 1  # of another Python, at the same time
+    limit_s: float | None = None  # of one call; None: no limit
+    processes: int = 1  # simultaneous processes of another Python
     time_limit: Callable[[float | None], AbstractContextManager[Any]] = nullcontext  # ends a block by an exception
-    # whether an exception is not the function's own: a signal, which passes, or what `time_limit` raised
+    # True for an exception that the function did not raise: a signal, or that of `time_limit`
     from_outside: Callable[[BaseException], bool] = lambda err: False
 
 
 @dataclass(frozen=True, eq=False)
 class TableRows:
-    """Rows of a schema, and the schema."""
+    """Rows of a schema."""
 
-    cells: pa.Table  # one column for each of the schema's
+    cells: pa.Table  # the schema's columns
     schema: Schema
     name: str = "rows"
 
@@ -43,14 +43,14 @@ class TableRows:
         return int(self.cells.num_rows)
 
     def take(self, rows: ArrayLike) -> TableRows:
-        """The rows at `rows` (int positions or boolean mask), in that order."""
+        """Return the rows at `rows` (int positions or boolean mask), in that order."""
         where = np.asarray(rows)
         where = np.flatnonzero(where) if where.dtype == np.bool_ else where
         return replace(self, cells=self.cells.take(pa.array(where, pa.int64())))
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of cells and schema: part of every unit's key."""
+        """Return the SHA-256 of cells and schema, which is part of every unit's key."""
         hasher = hashlib.sha256(repr(self.schema).encode())
         for batch in self.cells.combine_chunks().to_batches():
             hasher.update(batch.serialize())
@@ -59,13 +59,13 @@ class TableRows:
 
 @runtime_checkable
 class RowFunction(Protocol):
-    """A function on rows (see `OwnFunction`): what it gives out is all that anybody sees of the rows."""
+    """A function whose return value is the only view of its rows (see `OwnFunction`)."""
 
     def claim(self) -> Claim:
-        """What it promises of neighbouring tables."""
+        """Return the claim about neighbouring tables."""
 
     def alternatives(self) -> Sequence[Mapping[str, Any]]:
-        """The settings it may be called with, each a mapping of keyword arguments; at least one."""
+        """Return the keyword arguments of each alternative call, at least one."""
 
     def outcomes(
         self,
@@ -74,4 +74,7 @@ class RowFunction(Protocol):
         settings: Mapping[str, Any],
         limits: CallLimits,
     ) -> Sequence[CallOutcome]:
-        """One call for each seed, each on rows of its own; a call that raises or ends its process is an outcome too."""
+        """Call the function once for each seed, each on a copy of the rows.
+
+        A call that raises or ends its process is an outcome too.
+        """

@@ -1,7 +1,7 @@
-"""What the columns of a table may hold, as its owner says: ranges of numbers, and words.
+"""The columns of a table and their allowed values: ranges of numbers, and words.
 
-`{"age": (0, 100), "sex": ["f", "m"]}`: two numbers are a range with both ends in it, of whole numbers where both are;
-words are the categories there are. `{"age": {"range": (0, 100), "nullable": True}}` allows missing values too, and
+`{"age": (0, 100), "sex": ["f", "m"]}`: two numbers are a closed range, of whole numbers if both are whole; words are
+the categories. `{"age": {"range": (0, 100), "nullable": True}}` also allows missing values, and
 `{"age": {"range": (0, 100), "any": True}}` allows every value.
 """
 
@@ -22,7 +22,7 @@ from dpaudit.errors import InputError, require, shortened
 from dpaudit.given import check_fields, fitted, is_number
 
 LARGEST_WHOLE = 2**53
-"""Whole numbers up to here are floats as well."""
+"""All whole numbers up to this one are exact as floats."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Number:
     """A column of numbers.
 
     Attributes:
-        low, high: The range, both ends in it: finite, low <= high; of a whole column whole, at most 2**53 from zero.
-        whole: Whether only whole numbers are in it.
+        low, high: The closed range: finite, low <= high; of a whole column whole, at most 2**53 from zero.
+        whole: True if only whole numbers are allowed.
         nullable: True if missing values (null and NaN) are allowed.
         any: True if every value is allowed; the range then describes ordinary rows.
     """
@@ -45,14 +45,14 @@ class Number:
     def __post_init__(self) -> None:
         check_fields(self)
         for end in (self.low, self.high):
-            require(math.isfinite(end), "a bound must be a finite number", do="give the widest that may be", bound=end)
+            require(math.isfinite(end), "a bound must be a finite number", do="give the widest allowed", bound=end)
             fits = not self.whole or (end == math.floor(end) and abs(end) <= LARGEST_WHOLE)
             must = "a bound of whole numbers must be whole and at most 2**53 from zero"
             require(fits, must, do="write 0.0 for 0 where the numbers are real ones", bound=end)
         require(self.low <= self.high, "low must be at most high", do="swap them", low=self.low, high=self.high)
 
     def cell(self, value: float) -> float:
-        """A value as the column's own type has it."""
+        """Return a value in the column's type."""
         return int(value) if self.whole else float(value)
 
     def allows(self, cell: float | None) -> bool:
@@ -80,10 +80,10 @@ class Number:
 
 @dataclass(frozen=True)
 class Category:
-    """A column of words: those that there are, at least one, each once.
+    """A column of words.
 
     Attributes:
-        values: The words.
+        values: The allowed words, at least one, all different.
         nullable: True if missing values are allowed.
         any: True if every word is allowed; `values` then describe ordinary rows.
     """
@@ -94,9 +94,9 @@ class Category:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(bool(self.values), "a category must have at least one word", do="give all words that there are")
-        twice = [word for place, word in enumerate(self.values) if word in self.values[:place]]
-        require(not twice, "the words of a category must differ", do="keep one of them", twice=", ".join(twice))
+        require(bool(self.values), "a category must have at least one word", do="list all words of the column")
+        repeated = [word for place, word in enumerate(self.values) if word in self.values[:place]]
+        require(not repeated, "the words of a category must differ", do="list each once", repeated=", ".join(repeated))
 
     def allows(self, cell: str | None) -> bool:
         """True if a single value is allowed in the column."""
@@ -109,7 +109,7 @@ class Category:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a table, at least one, in their order."""
+    """The ordered columns of a table, at least one."""
 
     columns: Mapping[str, Number | Category]
 
@@ -117,18 +117,18 @@ class Schema:
         require(bool(self.columns), "a schema must have at least one column", do="write {column: [low, high]}")
 
     @classmethod
-    def of(cls, given: object) -> Schema:
-        """The schema that a mapping describes: from each column to two numbers, a list of words, Number or Category.
+    def of(cls, description: object) -> Schema:
+        """Build a schema from a mapping of each column to two numbers, a list of words, a Number or a Category.
 
-        Raises: InputError, one sentence that names the column.
+        Raises: InputError, which names the column.
         """
-        if isinstance(given, Schema):
-            return given
-        if not isinstance(given, Mapping):
-            shown = shortened(given if isinstance(given, str) else type(given).__name__)
-            raise InputError(f"a schema must be a mapping from columns to ranges or words, got {shown}; {_FOR_EXAMPLE}")
+        if isinstance(description, Schema):
+            return description
+        if not isinstance(description, Mapping):
+            got = shortened(description if isinstance(description, str) else type(description).__name__)
+            raise InputError(f"a schema must be a mapping from columns to ranges or words, got {got}; {_FOR_EXAMPLE}")
         columns = {}
-        for name, value in given.items():
+        for name, value in description.items():
             fits, text = fitted(name, str)
             require(fits and text, "the name of a column must be text, not empty", do="name each column", name=name)
             try:
@@ -138,27 +138,27 @@ class Schema:
         return cls(columns)
 
     def arrow(self) -> pa.Schema:
-        """The columns as types: float64, int64 or string, each may hold nulls."""
+        """Return the Arrow schema; columns are nullable and float64, int64 or string."""
         return pa.schema([(name, _arrow_type(column)) for name, column in self.columns.items()])
 
     def draw(self, rows: int, rng: np.random.Generator) -> pa.Table:
-        """Rows of independent cells, uniform over the range or the words."""
-        drawn = {name: _drawn(column, rows, rng) for name, column in self.columns.items()}
-        return pa.table(drawn, schema=self.arrow())
+        """Draw rows of independent cells, uniform over the range or the words."""
+        cells = {name: _random_cells(column, rows, rng) for name, column in self.columns.items()}
+        return pa.table(cells, schema=self.arrow())
 
     def table(self, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-        """Rows with a cell for each column, which may lie outside the schema, as a table.
+        """Build a table from rows, whose cells may lie outside the schema.
 
-        A whole column is int64; where a cell is no whole number of 64 bits (NaN, inf and -0.0 are none), float64.
+        A whole column is int64, or float64 if a cell is no whole number of 64 bits (such as NaN, inf or -0.0).
         """
-        made = {}
+        arrays = {}
         for name, column in self.columns.items():
             cells = [row[name] for row in rows]
             kind = _arrow_type(column)
             if isinstance(column, Number) and not (column.whole and all(map(_fits_int64, cells))):
                 kind, cells = pa.float64(), [None if cell is None else float(cell) for cell in cells]
-            made[name] = pa.array(cells, kind, from_pandas=False)  # NaN is no null
-        return pa.table(made)
+            arrays[name] = pa.array(cells, kind, from_pandas=False)  # NaN is no null
+        return pa.table(arrays)
 
     @property
     def allows_everything(self) -> bool:
@@ -166,13 +166,13 @@ class Schema:
         return all(column.any for column in self.columns.values())
 
     def outside(self, table: pa.Table) -> list[str]:
-        """The columns in which a cell lies outside the schema."""
+        """Return the columns that have a cell outside the schema."""
         return [name for name, column in self.columns.items() if not column.holds(table[name])]
 
 
 _FOR_EXAMPLE = 'write, for example, {"age": [0, 100], "sex": ["f", "m"]}'
 _NUMBER_WITHOUT_POINT = re.compile(r"[-+]?\d+[eE][-+]?\d+")
-"""What YAML reads as a word."""
+"""Numbers that YAML reads as words."""
 
 
 def _column(value: object) -> Number | Category:
@@ -193,13 +193,13 @@ def _column(value: object) -> Number | Category:
         if all(fits for fits, _ in words):
             return Category(tuple(word for _, word in words))
     raise InputError(
-        f"must be two numbers, low and high, or a list of words, got {shortened(value)}; a word that could be read as "
-        "something else (1, yes, no) stands in quotation marks"
+        f"must be two numbers, low and high, or a list of words, got {shortened(value)}; put words that look like "
+        "numbers or booleans (1, yes, no) in quotation marks"
     )
 
 
 def _described(value: Mapping[Any, Any]) -> Number | Category:
-    """Return the column that a mapping describes: a range or words, and what else is allowed."""
+    """Return the column that a mapping with `range` or `values` and flags describes."""
     unknown = sorted(str(key) for key in value.keys() - {"range", "values", "nullable", "any"})
     if unknown or ("range" in value) == ("values" in value):
         raise InputError(
@@ -228,7 +228,7 @@ def _arrow_type(column: Number | Category) -> pa.DataType:
     return pa.int64() if column.whole else pa.float64()
 
 
-def _drawn(column: Number | Category, rows: int, rng: np.random.Generator) -> pa.Array:
+def _random_cells(column: Number | Category, rows: int, rng: np.random.Generator) -> pa.Array:
     if isinstance(column, Category):
         return pa.array([column.values[place] for place in rng.integers(len(column.values), size=rows)], pa.string())
     if column.whole:

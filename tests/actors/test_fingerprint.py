@@ -17,7 +17,7 @@ import pytest
 
 from dpaudit.actors import fingerprint as reading
 from dpaudit.actors import unit
-from dpaudit.actors.fingerprint import Fingerprint, _Reading, _Walk, fingerprint, one_reading
+from dpaudit.actors.fingerprint import Fingerprint, fingerprint, one_reading
 
 FILES = {
     "owner/__init__.py": "",
@@ -359,9 +359,7 @@ def test_each_class_is_read_once_a_plan(write: Callable[[str, str], None], monke
 
 def test_words_do_not_run_into_one_another() -> None:
     def digest(*words: str) -> str:
-        walk = _Walk(_Reading())
-        walk.word(*words)
-        return walk.digest()
+        return fingerprint(words).digest
 
     assert digest("ab", "c") == digest("ab", "c")
     assert len({digest("ab", "c"), digest("a", "bc"), digest("abc"), digest("abc", "")}) == 4

@@ -44,7 +44,7 @@ def heard(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, float]) -> None:
     monkeypatch.setattr(measured, "time", SimpleNamespace(time=lambda: now))  # the run begins with its first event
     events = EventStream()
     metrics = RunMetrics("watched", {"a": 64, "b": 64}, gpus)
-    with events.heard_by(metrics):
+    with events.subscribed(metrics):
         events.emit(Event(EventKind.WORKER_STARTED, count=2, time=now))
         for key in ("a", "b", "c", "d"):
             events.emit(Event(EventKind.UNIT_STARTED, key, time=now))

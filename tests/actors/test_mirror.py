@@ -9,7 +9,7 @@ import pytest
 
 from dpaudit.actors.backend import attempt_unit
 from dpaudit.actors.storage.mirror import FileStore, Mirror
-from dpaudit.actors.storage.places import inside
+from dpaudit.actors.storage.places import join_place
 from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.errors import RunError
 from tests.actors.checkpointing import CountsOn
@@ -30,7 +30,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def test_what_is_written_here_is_there_and_what_is_there_comes_here(uri: str, tmp_path: Path) -> None:
-    one, other = Mirror(tmp_path / "one", uri), Mirror(tmp_path / "other", uri, without=("left",))
+    one, other = Mirror(tmp_path / "one", uri), Mirror(tmp_path / "other", uri, excluded=("left",))
     (one.folder / "units").mkdir()
     (one.folder / "left").mkdir()
     for name in ("units/a.parquet", "report.html", ".hidden", "left/b"):
@@ -90,7 +90,7 @@ def test_only_what_changed_is_copied(uri: str, tmp_path: Path, monkeypatch: pyte
 
 def test_an_outage_is_said_once_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    mirror = Mirror(tmp_path / "here", f"file://{tmp_path / 'there'}", trouble=said.append)
+    mirror = Mirror(tmp_path / "here", f"file://{tmp_path / 'there'}", on_trouble=said.append)
     upload, failing = Mirror._upload, [OSError(5, "out of reach")] * 3
 
     def sometimes(self: Mirror, name: str, here: tuple[int, int]) -> None:
@@ -100,7 +100,7 @@ def test_an_outage_is_said_once_and_waited_for(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Mirror, "_upload", sometimes)
     monkeypatch.setattr("dpaudit.actors.storage.mirror.time.sleep", lambda seconds: None)
-    with mirror.kept_up(every_s=0.01):
+    with mirror.synchronized(interval_s=0.01):
         (mirror.folder / "unit").write_text("1")
     assert (tmp_path / "there/unit").read_text() == "1"
     assert len(said) == 2
@@ -115,8 +115,8 @@ def test_what_cannot_be_brought_there_stays_here(tmp_path: Path, monkeypatch: py
         raise OSError(5, "out of reach")
 
     monkeypatch.setattr(Mirror, "_upload", never)
-    kept = mirror.kept_up(every_s=60, patience_s=0)
-    with pytest.raises(RunError, match=r"did not take what is finished for 0 s.*it is all in .*here"), kept:
+    kept = mirror.synchronized(interval_s=60, patience_s=0)
+    with pytest.raises(RunError, match=r"did not accept uploads for 0 s.*all results are in .*here"), kept:
         (mirror.folder / "unit").write_text("1")
     assert (mirror.folder / "unit").read_text() == "1"
 
@@ -147,7 +147,7 @@ def test_a_training_goes_on_from_the_checkpoint_that_a_lost_worker_left(uri: str
         assert bool(ended.error) == (attempt < 3), ended.error
     assert table is not None
     assert table["count"].to_pylist() == [3]
-    empty = Mirror(tmp_path / "after", inside(uri, unit.key))
+    empty = Mirror(tmp_path / "after", join_place(uri, unit.key))
     empty.pull()
     assert tree(empty.folder) == {}, "a finished unit leaves nothing"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpaudit.actors.storage.mirror import _require_below
+from dpaudit.actors.storage.mirror import _require_safe_names
 from dpaudit.errors import RunError
 from tests.loops import Cases
 
@@ -12,7 +12,7 @@ GOOD = ["plan.parquet", "units/a.parquet", "scores/one/00000.parquet", ".mirror.
 
 
 def test_names_of_a_run_are_files_below_a_folder() -> None:
-    _require_below(GOOD, "s3://bucket/run")
+    _require_safe_names(GOOD, "s3://bucket/run")
 
 
 def test_a_name_that_leaves_the_folder_or_meets_another_is_refused() -> None:
@@ -42,7 +42,7 @@ def test_a_name_that_leaves_the_folder_or_meets_another_is_refused() -> None:
             "Ünits/SS",
         ]:
             with cases.case(name):
-                refused = r"must hold files that .* below a folder.*nothing was copied"
+                refused = r"must hold only files that .* below a folder.*nothing was copied"
                 with pytest.raises(RunError, match=refused) as said:
-                    _require_below([*GOOD, name], "s3://bucket/run")
+                    _require_safe_names([*GOOD, name], "s3://bucket/run")
                 assert str(said.value).isprintable()

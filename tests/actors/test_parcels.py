@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from dpaudit.actors.backend import Backend, Deadlines, InProcess
-from dpaudit.actors.children import InChildren
+from dpaudit.actors.children import ChildProcesses
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.store import UnitStore
@@ -47,25 +46,21 @@ class GivenPool:
         from dpaudit.actors import pool as pools
 
         self.pool = pool = pools.RayPool.__new__(pools.RayPool)
-        self.slots = [pools._Slot(Resources(), None, "", 0.0, ready=True) for _ in range(workers)]
-        self.places = pools._Places()
-        for slot in self.slots:
-            self.places.put(slot)
-        pool._slots, pool._places = dict.fromkeys(self.slots), {Resources(): self.places}
-        pool._takes, pool._ready, pool._quoted, pool._untimed, pool._flights = takes, {}, {}, {}, {}
-        pool._homeless, pool._taken, pool._ask_again = defaultdict(deque), defaultdict(float), math.inf
+        self.slots = [pools._Slot(Resources(), None, 0.0, ready=True) for _ in range(workers)]
+        pool._slots = dict.fromkeys(self.slots)
+        pool._takes, pool._ready, pool._flights = takes, {}, {}
+        pool._homeless = defaultdict(deque)
         pool._alone, pool._shared = set(), {}
         pool._give = self._give  # type: ignore[method-assign]
         self.parcels: list[int] = []
 
     def _give(self, slot: Any, jobs: Any) -> None:
         slot.queue.append(jobs)
-        self.places.put(slot)
         self.parcels.append(len(jobs))
 
     def takes_all(self, units: deque[Unit]) -> None:
         """As the schedule hands them over."""
-        while units and (room := self.pool.capacity(Resources(), len(units), units[0].does)) > 0:
+        while units and (room := self.pool.capacity(Resources(), len(units), units[0].function_name)) > 0:
             for _ in range(min(room, len(units))):
                 self.pool.submit(units.popleft(), (), needed=False)
         self.pool._give_homeless()
@@ -75,15 +70,13 @@ def some(count: int) -> deque[Unit]:
     return deque([Unit(Add(1), "one")] * count)
 
 
-def test_many_workers_get_small_parcels_first_and_last_and_large_ones_between() -> None:
-    pool = GivenPool(4096, {"nap": 0.5}).pool
-    assert pool._size("nap", 1000) == 256  # 128 s: 32 come back a second
-    assert pool._size("nap", 1000, first=True) == 8  # all have begun after 4 s
-    assert pool._size("nap", 0) == 16  # 8 s: no more than 512 come back a second in the end
+def test_a_parcel_takes_as_long_as_the_driver_needs_and_no_more_than_a_share() -> None:
+    pool = GivenPool(1024, {"nap": 0.5}).pool
+    assert pool._size("nap", 1000) == 64  # 32 s: no more than 32 parcels come back in a second
+    assert pool._size("nap", 3) == 3
     assert pool._size("other", 1000) == 1
     few = GivenPool(2, {"nap": 0.5}).pool
     assert [few._size("nap", count) for count in (0, 3, 100)] == [1, 3, 4]
-    assert few._size("nap", 100, first=True) == 4
 
 
 @pytest.mark.parametrize(("waiting", "first", "left"), [(16, [2] * 8, 0), (400, [50] * 8, 0), (2000, [100] * 8, 1200)])
@@ -101,7 +94,6 @@ def test_what_is_handed_back_is_shared_out_again() -> None:
     given.takes_all(some(400))
     for slot in given.slots:
         slot.queue.clear()
-        given.places.put(slot)
     given.parcels.clear()
     given.pool._homeless[Resources()].extend((unit, (), False) for unit in some(40))
     given.pool._give_homeless()
@@ -118,18 +110,11 @@ def test_what_has_no_place_waits_in_its_order() -> None:
     assert given.pool.capacity(Resources(), 9, "Add") == -3
 
 
-def test_until_a_unit_was_timed_few_are_taken_for_a_while() -> None:
-    given, units = GivenPool(1000, {}), some(5000)
+def test_until_a_unit_was_timed_each_is_given_alone() -> None:
+    given, units = GivenPool(10, {}), some(500)
     given.takes_all(units)
-    assert given.parcels == [1] * 64
-    assert given.pool._ask_again < math.inf  # then the driver is woken up
-    began, taken = given.pool._untimed["Add"]
-    given.pool._untimed["Add"] = (
-        began - 2.1,
-        taken,
-    )  # a parcel's time has gone by, and none has come back: they are long
-    given.takes_all(units)
-    assert given.parcels == [1] * 2000
+    assert given.parcels == [1] * 20
+    assert len(units) == 480
 
 
 def units_of(*odd: Unit) -> list[Unit]:
@@ -171,7 +156,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_the_same_bytes_in_processes_beside_this_one(tmp_path: Path) -> None:
     units = units_of()
     beside(tmp_path / "here", units, InProcess({}))
-    beside(tmp_path / "children", units, InChildren({}, None, EventStream(), Deadlines(), WORKERS))
+    beside(tmp_path / "children", units, ChildProcesses({}, None, EventStream(), Deadlines(), WORKERS))
     assert len(files(tmp_path / "here")) == len(units)
     assert files(tmp_path / "children") == files(tmp_path / "here")
 
@@ -247,15 +232,15 @@ def test_a_unit_that_hangs_in_a_parcel_is_ended_and_the_rest_goes_on(
 
 def test_a_folder_is_reached_by_its_mark_alone(tmp_path: Path) -> None:
     store = UnitStore(tmp_path / "units")
-    folder, mark = store.marked()
-    reached = UnitStore.reached(folder, mark)
+    folder, mark = store.mark_for_workers()
+    reached = UnitStore.open_marked(folder, mark)
     assert reached is not None
     reached.write("k", b"content")
-    assert store.has("k")
-    assert UnitStore.reached(folder, "0" * 32) is None
+    assert store.has_file("k")
+    assert UnitStore.open_marked(folder, "0" * 32) is None
     (tmp_path / "units" / ".k.parquet.77.partial").touch()  # of a worker that was killed
-    store.unmark()
+    store.remove_worker_files()
     assert [path.name for path in (tmp_path / "units").iterdir()] == ["k.parquet"]
-    assert UnitStore.reached(folder, mark) is None
-    assert UnitStore.reached(str(tmp_path / "elsewhere"), mark) is None
+    assert UnitStore.open_marked(folder, mark) is None
+    assert UnitStore.open_marked(str(tmp_path / "elsewhere"), mark) is None
     assert not (tmp_path / "elsewhere").exists()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dpaudit.actors.backend import Backend, Deadlines, InProcess
-from dpaudit.actors.children import InChildren
+from dpaudit.actors.children import ChildProcesses
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, read_events
 from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.store import UnitStore
@@ -52,7 +52,7 @@ def on_ray(
 def in_children(
     shared: dict[str, Any], events: EventStream, deadlines: Deadlines | None = None, count: int = 2
 ) -> Iterator[Backend]:
-    backend = InChildren(shared, None, events, deadlines or Deadlines(), count)
+    backend = ChildProcesses(shared, None, events, deadlines or Deadlines(), count)
     with closing(backend):
         yield backend
 
@@ -76,7 +76,7 @@ def make_backend(request: pytest.FixtureRequest) -> MakeBackend:
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what becomes of a child, not of its start."""
-    monkeypatch.setattr("dpaudit.actors.children._Child.begun", warm_children.begun)
+    monkeypatch.setattr("dpaudit.actors.children._Child.start", warm_children.begun)
 
 
 def run(make: MakeBackend, units: list[Unit], folder: Path, **shared: Any) -> tuple[RunOutcome, UnitStore, list[Event]]:
@@ -143,7 +143,7 @@ def test_a_training_that_always_fails_has_two_attempts(tmp_path: Path) -> None:
 
 def test_results_that_wait_take_no_more_memory_than_is_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five results of 8 bytes each, of which two may wait in memory: the others are read from disk when needed."""
-    monkeypatch.setattr("dpaudit.actors.schedule.HELD_BYTES", 16)
+    monkeypatch.setattr("dpaudit.actors.schedule.MAX_HELD_BYTES", 16)
 
     class Counting(InProcess):
         read = 0
@@ -234,7 +234,8 @@ def test_a_child_that_dies_costs_its_own_unit_alone(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
-    ("number", "why"), [("SIGINT", "ended by SIGINT (EOFError)"), ("SIGKILL", "where nobody killed it, memory ran out")]
+    ("number", "why"),
+    [("SIGINT", "ended by SIGINT (EOFError)"), ("SIGKILL", "unless a user killed it, memory ran out")],
 )
 def test_a_child_that_a_signal_ends_says_nothing_itself(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], number: str, why: str
@@ -403,8 +404,8 @@ class TwoWorkers(InProcess):
 @pytest.mark.parametrize("own", [True, False])
 def test_of_code_of_ours_one_unit_run_twice_on_the_way_is_enough(tmp_path: Path, own: bool) -> None:
     units = [Unit(Add(number), f"unit {number}") for number in range(5)]
-    assert all(unit.own for unit in units)
-    units = units if own else [replace(unit, own=()) for unit in units]
+    assert all(unit.user_code for unit in units)
+    units = units if own else [replace(unit, user_code=()) for unit in units]
     seen: list[Event] = []
     run_units(units, TwoWorkers({}), UnitStore(tmp_path), EventStream(seen.append), repeats=2)
     assert len([event for event in seen if event.kind is EventKind.UNIT_REPEATED]) == 1 + own
@@ -431,8 +432,8 @@ def test_what_takes_long_is_not_run_twice(tmp_path: Path) -> None:
     seen: list[Event] = []
     events = EventStream(seen.append)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpaudit.actors.schedule.CHEAP_S", 0.01)
-        patch.setattr("dpaudit.actors.schedule.CHEAP_SHARE", 0.0)
+        patch.setattr("dpaudit.actors.schedule.REPEAT_BUDGET_S", 0.01)
+        patch.setattr("dpaudit.actors.schedule.REPEAT_BUDGET_SHARE", 0.0)
         run_units(units, InProcess({}), UnitStore(tmp_path), events, repeats=2)
     assert not [event for event in seen if event.kind is EventKind.UNIT_REPEATED]
 
@@ -488,17 +489,6 @@ def test_a_unit_that_hangs_on_a_worker_is_ended_and_what_waited_behind_it_is_not
 
 @pytest.mark.nightly
 @pytest.mark.ray
-def test_a_stopped_worker_is_replaced(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpaudit.actors.pool.BEAT_S", 0.2)
-    monkeypatch.setattr("dpaudit.actors.pool.SILENCE_S", 3.0)
-    outcome, seen = run_hanging(lambda events: on_ray({}, events), tmp_path, HangsFirst(str(tmp_path), "stop"), [])
-    assert len(outcome.finished) == 1
-    lost = next(event for event in seen if event.kind is EventKind.WORKER_LOST)
-    assert "has not answered" in lost.detail
-
-
-@pytest.mark.nightly
-@pytest.mark.ray
 def test_a_worker_that_dies_while_it_starts_is_replaced(ray_cluster: None, tmp_path: Path) -> None:
     """Killed right after it was asked for; the pool asks for another."""
     from dpaudit.actors import pool as pools
@@ -542,7 +532,7 @@ def test_held_units_wait_for_others_and_are_spared_when_nothing_else_is_left(tmp
         return {never.key} if first.key in finished else {waits.key, never.key}
 
     events = EventStream(seen.append)
-    outcome = run_units([waits, never, first], InProcess({}), UnitStore(tmp_path), events, hold=hold)
+    outcome = run_units([waits, never, first], InProcess({}), UnitStore(tmp_path), events, defer=hold)
     assert [event.label for event in seen if event.kind is EventKind.UNIT_STARTED] == ["first", "waits"]
     assert outcome.spared == {never.key}
     assert outcome.failed == {}

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from dpaudit.actors.audited.signals import from_outside, signals_interrupt
+from dpaudit.actors.audited.signals import raised_externally, signals_interrupt
 
 
 def as_catboost(number: signal.Signals) -> None:
@@ -22,9 +22,9 @@ def test_a_library_that_raises_its_own_interrupt_after_a_signal_was_interrupted(
     with signals_interrupt(), signals_interrupt((signal.SIGINT,)):
         with pytest.raises(KeyboardInterrupt) as caught:
             as_catboost(number)
-        assert from_outside(caught.value)
+        assert raised_externally(caught.value)
 
 
 def test_an_interrupt_that_code_raises_by_itself_is_its_own() -> None:
     with signals_interrupt(), signals_interrupt((signal.SIGINT,)):
-        assert not from_outside(KeyboardInterrupt())
+        assert not raised_externally(KeyboardInterrupt())

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dpaudit.actors.events import Event, EventKind, EventLog, read_events
-from dpaudit.actors.storage.store import UnitStore, sealed
+from dpaudit.actors.storage.store import UnitStore, encode_unit
 from dpaudit.errors import RunError
 
 ONE, OTHER = "a" * 32, "b" * 32
@@ -20,8 +20,8 @@ TABLE = pa.table({"total": [1, 2, 3], "name": ["x", "y", None]})
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     store = UnitStore(tmp_path)
-    store.write(ONE, sealed(ONE, TABLE, version="0.1+1", own="abc"))
-    store.write(OTHER, sealed(OTHER, pa.table({"total": [4]}), version="0.1+2"))
+    store.write(ONE, encode_unit(ONE, TABLE, version="0.1+1", user_code="abc"))
+    store.write(OTHER, encode_unit(OTHER, pa.table({"total": [4]}), version="0.1+2"))
     return tmp_path
 
 
@@ -36,7 +36,7 @@ def refused(folder: Path, why: str) -> None:
     assert why in store.damaged[ONE]
     with pytest.raises(RunError, match="runs this unit again"):
         store.read(ONE)
-    store.write(ONE, sealed(ONE, pa.table({"total": [7]})))
+    store.write(ONE, encode_unit(ONE, pa.table({"total": [7]})))
     assert not store.damaged
     assert UnitStore(folder).finished([ONE, OTHER]) == {ONE, OTHER}
     assert UnitStore(folder).read(ONE)["total"].to_pylist() == [7]
@@ -44,26 +44,26 @@ def refused(folder: Path, why: str) -> None:
 
 
 def test_what_units_printed_is_kept_up_to_a_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpaudit.actors.storage.store.MAX_PRINTED", 120)
+    monkeypatch.setattr("dpaudit.actors.storage.store.MAX_PRINTED_BYTES", 120)
     for number in range(9):
-        UnitStore(folder).keep_printed(f"unit {number}", b"x" * 40 + b"\n")
+        UnitStore(folder).append_printed(f"unit {number}", b"x" * 40 + b"\n")
     printed = (folder / "printed.log").read_text()
     line = "x" * 40
     kept = f"--- unit 0\n{line}\n--- unit 1\n{line}\n--- unit 2\n{line[:16]}\n"
-    assert printed == kept + "... full: what other units print is not kept ...\n"
+    assert printed == kept + "... full: output of further units is not stored ...\n"
 
 
 def test_what_was_written_is_read_and_known(folder: Path) -> None:
     store = UnitStore(folder)
     assert store.finished([ONE, OTHER, "c" * 32]) == {ONE, OTHER}
     assert store.read(ONE).to_pydict() == {"total": [1, 2, 3], "name": ["x", "y", None]}
-    made = store.made([ONE, OTHER])
-    assert (made.units, made.versions, made.own) == (2, ("0.1+1", "0.1+2"), ("abc",))
+    made = store.provenance([ONE, OTHER])
+    assert (made.units, made.versions, made.user_code) == (2, ("0.1+1", "0.1+2"), ("abc",))
     assert not store.damaged
 
 
 def test_the_same_table_gives_the_same_bytes(folder: Path) -> None:
-    assert file(folder).read_bytes() == sealed(ONE, TABLE, version="0.1+1", own="abc")
+    assert file(folder).read_bytes() == encode_unit(ONE, TABLE, version="0.1+1", user_code="abc")
 
 
 def test_every_flipped_bit_is_noticed(folder: Path) -> None:
@@ -107,7 +107,7 @@ def test_damage_while_the_store_is_open_is_noticed(folder: Path) -> None:
 def test_scores_keep_their_types(tmp_path: Path) -> None:
     table = pa.table({"score": np.array([0.5, -1], dtype=np.float32), "truth": [True, False]})
     store = UnitStore(tmp_path)
-    store.write(ONE, sealed(ONE, table))
+    store.write(ONE, encode_unit(ONE, table))
     assert store.read(ONE).schema.equals(table.schema)
 
 
@@ -142,7 +142,7 @@ def test_numbers_that_hardly_recur_are_kept_as_they_are(tmp_path: Path) -> None:
     """A dictionary of them is larger than they are, and takes forty times as long in a list."""
     drawn = np.random.default_rng(0).laplace(size=200_000).astype(np.float32)
     lists = pa.LargeListArray.from_arrays(pa.array([0, drawn.size], pa.int64()), pa.array(drawn))
-    UnitStore(tmp_path).write(ONE, sealed(ONE, pa.table({"numbers": lists, "word": ["a"]})))
+    UnitStore(tmp_path).write(ONE, encode_unit(ONE, pa.table({"numbers": lists, "word": ["a"]})))
     assert len(file(tmp_path).read_bytes()) < drawn.nbytes
     assert UnitStore(tmp_path).read(ONE)["numbers"][0].values.to_numpy().tobytes() == drawn.tobytes()
     assert UnitStore(tmp_path).schema(ONE).names == ["numbers", "word"]

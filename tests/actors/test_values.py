@@ -159,7 +159,7 @@ def test_no_values_are_no_rows() -> None:
 
 @pytest.mark.parametrize("kind", [Row, Outer])
 def test_another_kind_is_refused_in_a_sentence(kind: Any) -> None:
-    with pytest.raises(RunError, match=f"must be of {kind.__name__}"):
+    with pytest.raises(RunError, match=f"must hold {kind.__name__}"):
         decode(pa.table({"bound": [1.0]}), kind)
 
 

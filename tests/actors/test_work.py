@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpaudit.actors import fingerprint
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
-from dpaudit.actors.work import Call, Outcome, Work, beside, inlined, unit, value_of
+from dpaudit.actors.work import Call, Outcome, Work, inlined, outcome_metadata, unit, value_of
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from tests.own_mechanism import KeepsEverything
@@ -78,9 +78,9 @@ def test_values_go_from_unit_to_unit() -> None:
     tables = run(work)
     one, two = (Seed(1).child(part).rng().normal(size=3) for part in range(2))
     assert value(tables, both).values.tolist() == (one + two + one).tolist()
-    said = beside(tables[drawn[0].key].schema)
+    said = outcome_metadata(tables[drawn[0].key].schema)
     assert (said.notes, said.failures, said.metrics) == (("chose nothing",), ("trial 3 failed",), {"mean": one.mean()})
-    assert beside(tables[both.key].schema) == Outcome(None)
+    assert outcome_metadata(tables[both.key].schema) == Outcome(None)
 
 
 def test_a_loop_is_split_and_may_be_inlined() -> None:
@@ -106,8 +106,8 @@ def test_what_is_said_beside_several_values_is_kept_wherever_they_are_made() -> 
     both = [work.add(total, given, label="summed", resources=ONE) for given in (told, inlined(told))]
     tables = run(work)
     assert [value(tables, unit).values.tolist() for unit in both] == [[6.0], [6.0]]
-    made_here, made_there = (beside(tables[planned.key].schema).failures for planned in reversed(both))
-    assert beside(tables[told.key].schema).failures == made_here == ("one is missing",)
+    made_here, made_there = (outcome_metadata(tables[planned.key].schema).failures for planned in reversed(both))
+    assert outcome_metadata(tables[told.key].schema).failures == made_here == ("one is missing",)
     assert made_there == ()
 
 
@@ -155,7 +155,9 @@ def test_what_is_no_unit_is_refused() -> None:
         unit(inside)
     with pytest.raises(InputError, match="@unit"):
         Work().add(value, label="", resources=ONE)
-    with pytest.raises(InputError, match="draw must be given its arguments: missing a required argument: 'seed'"):
+    with pytest.raises(
+        InputError, match="the arguments of draw must match its signature: missing a required argument: 'seed'"
+    ):
         Work().add(draw, 3, label="", resources=ONE)
 
 

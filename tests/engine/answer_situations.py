@@ -16,7 +16,7 @@ from dpaudit import Claim
 from dpaudit.claims import ConvertedClaim, GaussianDP, Relation
 from dpaudit.claims.scope import NO_FRACTIONS, Scope
 from dpaudit.engine.games.steps.step_probes import NoiseForm
-from dpaudit.engine.planning.asked_twice import Memory
+from dpaudit.engine.planning.state_between_calls import StateBetweenCalls
 from dpaudit.engine.reading.record import Confirmation, Record, Sensitivity, TestRecord
 from dpaudit.engine.reading.verdict import Verdict, decide
 from dpaudit.estimators.bound import Bound
@@ -78,7 +78,7 @@ def together(*tests: TestRecord, **more: Any) -> Record:
 
 
 PROXY = {"on_proxy": True, "rows_needed": 9_000}
-STATE = Memory(0.9, by_chance=1e-9)
+STATE = StateBetweenCalls(0.9, p_value=1e-9)
 GAUSS = Claim.of(GaussianDP(1.0), relation=Relation.ADD_REMOVE, delta=1e-5)
 BLIND = Sensitivity(maximum=bound(2.1), helps="more `canaries`")
 STEP = ("the training: claimed epsilon 8 at delta=1e-05 for 100 steps",)
@@ -87,7 +87,7 @@ SITUATIONS: Mapping[str, Situation] = {
     "rejected": Situation(alone(rejected()), Verdict.VIOLATION, "claim-rejected"),
     "rejected without a confirmatory run": Situation(alone(record(4.7)), Verdict.VIOLATION, "claim-rejected"),
     "rejected, with a place": Situation(
-        together(rejected(where=("`result` moves by 1 from D to D', 2 times the scale of its noise.",))),
+        together(rejected(leak_location=("`result` moves by 1 from D to D', 2 times the scale of its noise.",))),
         Verdict.VIOLATION,
         "claim-rejected",
     ),
@@ -98,7 +98,7 @@ SITUATIONS: Mapping[str, Situation] = {
         together(rejected(), side(Scope.FLOATING_POINT)), Verdict.VIOLATION, "claim-rejected"
     ),
     "the same release whatever the seed": Situation(
-        together(rejected(state=Memory(1.0, everywhere=True))), Verdict.VIOLATION, "claim-rejected"
+        together(rejected(state=StateBetweenCalls(1.0, always_equal=True))), Verdict.VIOLATION, "claim-rejected"
     ),
     "not rejected": Situation(alone(record(3.1, p_value=1.0)), Verdict.NO_VIOLATION, "not-rejected"),
     "not rejected, low digits tell": Situation(
@@ -144,7 +144,7 @@ SITUATIONS: Mapping[str, Situation] = {
         "not-rejected",
     ),
     "not rejected, a part only": Situation(
-        together(record(0.9, ROWS, whole=STEP), record(0.8, ROWS, name="step 2", whole=STEP)),
+        together(record(0.9, ROWS, meaning_for_whole=STEP), record(0.8, ROWS, name="step 2", meaning_for_whole=STEP)),
         Verdict.NO_VIOLATION,
         "not-rejected",
     ),
@@ -185,7 +185,7 @@ SITUATIONS: Mapping[str, Situation] = {
         "confirmation-open",
     ),
     "digits that cannot tell": Situation(
-        together(record(0.9, ROWS), side(Scope.FLOATING_POINT, where=(NO_FRACTIONS,))),
+        together(record(0.9, ROWS), side(Scope.FLOATING_POINT, leak_location=(NO_FRACTIONS,))),
         Verdict.UNDECIDED,
         "digits-cannot-tell",
     ),
@@ -209,7 +209,7 @@ SITUATIONS: Mapping[str, Situation] = {
         alone(record(0.9, sensitivity=BLIND)), Verdict.INCONCLUSIVE, "cannot-detect"
     ),
     "nobody knows what could be detected": Situation(
-        alone(record(0.9, sensitivity=Sensitivity(lost=True))), Verdict.INCONCLUSIVE, "cannot-detect"
+        alone(record(0.9, sensitivity=Sensitivity(reference_failed=True))), Verdict.INCONCLUSIVE, "cannot-detect"
     ),
     "nothing claimed": Situation(alone(record(0.9, Claim(math.inf))), Verdict.NO_CLAIM, "no-claim"),
     "nothing finished": Situation(

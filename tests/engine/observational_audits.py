@@ -19,7 +19,7 @@ from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.one_run.answers import LabelRelease, Predictions
 from dpaudit.engine.games.one_run.attacks import LabelInferenceScore
 from dpaudit.engine.games.one_run.distinguisher import LEARNED_ROUNDS, Distinguisher
-from dpaudit.engine.games.one_run.game import Round, rounds_of
+from dpaudit.engine.games.one_run.game import ScoredReplay, scored_replays
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.one_run.proxy_game import cumulative
 from dpaudit.engine.games.one_run.rules import CanarySetup, Replayed
@@ -145,8 +145,8 @@ class Observed:
         posterior = joint / joint.sum(axis=1, keepdims=True)
         return Predictions(posterior.astype(np.float32)), Predictions(truth[self.canaries :].astype(np.float32))
 
-    def _rounds(self, setup: Replayed, seed: Seed, drawn: Seed, count: int) -> Iterator[tuple[int, Round]]:
-        return rounds_of(LabelInference(), self.attack, setup, seed, drawn, range(count))
+    def _rounds(self, setup: Replayed, seed: Seed, drawn: Seed, count: int) -> Iterator[tuple[int, ScoredReplay]]:
+        return scored_replays(LabelInference(), self.attack, setup, seed, drawn, range(count))
 
     def _replays(self, rows: Examples, proxy: Any, answers: Any, part: slice, seed: Seed) -> list[OneRunTally]:
         played = self._rounds(self._setup(rows, proxy, answers, part), seed, seed, self.replays)

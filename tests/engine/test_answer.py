@@ -159,7 +159,7 @@ def test_results_that_cannot_be_read_are_no_pass() -> None:
 def test_the_deciding_test_looks_at_the_whole_and_could_detect_most() -> None:
     weak = record(0.5, name="weak", sensitivity=Sensitivity(factor=3.0, maximum=bound(5.0)))
     strong = record(0.5, name="strong", sensitivity=Sensitivity(factor=1.2, maximum=bound(4.5)))
-    part = record(0.5, name="part", whole=("a part",), sensitivity=Sensitivity(factor=1.01))
+    part = record(0.5, name="part", meaning_for_whole=("a part",), sensitivity=Sensitivity(factor=1.01))
     answer = decide(together(part, weak, strong))
     assert answer.test is not None
     assert answer.test.name == "strong"

@@ -86,7 +86,7 @@ def test_what_gives_nothing_away_is_not_accused(
 @pytest.mark.parametrize("spec", [TABLE, SEQUENCES], ids=["table", "sequences"])
 def test_no_proxy_is_asked_and_no_class(spec: Mapping[str, Any]) -> None:
     plan = make_plan(load_spec(spec))
-    assert [unit.does for unit in plan.units] == ["run_mechanism", "play_replays", "count"]
+    assert [unit.function_name for unit in plan.units] == ["run_mechanism", "play_replays", "count"]
     assert not any(hasattr(rows, "classes") for rows in plan.shared.values())
 
 

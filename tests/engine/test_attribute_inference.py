@@ -15,7 +15,7 @@ from dpaudit import Audit, AuditResult, AuditSpec, Claim, Examples, Relation, Ru
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.attacks import AttributeInferenceScore
-from dpaudit.engine.games.one_run.attribute_inference import LABEL, AttributeInference, values_of
+from dpaudit.engine.games.one_run.attribute_inference import LABEL, AttributeInference, protected_column
 from dpaudit.engine.games.one_run.membership import ObservationalMembership
 from dpaudit.engine.games.proxies.model import ModelProxy
 from dpaudit.engine.planning.plan import make_plan
@@ -155,11 +155,11 @@ def test_the_model_is_asked_about_each_value_and_never_about_the_exact_number() 
 
 
 def test_values_the_reference_lacks_count_as_its_most_frequent_one() -> None:
-    values = values_of("country", pa.chunked_array([["a", "b", "b", "c"]]), 4)
+    values = protected_column("country", pa.chunked_array([["a", "b", "b", "c"]]), 4)
     assert values.codes(pa.chunked_array([["c", "z", "a"]])).tolist() == [2, 1, 0]
-    constant = values_of("n", pa.chunked_array([[1.0, 1.0, 1.0]]), 4)
+    constant = protected_column("n", pa.chunked_array([[1.0, 1.0, 1.0]]), 4)
     assert constant.size == 1
-    skewed = values_of("n", pa.chunked_array([[0.0] * 7 + [5.0, 9.0, 9.0]]), 4)
+    skewed = protected_column("n", pa.chunked_array([[0.0] * 7 + [5.0, 9.0, 9.0]]), 4)
     assert skewed.codes(pa.chunked_array([[-1.0, 0.0, 4.9, 5.0, 100.0]])).tolist() == [0] * 3 + [1] * 2
 
 

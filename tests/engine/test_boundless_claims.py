@@ -23,12 +23,12 @@ from dpaudit.claims import (
     two_steps,
 )
 from dpaudit.engine.cli.main import main
+from dpaudit.engine.finding_figures import finding_figures
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.report.page import power_of_e
 from dpaudit.errors import SpecError
-from dpaudit.estimators.chart import Rule
-from dpaudit.estimators.finding import Comparison
-from dpaudit.estimators.finding_charts import trials
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.finding import Validity
 from dpaudit.registry import load
 from tests.nightly import too
 
@@ -151,11 +151,11 @@ def test_a_check_ends_with_a_verdict_and_a_card(claim: str, tmp_path: Path, monk
 def test_a_claim_too_large_to_draw_is_no_mark_of_a_chart() -> None:
     drawn = {}
     for epsilon in (4.0, 699.0, *EPSILONS, math.inf):
-        comparison = Comparison("epsilon", "delta = 0", 0.2, epsilon, "epsilon >= 0.2")
-        chart = trials(Claim(epsilon), comparison, trials=np.array([1, 2]), epsilon=np.array([0.1, 0.2]))
-        ((panel,),) = chart.rows
-        assert panel is not None
-        drawn[epsilon] = [mark.at for mark in panel.marks if isinstance(mark, Rule)]
+        series = {"trials": {"trials": np.array([1, 2]), "epsilon": np.array([0.1, 0.2])}}
+        bound = Bound(0.2, 0.0, 0.95, "m", Validity.FINITE_SAMPLE, series=series)
+        (picture,) = finding_figures(bound, Claim(epsilon))
+        (axes,) = picture.figure.axes
+        drawn[epsilon] = [float(np.asarray(line.get_ydata())[0]) for line in axes.lines[1:]]
     assert drawn == {4.0: [4.0], 699.0: [699.0]} | {epsilon: [] for epsilon in (*EPSILONS, math.inf)}
 
 

@@ -151,7 +151,7 @@ def test_where_every_bit_can_be_told_the_ceiling_is_exact(
         mechanism=NonPrivate(LogisticRegression()),
         data=GaussianMixture(rows=400),
         game=game,
-        claim=Claim(epsilon=epsilon, relation=game.fits.relation),  # type: ignore[attr-defined]
+        claim=Claim(epsilon=epsilon, relation=game.traits.relation),  # type: ignore[attr-defined]
     )
     (result,) = run(tmp_path, asked).results
     assert result.ceiling is not None
@@ -169,7 +169,7 @@ def test_a_maximum_that_equals_the_claim_could_reject_nothing() -> None:
     sensitivity = Sensitivity(maximum=bound, helps="more trials")
     assert not sensitivity.could_reject(Claim(epsilon=1.0))
     assert sensitivity.could_reject(Claim(epsilon=0.999))
-    assert not replace(sensitivity, lost=True).could_reject(Claim(epsilon=0.999))
+    assert not replace(sensitivity, reference_failed=True).could_reject(Claim(epsilon=0.999))
     claim = Claim(epsilon=1.0)
     quiet = replace(bound, lower=0.5)
     test = TestRecord("audit", claim, claim_under(claim, claim.relation), quiet, sensitivity=sensitivity)

@@ -595,7 +595,11 @@ def test_a_part_s_ceiling_is_not_held_against_that_of_the_whole_claim(leak: Repo
         ceiling = replace(test.ceiling, finding=replace(test.ceiling.finding, lower=could_show, evidence=()))
         return quietly(test, name, ceiling=ceiling, **changes)
 
-    step, low, high = silent("step", 9.0, whole=("tested: a step",)), silent("low", 2.0), silent("high", 3.0)
+    step, low, high = (
+        silent("step", 9.0, meaning_for_whole=("tested: a step",)),
+        silent("low", 2.0),
+        silent("high", 3.0),
+    )
     joint = together(step, low, high)
     assert joint.verdict is Verdict.NO_VIOLATION
     assert joint.deciding is high
@@ -703,15 +707,3 @@ def test_a_loop_that_cannot_train_on_the_data_is_named_when_its_accountant_is_as
     pytest.importorskip("opacus")
     with pytest.raises(SpecError, match=r"check\.mechanism must train on 700 rows of the data.*RuntimeError: mat1"):
         check_spec(CheckRequest(OWN_CODE["opacus"](Claim(1.0))))  # made for four features
-
-
-def test_evidence_over_several_runs_is_refused_and_nothing_runs(tmp_path: Path) -> None:
-    sentence = "is switched off and must be left out, got .*run the check with a new seed and a longer budget instead"
-    with pytest.raises(SpecError, match=f"^evidence {sentence}"):
-        check("randomized-response", evidence=tmp_path / "nights.jsonl", output=tmp_path / "run", quiet=True)
-    asked = ["check", "randomized-response", "--evidence", str(tmp_path / "nights.jsonl"), "-o", str(tmp_path / "run")]
-    ended = CliRunner().invoke(main, asked)
-    assert ended.exit_code == 2
-    assert re.search(f"--evidence {sentence}", " ".join(ended.output.split()))
-    assert not list(tmp_path.iterdir())
-    assert "--evidence" not in CliRunner().invoke(main, ["check", "--help"]).output

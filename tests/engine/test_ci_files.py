@@ -99,7 +99,9 @@ def test_sarif_names_a_file_where_there_is_one(
 
 def test_where_it_leaks_is_said_everywhere(report: Report, tmp_path: Path) -> None:
     honest, false = report.results
-    found = replace(report, results=(replace(honest, where=("nowhere",)), replace(false, where=("in row 7.",))))
+    found = replace(
+        report, results=(replace(honest, leak_location=("nowhere",)), replace(false, leak_location=("in row 7.",)))
+    )
     files = {name: tmp_path / name for name in ("junit", "sarif", "summary")}
     write_for_ci(found, "it", **files)
     for name, file in files.items():
@@ -196,7 +198,7 @@ def tokens_of(markdown: str) -> list[Token]:
 def test_words_of_others_are_text_in_a_summary(report: Report, tmp_path: Path, words: str) -> None:
     def written(name: str, error: str) -> list[Token]:
         (tmp_path / "s.md").unlink(missing_ok=True)
-        (told,) = (replace(report.results[1], name=name, where=(error,)),)
+        (told,) = (replace(report.results[1], name=name, leak_location=(error,)),)
         write_for_ci(replace(report, name=name, results=(told,)), "it", summary=tmp_path / "s.md")
         return tokens_of((tmp_path / "s.md").read_text())
 

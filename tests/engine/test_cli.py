@@ -63,9 +63,8 @@ def test_an_import_in_either_process_is_seen() -> None:
     assert {"numpy", "dpaudit"} <= imported("-m", "dpaudit", "show", "randomized-response")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["cluster", "--help"]], ids=" ".join)
-def test_no_summary_of_a_command_is_cut_off(words: list[str]) -> None:
-    told = dpaudit(*words).output
+def test_no_summary_of_a_command_is_cut_off() -> None:
+    told = dpaudit("--help").output
     listed = told[told.index("Commands:") :].splitlines()[1:]
     assert len(listed) >= 2
     assert all(re.fullmatch(r"  [a-z-]+ +[A-Z].*[^.]\.", line) for line in listed), told

@@ -183,15 +183,15 @@ def test_a_predictor_that_always_raises_has_no_verdict(tmp_path: Path) -> None:
     ids=lambda claim: str(claim.curve),
 )
 def test_two_answers_are_held_to_what_composes_of_one(claimed: Claim, both: Claim) -> None:
-    compared = CraftedQueries(answers=2).fits.compared(claimed)
+    compared = CraftedQueries(answers=2).traits.compared(claimed)
     assert (compared.claim, compared.steps) == (both, 2)
     assert "by composition compared with" in compared.note
-    assert CraftedQueries().fits.compared(claimed).claim == claimed
+    assert CraftedQueries().traits.compared(claimed).claim == claimed
 
 
 def test_two_answers_about_a_replaced_record() -> None:
     """Composition first, then the two steps of a replacement: 2 sqrt(2) mu."""
-    compared = CraftedQueries(answers=2, relation=Relation.REPLACE).fits.compared(of_curve(GaussianDP(1.0)))
+    compared = CraftedQueries(answers=2, relation=Relation.REPLACE).traits.compared(of_curve(GaussianDP(1.0)))
     assert compared.claim.curve == GaussianDP(2 * 2**0.5)
     assert compared.steps == 4
 
@@ -267,7 +267,7 @@ def test_one_answer_comes_before_two_when_trainings_are_limited() -> None:
     """The cheaper test has what it asks for, the other one what is left."""
     two, one = [
         Choice("crafted-queries", test)
-        for test in CraftedQueries.fits.check_tests[::-1]
+        for test in CraftedQueries.traits.check_tests[::-1]
         if Relation.ADD_REMOVE in test.relations
     ]
     assert [two.test.trainings, one.test.trainings] == [3_500, 12_000]

@@ -15,7 +15,7 @@ import pytest
 from dpaudit import audit, load_spec
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode, encode
-from dpaudit.actors.work import Work, call_of, unit
+from dpaudit.actors.work import Work, make_call, unit
 from dpaudit.engine.games.neighbours import world_scores
 from dpaudit.engine.planning import plan
 from dpaudit.engine.planning.plan import PlannedAudit, bound_replays, bound_thresholds, make_plan
@@ -76,7 +76,7 @@ def nothing() -> Iterator[Any]:
 
 def counted_as(kind: Any, keys: Iterable[str]) -> dict[str, Unit]:
     """Units that counted such tallies, by key."""
-    call = call_of(nothing, gives=GenericAlias(list, kind))
+    call = make_call(nothing, returns=GenericAlias(list, kind))
     return {key: Unit(call, "", key=key) for key in keys}
 
 
@@ -95,7 +95,7 @@ def counted_as(kind: Any, keys: Iterable[str]) -> dict[str, Unit]:
 def test_replays_found_apart_give_the_same_digits(estimator: ScoreEstimator[Any]) -> None:
     kind = estimator.tally_type
     stored = {str(part): encode([estimator.tally(scores(2 * part + at)) for at in (1, 0)], kind) for part in range(4)}
-    whole = estimator.find([tally for table in stored.values() for tally in decode(table, kind)], lost=1)
+    whole = estimator.find([tally for table in stored.values() for tally in decode(table, kind)], failed_replays=1)
     work, counted = Work(), counted_as(kind, stored)
     units = [
         work.add(bound_replays, estimator, tuple(counted[key] for key in keys), replays=9, label="", resources=ONE)
@@ -106,7 +106,7 @@ def test_replays_found_apart_give_the_same_digits(estimator: ScoreEstimator[Any]
     for known in (units, units[1:]):
         parts = found_parts(known, again.keys(), tables.__getitem__)
         assert len(parts) == len(known)
-        found = estimator.find([tally for group in again.values() for tally in group], lost=1, parts=parts)
+        found = estimator.find([tally for group in again.values() for tally in group], failed_replays=1, parts=parts)
         assert as_plain(found) == as_plain(whole), "what is missing is found now"
     assert len(found_parts(units, again.keys() - {"2"}, tables.__getitem__)) == 2, "of tallies that are not there"
 
@@ -154,7 +154,7 @@ def test_a_run_gives_the_same_bounds_and_goes_on_with_its_parts(
     monkeypatch.setattr(world_scores, "JUDGED_APART", 0)
     first = audit(load_spec(SPEC), output=tmp_path / "divided", quiet=True)
     parts = [unit for entry in make_plan(load_spec(SPEC)).audits for unit in entry.bounds]
-    assert {unit.does for unit in parts} == {"bound_replays", "bound_thresholds"}
+    assert {unit.function_name for unit in parts} == {"bound_replays", "bound_thresholds"}
     assert len(parts) > 3
     labels = make_plan(load_spec(SPEC)).table()["label"].to_pylist()
     assert sum("worth of candidate" in label for label in labels) == 4, "two of them without noise"

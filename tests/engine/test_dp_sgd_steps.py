@@ -78,8 +78,8 @@ def test_planted_defects_are_refuted_in_one_training_and_the_honest_one_is_not(t
     assert half.violation_point.quantity == "total variation"
     assert half.violation_point.claimed == pytest.approx(GaussianDP(1 / noise).delta(0.0))
     assert half.violation_point.observed <= GaussianDP(2 / noise).delta(0.0)
-    assert any("by the accountant, where 16 is claimed" in line for line in half.whole)
-    assert any("not the accountant nor the data pipeline" in line for line in honest.whole)
+    assert any("by the accountant, where 16 is claimed" in line for line in half.meaning_for_whole)
+    assert any("not the accountant nor the data pipeline" in line for line in honest.meaning_for_whole)
     assert "by the accountant" in (tmp_path / "report.html").read_text()
 
 
@@ -103,7 +103,7 @@ def test_a_step_is_tested_with_its_sampling_if_asked_for(tmp_path: Path) -> None
     # Without noise a canary that is in half of its steps is found there: right in 3 of 4 steps.
     counts = dict(seen.finding.counts)  # type: ignore[union-attr]
     assert abs(counts["correct"] - 0.75 * 120) < 5 * np.sqrt(120 * 0.75 * 0.25), "false failure < 1e-6"
-    assert any("and their sampling" in line for line in seen.whole)
+    assert any("and their sampling" in line for line in seen.meaning_for_whole)
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -11,12 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.container import ErrorbarContainer
 from numpy.typing import NDArray
 
 from dpaudit import AuditResult, Claim, Relation, Report, Verdict
 from dpaudit.claims import GaussianDP
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.drawing import draw
+from dpaudit.engine.finding_figures import finding_figures
 from dpaudit.engine.games.one_run.proxy_game import utility
 from dpaudit.engine.games.two_world.work import accuracy_metrics
 from dpaudit.engine.reading.answer_words import NOT_SHOWN
@@ -30,7 +33,6 @@ from dpaudit.engine.request.error_budget import JointTest
 from dpaudit.engine.run.model_card import REJECTED, ModelCard, _by_label, _Line
 from dpaudit.errors import InputError
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.chart import Bars, Line, Rule, Words
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.one_run.step_martingale import StepMartingale
@@ -66,9 +68,8 @@ def test_lines_of_the_overview_are_in_the_quantity_of_the_bar() -> None:
     assert audit.own_comparison.quantity == "total variation"
     assert audit.ceiling is not None
     assert audit.ceiling.finding.lower > 1, "as an epsilon the ceiling is no total variation"
-    (panel,) = overview([audit]).rows[0]
-    assert panel is not None
-    places = [mark.x[0] for mark in panel.marks if isinstance(mark, Line)]
+    (axes,) = overview([audit]).figure.axes
+    places = [float(np.asarray(line.get_xdata())[0]) for line in axes.lines]
     assert len(places) == 2
     assert all(place <= 1 for place in places), "claim and ceiling are total variations too"
     assert "maximum detectable total variation" in audit.answer.line("sensitivity")
@@ -77,10 +78,9 @@ def test_lines_of_the_overview_are_in_the_quantity_of_the_bar() -> None:
 
 def test_the_number_of_a_bar_does_not_stand_on_the_line_of_the_claim() -> None:
     bound = Bound(0.95, 0.0, 0.95, "m", Validity.FINITE_SAMPLE)
-    (panel,) = overview([result(bound, Claim(1.0))]).rows[0]
-    assert panel is not None
-    (number,) = [mark for mark in panel.marks if isinstance(mark, Words) and mark.text == "0.950"]
-    assert number.x == 1.0
+    (axes,) = overview([result(bound, Claim(1.0))]).figure.axes
+    (number,) = [text for text in axes.texts if text.get_text() == "0.950"]
+    assert number.xy[0] == 1.0  # type: ignore[attr-defined]
 
 
 def test_a_side_finding_has_not_the_colour_of_a_violation() -> None:
@@ -88,9 +88,8 @@ def test_a_side_finding_has_not_the_colour_of_a_violation() -> None:
     audit = result(bound, Claim(1.0))
     colours = []
     for scope in (Scope.CLAIM, Scope.FLOATING_POINT):
-        (panel,) = overview([replace(audit, scope=scope)]).rows[0]
-        assert panel is not None
-        colours += [mark.colour for mark in panel.marks if isinstance(mark, Bars)]
+        (axes,) = overview([replace(audit, scope=scope)]).figure.axes
+        colours += [to_hex(bar.get_facecolor()) for bar in axes.patches]
     assert colours == [COLOURS[Verdict.VIOLATION], SIDE]
 
 
@@ -102,7 +101,7 @@ def test_a_maximum_below_the_bound_is_not_printed() -> None:
     assert "3.43" not in str(audit)
     assert audit.answer.line("sensitivity") == ""
     row = replace(TestSummaries.ROWS[3], audited=3.731, claimed=1.0, ceiling=3.425)
-    assert row.known("together") == (
+    assert row.epsilon_text("together") == (
         "epsilon of one record at least 3.731 (together; finite-sample); more than the 1 that it claims"
     )
     record = TestRecord("t", Claim(1.0), audit.compared, bound, sensitivity=Sensitivity(maximum=maximum))
@@ -112,18 +111,22 @@ def test_a_maximum_below_the_bound_is_not_printed() -> None:
 def test_replays_that_all_show_nothing_are_not_drawn() -> None:
     nothing = found(OneRun(), [two_worlds(0.0, replay) for replay in range(3)])
     something = found(OneRun(), [two_worlds(4.0, replay) for replay in range(3)])
-    assert "replays" not in {chart.stem for chart in nothing.charts(Claim(1.0))}
-    assert "replays" in {chart.stem for chart in something.charts(Claim(1.0))}
+    assert "replays" not in {picture.stem for picture in finding_figures(nothing, Claim(1.0))}
+    assert "replays" in {picture.stem for picture in finding_figures(something, Claim(1.0))}
+
+
+def test_series_of_another_name_or_other_columns_have_no_figure() -> None:
+    series = {"ranks": {"rank": np.arange(3)}, "trials": {"seen": np.arange(3)}}
+    bound = Bound(0.5, 0.0, 0.95, "m", Validity.FINITE_SAMPLE, series=series)
+    assert list(finding_figures(bound, Claim(1.0))) == []
 
 
 def test_few_scores_have_wide_bins_and_a_linear_axis() -> None:
     truth = np.arange(60) % 2 == 0
-    (few,) = scores(truth, np.linspace(-1, 1, 60)).rows[0]
-    (many,) = scores(np.tile(truth, 100), np.linspace(-1, 1, 6_000)).rows[0]
-    assert few is not None
-    assert many is not None
-    assert (few.y.log, many.y.log) == (False, True)
-    assert len(few.marks[0].low) < 12  # type: ignore[union-attr, arg-type]
+    (few,) = scores(truth, np.linspace(-1, 1, 60)).figure.axes
+    (many,) = scores(np.tile(truth, 100), np.linspace(-1, 1, 6_000)).figure.axes
+    assert (few.get_yscale(), many.get_yscale()) == ("linear", "log")
+    assert len(np.asarray(few.lines[0].get_xdata())) - 1 < 12, "edges of bins; the line begins at 0"
 
 
 def test_each_choice_has_a_name_of_its_own(tmp_path: Path) -> None:
@@ -169,24 +172,26 @@ def swept(*utilities: float, majority: float = 0.755) -> SweepSummary:
 
 
 def test_a_sweep_shows_errors_the_majority_and_no_tiny_axis() -> None:
-    (panel,) = frontier(swept(0.741, 0.755, 0.769)).rows[0]
-    assert panel is not None
-    errors = [mark.error for mark in panel.marks if isinstance(mark, Line) and mark.error is not None]
-    assert errors == [[0.01]] * 3
-    assert 0.755 in [mark.at for mark in panel.marks if isinstance(mark, Rule) and not mark.upright]
-    assert panel.y.low is not None
-    assert panel.y.high is not None
-    assert panel.y.high - panel.y.low >= SPAN
-    assert panel.y.low < 0.731
-    assert panel.y.high > 0.779
-    assert draw(frontier(swept(0.741, 0.755, 0.769))).axes[0].get_ylim() == (panel.y.low, panel.y.high)
+    (axes,) = frontier(swept(0.741, 0.755, 0.769)).figure.axes
+    errors = [bars.lines[2][0].get_segments()[0] for bars in axes.containers if isinstance(bars, ErrorbarContainer)]
+    assert [bar[1, 1] - bar[0, 1] for bar in errors] == pytest.approx([0.02] * 3)
+    assert 0.755 in heights_of_rules(axes)
+    low, high = axes.get_ylim()
+    assert high - low >= SPAN
+    assert low < 0.731
+    assert high > 0.779
 
 
 def test_a_sweep_without_errors_or_majority_is_drawn_as_it_is() -> None:
-    (panel,) = frontier(TestSummaries().summary()).rows[0]
-    assert panel is not None
-    assert not any(isinstance(mark, Rule) and not mark.upright for mark in panel.marks)
+    (axes,) = frontier(TestSummaries().summary()).figure.axes
+    assert not heights_of_rules(axes)
     assert math.isnan(TestSummaries().summary().majority)
+
+
+def heights_of_rules(axes: Axes) -> list[float]:
+    """Return the heights of the lines across the whole panel."""
+    lines = [line for line in axes.lines if line.get_transform() == axes.get_yaxis_transform(which="grid")]
+    return [float(np.asarray(line.get_ydata())[0]) for line in lines]
 
 
 def test_cells_of_a_sweep_keep_their_headings_on_a_phone(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from scipy import stats
 from dpaudit import AuditResult, Claim, Relation, Report, Verdict, estimate
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import GaussianDP, claim_under
-from dpaudit.engine.drawing import draw
+from dpaudit.engine.finding_figures import finding_figures
 from dpaudit.engine.reading.answer_words import NEXT
 from dpaudit.engine.reading.verdict import COLOURS
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
@@ -145,8 +145,8 @@ def test_the_trade_off_figure_draws_the_whole_claim() -> None:
     """A Gaussian claim allows less than its one point (epsilon, delta) does: the curve is its own."""
     claim = Claim(delta=1e-5, curve=GaussianDP(1.0))
     finding = found(Band(), [two_worlds(3.0)])
-    (chart,) = [one for one in finding.charts(claim) if one.stem == "trade-off"]
-    allowed = draw(chart).axes[0].lines[-1]
+    (picture,) = [picture for picture in finding_figures(finding, claim) if picture.stem == "trade-off"]
+    allowed = picture.figure.axes[0].lines[-1]
     alarm, hit = np.asarray(allowed.get_xdata()), np.asarray(allowed.get_ydata())
     np.testing.assert_allclose(hit, stats.norm.cdf(stats.norm.ppf(alarm) + 1), atol=1e-9)
 
@@ -158,7 +158,7 @@ def test_queries_share_the_error_and_a_lost_one_costs_its_share() -> None:
     two = two_cut_audit(900, 1000, 300, 1000, estimator.orders, confidence=0.975)
     three = two_cut_audit(900, 1000, 300, 1000, estimator.orders, confidence=1 - 0.05 / 3)
     assert estimator.find(tallies).forward == two.forward
-    lossy = estimator.find(tallies, lost=1)
+    lossy = estimator.find(tallies, failed_replays=1)
     assert lossy.forward == three.forward
     assert all(less < more for less, more in zip(lossy.lower, two.lower, strict=True))
     assert dict(lossy.counts)["lost queries"] == 1
@@ -187,7 +187,7 @@ def test_exact_advantages_refute_a_smaller_epsilon_and_never_the_true_one() -> N
 def test_a_lost_release_counts_as_no_advantage() -> None:
     estimator = LabelAdvantage()
     tally = estimator.tally(released_labels(1.0))
-    assert estimator.find([tally], lost=1).mean == pytest.approx(estimator.find([tally]).mean / 2)
+    assert estimator.find([tally], failed_replays=1).mean == pytest.approx(estimator.find([tally]).mean / 2)
 
 
 def test_a_finding_as_published_is_no_violation_anywhere(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_claim_that_implies_no_divergence_is_said_to_say_nothing() -> None:
 def test_tallies_of_another_estimator_are_refused() -> None:
     estimator = TwoCutCounts()
     table = encode([estimator.tally(ANSWERS[0])], AnswerCounts)
-    with pytest.raises(RunError, match="a stored result must be of OneRunTally"):
+    with pytest.raises(RunError, match="a stored result must hold OneRunTally"):
         decode(table, OneRun.tally_type)
 
 

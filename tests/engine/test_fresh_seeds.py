@@ -62,8 +62,8 @@ def reused(plan: Plan) -> list[set[str]]:
             read = list(_keys_in(unit.task))
             found += [{f"{unit.label} reads {key} twice"} for key in set(read) if read.count(key) > 1]
             seed = dict(unit.task.arguments).get("seed")
-            if seed is not None and unit.does not in ONLY_CHOOSE:
-                purposes[(seed.entropy, *seed.path)].add(f"{unit.does}: {re.sub('[0-9]+', '', unit.label)}")
+            if seed is not None and unit.function_name not in ONLY_CHOOSE:
+                purposes[(seed.entropy, *seed.path)].add(f"{unit.function_name}: {re.sub('[0-9]+', '', unit.label)}")
         for path, own in purposes.items():
             above = (purposes.get(path[:length], set()) for length in range(1, len(path)))
             found += [own | others for others in above if others - own]

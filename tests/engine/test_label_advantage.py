@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs
 from dpaudit.engine.data.drawn_priors import BetaPriors, OnePrior, OwnPriors
-from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.advantages.game import (
-    BayesOptimal,
-    Priors,
     Utility,
     auc,
     members_by_size,
     padded,
-    play_releases,
 )
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
-from dpaudit.engine.games.proxies.model import KnownLaw, Predictor
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.reading.comparison import studies
+from dpaudit.engine.reading.label_comparison import label_studies
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.run.driver import audit
 from dpaudit.errors import DataError, InputError, SpecError
-from dpaudit.estimators.label_reconstruction.advantage import label_privacy_ceiling
-from dpaudit.estimators.label_reconstruction.classes import class_gain_ceiling, rr_class_additive_advantage
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags
@@ -41,16 +30,6 @@ from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelPro
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.models.tables import LogisticRegression
-from dpaudit.mechanisms.planted.learners import BinaryFormulaResponse
-
-
-@dataclass(frozen=True)
-class Shifted(KnownLaw):
-    """A prior that takes each class for the one before it."""
-
-    def predictor(self, *, data: Any, **_: object) -> Predictor:
-        return lambda examples: np.roll(data.posterior(examples.features), 1, axis=1)
-
 
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 ALL = Partition(target=1.0, reference=0.0, test=0.0)
@@ -83,7 +62,7 @@ def test_four_mechanisms_are_played_and_their_computed_gains_are_those_of_the_tr
     assert dict(found["llp"].finding.counts)["left out"] == 2 * 3  # type: ignore[union-attr]
     for result in report.results:
         assert not result.finding.realised.parts  # type: ignore[union-attr]
-    (study,) = studies(report.results)
+    (study,) = label_studies(report.results)
     told = {one.family: one.advantage["additive"] for one in study.settings}
     assert 0 < told["llp-laplace"] < told["llp"]
     assert told["llp-geometric"] < told["llp"]
@@ -154,73 +133,8 @@ def test_models_learn_less_from_noisier_releases_and_the_best_rate_is_chosen_els
     assert found["llp"]["test_auc"] > 0.6
     assert {metrics["learning_rate"] for metrics in found.values()} == {0.03}
     assert report.results[0].metrics["test_auc_error"] >= 0
-    (study,) = studies(report.results)
+    (study,) = label_studies(report.results)
     assert study.lines[0].startswith("at equal utility (AUC) on gaussian-mixture")
-
-
-THREE: dict[str, object] = {"data": GaussianMixture(3, 3001)}
-
-
-def test_three_classes_are_played_and_their_computed_gains_are_those_of_the_truth(tmp_path: Path) -> None:
-    """Whether computed and realised gains part: false alarm < 0.003 a mechanism, the seed is fixed.
-
-    At epsilon = 2 log 2 a single response to three equally likely labels would gain the most that is allowed.
-    """
-    epsilon = 2 * math.log(2)
-    mechanisms = {"rr": RandomizedResponse(epsilon), "llp": LabelProportions(size=4)}
-    told = {}
-    for kind in ("multiplicative", "additive", "tail"):
-        spec = audits(mechanisms, **THREE, estimator={"name": "label-advantage", "kind": kind})
-        report = audit(spec, output=tmp_path / kind, quiet=True)
-        for result in report.results:
-            told[result.name, kind] = result.finding
-            assert dict(result.finding.counts)["classes"] == 3  # type: ignore[union-attr]
-            assert not result.finding.realised.parts  # type: ignore[union-attr]
-            assert result.verdict.value == ("NO CLAIM" if result.name == "llp" else "NO VIOLATION FOUND")
-    data = GaussianMixture(3, 3001)
-    prior = data.posterior(data.load(seed=0).features)
-    assert told["rr", "multiplicative"].largest == pytest.approx(epsilon)  # type: ignore[union-attr]
-    computed = float(np.mean(rr_class_additive_advantage(prior, epsilon=epsilon)))
-    assert told["rr", "additive"].mean == pytest.approx(computed, rel=0.1)  # type: ignore[union-attr]
-    assert told["rr", "tail"].largest <= class_gain_ceiling(epsilon)  # type: ignore[union-attr]
-    assert told["rr", "tail"].largest > label_privacy_ceiling(epsilon) / 2  # type: ignore[union-attr]
-    assert told["llp", "multiplicative"].largest == math.inf  # type: ignore[union-attr]
-
-
-def test_posteriors_of_three_classes_are_those_of_all_labellings_of_each_bag() -> None:
-    data = GaussianMixture(3, 13)
-    target = data.load(seed=3)
-    prior = data.posterior(target.features)
-    (found,) = play_releases(
-        LabelProportions(size=4, rest="smaller-bag"),
-        BayesOptimal(),
-        (Priors(np.arange(13), prior),),
-        target,
-        first=0,
-        last=1,
-        seed=Seed(5),
-    )
-    for bag in np.unique(found.bag):
-        rows = np.flatnonzero(found.bag == bag)
-        counts = np.bincount(target.labels[rows], minlength=3)
-        weight = np.zeros((rows.size, 3))
-        for labels in product(range(3), repeat=rows.size):
-            if (np.bincount(labels, minlength=3) == counts).all():
-                weight[np.arange(rows.size), labels] += np.prod(prior[rows, labels])
-        assert found.posterior[rows] == pytest.approx(weight / weight.sum(axis=1, keepdims=True), abs=1e-12)
-
-
-def test_a_wrong_prior_of_three_classes_is_noticed(tmp_path: Path) -> None:
-    """Planted defect: the prior of each class is that of the next one."""
-    report = audit(audits({"llp": LabelProportions(4)}, **THREE, proxy=Shifted()), output=tmp_path / "run", quiet=True)
-    assert report.results[0].finding.realised.parts  # type: ignore[union-attr]
-
-
-def test_a_response_that_counts_two_classes_where_there_are_three_is_found(tmp_path: Path) -> None:
-    """Planted defect: its truth is epsilon + log 2."""
-    report = audit(audits({"rr": BinaryFormulaResponse(1.0)}, **THREE), output=tmp_path / "run", quiet=True)
-    assert report.results[0].verdict.value == "VIOLATION"
-    assert report.results[0].finding.largest == pytest.approx(1 + math.log(2))  # type: ignore[union-attr]
 
 
 def test_auc_counts_pairs() -> None:
@@ -251,11 +165,9 @@ def test_drawn_labels_follow_their_priors_and_own_ones_are_read(tmp_path: Path) 
     ("fields", "message"),
     [
         (
-            {"data": "iris", "mechanism": LaplaceProportions(size=2)},
-            "of more than two classes label-advantage plays randomized-response and llp, got 3 classes of iris and "
-            "LaplaceProportions: its noise is for one count, that of the positives; merge classes",
+            {"data": "iris", "mechanism": LabelProportions(size=2)},
+            "label-advantage needs labels of two classes, iris has 3; merge classes",
         ),
-        ({"data": "iris", "game": game(utility={})}, "utility is the AUC of two classes, got 3 classes of iris"),
         ({"game": game(utility={})}, "utility is measured on the test part; give `split.test` a share above 0"),
         ({"game": game(releases=0)}, "releases must be >= 1, got 0"),
         ({"game": game(utility={"learning_rates": [0.0]})}, "learning_rates must be > 0"),

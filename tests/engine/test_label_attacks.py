@@ -10,7 +10,7 @@ import pytest
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.one_run.answers import CanaryView, LabelRelease, ReleaseView
 from dpaudit.engine.games.one_run.attacks import CalibratedLoss, LabelInferenceScore, LikelihoodRatio, PlantedLabel
-from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference, drawn_classes
+from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference, sample_classes
 from dpaudit.engine.games.one_run.membership import Membership, ObservationalMembership
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design
 from dpaudit.errors import InputError, SpecError
@@ -99,7 +99,7 @@ def test_classes_are_drawn_with_their_probabilities() -> None:
     expected = [
         np.searchsorted(row[:-1], number, side="right") for row, number in zip(cumulative, uniform, strict=True)
     ]
-    assert drawn_classes(cumulative, uniform).tolist() == expected
+    assert sample_classes(cumulative, uniform).tolist() == expected
 
 
 def tightest(attack: LabelInferenceScore | LikelihoodRatio, epsilon: float) -> float:

@@ -27,7 +27,7 @@ from dpaudit.engine.games.labels.label_releases import (
 from dpaudit.engine.games.labels.label_repeats import RecognisedRelease, RepeatsView
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
 from dpaudit.engine.games.reference import PairedLabels
-from dpaudit.engine.planning.asked_twice import Memory, look_for_memory
+from dpaudit.engine.planning.state_between_calls import StateBetweenCalls, detect_state
 from dpaudit.errors import RunError
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
@@ -313,5 +313,5 @@ def test_releases_of_labels_are_compared_by_what_they_say() -> None:
     """Honest noise differs between two calls, and so do calls that fail."""
     train = Examples(np.zeros((300, 1), np.float32), np.arange(300) % 10, 10)
     for honest in (RandomizedResponse(1.0), TellsByFailing(1.0)):
-        assert look_for_memory(honest, b"", train, Compute(), seed=Seed(1)) == Memory(0.0)
-    assert look_for_memory(ConstantSeedResponse(1.0), b"", train, Compute(), seed=Seed(1)).alike == 1.0
+        assert detect_state(honest, b"", train, Compute(), seed=Seed(1)) == StateBetweenCalls(0.0)
+    assert detect_state(ConstantSeedResponse(1.0), b"", train, Compute(), seed=Seed(1)).alike == 1.0

@@ -18,7 +18,7 @@ from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.images import Cifar10, read_idx
 from dpaudit.engine.data.parquet import Parquet
 from dpaudit.engine.planning import plan
-from dpaudit.engine.planning.plan import make_plan, what_it_takes
+from dpaudit.engine.planning.plan import make_plan, planning_announcement
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
 from dpaudit.variables import hide_variable_values
 
@@ -210,7 +210,7 @@ def test_rows_that_take_long_to_make_are_named_beforehand() -> None:
         "data": {"name": "gaussian-mixture", "rows": 20_000_000},
         "mechanism": {"name": "randomized-response", "epsilon": 1},
     }
-    said = what_it_takes(load_spec({**spec, "game": {"name": "label-canaries"}}))
+    said = planning_announcement(load_spec({**spec, "game": {"name": "label-canaries"}}))
     assert re.fullmatch(r"planning at least \d+ units on 20,000,000 generated rows, which are made first", said), said
     spec["data"] = {"name": "gaussian-mixture", "rows": 1000}
-    assert what_it_takes(load_spec({**spec, "game": {"name": "label-canaries"}})) == ""
+    assert planning_announcement(load_spec({**spec, "game": {"name": "label-canaries"}})) == ""

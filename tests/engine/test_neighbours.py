@@ -107,18 +107,18 @@ def test_group_privacy_with_delta(tmp_path: Path) -> None:
     """What is compared at four records is (4 eps, delta (1 + e^eps + e^2eps + e^3eps))."""
     claim = Claim(0.5, 1e-3, Relation.REPLACE)
     game = replace(Neighbours(), poisoning=ClassFlip(), copies=4)
-    found = game.fits.compared(claim)
+    found = game.traits.compared(claim)
     assert found.claim.epsilon == pytest.approx(2.0)
     assert found.claim.delta == pytest.approx(1e-3 * math.expm1(2.0) / math.expm1(0.5))
     assert found.steps == 4
     assert "4 records" in found.note
-    removed = Neighbours(poisoning=Remove()).fits
+    removed = Neighbours(poisoning=Remove()).traits
     assert removed.relation is Relation.ADD_REMOVE
-    assert Neighbours.fits.relation is Relation.LABEL  # of the class: as for its usual poisoning
+    assert Neighbours.traits.relation is Relation.LABEL  # of the class: as for its usual poisoning
     with pytest.raises(SpecError, match="says nothing"):
         removed.compared(claim)
     with pytest.raises(InputError, match="1, 2, 4, 8"):
-        replace(game.fits, records=3).compared(claim)
+        replace(game.traits, records=3).compared(claim)
 
 
 def test_trainings_that_fail_at_random_cost_their_share_and_are_named(tmp_path: Path) -> None:

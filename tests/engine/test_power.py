@@ -15,7 +15,7 @@ from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.one_run.membership import Membership
 from dpaudit.engine.games.one_run.rules import CanarySetup
-from dpaudit.engine.games.reference import FairCoins, PlantedLabels, ProxyLabels, Reference, Response
+from dpaudit.engine.games.reference import CoinResponse, PlantedLabels, ProxyLabels, Reference, Response
 from dpaudit.engine.planning import power
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.planning.power import (
@@ -24,7 +24,7 @@ from dpaudit.engine.planning.power import (
     expected_bound,
     outlook,
     planned_outlook,
-    rows_to_refute,
+    rows_to_reject,
 )
 from dpaudit.estimators.bound import format_upper
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
@@ -35,12 +35,12 @@ from dpaudit.estimators.two_world.confusion_tables import ClopperPearson
 from dpaudit.estimators.two_world.two_sample import Band
 from dpaudit.mechanisms.examples import Examples
 
-COINS = Reference(FairCoins(), 1000, "canaries")
+COINS = Reference(CoinResponse(), 1000, "canaries")
 
 
 @pytest.mark.parametrize(
     "response",
-    [FairCoins(), PlantedLabels(2), PlantedLabels(10), ProxyLabels((0.5, 0.3, 0.2)), ProxyLabels((0.0, 1.0))],
+    [CoinResponse(), PlantedLabels(2), PlantedLabels(10), ProxyLabels((0.5, 0.3, 0.2)), ProxyLabels((0.0, 1.0))],
 )
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 3.0, math.inf])
 def test_log_odds_are_what_they_say(response: Response, epsilon: float) -> None:
@@ -87,14 +87,14 @@ def _near(share: float, expected: float, rows: int) -> None:
 @pytest.mark.parametrize(
     ("estimator", "response", "replays"),
     [
-        (OneRun(), FairCoins(), 1),
-        (SimultaneousGuessCount(), FairCoins(), 1),
+        (OneRun(), CoinResponse(), 1),
+        (SimultaneousGuessCount(), CoinResponse(), 1),
         (SimultaneousGuessCount(delta=1e-5), PlantedLabels(10), 100),
         (OneRun(delta=1e-5), PlantedLabels(10), 1),
         (OneRun(), ProxyLabels((0.5, 0.3, 0.2)), 1),
-        (Band(), FairCoins(), 1),
-        (ClopperPearson(), FairCoins(), 1),
-        (Betting(), FairCoins(), 1),
+        (Band(), CoinResponse(), 1),
+        (ClopperPearson(), CoinResponse(), 1),
+        (Betting(), CoinResponse(), 1),
     ],
 )
 def test_expected_bounds_are_the_median_of_simulated_games(
@@ -105,7 +105,7 @@ def test_expected_bounds_are_the_median_of_simulated_games(
     If it is the median, a side fails with Pr[Bin(80, 0.5) <= 20] < 5e-6: false failure < 1e-4 over all cases.
     """
     rows, spent = 2000, 1.5
-    games = [response.levels(spent).drawn(rows, np.random.default_rng(seed)) for seed in range(80)]
+    games = [response.levels(spent).sample(rows, np.random.default_rng(seed)) for seed in range(80)]
     simulated = [estimator.bound([estimator.tally(game)] * min(replays, 2)).lower for game in games]
     planned = expected_bound(estimator, Reference(response, rows, "canaries", replays), spent)
     assert np.quantile(simulated, 0.25) <= planned <= np.quantile(simulated, 0.75)
@@ -127,11 +127,11 @@ def test_so_many_rows_refute_twice_the_claim_as_often_as_stated(estimator: Score
     At a power of 0.9 the first fails with Pr[Bin(200, 0.9) < 160] < 1e-5. Measured (200 games; this size, half of it):
     one-run 0.89 and 0.66, band 0.94 and 0.53, betting 0.92 and 0.67; at 0.67 the second fails with < 1e-4.
     """
-    needed = rows_to_refute(estimator, COINS, claimed, spent=2 * claimed)
+    needed = rows_to_reject(estimator, COINS, claimed, spent=2 * claimed)
     assert needed is not None
 
     def refuted(rows: int) -> int:
-        games = [FairCoins().levels(2 * claimed).drawn(rows, np.random.default_rng(seed)) for seed in range(200)]
+        games = [CoinResponse().levels(2 * claimed).sample(rows, np.random.default_rng(seed)) for seed in range(200)]
         return sum(estimator.bound([estimator.tally(game)]).lower > claimed for game in games)
 
     assert 160 <= refuted(needed) <= 199
@@ -156,7 +156,7 @@ def test_proxies_of_rare_labels_leave_little_to_see() -> None:
 
 def test_too_few_rows_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(power, "MAX_ROWS", 1 << 12)
-    assert rows_to_refute(OneRun(), COINS, 0.01, spent=0.02) is None
+    assert rows_to_reject(OneRun(), COINS, 0.01, spent=0.02) is None
 
 
 @pytest.mark.parametrize("estimator", [OneRun(), OneRun(delta=1e-5), Band()])
@@ -170,7 +170,7 @@ def test_planning_looks_at_few_rows(estimator: ScoreEstimator[Any], monkeypatch:
         return tally(self, evidence)
 
     monkeypatch.setattr(type(estimator), "tally", counted)
-    outlook(estimator, Reference(FairCoins(), 100_000, "canaries", 100), 1.0)
+    outlook(estimator, Reference(CoinResponse(), 100_000, "canaries", 100), 1.0)
     assert max(looked) == 100_000
     assert sum(looked) <= 4 * 100_000
     assert len(looked) <= 100
@@ -214,6 +214,6 @@ def test_membership_is_planned_by_its_canaries() -> None:
     (entry,) = make_plan(AuditSpec((audit,))).audits
     found = planned_outlook(entry)
     assert found is not None
-    assert found.reference == Reference(FairCoins(), 100, "canaries", 1)
+    assert found.reference == Reference(CoinResponse(), 100, "canaries", 1)
     # All of 100 right: so large an epsilon leaves the guess band next to all of its error for the last look.
     assert found.ceiling == pytest.approx(stats.logistic.ppf(0.05 ** (1 / 100)), abs=0.01)

@@ -58,7 +58,7 @@ from dpaudit.mechanisms.models.networks import LeNet5, SmallCnn, WideResNet16x4
 from dpaudit.mechanisms.models.tables import CatBoost, LogisticRegression
 from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
-from dpaudit.mechanisms.predictors.protocol import Added
+from dpaudit.mechanisms.predictors.protocol import AddedRecords
 from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, GaussianArgmax, LaplaceArgmax, Release
 from dpaudit.mechanisms.predictors.vote_laws import (
     AlikeTeachers,
@@ -252,7 +252,7 @@ def test_a_lost_query_keeps_its_share_of_the_error() -> None:
     assert laws is not None
     estimator = Answers()
     tally = estimator.tally(answered(laws.one, laws.zero, 10**6, np.random.default_rng(1)))
-    assert (estimator.find([tally], lost=9).bound.larger < estimator.find([tally]).bound.larger).all()
+    assert (estimator.find([tally], failed_replays=9).bound.larger < estimator.find([tally]).bound.larger).all()
 
 
 def test_totals_of_natural_queries_add_up_and_repeated_ones_multiply() -> None:
@@ -576,7 +576,7 @@ def test_teachers_of_tables_and_of_images() -> None:
             assert votes.shape == (3, 4)
             counts = predictor.histograms(votes, classes=data.classes, rng=rng)
             np.testing.assert_array_equal(counts.sum(axis=1), [3, 3, 3, 3])
-            more = Added.alone(data, queries)
+            more = AddedRecords.alone(data, queries)
             moved = predictor.votes_with_canary(more, queries.features, seed=seed, compute=Compute())
             assert moved.shape == (4, 4)
 
@@ -598,7 +598,7 @@ def test_ranks_of_records_among_others() -> None:
     np.testing.assert_array_equal(votes[:, 0], [0, 1, 0, 1])
     points = data.take([0, 3]).with_(features=np.array([[0.1], [1.5]], np.float32))
     ranks = knn.votes_with_canary(
-        Added.alone(data, points), np.array([[0.1]], np.float32), seed=SeedSequence(0), compute=Compute()
+        AddedRecords.alone(data, points), np.array([[0.1]], np.float32), seed=SeedSequence(0), compute=Compute()
     )
     assert ranks[:, 0].tolist() == [1, 3]
 

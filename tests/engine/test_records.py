@@ -21,7 +21,7 @@ from scipy.stats import binom
 
 from dpaudit import Audit, AuditSpec, Claim, RunOptions, audit
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.reading.noted import note_of
+from dpaudit.engine.reading.bounds_checksum import checksum_note
 from dpaudit.engine.reading.records import DEFAULTS, Records, benjamini_yekutieli, p_values
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.request.audit_spec import slug
@@ -90,12 +90,12 @@ def test_honest_records_are_hardly_ever_found(replays: int) -> None:
     """All at the limit: any finding is wrong, so games with one come at most as often as the rate; failure < 1e-6."""
     games, right = 1_000 if nightly.on() else 100, np.full(100, likelihood(EPSILON))
     game = {"replays": replays, "trainings": 40}
-    found = [read(played(right, 40, np.random.default_rng(s), replays), game=game).found for s in range(games)]
+    found = [read(played(right, 40, np.random.default_rng(s), replays), game=game).selected for s in range(games)]
     limit = binom.ppf(1 - 1e-6, games, RATE)
     assert np.count_nonzero(found) <= limit
     # The defect: replays of one training counted as if each had coins and noise of its own.
     as_if = {"replays": 1, "trainings": 40 * replays}
-    lax = [read(played(right, 40, np.random.default_rng(s), replays), game=as_if).found for s in range(games)]
+    lax = [read(played(right, 40, np.random.default_rng(s), replays), game=as_if).selected for s in range(games)]
     assert replays == 1 or np.count_nonzero(lax) > limit, "what shares its noise is no independent evidence"
 
 
@@ -124,7 +124,7 @@ def test_what_is_missing_counts_as_wrong() -> None:
     whole, half = read(table), read(table.slice(0, 30 * 50))
     assert set(whole.right) == {1.0}
     assert set(half.right) == {0.5}
-    assert (whole.found, half.found) == (50, 0)
+    assert (whole.selected, half.selected) == (50, 0)
 
 
 def test_a_claim_that_is_missing_is_chance_and_too_few_trainings_are_said() -> None:
@@ -133,16 +133,16 @@ def test_a_claim_that_is_missing_is_chance_and_too_few_trainings_are_said() -> N
     assert chance.limit == 0.5
     assert "against chance" in str(chance)
     few = read(table.slice(0, 5 * 50), game={"trainings": 5})
-    assert few.found == 0
-    assert f"it takes `trainings: {few.fewest}`" in str(few)
-    just = table.slice(0, few.fewest * 50)
+    assert few.selected == 0
+    assert f"use `trainings: {few.min_trainings}`" in str(few)
+    just = table.slice(0, few.min_trainings * 50)
     one = pa.concat_tables([just.slice(0, 0), just.filter(pc.equal(just["canary"], 0))])
     others = just.filter(pc.greater(just["canary"], 0))
     wrong = others.set_column(0, "score", pc.negate(others["score"]))
     for missing, found in ((0, 1), (1, 0)):
-        game = {"trainings": few.fewest}
-        last = pc.less(one["replay"], few.fewest - missing)
-        assert read(pa.concat_tables([one.filter(last), wrong]).sort_by("replay"), game=game).found == found
+        game = {"trainings": few.min_trainings}
+        last = pc.less(one["replay"], few.min_trainings - missing)
+        assert read(pa.concat_tables([one.filter(last), wrong]).sort_by("replay"), game=game).selected == found
     assert Records.of("it", GAME, (EPSILON, 0.1), [table]).limit == pytest.approx((math.e + 0.1) / (math.e + 1))
 
 
@@ -240,7 +240,7 @@ def test_an_object_that_no_run_folder_can_keep_is_named() -> None:
 
 
 def test_folders_of_audits_without_a_name_are_read() -> None:
-    assert Records.chosen("audits: [{game: membership}]", None) == ("audit", {"name": "membership"})
+    assert Records.selected_audit("audits: [{game: membership}]", None) == ("audit", {"name": "membership"})
 
 
 def test_the_command_says_the_same_and_nothing_runs(report: Report, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_one_large_number_of_a_record_takes_no_memory() -> None:
         tracemalloc.stop()
     assert most < 50_000_000
     assert found.record.max() == 99_999_999
-    assert found.record.size == found.found == 50
+    assert found.record.size == found.selected == 50
 
 
 def test_replays_of_any_lengths_are_guessed_as_one_by_one() -> None:
@@ -328,16 +328,16 @@ def test_replays_of_any_lengths_are_guessed_as_one_by_one() -> None:
 
 def test_a_replay_in_two_tables_is_refused() -> None:
     table = played(np.ones(50), 60, np.random.default_rng(0))
-    with pytest.raises(DataError, match="each record must have one score in a replay, replay 7 has several"):
+    with pytest.raises(DataError, match="a record must have one score in a replay, but replay 7 has several"):
         Records.of("it", GAME, (EPSILON, 0.0), [table, table.filter(pc.equal(table["replay"], 7))])
 
 
 def test_other_games_and_runs_without_scores_are_told_why(report: Report) -> None:
     other = replace(report, spec=report.spec.replace("label-canaries", "label-inference"))
-    with pytest.raises(SpecError, match="records are told apart by label-canaries and membership"):
+    with pytest.raises(SpecError, match="flips fresh coins for the same records: label-canaries or membership"):
         other.records()
     bare = replace(report, results=(replace(report.results[0], evidence=""),))
-    with pytest.raises(RunError, match="no scores were kept"):
+    with pytest.raises(RunError, match="no scores were stored"):
         bare.records()
     with pytest.raises(AuditError, match=r"the audit must be one of <b>it</b>, got 'other'"):
         report.records(audit="other")
@@ -351,7 +351,7 @@ def test_a_claim_in_the_file_that_is_none_is_one_sentence(report: Report) -> Non
     said["results"][0]["compared_with"] = {"epsilon": "x"}
     try:
         path.write_text(json.dumps(said))
-        log.write_text(events.replace(note_of(before), note_of(path.read_bytes())))
+        log.write_text(events.replace(checksum_note(before), checksum_note(path.read_bytes())))
         ended = CliRunner().invoke(main, ["records", report.folder])
         assert (ended.exit_code, "compared_with.epsilon must be a number >= 0, got" in ended.output) == (2, True)
     finally:

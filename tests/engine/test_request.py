@@ -13,14 +13,15 @@ from dpaudit.engine.reading.record import Record, TestRecord
 from dpaudit.engine.reading.verdict import Verdict, decide
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.finding import Validity, ViolationPoint
+from dpaudit.estimators.finding import Comparison, Validity
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.registry import register
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-AUDITS = sorted(path for path in EXAMPLES.rglob("*.yaml") if not path.name.startswith("sweep-"))
+SPECS = sorted(path for path in EXAMPLES.rglob("*.yaml") if path.parent.name != "cluster")
+AUDITS = [path for path in SPECS if not path.name.startswith("sweep-")]
 RR = {"name": "randomized-response", "epsilon": 1.0}
 
 
@@ -132,7 +133,7 @@ def test_a_bound_as_published_refutes_nothing() -> None:
     assert verdict_of(published, Claim(1.0)) is Verdict.NO_VIOLATION
     assert published.violation_point(Claim(1.0).curve) is None
     valid = Bound(1.5, 0.0, 0.95, "one-run", Validity.FINITE_SAMPLE)
-    assert valid.violation_point(Claim(1.0).curve) == ViolationPoint(
+    assert valid.violation_point(Claim(1.0).curve) == Comparison(
         "epsilon", "delta = 0", 1.5, 1.0, "epsilon >= 1.500 at delta=0"
     )
 

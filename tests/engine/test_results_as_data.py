@@ -36,7 +36,7 @@ def test_tables_figures_and_short_words(tmp_path: Path) -> None:
     assert "<own>" not in result._repr_html_()
     lean = RunOptions(runner="in-process", figures=False, keep_scores=False)
     (without,) = audit(AuditSpec((asked,), run=lean), output=tmp_path / "lean", quiet=True).results
-    with pytest.raises(RunError, match="no scores were kept"):
+    with pytest.raises(RunError, match="no scores were stored"):
         without.scores()
 
 
@@ -47,7 +47,7 @@ from tests.nightly import too
 
 entry = Audit({"name": "randomized-response", "epsilon": 1.0}, {"name": "iris"}, {"name": "label-canaries"})
 audit(AuditSpec((entry,), run=RunOptions("in-process", figures=sys.argv[2] == "drawn")), output=sys.argv[1], quiet=True)
-print(*(name for name in sys.modules if name == "matplotlib" or name.endswith(("chart", "charts", "drawing"))))
+print(*(name for name in sys.modules if name == "matplotlib" or name.endswith(("figures", "charts", "drawing"))))
 """
 
 
@@ -56,7 +56,7 @@ def test_only_a_run_that_draws_loads_what_draws(figures: str, tmp_path: Path) ->
     command = [sys.executable, "-W", "ignore", "-c", WHAT_DRAWS, str(tmp_path / "run"), figures]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     loaded = done.stdout.splitlines()[-1].split()
-    drawing = {"matplotlib", "dpaudit.engine.drawing", "dpaudit.engine.report.charts", "dpaudit.estimators.chart"}
+    drawing = {"matplotlib", "dpaudit.engine.drawing", "dpaudit.engine.report.charts", "dpaudit.engine.finding_figures"}
     assert (drawing <= set(loaded)) if figures == "drawn" else not loaded
     assert (tmp_path / "run" / "figures" / "overview.png").exists() == (figures == "drawn")
     assert "</html>" in (tmp_path / "run" / "report.html").read_text()

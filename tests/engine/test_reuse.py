@@ -93,7 +93,7 @@ def test_what_is_reused_is_said_in_text_page_and_json(write: Callable[[str, str]
     assert re.search(said, (tmp_path / "run" / "report.html").read_text())
     found = json.loads((tmp_path / "run" / "bounds.json").read_text())["reused"]
     assert found["units"] == report.units
-    assert found["own"] == list(report.reused.own)
+    assert found["own"] == list(report.reused.user_code)
 
 
 def test_a_report_is_of_the_code_that_ran(write: Callable[[str, str], None], tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_report_is_of_the_code_that_ran(write: Callable[[str, str], None], tmp
     write("helpers.py", LEAK)
     again = report_again(tmp_path / "run")
     assert again.results[0].finding == made.results[0].finding
-    assert again.reused.own != ()
+    assert again.reused.user_code != ()
 
 
 def test_a_leak_typed_at_a_prompt_is_found(tmp_path: Path) -> None:

@@ -312,7 +312,11 @@ def reused(plan: Plan) -> list[str]:
         before = first[entry.confirms]
         found += [f"first seed {seed}" for seed in sorted(fresh & seeds(units[key] for key in before.trainings))]
         scores = ("score_summaries", "locate")
-        own = {unit.key for unit in entry.units if unit.does not in scores} - set(entry.trainings) - set(entry.tallies)
+        own = (
+            {unit.key for unit in entry.units if unit.function_name not in scores}
+            - set(entry.trainings)
+            - set(entry.tallies)
+        )
         found += [f"new: {units[key].label}" for key in sorted(own - before.keys)]
     return found
 
@@ -452,7 +456,7 @@ def test_objects_that_hold_other_numbers_share_no_results() -> None:
     for scale in (20, 100):
         mechanism, _ = function_on_rows(Sums(scale), SCHEMA, claim=1.0)
         plan = make_plan(check_spec(CheckRequest(mechanism, rows), CheckOptions(run=HERE)))
-        keys.append({unit.key for unit in plan.units if unit.does in ("try_tables", "call_on_tables")})
+        keys.append({unit.key for unit in plan.units if unit.function_name in ("try_tables", "call_on_tables")})
     assert keys[0]
     assert not keys[0] & keys[1]
 
@@ -502,7 +506,7 @@ def test_calls_are_timed_on_whole_tables() -> None:
 
 
 def test_units_are_short_where_a_call_gives_many_numbers() -> None:
-    choices = [Choice("row-function", test) for test in RowFunctionGame.fits.check_tests]
+    choices = [Choice("row-function", test) for test in RowFunctionGame.traits.check_tests]
     for numbers, stack in ((1, None), (8_192, None), (8_193, 1_024), (65_664, 128), (1 << 30, 2)):
         for choice in choices:
             assert choice.with_wide_results(numbers).test.game.get("stack") == stack
@@ -589,6 +593,6 @@ def test_rows_keep_their_cells() -> None:
     assert rows.take([3, 0]).cells.equals(rows.cells.take(pa.array([3, 0])))
     assert rows.take(np.array([True, False, False, True])).cells.num_rows == 2
     assert rows.digest != rows.take([0]).digest
-    assert RowFunctionGame(group=2).for_claim(Claim(1.0, relation=Relation.REPLACE)).fits.relation is Relation.REPLACE
+    assert RowFunctionGame(group=2).for_claim(Claim(1.0, relation=Relation.REPLACE)).traits.relation is Relation.REPLACE
     with pytest.raises(InputError, match="group must be >= 1"):
         RowFunctionGame(group=0)

@@ -109,7 +109,7 @@ def test_the_run_folder_holds_what_the_design_says(in_process: Path) -> None:
     assert first["observational"] is True
     assert first["rows"] == {"target": 1500, "reference": 1200, "test": 300, "validation": 0}
     page = (in_process / "report.html").read_text()
-    assert page.count("<svg") == 1 + 3 * 3 + 1  # the timeline
+    assert page.count("<svg") == 1 + 3 * 3
     assert 'http-equiv="refresh"' not in page
     assert "src=" not in page, "the page stands alone"
     table = pads.dataset(next((in_process / "scores").glob("released-*")), format="parquet").to_table()
@@ -273,12 +273,12 @@ def test_memory_stays_small_for_many_canaries(tmp_path: Path) -> None:
     """200,000 canaries and 100 replays: below 1.5 GB, measured in a process of its own."""
     code = f"""
 from dpaudit import audit
-from dpaudit.actors.backend import most_memory_mb
+from dpaudit.actors.backend import peak_memory_mb
 audit({{'name': 'big', 'data': {{'name': 'gaussian-mixture', 'rows': 202000}}, 'proxy': 'true-posterior',
        'split': {{'target': 200/202, 'reference': 0.0, 'test': 0.0}},
        'mechanism': {{'name': 'randomized-response', 'epsilon': 1.0}},
        'run': {{'runner': 'in-process', 'figures': False}}}}, output={str(tmp_path)!r})
-print(most_memory_mb() / 1000)
+print(peak_memory_mb() / 1000)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert float(done.stdout.split()[-1]) < 1.5
@@ -290,12 +290,12 @@ def test_answers_are_stored_as_they_are() -> None:
     asked = Predictions(np.array([[0.25, 0.75], [1.0, 0.0]], np.float32))
     (again,) = decode(encode([asked], Predictions), Predictions)
     assert (again.probabilities.tolist(), again.probabilities.dtype) == (asked.probabilities.tolist(), np.float32)
-    for released in (LabelRelease.telling(np.array([2, 0]), 3), LabelRelease.silent(2, 3)):
+    for released in (LabelRelease.revealing(np.array([2, 0]), 3), LabelRelease.uninformative(2, 3)):
         (same,) = decode(encode([released], LabelRelease), LabelRelease)
-        assert (same.labels.tolist(), same.classes, same.told) == (released.labels.tolist(), 3, released.told)
+        assert (same.labels.tolist(), same.classes, same.told) == (released.labels.tolist(), 3, released.informative)
         assert same.probabilities.tolist() == released.probabilities.tolist()
-    assert LabelRelease.telling(np.array([2, 0]), 3).probabilities.tolist() == [[0, 0, 1], [1, 0, 0]]
-    assert LabelRelease.silent(2, 4).probabilities.tolist() == [[0.25] * 4] * 2
+    assert LabelRelease.revealing(np.array([2, 0]), 3).probabilities.tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert LabelRelease.uninformative(2, 4).probabilities.tolist() == [[0.25] * 4] * 2
 
 
 def test_a_run_of_older_code_can_still_be_reported(in_process: Path, monkeypatch: pytest.MonkeyPatch) -> None:

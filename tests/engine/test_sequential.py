@@ -20,7 +20,7 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine.games.protocol import Capability, Fits, Played, Setting, StopRule
+from dpaudit.engine.games.protocol import Capability, GameTraits, Played, Setting, StopRule
 from dpaudit.engine.games.two_world.views import ChallengeView
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.stopping import SequentialReader, wealth_line
@@ -64,7 +64,7 @@ class Coins:
     """A game of independent trials that costs nothing."""
 
     trials: int = 400  # 50 units that train, and as many that count
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing.",
         views={Capability(Leaks, "leaks"): ChallengeView},

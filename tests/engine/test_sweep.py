@@ -21,9 +21,8 @@ from dpaudit import Audit, AuditSpec, Claim, Relation, SweepResult, Verdict, res
 from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.drawing import draw
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.reading.sweep_summary import SweepRow, SweepSummary, _marked, _standing
+from dpaudit.engine.reading.sweep_summary import SweepRow, SweepSummary, _meets_limits, _with_dominance
 from dpaudit.engine.report.charts import frontier
 from dpaudit.engine.request.error_budget import ErrorBudget
 from dpaudit.engine.request.loading import load_spec, spec_parts
@@ -205,7 +204,7 @@ def test_units_that_several_configurations_want_are_run_once(tmp_path: Path) -> 
     asked = base(grid={"estimator": ["simultaneous-guess-count", "one-run"]})
     request = read_request(asked)
     one, other = make_plan(request.spec(request.known)).audits
-    assert {unit.does for unit in one.units if unit.key not in other.keys} == {"count"}
+    assert {unit.function_name for unit in one.units if unit.key not in other.keys} == {"count"}
     result = sweep(asked, output=tmp_path / "run", quiet=True)
     done = Counter(event.unit for event in read_events(tmp_path / "run" / "events.jsonl") if event.kind == "unit-done")
     assert set(done.values()) == {1}
@@ -399,9 +398,9 @@ class TestSummaries:
         sweep = Sweep({"x": [1]}, subject_to=SubjectTo(**limits), count=6)
         rows = []
         for row in self.ROWS:
-            meets, why = _standing(sweep, row)
+            meets, why = _meets_limits(sweep, row)
             rows.append(replace(row, meets=meets, why=why))
-        return SweepSummary(sweep, _marked(sweep, rows), 0.95)
+        return SweepSummary(sweep, _with_dominance(sweep, rows), 0.95)
 
     def test_a_low_bound_alone_meets_no_limit(self) -> None:
         """ "silent" shows nothing and claims nothing: it is no candidate, though it is the most useful below 2."""
@@ -421,12 +420,12 @@ class TestSummaries:
     def test_a_small_metric_may_be_wanted(self) -> None:
         sweep = Sweep({"x": [1]}, minimise="test log loss", count=6)
         rows = tuple(replace(row, meets=True) for row in self.ROWS)
-        assert SweepSummary(sweep, _marked(sweep, list(rows)), 0.95).best.name == "low"  # type: ignore[union-attr]
+        assert SweepSummary(sweep, _with_dominance(sweep, list(rows)), 0.95).best.name == "low"  # type: ignore[union-attr]
         assert sweep.metric == "test_log_loss"
 
 
 def test_the_frontier_is_drawn_from_what_was_shown_to_what_is_claimed() -> None:
-    axes = draw(frontier(TestSummaries().summary(epsilon=2))).axes[0]
+    axes = frontier(TestSummaries().summary(epsilon=2)).figure.axes[0]
     labels = axes.get_legend_handles_labels()[1]
     assert {"claimed epsilon", "audited epsilon, a lower bound", "frontier by claim", "best", "limit ε = 2"} <= set(
         labels
@@ -607,7 +606,7 @@ def test_no_configuration_is_begun_when_time_is_up(tmp_path: Path) -> None:
     assert len(restore_sweep(tmp_path / "run", quiet=True).report.results) == 4
 
 
-def test_the_plan_of_a_sweep_says_what_it_takes(tmp_path: Path) -> None:
+def test_the_plan_of_a_sweep_says_planning_announcement(tmp_path: Path) -> None:
     spec = tmp_path / "planned.yaml"
     words = base(grid=GRID, sweep={"reaudit": True})
     spec.write_text(json.dumps(words))

@@ -58,7 +58,11 @@ def algorithm_2(release: ConfidentArgmax, votes: NDArray[np.int64]) -> list[floa
         return integral(at, [-40, 0, 10, 15, 25, 70])
 
     law = [passed * wins(c) for c in range(len(votes))] + [mpf(0)]
-    own = release.own if isinstance(release, InteractiveArgmax) and release.own is not None else len(votes)
+    own = (
+        release.student_class
+        if isinstance(release, InteractiveArgmax) and release.student_class is not None
+        else len(votes)
+    )
     law[own] += 1 - passed
     return [float(p) for p in law]
 
@@ -105,7 +109,7 @@ def test_no_vote_that_moves_tells_more_than_is_claimed_or_charged() -> None:
     for _ in range(12):
         votes = rng.multinomial(40, rng.dirichlet([0.4, 0.3, 0.2]))
         said = tuple((40 * rng.dirichlet([1.0, 1.0, 1.0])).tolist())
-        for release in (CONFIDENT, InteractiveArgmax(4.0, 6.0, 3.0, expected=said, own=0)):
+        for release in (CONFIDENT, InteractiveArgmax(4.0, 6.0, 3.0, expected=said, student_class=0)):
             claimed = np.array([release.curve().renyi(order) for order in Answers().orders])
             for loses, gains in itertools.permutations(range(3), 2):
                 if votes[loses] == 0:

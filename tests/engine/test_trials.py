@@ -18,7 +18,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, unit
 from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.games.neighbours.world_scores import log_odds_of_endings
-from dpaudit.engine.games.protocol import LEARNERS, Fits, Played, Setting
+from dpaudit.engine.games.protocol import LEARNERS, GameTraits, Played, Setting
 from dpaudit.engine.games.trials import TrialGame, grouped_for_reading, scored_trials
 from dpaudit.errors import SpecError
 from dpaudit.estimators.scores import Scores
@@ -100,7 +100,7 @@ def score_summaries(attack: Any, search: tuple[Trials, ...], fresh: tuple[Trials
 class Neighbours(TrialGame):
     """One row or none; as many search trials as fresh ones."""
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair coins.",
         views={LEARNERS: SummaryView},
@@ -118,7 +118,7 @@ class Neighbours(TrialGame):
                 search,
                 trials,
                 label=f"scores of {trials[0].label}",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
             for trials in grouped_for_reading(fresh, setting)
         )
@@ -173,5 +173,5 @@ def test_a_failed_trial_speaks_for_world_1_or_for_what_was_learned_of_failures()
     )
     assert learned.tolist() == pytest.approx([np.log(2.5 / 0.5), 0.0, np.log(0.5 / 1.5)])
     of_failed = np.array([9.0, 0.1, 9.0, -0.1])
-    scores = scored_trials(Sees(), None, number=np.arange(4), truth=truth, failed=failed, of_failed=of_failed)
+    scores = scored_trials(Sees(), None, number=np.arange(4), truth=truth, failed=failed, failed_score=of_failed)
     assert scores.score.tolist() == pytest.approx([0.5, 0.1, -0.5, -0.1])

@@ -107,19 +107,19 @@ def test_score_table_is_one_replay_of_numbered_trials(finished: Path) -> None:
     assert dict(zip(table.schema.names, table.schema.types, strict=True)) == columns
     assert set(table["replay"].to_pylist()) == {0}
     assert table["canary"].to_pylist() == list(range(24))
-    labels = [unit.label for unit in make_plan(spec_with()).units if unit.does == "train_trials"]
+    labels = [unit.label for unit in make_plan(spec_with()).units if unit.function_name == "train_trials"]
     assert labels == ["training trials 1-8", "training trials 9-16", "training trials 17-24"], "each tells its trials"
 
 
 def test_shadow_models_and_trials_are_trained_once_for_all_attacks(finished: Path, tmp_path: Path) -> None:
     """In one spec, and over runs in one folder: another attack runs two units, its scores and their counts."""
     folder = shutil.copytree(finished, tmp_path / "copy")
-    attacks = ["lira-online", "lira-offline", {"name": "rmia", "offline": True}, "loss", "difficulty-calibration"]
+    attacks = ["lira-online", "lira-offline", {"name": "rmia", "offline": True}, "loss"]
     audits = [{"name": str(number), "attack": attack} for number, attack in enumerate(attacks)]
     together = make_plan(load_spec({**SPEC, "audits": audits}))
     trained = [unit.label for unit in together.units if "training" in unit.label or "shadow" in unit.label]
     assert len(trained) == 3 + 2
-    assert audit(load_spec({**SPEC, "audits": audits}), output=folder).executed == 2 * 4
+    assert audit(load_spec({**SPEC, "audits": audits}), output=folder).executed == 2 * 3
 
 
 def test_more_trials_reuse_the_finished_stacks(finished: Path, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_mia_replaces_one_fresh_point_by_another() -> None:
         assert (trial.challenge in trial.rows) == trial.truth
         assert not set(setup.population) & {*trial.rows, trial.challenge}
     assert len({tuple(sorted(trial.rows)) for trial in trials}) == 200, "each trial draws its own data set"
-    assert game.fits.relation is Relation.REPLACE
+    assert game.traits.relation is Relation.REPLACE
 
 
 def test_shadow_models_come_in_halves() -> None:
@@ -444,9 +444,9 @@ def test_the_page_shows_trade_off_posterior_and_three_intervals(finished: Path) 
     (result,) = audit(spec_with(), output=finished).results
     page = (finished / "report.html").read_text()
     assert "Three ways to read the counts" in page
-    assert page.count("<svg") == 1 + 4 + 1  # the timeline
+    assert page.count("<svg") == 1 + 4
     drawn = {re.sub("^.*-[0-9a-f]{6}-", "", path.stem) for path in (finished / "figures").glob("*.png")}
-    assert drawn == {"overview", "scores", "delta", "trade-off", "posterior", "timeline"}
+    assert drawn == {"overview", "scores", "delta", "trade-off", "posterior"}
     counts = result.series["posterior"]
     assert sum(counts[name] for name in ("tp", "fp", "tn", "fn")) == 24
     assert list(intervals(result)) == ["clopper-pearson", "jeffreys", "bayesian"]

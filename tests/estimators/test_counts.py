@@ -21,13 +21,10 @@ from dpaudit.estimators.label_reconstruction.advantage import (
 )
 from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage
 from dpaudit.estimators.one_run.f_dp import f_dp_parameter
-from dpaudit.estimators.one_run.guess_tables import OneRunPValue, OneRunReplays
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP
-from dpaudit.estimators.private_prediction.noisy_argmax import GNMax
 from dpaudit.estimators.private_prediction.rdp_bound import KCutCounts, TwoCutCounts
 from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
-from dpaudit.estimators.proportions.multinomial import Multinomial, Proportion
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.estimators.two_world.confusion_tables import Bayesian, BayesianPosterior
 from dpaudit.estimators.two_world.ratio import KatzLog, Ratio
@@ -88,27 +85,12 @@ def test_queries_share_the_error_and_their_sum_and_worst_hold_with_them() -> Non
     assert any("must not be converted to epsilon" in note for note in total.notes)
 
 
-def test_bags_may_have_any_sizes_and_any_order_of_rows() -> None:
-    bag, prior = np.array([3, 1, 3, 1, 1, 2]), np.array([0.1, 0.4, 0.9, 0.8, 0.3, 0.5])
-    positives = np.array([1, 2, 1, 2, 2, 0])
-    shuffled = np.array([4, 0, 5, 2, 1, 3])
-    first = LabelAdvantage().read({"bag": bag, "prior": prior, "positives": positives})
-    again = LabelAdvantage().read({"bag": bag[shuffled], "prior": prior[shuffled], "positives": positives[shuffled]})
-    for one, other in zip(first, again, strict=True):
-        assert one.column("value") == pytest.approx(other.column("value"), abs=1e-14)
-    assert first[1].column("value")[-1] == np.inf  # a bag of one: its count is its label
-
-
 TABLES = {
     "confusion": {"tp": [1], "fp": [1], "tn": [1], "fn": [1]},
     "guesses": {"guesses": [5], "correct": [4], "canaries": [10]},
     "ratio": {"n1": [5], "n0": [1], "trials1": [10], "trials0": [10]},
     "two-cut": {"k1": [5], "n1": [10], "k2": [1], "n2": [10]},
     "k-cut": {"c1_a": [5], "c1_b": [5], "c2_a": [1], "c2_b": [9]},
-    "votes": {"v1_a": [5], "v1_b": [1]},
-    "bags": {"bag": [1, 1], "prior": [0.2, 0.4], "positives": [1, 1]},
-    "proportion": {"k": [1], "n": [10]},
-    "multinomial": {"c_a": [1], "c_b": [9]},
 }
 
 
@@ -126,8 +108,6 @@ TABLES = {
         (OneRun(), "guesses", {"correct": [6]}, "correct must be <= guesses"),
         (OneRun(), "guesses", {"guesses": [11]}, "guesses must be <= canaries"),
         (OneRunFDP(delta=0.1), "guesses", {"correct": [6]}, "correct must be <= guesses"),
-        (OneRunPValue(1.0), "guesses", {"correct": [6]}, "correct must be <= guesses"),
-        (OneRunReplays(), "guesses", {"correct": [6]}, "correct must be <= guesses"),
         (BayesianPosterior(), "confusion", {"tp": [0], "fn": [0]}, "tp + fn must be >= 1"),
         (Ratio(), "ratio", {"n1": [11]}, "n1 must be <= trials1"),
         (KatzLog(), "ratio", {"trials0": [0], "n0": [0]}, "trials0 must be >= 1"),
@@ -135,13 +115,6 @@ TABLES = {
         (KCutCounts(), "k-cut", {"c2_b": None}, "must have a column c2_NAME for each class"),
         (KCutCounts(), "k-cut", {"c2_b": None, "c2_d": [9]}, "c1_* and c2_* must name the same classes"),
         (KCutCounts(), "k-cut", {"c1_a": [0], "c1_b": [0]}, "must hold at least one"),
-        (GNMax(2.0), "votes", {"v1_b": None}, "must have a column v1_NAME for each class"),
-        (LabelAdvantage(), "bags", {"prior": [0.2, 1.4]}, "a prior must be in [0, 1]"),
-        (LabelAdvantage(), "bags", {"positives": [1, 2]}, "column positives must repeat one number on all rows of a"),
-        (LabelAdvantage(), "bags", {"positives": [3, 3]}, "positives must be <= 2, the size of a bag"),
-        (Proportion(), "proportion", {"k": [11]}, "k must be <= n"),
-        (Proportion(), "proportion", {"n": [0], "k": [0]}, "n must be >= 1"),
-        (Multinomial(), "multinomial", {"c_b": None}, "must have a column c_NAME for each class"),
     ],
 )
 def test_counts_that_cannot_be_are_refused_in_one_sentence(
@@ -162,21 +135,11 @@ def test_counts_that_cannot_be_are_refused_in_one_sentence(
         (TwoCutCounts, {"cut": "best"}, "cut must be one of corner, termwise"),
         (TwoCutCounts, {"confidence": 1.0}, "confidence must be in (0, 1)"),
         (KCutCounts, {"intervals": "best"}, "intervals must be one of clopper-pearson"),
-        (GNMax, {"sigma": 0.0}, "sigma must be finite and > 0"),
-        (GNMax, {"sigma": 1.0, "orders": (float("inf"),)}, "orders must be finite"),
-        (LabelAdvantage, {"mechanism": "rr"}, "epsilon must be given"),
-        (LabelAdvantage, {"mechanism": "llp", "epsilon": 1.0}, "epsilon must be given"),
         (LabelAdvantage, {"quantiles": (1.2,)}, "quantiles must be in [0, 1]"),
         (Ratio, {"group": 0}, "group must be >= 1"),
         (Ratio, {"directions": "two"}, "directions must be one of best, one"),
         (KatzLog, {"group": 0}, "group must be >= 1"),
-        (OneRunReplays, {"rule": "mean"}, "rule must be one of median"),
-        (OneRunReplays, {"rule": "mean-e-value", "delta": 0.1}, "holds at delta = 0 only"),
-        (OneRunReplays, {"alternative": (0.5,)}, "alternative must be accuracies in (1/2, 1)"),
-        (OneRunPValue, {"epsilon": -1.0}, "epsilon must be >= 0"),
-        (OneRunPValue, {"epsilon": 1.0, "tau": 0.1}, "tau needs a family"),
         (BayesianPosterior, {"epsilon": (-1.0,)}, "epsilon must be finite points >= 0"),
-        (Proportion, {"confidence": 0.0}, "confidence must be in (0, 1)"),
     ],
 )
 def test_fields_out_of_range_are_refused(made: type[Bound], fields: dict[str, object], message: str) -> None:

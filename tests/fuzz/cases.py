@@ -120,11 +120,9 @@ class Estimates:
         table, wrong = rng.choice(
             (
                 ({"tp": [k], "fp": [n - k], "tn": [n], "fn": [k]}, {"tp": [-1]}),
-                ({"k": [k], "n": [n]}, {"k": [n + 1]}),
                 ({"guesses": [n], "correct": [k], "canaries": [n]}, {"correct": [n + 1]}),
                 ({"n1": [k], "n0": [k], "trials1": [n], "trials0": [n]}, {"n1": [n + 1]}),
                 ({"k1": [k], "n1": [n], "k2": [k], "n2": [n]}, {"k1": [n + 1]}),
-                ({"order": [2.0, 4.0], "rdp": [0.1, 0.3]}, {"order": [1.0, 0.5]}),
             )
         )
         if rng.random() < 0.4:

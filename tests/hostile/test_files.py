@@ -155,7 +155,7 @@ def test_a_name_that_leaves_the_target_of_fetch_is_refused(
         assert answer.status == 200
     done = reader.opens("fetch", place, "copy", AWS_SECRET_ACCESS_KEY=SECRET)
     assert not (reader.work / "copy").exists()
-    done.refused("must hold files that can be copied below a folder", "nothing was copied")
+    done.refused("must hold only files that can be copied below a folder", "nothing was copied")
 
 
 def test_what_is_in_the_target_of_fetch_stays(reader: Reader, folder: Path) -> None:

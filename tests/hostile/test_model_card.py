@@ -14,7 +14,7 @@ import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from dpaudit.engine.reading.noted import note_of
+from dpaudit.engine.reading.bounds_checksum import checksum_note
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.run.model_card import NO_PROOF, REJECTED, ModelCard
 from dpaudit.errors import SpecError
@@ -38,7 +38,7 @@ def forge(folder: Path, change: Callable[[Any], None]) -> ModelCard:
     change(report)
     path.write_text(json.dumps(report))
     log = folder / "events.jsonl"
-    log.write_text(log.read_text().replace(note_of(before), note_of(path.read_bytes())))
+    log.write_text(log.read_text().replace(checksum_note(before), checksum_note(path.read_bytes())))
     return ModelCard.of(folder)
 
 
@@ -66,7 +66,7 @@ def test_a_card_says_what_the_report_says_and_how_to_find_it_again(folder: Path)
     assert front["means"] == NO_PROOF
     assert front["command"] == "dpaudit run spec.yaml --seed 3"
     assert re.fullmatch(r"spec.yaml sha256:[0-9a-f]{64}", front["spec"])
-    assert front["results"] == note_of((folder / "bounds.json").read_bytes())
+    assert front["results"] == checksum_note((folder / "bounds.json").read_bytes())
     assert re.fullmatch(r"(\w+:[0-9a-f]{24}(, )?)+", front["data"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", front["date"])
 

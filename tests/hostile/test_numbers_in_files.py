@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from dpaudit.engine.reading import stated_values
-from dpaudit.engine.reading.noted import note_of
+from dpaudit.engine.reading.bounds_checksum import checksum_note
 from dpaudit.engine.reading.stated_values import StatedValue
-from dpaudit.engine.run.differences import run_differences
 from dpaudit.engine.run.model_card import ModelCard
 from dpaudit.engine.run.recorded import records_in
 from dpaudit.engine.run.watching import run_status
@@ -25,7 +24,7 @@ LONG = 10**399  # an integer of 400 digits: beyond the largest float, and JSON r
 def forge(folder: Path, content: bytes) -> None:
     """Another `bounds.json`, which the run's last event names."""
     path, log = folder / "bounds.json", folder / "events.jsonl"
-    log.write_text(log.read_text().replace(note_of(path.read_bytes()), note_of(content)))
+    log.write_text(log.read_text().replace(checksum_note(path.read_bytes()), checksum_note(content)))
     path.write_bytes(content)
 
 
@@ -37,23 +36,21 @@ def card(folder: Path) -> str:
 VERBS: dict[str, Callable[[Path], object]] = {
     "status": lambda folder: str(run_status(folder)),
     "card": card,
-    "diff": lambda folder: str(run_differences(folder, folder)),
     "records": lambda folder: str(records_in(folder, top=20, rate=0.05, audit=None)),
 }
 PLACES: dict[str, tuple[str, ...]] = {
     # the fields that lead to a value, and the verbs that read it
     "seed": ("card",),
     "name": ("card",),
-    "results": ("status", "card", "diff", "records"),
-    "results.0": ("status", "card", "diff", "records"),
-    "results.0.name": ("status", "card", "diff", "records"),
-    "results.0.verdict": ("status", "card", "diff", "records"),
-    "results.0.claim": ("card", "diff", "records"),
-    "results.0.claim.epsilon": ("card", "diff", "records"),
-    "results.0.claim.delta": ("card", "diff", "records"),
-    "results.0.claim.curve": ("card", "diff", "records"),
-    "results.0.claim.relation": ("card", "diff", "records"),
-    "results.0.comparison.words": ("card", "diff", "records"),
+    "results": ("status", "card", "records"),
+    "results.0": ("status", "card", "records"),
+    "results.0.name": ("status", "card", "records"),
+    "results.0.verdict": ("status", "card", "records"),
+    "results.0.claim": ("card", "records"),
+    "results.0.claim.epsilon": ("card", "records"),
+    "results.0.claim.delta": ("card", "records"),
+    "results.0.claim.curve": ("card", "records"),
+    "results.0.claim.relation": ("card", "records"),
     "results.0.compared_with": ("records",),
     "results.0.compared_with.epsilon": ("records",),
     "results.0.compared_with.delta": ("records",),
@@ -151,7 +148,7 @@ def ended(verb: Callable[[Path], object], folder: Path) -> object:
 def test_what_is_no_report_is_not_shown(folder: Path, content: bytes) -> None:
     forge(folder, content)
     assert "bounds.json is no report that can be read; " in str(run_status(folder))
-    for verb in ("card", "diff", "records"):
+    for verb in ("card", "records"):
         with pytest.raises(SpecError, match=r"must be a run folder with a report: bounds\.json is no report"):
             VERBS[verb](folder)
 
@@ -172,10 +169,10 @@ def test_a_card_of_many_audits_looks_each_up_once(folder: Path, report: Any, mon
 
 
 def test_values_are_what_they_must_be() -> None:
-    read = StatedValue.read
+    read = StatedValue.parse
     stated = read(b'{"a": [1, 2.5, "inf", true, "x", null, -0.0], "b": 1e999}', "FILE", remedy="write it anew")
     one, real, infinite, flag, word, nothing, zero = stated["a"].items()
-    assert (one.whole(0, 1), one.number(), real.number(0, 3), infinite.number(), zero.number(0)) == (
+    assert (one.integer(0, 1), one.number(), real.number(0, 3), infinite.number(), zero.number(0)) == (
         1,
         1,
         2.5,
@@ -184,9 +181,9 @@ def test_values_are_what_they_must_be() -> None:
     )
     assert stated["b"].number(0) == math.inf
     for wrong in (
-        lambda: one.whole(2, 3),
-        lambda: real.whole(0, 3),
-        lambda: flag.whole(0, 3),
+        lambda: one.integer(2, 3),
+        lambda: real.integer(0, 3),
+        lambda: flag.integer(0, 3),
         lambda: flag.number(),
         lambda: word.number(),
         lambda: nothing.number(),
@@ -205,6 +202,6 @@ def test_values_are_what_they_must_be() -> None:
 
 def test_a_file_of_too_many_values_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stated_values, "MAX_VALUES", 10)
-    assert StatedValue.read(b"[1,2,3]", "FILE").value == [1, 2, 3]
+    assert StatedValue.parse(b"[1,2,3]", "FILE").value == [1, 2, 3]
     with pytest.raises(SpecError, match=r"must hold at most .* 10 values"):
-        StatedValue.read(b"[" + b"{}," * 20, "FILE")  # and it is no JSON
+        StatedValue.parse(b"[" + b"{}," * 20, "FILE")  # and it is no JSON

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.actors.events import events_in
+from dpaudit.actors.events import parse_events
 from dpaudit.engine.run.watching import run_status
 from tests.hostile.reader import Reader
 
@@ -99,7 +99,7 @@ def test_bounds_that_are_no_bounds(folder: Path, content: bytes) -> None:
 )
 def test_values_that_no_event_has(values: str) -> None:
     log = '{"kind": "unit-started"}\n{"kind": "unit-started", ' + values + "}\n"
-    good, bad = events_in(io.BytesIO(log.encode()))
+    good, bad = parse_events(io.BytesIO(log.encode()))
     assert good is not None
     assert bad is None
 

@@ -410,7 +410,7 @@ def test_what_is_said_of_the_rows_is_what_a_training_gets(game: dict[str, Any], 
     (result,) = audit(spec, output=tmp_path, quiet=True).results
     assert not result.failures
     played = spec.audits[0].game
-    usual, fewest = played.fits.run_on(played, result.rows["target"])
+    usual, fewest = played.traits.run_on(played, result.rows["target"])
     seen = [rows for rows in user_code.ROWS if rows != result.rows["reference"]]
     assert min(seen) >= fewest
     assert abs(np.median(seen) - usual) <= 5 * np.sqrt(usual) / 2 * (game["name"] == "membership") + 1

@@ -120,7 +120,7 @@ def test_what_is_no_release_is_refused_in_a_sentence() -> None:
             (lambda: Bags(np.array([0, 0])).counts(np.array([0, 2]), 2), "labels must be in 0..1, got [0, 2]"),
             (
                 lambda: LaplaceProportions().release_counts(np.ones((2, 3), np.int64), rng=RNG(0)),
-                "LaplaceProportions is for two classes, got 3; use llp, or merge some",
+                "LaplaceProportions is for two classes, got 3; merge classes",
             ),
             (lambda: Bags.keyed(pa.table({"a": [1]}), "b"), "key must be one of the columns a, got 'b'"),
             (lambda: AggregatedLabels(positives=1.0), "positives must be in (0, 1), got 1"),

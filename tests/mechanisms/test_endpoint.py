@@ -230,9 +230,9 @@ def test_a_line_that_was_cut_is_asked_again_and_others_are_read(tmp_path: Path) 
     with file.open("ab") as half:
         half.write(b'{"key": "b", "te')
     second = AnswerStore(tmp_path)
-    assert set(second.known(["a", "b"])) == {"a"}
+    assert set(second.answers(["a", "b"])) == {"a"}
     second.keep("b", {"text": "2"})
-    assert first.known(["a", "b"])["b"]["text"] == "2"
+    assert first.answers(["a", "b"])["b"]["text"] == "2"
 
 
 def test_what_is_kept_holds_no_prompt(server: Server, endpoint: Asked, tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_what_is_kept_holds_no_prompt(server: Server, endpoint: Asked, tmp_path:
 def test_the_cost_is_known_before_anything_is_asked(server: Server, endpoint: Asked) -> None:
     model = endpoint(price_in=2.0, price_out=10.0, requests_per_minute=1.0)
     expected = model.expected(["x" * 35, "y" * 70, "x" * 35])
-    assert (expected.prompts, expected.known, expected.requests) == (2, 0, 2)
+    assert (expected.prompts, expected.answered, expected.requests) == (2, 0, 2)
     assert (expected.tokens_in, expected.tokens_out) == (30, 16)
     assert expected.cost == pytest.approx((30 * 2 + 16 * 10) / 1e6)
     assert expected.minutes == 2

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpaudit.actors.audited.signals import OutOfTime, from_outside, time_limit
+from dpaudit.actors.audited.signals import TimeLimitExceeded, raised_externally, time_limit
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.other_python import worker
 from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, called_here, identity
@@ -156,16 +156,16 @@ def test_here_too_a_failure_is_an_outcome_and_a_signal_is_not() -> None:
         raise KeyboardInterrupt
 
     def outside(err: BaseException) -> bool:
-        return from_outside(err) and not isinstance(err, KeyboardInterrupt)
+        return raised_externally(err) and not isinstance(err, KeyboardInterrupt)
 
-    ends = {"time_limit": time_limit, "from_outside": from_outside}
+    ends = {"time_limit": time_limit, "from_outside": raised_externally}
     (one,) = called_here(lambda rows, rng: time.sleep(100), TABLE, [0], form="list", limit_s=0.05, **ends)
     assert one.ending == "out of time"
     assert called_here(interrupts, TABLE, [0], from_outside=outside)[0].ending == "raises KeyboardInterrupt"
     with pytest.raises(KeyboardInterrupt):
         called_here(interrupts, TABLE, [0], limit_s=1.0, time_limit=time_limit, from_outside=lambda err: True)
-    with pytest.raises(OutOfTime), time_limit(0.05):  # of all calls together
-        called_here(lambda rows, rng: time.sleep(100), TABLE, [0], from_outside=from_outside)
+    with pytest.raises(TimeLimitExceeded), time_limit(0.05):  # of all calls together
+        called_here(lambda rows, rng: time.sleep(100), TABLE, [0], from_outside=raised_externally)
 
 
 def _peak_kb() -> int:

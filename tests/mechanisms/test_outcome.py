@@ -27,7 +27,7 @@ import pytest
 import scipy.sparse
 import torch
 
-from dpaudit.actors.audited.signals import from_outside, time_limit
+from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.mechanisms.adapters.other_python import worker
 from dpaudit.mechanisms.adapters.other_python.calls import OUT_OF_TIME, called_here
 from dpaudit.mechanisms.adapters.other_python.worker import LOOKED_INTO, MAX_ENDING, MAX_NUMBERS, outcome_of
@@ -497,7 +497,7 @@ def test_a_coroutine_that_does_not_end_is_out_of_time() -> None:
         return called()
 
     def called() -> str:
-        limits: dict[str, Any] = {"limit_s": 0.1, "time_limit": time_limit, "from_outside": from_outside}
+        limits: dict[str, Any] = {"limit_s": 0.1, "time_limit": time_limit, "from_outside": raised_externally}
         return called_here(_endless, NOTHING, [0], form="list", **limits)[0].ending
 
     assert called() == OUT_OF_TIME

@@ -20,7 +20,7 @@ from dpaudit.mechanisms.language_models.endpoint import Endpoint
 from dpaudit.mechanisms.language_models.prompts import Teacher
 from dpaudit.mechanisms.language_models.protocol import Completion, Expected
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
-from dpaudit.mechanisms.predictors.protocol import Added, VotingPredictor
+from dpaudit.mechanisms.predictors.protocol import AddedRecords, VotingPredictor
 from dpaudit.mechanisms.predictors.vote_laws import KnownVotes
 from tests.http_servers import Does, chat, prompt_of, serving
 
@@ -72,7 +72,7 @@ def test_each_teacher_shows_its_own_records() -> None:
 def test_a_point_takes_the_place_of_its_teachers_first_record() -> None:
     predictor = PromptPate(model=Parrot(), teachers=3, shots=2)
     points = texts("p", "p", labels=[0, 2])
-    prompts = [teacher.head for teacher in predictor.moved_prompts(Added(DATA, points, np.array([0, 2])))]
+    prompts = [teacher.head for teacher in predictor.moved_prompts(AddedRecords(DATA, points, np.array([0, 2])))]
     assert prompts[0].endswith("Text: p\nAnswer: 0\nText: b\nAnswer: 1")
     assert prompts[1].endswith("Text: p\nAnswer: 2\nText: f\nAnswer: 2")
 
@@ -85,7 +85,9 @@ def test_the_law_is_the_histogram_and_a_point_moves_one_vote() -> None:
     np.testing.assert_array_equal(
         predictor.histograms(votes, classes=3, rng=np.random.default_rng(0)), [[2, 2, 3], [0, 0, 0]]
     )
-    moved = predictor.votes_with_canary(Added.alone(DATA, texts("p", labels=[2])), queries, seed=SEED, compute=CPU)
+    moved = predictor.votes_with_canary(
+        AddedRecords.alone(DATA, texts("p", labels=[2])), queries, seed=SEED, compute=CPU
+    )
     for query, (without, with_it) in enumerate((([2, 2, 3], [1, 2, 4]), ([0, 0, 0], [0, 0, 0]))):
         for added, counts in ((False, without), (True, with_it)):
             law = predictor.law(votes[None, :, query], moved[None, 0, [query]], np.array([2]), added=added, classes=3)
@@ -96,9 +98,9 @@ def test_the_law_is_the_histogram_and_a_point_moves_one_vote() -> None:
 def test_a_record_may_be_a_whole_prompt() -> None:
     predictor = PromptPate(model=Parrot(), teachers=2)
     point = texts(Teacher.all_same(1).as_record(), labels=[0])
-    (teacher,) = predictor.moved_prompts(Added.alone(DATA, point))
+    (teacher,) = predictor.moved_prompts(AddedRecords.alone(DATA, point))
     assert teacher == Teacher.all_same(1)
-    moved = predictor.votes_with_canary(Added.alone(DATA, point), texts("q").features, seed=SEED, compute=CPU)
+    moved = predictor.votes_with_canary(AddedRecords.alone(DATA, point), texts("q").features, seed=SEED, compute=CPU)
     assert moved.tolist() == [[1]]
 
 
@@ -117,7 +119,9 @@ def test_a_server_that_fails_half_way_is_asked_for_the_rest_alone(tmp_path: Path
         model = Endpoint(url=server.url, model_name="m", cache=str(tmp_path), attempts=2, first_wait_s=0.01, parallel=1)
         predictor = PromptPate(model=model, teachers=7)
         server.faults = [Does(status=503)] * 4
-        with pytest.raises(TrainingError, match=r"2 of 14 prompts have no answer \(2 of HTTP 503\); those that have"):
+        with pytest.raises(
+            TrainingError, match=r"2 of 14 prompts have no answer \(2 of HTTP 503\)\. The other answers"
+        ):
             predictor.votes(DATA, texts("q", "odd").features, seed=SEED, compute=CPU)
         assert len(server.asked) == 16
         votes = predictor.votes(DATA, texts("q", "odd").features, seed=SEED, compute=CPU)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
-from dpaudit.engine.reading.comparison import RESPONSE, Compared, Study
+from dpaudit.engine.reading.label_comparison import RANDOMIZED_RESPONSE, LabelStudy, MechanismSetting
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -23,25 +23,25 @@ from tests import nightly
 NOTHING = {"prior": np.zeros(1), "posterior": np.zeros(1)}
 
 
-def setting(family: str, auc: float, told: float) -> Compared:
-    return Compared(
+def setting(family: str, auc: float, told: float) -> MechanismSetting:
+    return MechanismSetting(
         f"{family} {auc}", family, family, auc, math.nan, {"multiplicative": told}, told, math.inf, {}, NOTHING
     )
 
 
-RESPONSES = [setting(RESPONSE, 0.6, 1.0), setting(RESPONSE, 0.8, 3.0)]
+RESPONSES = [setting(RANDOMIZED_RESPONSE, 0.6, 1.0), setting(RANDOMIZED_RESPONSE, 0.8, 3.0)]
 
 
 def test_a_setting_is_dominated_where_another_teaches_no_less_and_tells_no_more() -> None:
     worse, infinite, apart = setting("llp", 0.6, 2.0), setting("llp", 0.7, math.inf), setting("llp", 0.9, 9.0)
-    study = Study("data", (*RESPONSES, worse, infinite, apart))
+    study = LabelStudy("data", (*RESPONSES, worse, infinite, apart))
     assert study.dominated("multiplicative") == (worse, infinite)
-    twins = Study("data", (setting("llp", 0.7, 1.0), setting("llp-laplace", 0.7, 1.0)))
+    twins = LabelStudy("data", (setting("llp", 0.7, 1.0), setting("llp-laplace", 0.7, 1.0)))
     assert twins.dominated("multiplicative") == ()
 
 
 def test_randomised_response_is_read_off_at_the_same_auc_and_nowhere_beyond() -> None:
-    study = Study("data", (*RESPONSES, setting("llp", 0.7, math.inf), setting("llp", 0.95, 9.0)))
+    study = LabelStudy("data", (*RESPONSES, setting("llp", 0.7, math.inf), setting("llp", 0.95, 9.0)))
     assert study.response_at(0.7, "multiplicative") == pytest.approx(2.0)
     assert math.isnan(study.response_at(0.81, "multiplicative"))
     assert study.lines == (

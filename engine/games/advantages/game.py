@@ -22,7 +22,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.protocol import Capability, Fits, Played, Setting, require_units
+from dpaudit.engine.games.protocol import Capability, GameTraits, Played, Setting, require_units
 from dpaudit.engine.games.proxies.model import KnownLaw
 from dpaudit.errors import InputError, SpecError, require
 from dpaudit.estimators.label_reconstruction.advantage import (
@@ -31,13 +31,6 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     llp_geometric_additive_advantage,
     llp_laplace_additive_advantage,
     rr_additive_advantage,
-)
-from dpaudit.estimators.label_reconstruction.classes import (
-    class_posterior,
-    class_shift,
-    llp_class_additive_advantage,
-    llp_class_log_likelihood,
-    rr_class_additive_advantage,
 )
 from dpaudit.estimators.posteriors import Posteriors
 from dpaudit.mechanisms.compute import Compute, TrainingError
@@ -52,8 +45,6 @@ from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
 
-MAX_CLASSES = 127  # labels are kept in a byte
-
 BAG_MECHANISMS = Capability(
     BagMechanism, "mechanisms that release numbers about bags of labels (randomized-response, llp, llp-laplace, ...)"
 )
@@ -63,11 +54,9 @@ BAG_MECHANISMS = Capability(
 class BagView:
     """What the adversary sees of B bags of k examples: what it believed of them, and what their release may mean."""
 
-    # P[label = 1] of each example by its features alone, shape (B, k); of K > 2 classes P[label = a], shape (B, k, K)
-    prior: NDArray[np.float64]
-    released: NDArray[np.float64]  # the numbers released for label 1, shape (B,); for each of K > 2 labels, (B, K)
-    # log P[released | s labels are 1] for s = 0 .. k, up to a constant in each bag, shape (B, k + 1); of K > 2 classes
-    # log P[released | label = a] of each example, up to a constant in each row, shape (B, k, K)
+    prior: NDArray[np.float64]  # P[label = 1] of each example by its features alone, shape (B, k)
+    released: NDArray[np.float64]  # the numbers released for label 1, shape (B,)
+    # log P[released | s labels are 1] for s = 0 .. k, up to a constant in each bag, shape (B, k + 1)
     law: NDArray[np.float64]
     shows: ClassVar[str] = "what a release says of bags of labels"
 
@@ -77,21 +66,20 @@ class BagView:
 class LabelAdvantage:
     """Shows the attacker a release about bags of labels: how much better does it know each of them?
 
-    Randomised response and exact counts are played with up to 127 classes, noisy counts with two. Of K > 2 classes the
-    additive advantage of exact counts is known for bags of few examples only, k^2 K (k + 1)^(K - 1) <= 100,000,000.
+    The labels must have two classes.
 
     Attributes:
         releases: Independent releases of the same labels, >= 1, each with bags of its own.
         folds: Without a reference part, the prior of each fold of the target part is that of a model trained on the
             others; >= 2.
-        utility: What a model learns from the release, measured on the test part, of two classes; None measures nothing.
+        utility: What a model learns from the release, measured on the test part; None measures nothing.
     """
 
     releases: int = 10
     folds: int = 5
     utility: Utility | None = None
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.LABEL,
         assumes="The prior must be the law of the labels given the features, and labels independent of each other "
         "given these; an attacker who knows more, or sees a second release, gains more.",
@@ -108,8 +96,10 @@ class LabelAdvantage:
 
     def play(self, setting: Setting, work: Work) -> Played:
         target = setting.parts.target
-        if target.classes > 2:
-            self._check_classes(setting.mechanism, target)
+        if target.classes != 2:
+            raise SpecError(
+                f"label-advantage needs labels of two classes, {target.name} has {target.classes}; merge classes"
+            )
         try:
             setting.mechanism.bags(target, rng=setting.seed.child("planning").rng())
         except InputError as err:  # before anything is trained for a division that cannot be made
@@ -117,19 +107,6 @@ class LabelAdvantage:
         priors = self._priors(setting, work)
         releases = self._releases(setting, work, priors)
         return Played(releases, trainings=self._measured(setting, work), replays=self.releases, observational=True)
-
-    def _check_classes(self, mechanism: Any, target: Examples) -> None:
-        """Raises: SpecError for what is not played with so many classes."""
-        given = f"got {target.classes} classes of {target.name}"
-        if not isinstance(mechanism, RandomizedResponse | LabelProportions):
-            raise SpecError(
-                f"of more than two classes label-advantage plays randomized-response and llp, {given} and "
-                f"{type(mechanism).__name__}: its noise is for one count, that of the positives; merge classes"
-            )
-        if self.utility is not None:
-            raise SpecError(f"utility is the AUC of two classes, {given}; leave it out, or merge classes")
-        if target.classes > MAX_CLASSES:
-            raise SpecError(f"label-advantage plays at most {MAX_CLASSES} classes, {given}; merge classes")
 
     def _priors(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
         alone = isinstance(setting.proxy, KnownLaw) or len(setting.parts.reference) > 0
@@ -143,13 +120,13 @@ class LabelAdvantage:
                 find_priors,
                 setting.proxy,
                 setting.data,
-                setting.required("target"),
-                setting.given("reference"),
+                setting.required_part("target"),
+                setting.part_argument("reference"),
                 fold=fold,
                 folds=folds,
                 seed=setting.seed.child("prior"),
                 label=f"priors, fold {fold + 1} of {folds}" if folds > 1 else "priors",
-                **setting.running,
+                **setting.unit_options,
             )
             for fold in range(folds)
         )
@@ -164,10 +141,10 @@ class LabelAdvantage:
             setting.mechanism,
             setting.attack,
             priors,
-            setting.required("target"),
+            setting.required_part("target"),
             seed=setting.seed.child("releases"),
             label="releases",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
             after=setting.after,
         )
 
@@ -180,11 +157,11 @@ class LabelAdvantage:
             measure_utility,
             setting.mechanism,
             self.utility,
-            setting.required("target"),
-            setting.required("test"),
+            setting.required_part("target"),
+            setting.required_part("test"),
             seed=setting.seed.child("utility"),
             label=f"utility, {self.utility.trainings} trainings",
-            **setting.running,
+            **setting.unit_options,
         )
         return (measured,)
 
@@ -196,7 +173,7 @@ class Priors:
     ROWS: ClassVar[bool] = True
 
     row: NDArray[np.int64]  # places of the examples in the target part, shape (n,)
-    prior: Floats  # P[label = 1] of each, shape (n,); of K > 2 classes rows of sum 1, shape (n, K)
+    prior: Floats  # P[label = 1] of each, shape (n,)
 
 
 @unit
@@ -221,8 +198,7 @@ def find_priors(
         seed=seed.child(fold).sequence(),
         compute=compute,
     )
-    found = np.asarray(predict(target.take(rows)), np.float64)
-    return Priors(rows, found[:, 1] if target.classes == 2 else found / found.sum(axis=1, keepdims=True))
+    return Priors(rows, np.asarray(predict(target.take(rows)), np.float64)[:, 1])
 
 
 @unit
@@ -237,12 +213,11 @@ def play_releases(
     seed: Seed,
 ) -> Iterator[Posteriors]:
     """Releases `first` to `last` - 1: what is believed of each label, and what was true."""
-    prior = np.empty((len(target), *priors[0].prior.shape[1:]))
-    for found in priors:
-        prior[found.row] = found.prior
-    release = _release if target.classes == 2 else _class_release
+    prior = np.empty(len(target))
+    for fold in priors:
+        prior[fold.row] = fold.prior
     for number in range(first, last):
-        yield release(mechanism, attack, prior, target, number, seed.child(number))
+        yield _release(mechanism, attack, prior, target, number, seed.child(number))
 
 
 def _release(
@@ -265,44 +240,6 @@ def _release(
         posterior = np.where(certain, prior, expit(logit(prior) + np.where(certain, 0.0, shift)))
     known = None if np.isnan(expected).any() else expected
     return Posteriors(prior, posterior, bags.of, number, shift, known, target.labels)
-
-
-def _class_release(
-    mechanism: BagMechanism, attack: Any, prior: Floats, target: Examples, number: int, seed: Seed
-) -> Posteriors:
-    """One release of K > 2 classes, and what it means for each label, whose priors have shape (n, K)."""
-    bags = mechanism.bags(target, rng=seed.child("bags").rng())
-    released = mechanism.release_counts(bags.counts(target.labels, target.classes), rng=seed.child("noise").rng())
-    moved, expected = np.zeros_like(prior), np.zeros(len(prior))
-    for members in members_by_size(bags):
-        those = bags.of[members[:, 0]]
-        own, law = prior[members], class_law(mechanism, prior[members], released[those])
-        score = np.asarray(attack.score(BagView(own, released[those], law)), np.float64)
-        require(
-            score.shape == own.shape, "the attack must give a score for each label of each example", shape=score.shape
-        )
-        moved[members] = score
-        expected[members] = class_expected(mechanism, own)
-    known = None if np.isnan(expected).any() else expected
-    posterior = class_posterior(prior, moved)
-    return Posteriors(prior, posterior, bags.of, number, class_shift(prior, moved), known, target.labels)
-
-
-def class_law(mechanism: Any, prior: Floats, released: Floats) -> Floats:
-    """log P[released | label = a] of each example, up to a constant in each row; shape (B, k, K) to the same."""
-    if isinstance(mechanism, RandomizedResponse):
-        with np.errstate(divide="ignore"):
-            kept = np.log(mechanism.transition(released.shape[1]))
-        return np.asarray(kept.T[released.argmax(axis=1)][:, None])
-    return np.stack([llp_class_log_likelihood(own, counts) for own, counts in zip(prior, released, strict=True)])
-
-
-def class_expected(mechanism: Any, prior: Floats) -> Floats:
-    """Additive advantage of each example on average over releases, (B, k, K) to (B, k); NaN where it takes too long."""
-    if isinstance(mechanism, RandomizedResponse):
-        return np.asarray(rr_class_additive_advantage(prior[:, 0], epsilon=mechanism.epsilon))[:, None]
-    found = [llp_class_additive_advantage(own) for own in prior]
-    return np.stack([np.full(prior.shape[1], np.nan) if one is None else one for one in found])
 
 
 def members_by_size(bags: Bags) -> Iterator[NDArray[np.int64]]:
@@ -346,18 +283,14 @@ def _(mechanism: GeometricProportions, prior: Floats) -> Floats | None:
 class BayesOptimal:
     """How much likelier the release of an example's bag is if its label is 1 than if it is 0, exactly.
 
-    Of K > 2 classes, the log-likelihood of the release under each label. No guess of the label is right more often, if
-    the priors are those of the labels and these are independent.
+    No guess of the label is right more often, if the priors are those of the labels and these are independent.
     """
 
     view: ClassVar[type[BagView]] = BagView
 
     def score(self, view: BagView) -> NDArray[np.float64]:
-        """log P[release | label 1] - log P[release | label 0] for each example, in nats, shape (B, k).
-
-        Of K > 2 classes log P[release | label a], up to a constant in each row, shape (B, k, K).
-        """
-        return view.law if view.prior.ndim == 3 else bag_log_ratio(view.prior, view.law)
+        """Return log P[release | label 1] - log P[release | label 0] for each example, in nats, shape (B, k)."""
+        return bag_log_ratio(view.prior, view.law)
 
 
 SMALL_MLP = Mlp(hidden=(32,), epochs=5, batch_size=256, optimizer="adam", standardise=True)

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import from_outside, time_limit
+from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
@@ -36,7 +36,7 @@ from dpaudit.engine.games.neighbours.world_scores import (
     number_beyond,
     shown_and_beyond,
 )
-from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting
+from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
@@ -113,7 +113,7 @@ def called(
 ) -> Outcome[Samples]:
     """What calls gave, one for each coin and seed."""
     settings = mechanism.alternatives()[tables.settings]
-    limits = CallLimits(limit_s, compute.threads, time_limit, from_outside)
+    limits = CallLimits(limit_s, compute.threads, time_limit, raised_externally)
     left: list[CallOutcome] = [CallOutcome("", np.empty(0))] * len(truth)
     numbers = [np.empty(0, np.float32)] * len(truth)
     with limited_threads(compute.threads):
@@ -159,10 +159,10 @@ def _check_test(relation: Relation, scope: Scope) -> CheckTest:
         _FINDS[scope],
         trainings=CALLS_FOR_DIGITS if scope is Scope.FLOATING_POINT else CALLS_OF_TEST,
         scales={"trials": 0.4, "search": 0.6},
-        least=360,
+        min_trainings=360,
         variant="" if scope is Scope.CLAIM else scope.value,
-        again={"trials": 2.5},
-        learns="search",
+        growth_on_repeat={"trials": 2.5},
+        search_field="search",
         game={"beyond": scope is Scope.BEYOND_SCHEMA, "full_digits": scope is Scope.FLOATING_POINT},
         scope=scope,
     )
@@ -188,7 +188,7 @@ class RowFunctionGame(SummaryGame):
         call_limit_s: Seconds, > 0, after which a call is ended and has failed; None: only the unit's limit holds.
     """
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair coins and independent calls: both tables, the settings and the attack were fixed "
         "before the fresh calls were made.",
@@ -221,7 +221,7 @@ class RowFunctionGame(SummaryGame):
         super().__post_init__()
         require(self.group >= 1, "group must be >= 1", group=self.group)
         require(self.relation is not Relation.LABEL, "relation must be add-remove or replace", relation=self.relation)
-        object.__setattr__(self, "fits", replace(type(self).fits, relation=self.relation or Relation.ADD_REMOVE))
+        object.__setattr__(self, "traits", replace(type(self).traits, relation=self.relation or Relation.ADD_REMOVE))
 
     @property
     def limit_s(self) -> float | None:
@@ -248,13 +248,13 @@ class RowFunctionGame(SummaryGame):
             low_bits=self.full_digits,
             seed=setting.search_seed.child("where"),
             label="where it leaks",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
         )
         return Played(scores, trainings=fresh, choices=(chosen,), where=where, reference=self.reference())
 
     def _tables(self, setting: Setting, work: Work) -> tuple[Unit, int]:
         """The unit that chooses the tables, and how many search calls it leaves."""
-        asked = Asked(self.fits.relation.value, self.group, self.beyond, self.full_digits)
+        asked = Asked(self.traits.relation.value, self.group, self.beyond, self.full_digits)
         rows = setting.parts.target
         number = len(offered(setting.mechanism, rows, asked))
         calls = int(self.search * SHARE)
@@ -263,7 +263,7 @@ class RowFunctionGame(SummaryGame):
         each = [2 * (calls // len(rounds) // tried // 2) for tried in rounds]
         if each[0] < MIN_TRIED:
             raise SpecError(f"search must be at least {MIN_TRIED / SHARE:.0f} calls, got {self.search}")
-        seed, target = setting.search_seed, setting.required("target")
+        seed, target = setting.search_seed, setting.required_part("target")
         tried: tuple[Unit, ...] = work.split(
             try_tables,
             number,
@@ -275,7 +275,7 @@ class RowFunctionGame(SummaryGame):
             calls=each[0],
             seed=seed.child("tables"),
             label="pairs of tables tried",
-            **setting.running,
+            **setting.unit_options,
         )
         for turn, (kept, count) in enumerate(zip(rounds[1:], each[1:], strict=True), 1):
             best = work.add(
@@ -283,7 +283,7 @@ class RowFunctionGame(SummaryGame):
                 kept,
                 tried,
                 label=f"best {kept} of {rounds[turn - 1]} pairs of tables",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
             tried = tuple(
                 work.add(
@@ -297,7 +297,7 @@ class RowFunctionGame(SummaryGame):
                     calls=count,
                     seed=seed.child("tables", turn),
                     label=f"pair of tables {place + 1} of {kept}",
-                    **setting.running,
+                    **setting.unit_options,
                 )
                 for place in range(kept)
             )
@@ -310,7 +310,7 @@ class RowFunctionGame(SummaryGame):
             number,
             tried,
             label=f"best of {number} pairs of tables",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
         )
         return chosen, self.search - sum(kept * count for kept, count in zip(rounds, each, strict=True))
 
@@ -500,7 +500,7 @@ def locate(mechanism: Any, tables: Tables, claim: Claim, *, seed: Seed, low_bits
         )
 
     def call(rows: pa.Table, seeds: Sequence[int]) -> list[CallOutcome]:
-        return list(mechanism.outcomes(rows, seeds, settings, CallLimits(LOCATED_S, 1, time_limit, from_outside)))
+        return list(mechanism.outcomes(rows, seeds, settings, CallLimits(LOCATED_S, 1, time_limit, raised_externally)))
 
     return where_it_leaks_elsewhere(call, tables.d, tables.d_prime, claim, seed=number, low_bits=low_bits)
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import from_outside
+from dpaudit.actors.audited.signals import raised_externally
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
@@ -25,7 +25,7 @@ from dpaudit.engine.games.labels.label_releases import (
     hidden_half,
     release_all,
 )
-from dpaudit.engine.games.protocol import LABEL_MECHANISMS, NOISELESS_TRIALS, CheckTest, Fits, Played, Setting
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, NOISELESS_TRIALS, CheckTest, GameTraits, Played, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores, scored
@@ -48,7 +48,7 @@ class LabelChannel:
         releases: Fresh releases that are guessed, >= 1; their canaries are counted together.
     """
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.LABEL,
         assumes="Nothing beyond fair coins and releases that share no state: the challenger draws both labels of each "
         "canary, and each release is made by a copy of the mechanism that has released nothing before.",
@@ -62,7 +62,7 @@ class LabelChannel:
                 LABEL_MECHANISMS,
                 (Relation.LABEL, Relation.REPLACE),
                 "too little noise, noise that rows or releases share, rows released without noise",
-                again={"releases": 4},
+                growth_on_repeat={"releases": 4},
             ),
         ),
     )
@@ -75,7 +75,7 @@ class LabelChannel:
         require(self.releases >= 1, "releases must be >= 1", releases=self.releases)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        target, resources = setting.parts.target, setting.resources.on_cpus
+        target, resources = setting.parts.target, setting.resources.without_gpu
         at_stake = (len(target) + 1) // 2
         bare_releases = min(self.releases, -(-NOISELESS_TRIALS // max(1, at_stake)))
         search, fresh, *bare = (
@@ -83,7 +83,7 @@ class LabelChannel:
                 release,
                 played.mechanism,
                 count,
-                setting.required("target"),
+                setting.required_part("target"),
                 seed=played.seed.child(purpose),
                 label=label,
                 resources=resources,
@@ -140,7 +140,7 @@ def _kept(mechanism: Any, train: Examples, seed: Seed) -> str:
     try:
         first, again, afresh = released(one, 0), released(one, 1), released(other, 1)
     except BaseException as err:  # other people's code may raise anything; what it does is judged by the releases
-        if from_outside(err):
+        if raised_externally(err):
             raise
         return ""
     if not np.array_equal(first, again) or np.array_equal(again, afresh):

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import from_outside
+from dpaudit.actors.audited.signals import raised_externally
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
@@ -37,7 +37,7 @@ from dpaudit.engine.games.protocol import (
     LEARNERS,
     NOISELESS_TRIALS,
     CheckTest,
-    Fits,
+    GameTraits,
     Played,
     Setting,
 )
@@ -237,7 +237,7 @@ class LabelCrafted:
         canaries: Labels at stake after which no fresh release is made any more, >= 1.
     """
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.LABEL,
         assumes="Nothing beyond fair coins and releases that share no state: the challenger makes the data and draws "
         "both labels of each canary, and each release is made by a copy of the mechanism that has released nothing "
@@ -263,8 +263,8 @@ class LabelCrafted:
                 trainings=500,
                 scales={"search": 0.36, "releases": 0.64},
                 cost=1 / 4,
-                least=100,
-                again={"releases": 1.5, "canaries": 4},
+                min_trainings=100,
+                growth_on_repeat={"releases": 1.5, "canaries": 4},
             ),
         ),
     )
@@ -286,8 +286,8 @@ class LabelCrafted:
             raise SpecError(
                 f"search must be at least {MIN_TRIED * len(designs)} to try {len(designs)} data sets, got {self.search}"
             )
-        target = setting.required("target")
-        quick = self.fits.face_of(setting.mechanism) is LABEL_MECHANISMS
+        target = setting.required_part("target")
+        quick = self.traits.capability_of(setting.mechanism) is LABEL_MECHANISMS
         able = work.add(
             try_once,
             setting.mechanism,
@@ -295,7 +295,7 @@ class LabelCrafted:
             target,
             seed=setting.search_seed.child("able"),
             label="which data sets it takes",
-            **setting.running,
+            **setting.unit_options,
         )
         tried = tuple(
             work.add(
@@ -312,7 +312,7 @@ class LabelCrafted:
                 ),
                 seed=seed.child("search", number),
                 label=f"tried: {design}",
-                **setting.running,
+                **setting.unit_options,
             )
             for number, design in enumerate(designs)
             for seed in dict.fromkeys((setting.search_seed, setting.seed))  # a repeat knows what the first pass saw
@@ -323,7 +323,7 @@ class LabelCrafted:
             tried,
             two=quick,
             label=f"best of {len(designs)} data sets",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
         )
         sharing, parts = most_at_stake(setting.mechanism), 1 if quick else PARTS
 
@@ -359,7 +359,7 @@ class LabelCrafted:
                 *both,
                 sharing=sharing,
                 label=f"guesses in {label}",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
             for both, label in (((fresh, others), "fresh releases"), ((bare, ()), "releases without noise"))
             if both[0]
@@ -373,7 +373,7 @@ class LabelCrafted:
             others,
             sharing=sharing,
             label="what a mechanism without privacy would show",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
         )
         return Played((guesses,), trainings=(*fresh, *others), ceiling=(told,), choices=(choice,))
 
@@ -402,7 +402,7 @@ def releasing(
         try:
             return LabelOutcome(_said(mechanism, train.with_(labels=labels), design, seed, compute), 0)
         except BaseException as err:  # whatever the mechanism raises may tell of its labels
-            if from_outside(err):
+            if raised_externally(err):
                 raise
             name = type(err).__name__
             return LabelOutcome.failed(design.size, symbols_of(mechanism, design, k), name, f"{name}: {shortened(err)}")

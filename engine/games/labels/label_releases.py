@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import from_outside
+from dpaudit.actors.audited.signals import raised_externally
 from dpaudit.actors.seed import Seed
 from dpaudit.errors import RunError, require, shortened
 from dpaudit.mechanisms.examples import Examples
@@ -50,7 +50,7 @@ def released_anew(mechanism: Any, labels: Ints, classes: int, noise: Seed) -> La
         array = np.asarray(released)
         values = array.astype(np.float64)
     except BaseException as err:  # whatever the mechanism raises may tell of its labels
-        if from_outside(err):
+        if raised_externally(err):
             raise
         return LabelOutcome.failed(rows, classes, type(err).__name__, f"{type(err).__name__}: {shortened(err)}")
     form = f"{type(released).__name__} {array.dtype}"

@@ -14,7 +14,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.labels.label_releases import release_all
-from dpaudit.engine.games.protocol import LABEL_MECHANISMS, NOISELESS_TRIALS, CheckTest, Fits, Played, Setting
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, NOISELESS_TRIALS, CheckTest, GameTraits, Played, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores, scored
@@ -78,7 +78,7 @@ class LabelRepeats:
         rows: Labels of a release, >= 1; the first ones of the target part.
     """
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.LABEL,
         assumes="Nothing beyond fair coins and releases that share no state: each release is made by a copy of the "
         "mechanism that has released nothing before, with a generator of its own.",
@@ -93,7 +93,7 @@ class LabelRepeats:
                 LABEL_MECHANISMS,
                 (Relation.LABEL, Relation.REPLACE),
                 "noise that ignores the given generator: a seed in the source, or made from the labels",
-                again={"trials": 2},
+                growth_on_repeat={"trials": 2},
             ),
         ),
     )
@@ -108,14 +108,14 @@ class LabelRepeats:
         require(self.rows >= 1, "rows must be >= 1", rows=self.rows)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        design, resources = setting.seed.child("design"), setting.resources.on_cpus
+        design, resources = setting.seed.child("design"), setting.resources.without_gpu
         search, fresh, *bare = (
             work.add(
                 release_repeatedly,
                 played.mechanism,
                 count,
                 self.rows,
-                setting.required("target"),
+                setting.required_part("target"),
                 design=design,
                 seed=played.seed.child(purpose),
                 label=label,

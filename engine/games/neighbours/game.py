@@ -39,7 +39,7 @@ from dpaudit.engine.games.protocol import (
     LEARNERS,
     Capability,
     CheckTest,
-    Fits,
+    GameTraits,
     PlantedNoise,
     Played,
     Setting,
@@ -96,7 +96,7 @@ def _check_test(
         trainings=trainings,
         scales={"trials": 0.5, "search": 0.5},
         variant=variant,
-        again={"trials": 2.0},
+        growth_on_repeat={"trials": 2.0},
         game={"poisoning": {"name": "automatic", "relation": str(differ), "share": 0.55}, "stack": 500},
     )
 
@@ -136,7 +136,7 @@ class Neighbours(SummaryGame):
             the unit's limit holds, which ends the whole batch.
     """
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.LABEL,
         assumes="Nothing beyond fair coins and independent trainings: both data sets and the attack were fixed before "
         "the fresh samples were drawn. The range of the data is taken for public.",
@@ -162,12 +162,12 @@ class Neighbours(SummaryGame):
         super().__post_init__()
         require(self.copies in COPIES, "copies must be 1, 2, 4 or 8", copies=self.copies)
         # The poisoning decides how the data sets differ, and so what a claim says of them.
-        own = replace(type(self).fits, relation=self.poisoning.relation or Relation.LABEL, records=self.copies)
+        own = replace(type(self).traits, relation=self.poisoning.relation or Relation.LABEL, records=self.copies)
         if self.copies > 1:
             own = replace(
                 own, helps=f"{own.helps}, or fewer `copies`: what is claimed of one grows with them, delta above all"
             )
-        object.__setattr__(self, "fits", own)
+        object.__setattr__(self, "traits", own)
 
     @property
     def limit_s(self) -> float | None:
@@ -190,7 +190,7 @@ class Neighbours(SummaryGame):
                 worlds,
                 seed=setting.seed.child("planted"),
                 label="noise that is too small on purpose",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
         return Played(
             scores,
@@ -240,7 +240,7 @@ class Neighbours(SummaryGame):
                     offers,
                     tried,
                     label=label,
-                    resources=setting.resources.on_cpus,
+                    resources=setting.resources.without_gpu,
                 )
             tried = tuple(
                 self.sampled_in_parts(
@@ -250,7 +250,7 @@ class Neighbours(SummaryGame):
             )
         label = f"best of {len(candidates)} poisonings"
         taken = (take_best, setting.attack, setting.mechanism, len(candidates), offers, tried)
-        best = work.add(*taken, label=label, resources=setting.resources.on_cpus)
+        best = work.add(*taken, label=label, resources=setting.resources.without_gpu)
         return best, self.search - sum(kept * count for kept, count in zip(rounds, each, strict=True))
 
     def _choice(
@@ -262,10 +262,10 @@ class Neighbours(SummaryGame):
             poisoning,
             self.copies,
             self.scale,
-            setting.required("target"),
+            setting.required_part("target"),
             seed=setting.seed.child("worlds"),
             label=label,
-            **setting.running,
+            **setting.unit_options,
         )
 
 

@@ -257,37 +257,6 @@ def _fitted(classifier: Any) -> Learn:
     return learn
 
 
-def _whitened(summaries: Floats, truth: Flags) -> Likely:
-    """A logistic regression on numbers turned and scaled so that they vary by 1 and independently of each other.
-
-    Numbers that vary a lot may have a sum that does not, as noisy counts that sum to the size of the data. Sums that
-    do not vary at all, as the columns of 0 and 1 for the classes of an answer, are left out: scaled up, what rounding
-    leaves of them would drown the others.
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    centre = summaries.mean(0)
-    directions = _whitening(summaries - centre)
-    likely = _fitted(LogisticRegression(max_iter=300))((summaries - centre) @ directions, truth)
-    return lambda others: likely((others - centre) @ directions)
-
-
-def _whitening(centred: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Directions in which numbers of mean 0 vary, over how much they do; shape (d, rank), or of 0 where none does."""
-    n, d = centred.shape
-    if d > n:
-        turn, lower = np.linalg.qr(centred.T)
-        _, sizes, within = np.linalg.svd(lower.T, full_matrices=False)
-        along = turn @ within.T
-    else:
-        _, sizes, within = np.linalg.svd(np.linalg.qr(centred, mode="r"), full_matrices=False)
-        along = within.T
-    kept = sizes > sizes[0] * max(n, d) * np.finfo(np.float64).eps
-    if not kept.any():
-        return np.zeros((d, 1))
-    return np.asarray(along[:, kept] * (np.sqrt(n) / sizes[kept]))
-
-
 def _laplace(seed: int) -> Learn:
     """Independent Laplace noise about a median of each world: the most usual noise, whose tails say no more."""
 
@@ -388,7 +357,26 @@ def _looked_up(table: tuple[Floats, Floats], column: Floats) -> Floats:
 
 
 def _linear(seed: int) -> Learn:
-    return _whitened
+    """Logistic regression on principal components of variance 1.
+
+    Numbers that vary a lot may have a sum that does not, as noisy counts that sum to the size of the data. Components
+    that do not vary at all are left out, as the sum of the 0 and 1 for the classes of an answer: scaled to variance 1,
+    their rounding errors would drown the others.
+    """
+    from sklearn.decomposition import PCA
+    from sklearn.linear_model import LogisticRegression
+
+    def learn(summaries: Floats, truth: Flags) -> Likely:
+        pca = PCA(svd_solver="full").fit(summaries)
+        sizes = pca.singular_values_
+        varies = sizes > sizes[0] * max(summaries.shape) * np.finfo(np.float64).eps
+        if not varies.any():
+            return lambda others: np.full(len(others), truth.mean())
+        deviations = sizes[varies] / math.sqrt(len(summaries))
+        likely = _fitted(LogisticRegression(max_iter=300))(pca.transform(summaries)[:, varies] / deviations, truth)
+        return lambda others: likely(pca.transform(others)[:, varies] / deviations)
+
+    return learn
 
 
 def _additive(seed: int) -> Learn:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import OutOfTime, from_outside, time_limit
+from dpaudit.actors.audited.signals import TimeLimitExceeded, raised_externally, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
@@ -166,7 +166,7 @@ def _outcome(left: NDArray[np.float64] | _Ended) -> _Ended:
 
 
 def _raised(err: BaseException) -> _Ended:
-    if from_outside(err):
+    if raised_externally(err):
         raise err
     return _Ended(type(err).__name__, f"{type(err).__name__}: {shortened(err)}")
 
@@ -211,7 +211,7 @@ def _one_by_one(mechanism: SummarisedLearner, asked: Trainings, place: int) -> N
         with time_limit(asked.limit_s):
             given = mechanism.summarise(train, points, seed=seed, compute=asked.compute)
         vector = np.asarray(given).astype(np.float64, casting="same_kind")  # no complex numbers, no words
-    except OutOfTime:
+    except TimeLimitExceeded:
         if asked.limit_s is None:  # the whole unit's time is up
             raise
         return _Ended("out of time", f"still running after {asked.limit_s:g} s, the stated `training_limit_s`")

@@ -92,7 +92,7 @@ class SummaryGame(TrialGame):
                 judged,
                 full_digits=self.reads_full_digits,
                 label=f"scores of {trials[0].label if alone else f'{self.trials} fresh{how} samples'}",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
             for trials in grouped_for_reading(fresh, setting)
         )
@@ -126,7 +126,7 @@ class SummaryGame(TrialGame):
             seed=setting.seed.child(part),
             label=f"{part} samples",
             **more,
-            **setting.running,
+            **setting.unit_options,
         )
 
     def _judged(
@@ -147,7 +147,7 @@ class SummaryGame(TrialGame):
                 search,
                 full_digits=self.reads_full_digits,
                 label=f"worth of candidate {number + 1}/{len(candidates)}",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
             for number, candidate in enumerate(candidates)
         )
@@ -242,7 +242,7 @@ def told(
         rounding = rounding_of(numbers, full_digits=full_digits)
         searched, fresh = (rounding.rounded(each.summaries()) for each in (numbers, asked.where(alike)))
         view = SummaryView(searched, numbers.truth, fresh, stated)
-    return scored_trials(attack, view, number=asked.number, truth=asked.truth, failed=~alike, of_failed=odds)
+    return scored_trials(attack, view, number=asked.number, truth=asked.truth, failed=~alike, failed_score=odds)
 
 
 def numbers_to_learn_from(known: Samples) -> Samples | None:

@@ -34,12 +34,12 @@ class Predictions:
         return len(self.probabilities)
 
     @classmethod
-    def silent(cls, count: int, classes: int) -> Predictions:
+    def uninformative(cls, count: int, classes: int) -> Predictions:
         """The same probability for every class."""
         return cls(np.full((count, classes), 1 / classes, np.float32))
 
     @classmethod
-    def telling(cls, labels: NDArray[np.int64], classes: int) -> Predictions:
+    def revealing(cls, labels: NDArray[np.int64], classes: int) -> Predictions:
         return cls(np.eye(classes, dtype=np.float32)[labels])
 
     def at(self, points: NDArray[np.int64] | slice) -> Predictions:
@@ -55,7 +55,7 @@ class LabelRelease:
 
     labels: NDArray[np.int64]  # one label for each of n points, shape (n,), in 0 .. classes - 1.
     classes: int  # number of classes K
-    told: bool = True  # whether the labels say something; otherwise they are the same for everybody
+    informative: bool = True  # whether the labels say something; otherwise they are the same for everybody
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -63,17 +63,17 @@ class LabelRelease:
     @cached_property
     def probabilities(self) -> NDArray[np.float32]:
         """The same for adversaries that read models: certain of the released label, or of none; shape (n, classes)."""
-        if not self.told:
-            return Predictions.silent(len(self), self.classes).probabilities
-        return Predictions.telling(self.labels, self.classes).probabilities
+        if not self.informative:
+            return Predictions.uninformative(len(self), self.classes).probabilities
+        return Predictions.revealing(self.labels, self.classes).probabilities
 
     @classmethod
-    def silent(cls, count: int, classes: int) -> LabelRelease:
+    def uninformative(cls, count: int, classes: int) -> LabelRelease:
         """The same label for everybody, whatever theirs."""
-        return cls(np.zeros(count, np.int64), classes, told=False)
+        return cls(np.zeros(count, np.int64), classes, informative=False)
 
     @classmethod
-    def telling(cls, labels: NDArray[np.int64], classes: int) -> LabelRelease:
+    def revealing(cls, labels: NDArray[np.int64], classes: int) -> LabelRelease:
         return cls(labels, classes)
 
     def at(self, points: NDArray[np.int64] | slice) -> LabelRelease:

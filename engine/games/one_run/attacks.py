@@ -14,7 +14,7 @@ from dpaudit.registry import register
 
 
 @dataclass(frozen=True)
-class WeightedByDoubt:
+class WeightedByProxy:
     """A score s1 * s2^t, where s2 is 1 less the proxy's (or another baseline's) probability of what is shown.
 
     Attributes:
@@ -30,7 +30,7 @@ class WeightedByDoubt:
 
 @register("attack", "label-inference", source="arXiv:2511.14084, section 6.2")
 @dataclass(frozen=True)
-class LabelInferenceScore(WeightedByDoubt):
+class LabelInferenceScore(WeightedByProxy):
     """s = s1 * s2^t: how much likelier the target finds the shown label than the proxy, on labels the proxy doubts."""
 
     def score(self, view: CanaryView) -> NDArray[np.float64]:
@@ -46,7 +46,7 @@ Floats = NDArray[np.float64]
 
 @register("attack", "planted-label", source="Ours, after arXiv:2511.14084, section 6.2")
 @dataclass(frozen=True)
-class PlantedLabel(WeightedByDoubt):
+class PlantedLabel(WeightedByProxy):
     """The score of `label-inference`, with what the target would say of a row that was not planted as its baseline.
 
     A planted label has nothing to do with the features. A target that learned from planted labels alone knows nothing
@@ -70,16 +70,16 @@ def known_share(target: NDArray[np.float32], reference: NDArray[np.float32]) -> 
     weight = max(float(np.sum(ours**2)), 1e-12)
     share = float(np.sum(beyond * ours)) / weight
     error = float(np.sqrt(np.sum((beyond - share * ours) ** 2 * ours**2))) / weight
-    return min(share, 1.0) if share > CLEARLY * error else 0.0
+    return min(share, 1.0) if share > CLEAR_SHARE * error else 0.0
 
 
-CLEARLY = 4.0
+CLEAR_SHARE = 4.0
 """Standard errors."""
 
 
 @register("attack", "attribute-inference", source="arXiv:2511.14084, section 5, with the score of section 6.2")
 @dataclass(frozen=True)
-class AttributeInferenceScore(WeightedByDoubt):
+class AttributeInferenceScore(WeightedByProxy):
     """s = s1 * s2^t with s1 = P(value | model) - P(value | proxy): how much the model speaks for the shown value.
 
     P(value | model) is Bayes' rule: the proxy's probability of a value times the probability that the trained model

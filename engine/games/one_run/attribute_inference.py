@@ -14,7 +14,7 @@ from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
 from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.label_inference import LabelInference
-from dpaudit.engine.games.protocol import LEARNERS, Fits, Played, Setting, every_row
+from dpaudit.engine.games.protocol import LEARNERS, GameTraits, Played, Setting, every_row
 from dpaudit.engine.games.proxies.model import Predictor
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples, Features
@@ -43,7 +43,7 @@ class AttributeInference(LabelInference):
         bins: Bins of a number column, equally full on the reference part, >= 2.
     """
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.REPLACE,
         assumes="Given the rest of the record, the proxy's attributes must follow the same distribution as the true "
         "ones, as far as the adversary can tell before it sees the model; a proxy that differs adds to the bound what "
@@ -95,18 +95,18 @@ class AttributeInference(LabelInference):
         ]
         return np.stack(answers, axis=1)
 
-    def _with(self, examples: Examples, values: tuple[Values, ...], code: int) -> Examples:
+    def _with(self, examples: Examples, values: tuple[ProtectedColumn, ...], code: int) -> Examples:
         table = as_table(examples.features)
         for column in reversed(values):
             code, digit = divmod(code, column.size)
             place = table.column_names.index(column.name)
-            repeated = pa.repeat(column.shown[digit], len(examples))
+            repeated = pa.repeat(column.inserted[digit], len(examples))
             table = table.set_column(
                 place, column.name, repeated.cast(table.schema.field(column.name).type, safe=False)
             )
-        return examples.with_(features=like(examples.features, table))
+        return examples.with_(features=in_form_of(examples.features, table))
 
-    def _values(self, reference: Examples | None) -> tuple[Values, ...]:
+    def _values(self, reference: Examples | None) -> tuple[ProtectedColumn, ...]:
         if reference is None:
             raise SpecError(
                 "attribute inference takes its values from the reference part; give `split.reference` a share"
@@ -114,9 +114,9 @@ class AttributeInference(LabelInference):
         table = as_table(reference.features)
         missing = [name for name in self.columns if name not in table.column_names]
         if missing:
-            shown = ", ".join(table.column_names[:20])
-            raise SpecError(f"the data have no column {missing[0]!r} to protect; they have {shown}")
-        values = tuple(values_of(name, table[name], self.bins) for name in self.columns)
+            names = ", ".join(table.column_names[:20])
+            raise SpecError(f"the data have no column {missing[0]!r} to protect; they have {names}")
+        values = tuple(protected_column(name, table[name], self.bins) for name in self.columns)
         count = math.prod(column.size for column in values)
         if not 2 <= count <= MAX_VALUES:
             raise SpecError(
@@ -127,38 +127,38 @@ class AttributeInference(LabelInference):
 
 
 @dataclass(frozen=True, eq=False)
-class Values:
+class ProtectedColumn:
     """The values of one protected column."""
 
     name: str  # the column
-    shown: pa.Array  # what is put into a record for each value: the category, or the middle of the bin
+    inserted: pa.Array  # what is put into a record for each value: the category, or the middle of the bin
     edges: NDArray[np.float64]  # inner edges of the bins, ascending; empty for categories
-    usual: int  # the most frequent value, by its place
+    most_frequent: int  # the most frequent value, by its place
 
     @property
     def size(self) -> int:
-        return len(self.shown)
+        return len(self.inserted)
 
     def codes(self, column: pa.ChunkedArray) -> NDArray[np.int64]:
         """The place of each cell's value, shape (n,)."""
-        if pa.types.is_string(self.shown.type):
-            places = {value: place for place, value in enumerate(self.shown.to_pylist())}
-            return np.array([places.get(value, self.usual) for value in column.to_pylist()], np.int64)
+        if pa.types.is_string(self.inserted.type):
+            places = {value: place for place, value in enumerate(self.inserted.to_pylist())}
+            return np.array([places.get(value, self.most_frequent) for value in column.to_pylist()], np.int64)
         numbers = np.asarray(column.cast(pa.float64()).to_numpy(), np.float64)
         return np.searchsorted(self.edges, numbers, side="right").astype(np.int64)
 
 
-def values_of(name: str, column: pa.ChunkedArray, bins: int) -> Values:
+def protected_column(name: str, column: pa.ChunkedArray, bins: int) -> ProtectedColumn:
     """The categories of a text column in order, or the bins of a number column."""
     if pa.types.is_string(column.type):
         texts, counts = np.unique(np.asarray(column.to_pylist(), dtype=np.str_), return_counts=True)
-        return Values(name, pa.array(texts.tolist(), pa.string()), np.empty(0), int(counts.argmax()))
+        return ProtectedColumn(name, pa.array(texts.tolist(), pa.string()), np.empty(0), int(counts.argmax()))
     numbers = np.asarray(column.cast(pa.float64()).to_numpy(), np.float64)
     edges = np.unique(np.quantile(numbers, np.arange(1, bins) / bins, method="higher"))
     edges = edges[edges > numbers.min()]  # each edge is a cell of the bin above it, so no bin is empty
     bin_of = np.searchsorted(edges, numbers, side="right")
     middles = [float(np.median(numbers[bin_of == place])) for place in range(len(edges) + 1)]
-    return Values(name, pa.array(middles, pa.float64()), edges, int(np.bincount(bin_of).argmax()))
+    return ProtectedColumn(name, pa.array(middles, pa.float64()), edges, int(np.bincount(bin_of).argmax()))
 
 
 def as_table(features: Features) -> pa.Table:
@@ -170,7 +170,7 @@ def as_table(features: Features) -> pa.Table:
     return pa.table({str(place): np.ascontiguousarray(column) for place, column in enumerate(features.T)})
 
 
-def like(features: Features, table: pa.Table) -> Features:
+def in_form_of(features: Features, table: pa.Table) -> Features:
     """A table's columns in the form the features have."""
     if isinstance(features, pa.Table):
         return table

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import unit
 from dpaudit.engine.games.one_run.answers import CanaryView
-from dpaudit.engine.games.one_run.game import Round, rounds_of
-from dpaudit.engine.games.one_run.rules import OneRunRules, R, Replayed
+from dpaudit.engine.games.one_run.game import ScoredReplay, scored_replays
+from dpaudit.engine.games.one_run.rules import OneRunRules, Replayed, RowsT
 from dpaudit.estimators.scores import Scores, scored
 
 FOLDS = 5
@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 class Distinguisher:
     """Logistic regressions on what the attack sees, one for each part of the rows that is left out."""
 
-    def __init__(self, rounds: list[Round], rng: np.random.Generator) -> None:
+    def __init__(self, rounds: list[ScoredReplay], rng: np.random.Generator) -> None:
         """Learns from rounds on the same m rows; `rng` decides the parts."""
         from sklearn.linear_model import LogisticRegression  # slow to import
         from sklearn.pipeline import make_pipeline
@@ -43,7 +43,7 @@ class Distinguisher:
 
         rows = len(rounds[0].bits)
         self._fold = rng.permutation(rows) % FOLDS
-        columns = np.concatenate([columns_of(played.view, played.score) for played in rounds])
+        columns = np.concatenate([feature_columns(played.view, played.score) for played in rounds])
         bits = np.concatenate([played.bits for played in rounds])
         fold = np.tile(self._fold, len(rounds))
         order = rng.permutation(bits.size)
@@ -54,9 +54,9 @@ class Distinguisher:
             both = bits[learned].any() and not bits[learned].all()
             self._models.append(model.fit(columns[learned], bits[learned]) if both else None)
 
-    def score(self, played: Round) -> Floats:
+    def score(self, played: ScoredReplay) -> Floats:
         """The log-odds of world 1 for each row, shape (m,); 0 where there was nothing to learn from."""
-        columns = columns_of(played.view, played.score)
+        columns = feature_columns(played.view, played.score)
         odds = np.zeros(len(columns))
         for part, model in enumerate(self._models):
             rows = self._fold == part
@@ -65,7 +65,7 @@ class Distinguisher:
         return odds
 
 
-def columns_of(view: CanaryView, score: Floats) -> Floats:
+def feature_columns(view: CanaryView, score: Floats) -> Floats:
     """What is told of each shown value, shape (m, columns): of both models and of the attack.
 
     A proxy whose log-probabilities are off by a factor has the log-ratio c log q(v) + log sum_y q(y)^(1 + c) to the
@@ -76,11 +76,11 @@ def columns_of(view: CanaryView, score: Floats) -> Floats:
     for probabilities in (view.reference, view.target):
         total = np.maximum(probabilities.sum(axis=1, keepdims=True, dtype=np.float64), _SMALLEST)
         p = np.maximum(probabilities / total, _SMALLEST)
-        shown = np.log(p[rows, view.labels])
+        log_shown = np.log(p[rows, view.labels])
         columns += [
             np.log(np.maximum(probabilities[rows, view.labels], _SMALLEST)),
-            shown,
-            shown**2,
+            log_shown,
+            log_shown**2,
             p[rows, view.labels],
             np.log(p).max(axis=1),
             -(p * np.log(p)).sum(axis=1),
@@ -96,12 +96,19 @@ def columns_of(view: CanaryView, score: Floats) -> Floats:
 
 
 @unit
-def play_distinguisher(
-    rules: OneRunRules[R], attack: Any, replayed: Replayed[R], *, design_seed: Seed, seed: Seed, first: int, last: int
+def replay_with_classifier(
+    rules: OneRunRules[RowsT],
+    attack: Any,
+    replayed: Replayed[RowsT],
+    *,
+    design_seed: Seed,
+    seed: Seed,
+    first: int,
+    last: int,
 ) -> Iterator[Scores]:
     """The same replays with a classifier in the attack's place, which learns from further rounds on other rows."""
     learning = seed.child("learning")
-    learned = rounds_of(rules, attack, replayed, design_seed, learning, range(LEARNED_ROUNDS))
+    learned = scored_replays(rules, attack, replayed, design_seed, learning, range(LEARNED_ROUNDS))
     classifier = Distinguisher([played for _, played in learned], learning.child("parts").rng())
-    for replay, played in rounds_of(rules, attack, replayed, design_seed, seed, range(first, last)):
+    for replay, played in scored_replays(rules, attack, replayed, design_seed, seed, range(first, last)):
         yield scored(replay, played.bits, classifier.score(played))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, inlined, unit
-from dpaudit.engine.games.one_run.rules import CanarySetup, OneRunRules, R, Replayed
+from dpaudit.engine.games.one_run.rules import CanarySetup, OneRunRules, Replayed, RowsT
 from dpaudit.engine.games.protocol import Played, Setting, require_units
 from dpaudit.engine.games.reference import Reference
 from dpaudit.estimators.scores import Scores, scored
@@ -22,11 +22,11 @@ from dpaudit.mechanisms.compute import Compute
 
 
 @dataclass(frozen=True)
-class OneRunGame(OneRunRules[R]):
+class OneRunGame(OneRunRules[RowsT]):
     """What the plans of all one-run games share."""
 
     def replays_of(
-        self, setting: Setting, work: Work, rules: OneRunRules[R], replayed: Any, number: int
+        self, setting: Setting, work: Work, rules: OneRunRules[RowsT], replayed: Any, number: int
     ) -> tuple[Unit, ...]:
         return work.split(
             play_replays,
@@ -38,14 +38,14 @@ class OneRunGame(OneRunRules[R]):
             design_seed=self.design_seed(setting, number),
             seed=setting.seed.child("replays"),
             label="replays",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
             offset=number * self.replays,
         )
 
     def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
         """Units at least, for a target set of so many rows and units of at most so many score rows; those scored."""
-        plays = self.trainings * -(-self.replays // self._replays_per_unit(self.canaries or rows, rows_per_unit))
-        return self.trainings + plays, plays
+        replay_units = self.trainings * -(-self.replays // self._replays_per_unit(self.canaries or rows, rows_per_unit))
+        return self.trainings + replay_units, replay_units
 
     def _replays_per_unit(self, canaries: int, rows_per_unit: int) -> int:
         """As many as make no more than so many score rows, and at least two units."""
@@ -60,7 +60,7 @@ class OneRunGame(OneRunRules[R]):
 
 
 @dataclass(frozen=True)
-class ReleaseGame(OneRunGame[R]):
+class ReleaseGame(OneRunGame[RowsT]):
     """A one-run game over whatever a mechanism gives out of whatever its rows are.
 
     A game says what the mechanism is asked for (`released`) and, where the attack sees something else than the release
@@ -68,7 +68,7 @@ class ReleaseGame(OneRunGame[R]):
     """
 
     @abstractmethod
-    def released(self, mechanism: Any, train: R, canaries: R, *, seed: Seed, compute: Compute) -> Any:
+    def released(self, mechanism: Any, train: RowsT, canaries: RowsT, *, seed: Seed, compute: Compute) -> Any:
         """Runs the mechanism and gives what it releases: a frozen dataclass of arrays, tables and numbers.
 
         The annotation of what it gives must name the dataclass, which is what brings it to disk and back.
@@ -92,15 +92,15 @@ class ReleaseGame(OneRunGame[R]):
                 run_mechanism,
                 rules,
                 setting.mechanism,
-                setting.required("target"),
+                setting.required_part("target"),
                 design_seed=self.design_seed(setting, number),
                 seed=setting.seed.child("training", number),
                 label=f"training {number + 1} of {self.trainings}",
-                **setting.running,
-                gives=type(self).released,
+                **setting.unit_options,
+                returns=type(self).released,
             )
             trainings.append(ran)
-            replayed = inlined(release_replayed, rules, setting.required("target"), ran)
+            replayed = inlined(release_replayed, rules, setting.required_part("target"), ran)
             evidence += self.replays_of(setting, work, rules, replayed, number)
         return Played(
             tuple(evidence),
@@ -124,25 +124,32 @@ def run_mechanism(rules: Any, mechanism: Any, target: Any, compute: Compute, *, 
 
 
 @unit
-def release_replayed(rules: OneRunRules[R], target: R, release: Any) -> Replayed[R]:
+def release_replayed(rules: OneRunRules[RowsT], target: RowsT, release: Any) -> Replayed[RowsT]:
     canaries = rules.canaries_of(target)
     return Replayed(CanarySetup(canaries, canaries.take(np.arange(0))), release)
 
 
 @unit
 def play_replays(
-    rules: OneRunRules[R], attack: Any, replayed: Replayed[R], *, design_seed: Seed, seed: Seed, first: int, last: int
+    rules: OneRunRules[RowsT],
+    attack: Any,
+    replayed: Replayed[RowsT],
+    *,
+    design_seed: Seed,
+    seed: Seed,
+    first: int,
+    last: int,
 ) -> Iterator[Scores]:
     """Replays of one training: fresh bits and draws, the hint, the attack's scores.
 
     Each replay draws from a child of `seed`, the training data were drawn from `design_seed`.
     """
-    for replay, played in rounds_of(rules, attack, replayed, design_seed, seed, range(first, last)):
+    for replay, played in scored_replays(rules, attack, replayed, design_seed, seed, range(first, last)):
         yield scored(replay, played.bits, played.score)
 
 
 @dataclass(frozen=True, eq=False)
-class Round:
+class ScoredReplay:
     """One round of a game as the adversary sees it, with the bits."""
 
     view: Any
@@ -150,12 +157,17 @@ class Round:
     bits: NDArray[np.bool_]  # the truth
 
 
-def rounds_of(
-    rules: OneRunRules[R], attack: Any, replayed: Replayed[R], design_seed: Seed, seed: Seed, numbers: Iterable[int]
-) -> Iterator[tuple[int, Round]]:
+def scored_replays(
+    rules: OneRunRules[RowsT],
+    attack: Any,
+    replayed: Replayed[RowsT],
+    design_seed: Seed,
+    seed: Seed,
+    numbers: Iterable[int],
+) -> Iterator[tuple[int, ScoredReplay]]:
     design = rules.design(replayed.setup.canaries, design_seed.rng())
     for number in numbers:
         draw = rules.draw(replayed.setup, design, seed.child(number).rng())
-        shown = rules.hint(replayed.setup, design, draw)
-        view = rules.view(replayed, shown)
-        yield number, Round(view, attack.score(copy.deepcopy(view)), draw.bits)
+        reveal = rules.hint(replayed.setup, design, draw)
+        view = rules.view(replayed, reveal)
+        yield number, ScoredReplay(view, attack.score(copy.deepcopy(view)), draw.bits)

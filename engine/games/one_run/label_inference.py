@@ -12,7 +12,7 @@ from dpaudit.claims import Relation
 from dpaudit.engine.games.one_run.answers import CanaryView, ReleaseView
 from dpaudit.engine.games.one_run.proxy_game import ProxyGame
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Reveal, TrialRandomness
-from dpaudit.engine.games.protocol import LABEL_MECHANISMS, LEARNERS, CheckTest, Fits, Setting, every_row
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, LEARNERS, CheckTest, GameTraits, Setting, every_row
 from dpaudit.engine.games.proxies.model import KnownLaw
 from dpaudit.engine.games.reference import PlantedLabels, ProxyLabels, Response
 from dpaudit.mechanisms.examples import Examples
@@ -29,7 +29,7 @@ class LabelInference(ProxyGame):
             proxy shows nothing.
     """
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.LABEL,
         assumes="Given the features, the proxy's labels must follow the same distribution as the true ones, as far as "
         "the adversary can tell before it sees the model; a proxy that differs adds what it gives away itself (the "
@@ -67,7 +67,7 @@ class LabelInference(ProxyGame):
         """A fair bit and a proxy label y1 ~ Multinoulli(M'(x)) for each canary; bit True shows the training label."""
         bits = rng.random(len(setup.canaries)) < 0.5
         assert setup.proxy_cdf is not None
-        return TrialRandomness(bits, drawn_classes(setup.proxy_cdf, rng.random(len(setup.canaries))))
+        return TrialRandomness(bits, sample_classes(setup.proxy_cdf, rng.random(len(setup.canaries))))
 
     def response(self, canaries: Examples) -> Response:
         """The proxy's labels come as often as the canaries'."""
@@ -93,7 +93,7 @@ class LabelCanaries(ProxyGame):
 
     """
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.LABEL,
         assumes="Nothing beyond fair bits: the challenger draws the planted label and the other one, each uniform.",
         views={LABEL_MECHANISMS: ReleaseView, LEARNERS: CanaryView},
@@ -139,9 +139,9 @@ class LabelCanaries(ProxyGame):
         return Reveal(np.arange(len(draw.bits)), np.where(draw.bits, design.labels, draw.labels))
 
 
-def drawn_classes(cumulative: NDArray[np.float64], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+def sample_classes(cumulative: NDArray[np.float64], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
     """The first class whose cumulative probability, none falling, exceeds the row's uniform number; else the last."""
-    drawn = np.zeros(len(uniform), np.int64)
+    labels = np.zeros(len(uniform), np.int64)
     for passed in cumulative[:, :-1].T:
-        drawn += uniform >= passed
-    return drawn
+        labels += uniform >= passed
+    return labels

@@ -11,9 +11,9 @@ import numpy as np
 from dpaudit.actors.unit import Unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.one_run.answers import CanaryView
-from dpaudit.engine.games.one_run.proxy_game import Asked, ProxyGame
+from dpaudit.engine.games.one_run.proxy_game import ProxyGame, ProxyGameInputs
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design, IncludedByCoin, Reveal, TrialRandomness
-from dpaudit.engine.games.protocol import LEARNERS, Fits, Setting, every_row
+from dpaudit.engine.games.protocol import LEARNERS, GameTraits, Setting, every_row
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -35,7 +35,7 @@ class Membership(IncludedByCoin[Examples], ProxyGame):
         replays: 1: the bits decide the training, so new bits need a new training.
     """
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair bits: the challenger decides by coin which canaries are trained on.",
         views={LEARNERS: CanaryView},
@@ -62,7 +62,7 @@ class ObservationalMembership(ProxyGame):
             `sample(count, rng) -> Examples`, a generative model for one. None takes them from the test part.
     """
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.REPLACE,
         assumes="The fresh points must have the law of the training points, independently of each other, as far as the "
         "adversary can tell without the model; rows that the audit divides at random do.",
@@ -82,13 +82,13 @@ class ObservationalMembership(ProxyGame):
 
     def rests_on_proxy(self, setting: Setting) -> bool:
         """Unless the audit's own draw decided which of a pair is trained on."""
-        return self.fresh is not None or not setting.divided_at_random
+        return self.fresh is not None or not setting.split_at_random
 
-    def control_replays(self, setting: Setting, asked: Asked, trained: Unit) -> list[tuple[str, Any]]:
+    def control_replays(self, setting: Setting, inputs: ProxyGameInputs, trained: Unit) -> list[tuple[str, Any]]:
         """Canary against fresh point with the reference alone."""
         if not self.rests_on_proxy(setting):
             return []
-        return [("reference alone", asked.canaries(asked.silence()))]
+        return [("reference alone", inputs.canaries(inputs.silence()))]
 
     def draw_fresh(self, count: int, rng: np.random.Generator) -> Examples | None:
         """The generator's, when there is one."""
@@ -96,8 +96,8 @@ class ObservationalMembership(ProxyGame):
             return None
         if not hasattr(self.fresh, "sample"):
             raise SpecError("the `fresh` of a membership game needs a method `sample(count, rng) -> Examples`")
-        drawn: Examples = self.fresh.sample(count, rng)
-        return drawn
+        sampled: Examples = self.fresh.sample(count, rng)
+        return sampled
 
     def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> TrialRandomness:
         """A fair bit for each canary; True shows the training point."""

@@ -45,18 +45,18 @@ class ProxyGame(OneRunGame[Examples]):
     def play(self, setting: Setting, work: Work) -> Played:
         if setting.proxy is None:
             raise SpecError("this game needs a `proxy`: where the adversary's reference model comes from")
-        asked = self._asked(setting, work)
+        inputs = self._inputs(setting, work)
         trainings: list[Unit] = []
         evidence: list[Unit] = []
         for number in range(self.trainings):
-            trained = self._training(setting, work, asked, number)
+            trained = self._training(setting, work, inputs, number)
             trainings.append(trained)
-            evidence += self.replays_of(setting, work, asked.rules, asked.canaries(trained), number)
+            evidence += self.replays_of(setting, work, inputs.rules, inputs.canaries(trained), number)
         return Played(
             tuple(evidence),
-            trainings=(*self._useful(setting, work), *trainings),
-            control=self._control(setting, work, asked, trainings[0]),
-            ceiling=self._ceiling(setting, work, asked),
+            trainings=(*self._utility_units(setting, work), *trainings),
+            control=self._control(setting, work, inputs, trainings[0]),
+            ceiling=self._ceiling(setting, work, inputs),
             reference=self._reference(setting),
             replays=self.replays * self.trainings,
             observational=self.is_observational(setting.parts.target, self.design_seed(setting, 0)),
@@ -64,64 +64,66 @@ class ProxyGame(OneRunGame[Examples]):
             controlled_on=self.controlled_on,
         )
 
-    def _asked(self, setting: Setting, work: Work) -> Asked:
+    def _inputs(self, setting: Setting, work: Work) -> ProxyGameInputs:
         """The points, and what the proxy says of them."""
         count = self.canary_count(setting.parts.target)
         require_units(self.fewest_units(len(setting.parts.target), setting.rows_per_unit)[0])
-        drawn = self.draw_fresh(count, setting.seed.child("fresh").rng())
-        self.fresh_of(setting.parts.test if drawn is None else drawn, count)
+        fresh = self.draw_fresh(count, setting.seed.child("fresh").rng())
+        self.fresh_of(setting.parts.test if fresh is None else fresh, count)
         rules = self.without_counts()
         queries = inlined(
             queries_of,
             rules,
-            setting.required("target"),
-            setting.given("test"),
-            None if drawn is None else work.share(shared_name("fresh", drawn), drawn),
-            setting.given("reference") if self.needs_reference else None,
+            setting.required_part("target"),
+            setting.part_argument("test"),
+            None if fresh is None else work.share(shared_name("fresh", fresh), fresh),
+            setting.part_argument("reference") if self.needs_reference else None,
         )
         reference = work.add(
-            ask_proxy,
+            proxy_predictions,
             rules,
             setting.proxy,
             setting.data,
             queries,
-            setting.given("reference"),
+            setting.part_argument("reference"),
             seed=setting.seed.child("reference"),
             label="reference model",
-            **setting.running,
+            **setting.unit_options,
         )
-        return Asked(rules, queries, reference, LabelRelease if self._plays_releases(setting) else Predictions)
+        return ProxyGameInputs(
+            rules, queries, reference, LabelRelease if self._plays_releases(setting) else Predictions
+        )
 
-    def _training(self, setting: Setting, work: Work, asked: Asked, number: int) -> Unit:
+    def _training(self, setting: Setting, work: Work, inputs: ProxyGameInputs, number: int) -> Unit:
         design_seed, seed = self.design_seed(setting, number), setting.seed.child("training", number)
-        label, target = f"training {number + 1} of {self.trainings}", setting.required("target")
+        label, target = f"training {number + 1} of {self.trainings}", setting.required_part("target")
         if self._plays_releases(setting):
             return work.add(
                 release_labels,
-                asked.rules,
+                inputs.rules,
                 setting.mechanism,
                 target,
                 design_seed=design_seed,
                 seed=seed,
                 label=label,
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
                 after=setting.after,
             )
         return work.add(
             train_model,
-            asked.rules,
+            inputs.rules,
             setting.mechanism,
-            asked.queries,
+            inputs.queries,
             target,
-            setting.given("test"),
-            setting.given("validation"),
+            setting.part_argument("test"),
+            setting.part_argument("validation"),
             design_seed=design_seed,
             seed=seed,
             label=label,
-            **setting.running,
+            **setting.unit_options,
         )
 
-    def _useful(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
+    def _utility_units(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
         """The unit that measures utility where labels are planted: a training on the true ones that nobody attacks."""
         planted = self.plants(setting.parts.target, self.design_seed(setting, 0))
         if not planted or not len(setting.parts.test) or self._plays_releases(setting):
@@ -129,12 +131,12 @@ class ProxyGame(OneRunGame[Examples]):
         measured = work.add(
             measure_utility,
             setting.mechanism,
-            setting.required("target"),
-            setting.required("test"),
-            setting.given("validation"),
+            setting.required_part("target"),
+            setting.required_part("test"),
+            setting.part_argument("validation"),
             seed=setting.seed.child("utility"),
             label="utility, a training on the true labels",
-            **setting.running,
+            **setting.unit_options,
         )
         return (measured,)
 
@@ -146,7 +148,7 @@ class ProxyGame(OneRunGame[Examples]):
         """Whether the bound holds only as far as a proxy has the law of the truth."""
         return False
 
-    def control_replays(self, setting: Setting, asked: Asked, trained: Unit) -> list[tuple[str, Any]]:
+    def control_replays(self, setting: Setting, inputs: ProxyGameInputs, trained: Unit) -> list[tuple[str, Any]]:
         """What is replayed where the mechanism remembers nothing, in words and the last one best informed.
 
         Here: held-out rows, with the proxy alone and, where a model answers for them too, with the first trained model
@@ -154,24 +156,28 @@ class ProxyGame(OneRunGame[Examples]):
         """
         if not self.has_control() or not len(setting.parts.test):
             return []
-        alone = ("proxy alone", asked.held_out(asked.silence()))
+        alone = ("proxy alone", inputs.held_out(inputs.silence()))
         if self._plays_releases(setting):  # a label mechanism answers for the rows it was given only
             return [alone]
-        return [alone, ("model and proxy", asked.held_out(trained))]
+        return [alone, ("model and proxy", inputs.held_out(trained))]
 
-    def _control(self, setting: Setting, work: Work, asked: Asked, trained: Unit) -> tuple[Unit, ...]:
+    def _control(self, setting: Setting, work: Work, inputs: ProxyGameInputs, trained: Unit) -> tuple[Unit, ...]:
         """The controls, each once with the attack, and the best informed once more with a classifier."""
-        found = self.control_replays(setting, asked, trained)
-        if not found:
+        replayed_inputs = self.control_replays(setting, inputs, trained)
+        if not replayed_inputs:
             return ()
-        from dpaudit.engine.games.one_run.distinguisher import play_distinguisher  # few games have a control
+        from dpaudit.engine.games.one_run.distinguisher import replay_with_classifier  # few games have a control
 
-        plays: list[tuple[Any, str, Any]] = [(play_replays, what, replayed) for what, replayed in found]
-        plays += [(play_distinguisher, f"a classifier, {what}", replayed) for what, replayed in found[-1:]]
+        replay_units: list[tuple[Any, str, Any]] = [
+            (play_replays, what, replayed) for what, replayed in replayed_inputs
+        ]
+        replay_units += [
+            (replay_with_classifier, f"a classifier, {what}", replayed) for what, replayed in replayed_inputs[-1:]
+        ]
         return tuple(
             work.add(
-                play,
-                asked.rules,
+                play_unit,
+                inputs.rules,
                 setting.informed_attack,
                 replayed,
                 design_seed=self.design_seed(setting, 0),
@@ -179,36 +185,36 @@ class ProxyGame(OneRunGame[Examples]):
                 first=0,
                 last=min(self.replays, CONTROL_REPLAYS),
                 label=f"control, {what}",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
-            for play, what, replayed in plays
+            for play_unit, what, replayed in replay_units
         )
 
-    def _ceiling(self, setting: Setting, work: Work, asked: Asked) -> tuple[Unit, ...]:
+    def _ceiling(self, setting: Setting, work: Work, inputs: ProxyGameInputs) -> tuple[Unit, ...]:
         """The game against a mechanism without privacy, where that has to be played."""
         if not self.answers_with_labels:
             return ()
         played = work.add(
             play_replays,
-            asked.rules,
+            inputs.rules,
             setting.informed_attack,
-            asked.canaries(asked.truth(self.design_seed(setting, 0))),
+            inputs.canaries(inputs.truth(self.design_seed(setting, 0))),
             design_seed=self.design_seed(setting, 0),
             seed=setting.seed.child("replays"),
             first=0,
             last=min(self.replays * self.trainings, CEILING_REPLAYS),
             label="what a mechanism without privacy would show",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
         )
         return (played,)
 
     def _reference(self, setting: Setting) -> Reference:
         canaries = self.canaries_of(setting.parts.target)
-        asked = self.proxy_task(canaries, setting.parts.reference if self.needs_reference else None)
-        return Reference(self.response(asked), len(canaries), "canaries", self.replays * self.trainings)
+        task = self.proxy_task(canaries, setting.parts.reference if self.needs_reference else None)
+        return Reference(self.response(task), len(canaries), "canaries", self.replays * self.trainings)
 
     def _plays_releases(self, setting: Setting) -> bool:
-        return self.fits.face_of(setting.mechanism) is LABEL_MECHANISMS
+        return self.traits.capability_of(setting.mechanism) is LABEL_MECHANISMS
 
     def draw_fresh(self, count: int, rng: np.random.Generator) -> Examples | None:
         """Fresh points from elsewhere than the test part, for games that have such a source."""
@@ -234,15 +240,15 @@ class ProxyGame(OneRunGame[Examples]):
             train = train.with_(labels=labels)
         return super().intervene(train, design)
 
-    def view(self, replayed: Replayed[Examples], shown: Reveal) -> Any:
+    def view(self, replayed: Replayed[Examples], reveal: Reveal) -> Any:
         """What the mechanism and the proxy answer at the points that are shown, and the labels."""
-        setup, labels = replayed.setup, shown.labels
+        setup, labels = replayed.setup, reveal.labels
         assert replayed.reference is not None
         if labels is None:
-            labels = np.concatenate([setup.canaries.labels, setup.fresh.labels])[shown.points]
+            labels = np.concatenate([setup.canaries.labels, setup.fresh.labels])[reveal.points]
         release, reference = replayed.release, replayed.reference
-        if len(release) != len(shown.points) or (np.diff(shown.points) != 1).any():
-            release, reference = release.at(shown.points), reference[shown.points]
+        if len(release) != len(reveal.points) or (np.diff(reveal.points) != 1).any():
+            release, reference = release.at(reveal.points), reference[reveal.points]
         return release.view(reference, labels)
 
     def held_out_of(self, test: Examples | None, count: int) -> Examples | None:
@@ -253,7 +259,7 @@ class ProxyGame(OneRunGame[Examples]):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProxyGameInputs:
     """What may be replayed in a game: the answers of both models, or others in place of the mechanism's.
 
     Each method gives what stands for it in the arguments of a unit.
@@ -274,11 +280,11 @@ class Asked:
 
     def silence(self) -> Any:
         """Answers that say nothing."""
-        return inlined(silence, self.kind, self.reference)
+        return inlined(uninformative_answers, self.kind, self.reference)
 
     def truth(self, design_seed: Seed) -> Any:
         """Answers of a mechanism without privacy."""
-        return inlined(truth, self.rules, self.kind, self.queries, design_seed=design_seed)
+        return inlined(true_answers, self.rules, self.kind, self.queries, design_seed=design_seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,11 +298,11 @@ class Queries:
 
     def ask(self, model: Predictor) -> NDArray[np.float32]:
         """Answers for canaries, fresh points and held-out rows, below each other; shape (points, classes)."""
-        asked = [self.canaries, self.fresh, *([self.held_out] if self.held_out is not None else [])]
-        return np.concatenate([model(points) for points in asked if len(points)]).astype(np.float32)
+        parts = [self.canaries, self.fresh, *([self.held_out] if self.held_out is not None else [])]
+        return np.concatenate([model(points) for points in parts if len(points)]).astype(np.float32)
 
     @property
-    def shown(self) -> int:
+    def shown_count(self) -> int:
         """How many points can be shown: the canaries and the fresh points."""
         return len(self.canaries) + len(self.fresh)
 
@@ -313,7 +319,7 @@ def queries_of(
 
 
 @unit
-def ask_proxy(
+def proxy_predictions(
     rules: ProxyGame,
     proxy: Any,
     data: Any,
@@ -350,16 +356,16 @@ def train_model(
 
     Its utility is measured too where no labels were planted.
     """
-    given = rules.intervened(target, design_seed)
-    model = fitted(mechanism, given, validation, compute, seed)
+    train = rules.intervened(target, design_seed)
+    model = fitted(mechanism, train, validation, compute, seed)
 
     def predict(examples: Examples) -> NDArray[np.float64]:
         return np.asarray(model.probabilities(own_features(examples.features)))
 
-    asked = queries.ask(lambda points: rules.model_answers(predict, points, queries.reference))
+    answers = queries.ask(lambda points: rules.model_answers(predict, points, queries.reference))
     if test is None or rules.plants(target, design_seed):
-        return Outcome(Predictions(asked))
-    return Outcome(Predictions(asked), metrics=asdict(utility(model, test)))
+        return Outcome(Predictions(answers))
+    return Outcome(Predictions(answers), metrics=asdict(utility(model, test)))
 
 
 @unit
@@ -426,17 +432,17 @@ def utility(model: Model, test: Examples) -> ModelUtility:
 
 
 @unit
-def silence(kind: type[Answers], reference: Predictions) -> Answers:
+def uninformative_answers(kind: type[Answers], reference: Predictions) -> Answers:
     """Answers of some kind that say nothing, for every point: the attack has the proxy alone."""
-    return kind.silent(*reference.probabilities.shape)
+    return kind.uninformative(*reference.probabilities.shape)
 
 
 @unit
-def truth(rules: ProxyGame, kind: type[Answers], queries: Queries, *, design_seed: Seed) -> Answers:
+def true_answers(rules: ProxyGame, kind: type[Answers], queries: Queries, *, design_seed: Seed) -> Answers:
     """Answers of a mechanism without privacy: of each canary what is at stake, as it is trained with."""
     canaries = rules.proxy_task(queries.canaries, queries.reference)
     planted = rules.design(canaries, design_seed.rng()).labels
-    return kind.telling(canaries.labels if planted is None else planted, canaries.classes)
+    return kind.revealing(canaries.labels if planted is None else planted, canaries.classes)
 
 
 @unit
@@ -445,9 +451,9 @@ def canaries_replayed(
 ) -> Replayed[Examples]:
     """The canaries, or fresh points in their place."""
     canaries = rules.proxy_task(queries.canaries, queries.reference)
-    proxy = reference.probabilities[: queries.shown]
+    proxy = reference.probabilities[: queries.shown_count]
     setup = CanarySetup(canaries, queries.fresh, cumulative(proxy[: len(canaries)]))
-    return Replayed(setup, answers.at(slice(queries.shown)), proxy)
+    return Replayed(setup, answers.at(slice(queries.shown_count)), proxy)
 
 
 @unit
@@ -456,7 +462,7 @@ def held_out_replayed(
 ) -> Replayed[Examples]:
     """Rows the mechanism never saw: what the attack shows there, it owes to the proxy's shift."""
     assert queries.held_out is not None
-    rows = slice(queries.shown, None)
+    rows = slice(queries.shown_count, None)
     proxy = reference.probabilities[rows]
     setup = CanarySetup(rules.proxy_task(queries.held_out, queries.reference), queries.held_out, cumulative(proxy))
     return Replayed(setup, answers.at(rows), proxy)

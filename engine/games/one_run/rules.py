@@ -16,20 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.games.protocol import Candidates, Fits
-from dpaudit.engine.games.reference import FairCoins, Response
+from dpaudit.engine.games.protocol import Candidates, GameTraits
+from dpaudit.engine.games.reference import CoinResponse, Response
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Rows
 
-R = TypeVar("R", bound=Rows)
+RowsT = TypeVar("RowsT", bound=Rows)
 
 
 @dataclass(frozen=True, eq=False)
-class CanarySetup(Generic[R]):
+class CanarySetup(Generic[RowsT]):
     """What the challenger draws from."""
 
-    canaries: R  # the canaries, m rows of the training data
-    fresh: R  # held-out rows, at most m; empty when the game needs none
+    canaries: RowsT  # the canaries, m rows of the training data
+    fresh: RowsT  # held-out rows, at most m; empty when the game needs none
     # cumulative class probabilities of the proxy at the canaries, shape (m, classes), if there is one
     proxy_cdf: NDArray[np.float64] | None = None
 
@@ -60,17 +60,17 @@ class Reveal:
 
 
 @dataclass(frozen=True, eq=False)
-class Replayed(Generic[R]):
+class Replayed(Generic[RowsT]):
     """What replays are played with."""
 
-    setup: CanarySetup[R]  # what the challenger draws from
+    setup: CanarySetup[RowsT]  # what the challenger draws from
     release: Any  # what the mechanism gave out, a frozen dataclass of arrays; or its answers at each point of the game
     # what the proxy answers there, shape (points, classes); None without a proxy
     reference: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)
-class OneRunRules(ABC, Generic[R]):
+class OneRunRules(ABC, Generic[RowsT]):
     """The fields and the rules all one-run games share.
 
     Attributes:
@@ -82,7 +82,7 @@ class OneRunRules(ABC, Generic[R]):
     replays: int = 100
     canaries: int | None = None
     trainings: int = 1
-    fits: ClassVar[Fits]
+    traits: ClassVar[GameTraits]
     needs_fresh_points: ClassVar[bool] = False
     """Whether held-out points are shown in world 0."""
 
@@ -91,54 +91,54 @@ class OneRunRules(ABC, Generic[R]):
         require(self.trainings >= 1, "trainings must be >= 1", trainings=self.trainings)
         require(self.canaries is None or self.canaries >= 1, "canaries must be >= 1", canaries=self.canaries)
 
-    def design(self, canaries: R, rng: np.random.Generator) -> Design:
+    def design(self, canaries: RowsT, rng: np.random.Generator) -> Design:
         """The draws that decide the training data; none unless a game makes some."""
         return Design()
 
     @abstractmethod
-    def draw(self, setup: CanarySetup[R], design: Design, rng: np.random.Generator) -> TrialRandomness:
+    def draw(self, setup: CanarySetup[RowsT], design: Design, rng: np.random.Generator) -> TrialRandomness:
         """The draws of one replay."""
 
     @abstractmethod
-    def hint(self, setup: CanarySetup[R], design: Design, draw: TrialRandomness) -> Reveal:
+    def hint(self, setup: CanarySetup[RowsT], design: Design, draw: TrialRandomness) -> Reveal:
         """What the adversary is shown."""
 
-    def view(self, replayed: Replayed[R], shown: Reveal) -> Any:
+    def view(self, replayed: Replayed[RowsT], reveal: Reveal) -> Any:
         """What the attack gets to see. Here: the release as it is, and the canaries that are shown."""
-        return Candidates(replayed.release, replayed.setup.canaries.take(shown.points))
+        return Candidates(replayed.release, replayed.setup.canaries.take(reveal.points))
 
-    def response(self, canaries: R) -> Response:
+    def response(self, canaries: RowsT) -> Response:
         """What the game makes of randomised response on these canaries, where their labels are at stake."""
-        return FairCoins()
+        return CoinResponse()
 
-    def intervene(self, train: R, design: Design) -> R:
+    def intervene(self, train: RowsT, design: Design) -> RowsT:
         """The data the mechanism is run on; the canaries are the first rows of `train`."""
         if design.included is None:
             return train
-        kept = np.ones(len(train), np.bool_)
-        kept[: len(design.included)] = design.included
-        return train.take(kept)
+        trained_on = np.ones(len(train), np.bool_)
+        trained_on[: len(design.included)] = design.included
+        return train.take(trained_on)
 
-    def is_observational(self, target: R, seed: Seed) -> bool:
+    def is_observational(self, target: RowsT, seed: Seed) -> bool:
         """Whether the intervention of this seed leaves the training data as they are (Definition 4)."""
         return self.intervened(target, seed).digest == target.digest
 
-    def intervened(self, target: R, seed: Seed) -> R:
+    def intervened(self, target: RowsT, seed: Seed) -> RowsT:
         """The data the mechanism is run on, by the design that this seed draws."""
         return self.intervene(target, self.design(self.canaries_of(target), seed.rng()))
 
-    def canary_count(self, target: R) -> int:
+    def canary_count(self, target: RowsT) -> int:
         """How many canaries there are in a target set."""
         if self.canaries is not None and self.canaries > len(target):
             raise SpecError(f"canaries must be at most the {len(target)} rows of the target set, got {self.canaries}")
         return self.canaries or len(target)
 
-    def canaries_of(self, target: R) -> R:
+    def canaries_of(self, target: RowsT) -> RowsT:
         """The canaries: the first rows of the target set."""
         count = self.canary_count(target)
         return target if count == len(target) else target.take(np.arange(count))
 
-    def fresh_of(self, test: R | None, count: int) -> R:
+    def fresh_of(self, test: RowsT | None, count: int) -> RowsT:
         """As many held-out points as there are canaries."""
         if not self.needs_fresh_points:
             assert test is not None
@@ -153,7 +153,7 @@ class OneRunRules(ABC, Generic[R]):
 
 
 @dataclass(frozen=True)
-class IncludedByCoin(OneRunRules[R]):
+class IncludedByCoin(OneRunRules[RowsT]):
     """Interventional: each canary is trained on with probability 1/2, whatever rows are and whatever is released.
 
     Attributes:
@@ -171,15 +171,15 @@ class IncludedByCoin(OneRunRules[R]):
             replays=self.replays,
         )
 
-    def design(self, canaries: R, rng: np.random.Generator) -> Design:
+    def design(self, canaries: RowsT, rng: np.random.Generator) -> Design:
         """A fair bit for each canary; True = trained on."""
         return Design(included=rng.random(len(canaries)) < 0.5)
 
-    def draw(self, setup: CanarySetup[R], design: Design, rng: np.random.Generator) -> TrialRandomness:
+    def draw(self, setup: CanarySetup[RowsT], design: Design, rng: np.random.Generator) -> TrialRandomness:
         """The bits the training was designed with."""
         assert design.included is not None
         return TrialRandomness(design.included)
 
-    def hint(self, setup: CanarySetup[R], design: Design, draw: TrialRandomness) -> Reveal:
+    def hint(self, setup: CanarySetup[RowsT], design: Design, draw: TrialRandomness) -> Reveal:
         """All canaries, as they are."""
         return Reveal(np.arange(len(setup.canaries)))

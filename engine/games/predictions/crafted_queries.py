@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import from_outside
+from dpaudit.actors.audited.signals import raised_externally
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
@@ -24,7 +24,7 @@ from dpaudit.claims.composition import two_answers
 from dpaudit.engine.games.neighbours.world_scores import excess
 from dpaudit.engine.games.predictions.answer_set import AnswerView
 from dpaudit.engine.games.predictions.game import ANSWERING, VOTING, answers_of
-from dpaudit.engine.games.protocol import NOISELESS_TRIALS, CheckTest, Fits, Played, Setting
+from dpaudit.engine.games.protocol import NOISELESS_TRIALS, CheckTest, GameTraits, Played, Setting
 from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading
 from dpaudit.errors import InputError, RunError, require, shortened
 from dpaudit.estimators.scores import Scores, scored
@@ -81,20 +81,20 @@ def _check_test(relation: Relation, answers: int) -> CheckTest:
         ANSWERING,
         (relation,),
         "noise that answers share" if several else DECIDED,
-        unless=HttpService,
+        excluded=HttpService,
         trainings=3_500 if several else 12_000,
         scales={"trials": 0.42, "search": 0.58},
-        least=1_000 if several else 120,
+        min_trainings=1_000 if several else 120,
         variant="two answers" if several else "one answer",
         game={"relation": relation.value, "answers": answers},
         estimator={"name": "fair-coins", "guess": "signed"},  # one answer may tell more than all others
-        again={"trials": 4},
-        learns="search",
+        growth_on_repeat={"trials": 4},
+        search_field="search",
     )
 
 
 @dataclass(frozen=True)
-class AnswersFit(Fits):
+class AnswersFit(GameTraits):
     """What the game goes together with, of so many answers."""
 
     answers: int = 1
@@ -130,7 +130,7 @@ class CraftedQueries(TrialGame):
         relation: How the two data sets differ: "add-remove" or "replace".
     """
 
-    fits: ClassVar[AnswersFit] = AnswersFit(
+    traits: ClassVar[AnswersFit] = AnswersFit(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair coins and independent runs: both data sets and the attack were fixed before the "
         "fresh runs. The claim is taken to hold for every data set, as it says, and for each of two answers whatever "
@@ -160,11 +160,11 @@ class CraftedQueries(TrialGame):
         relation = Relation(self.relation)
         require(relation is not Relation.LABEL, "relation must be add-remove or replace", relation=relation.value)
         object.__setattr__(self, "relation", relation)
-        object.__setattr__(self, "fits", replace(type(self).fits, relation=relation, answers=self.answers))
+        object.__setattr__(self, "traits", replace(type(self).traits, relation=relation, answers=self.answers))
 
     def play(self, setting: Setting, work: Work) -> Played:
         claim = replace(_claimed(setting.mechanism), relation=self.relation)
-        curve = self.fits.compared(claim).claim.curve
+        curve = self.traits.compared(claim).claim.curve
         choice, fresh, scores = self._units(setting, work, curve)
         shown: tuple[Unit, ...] = ()
         if setting.noiseless is not None:  # data sets are chosen anew: with the noise near ties may do as well as ties
@@ -189,12 +189,12 @@ class CraftedQueries(TrialGame):
             curve,
             self.search,
             self.answers,
-            setting.required("target"),
-            setting.required("test"),
+            setting.required_part("target"),
+            setting.required_part("test"),
             replaced=self.relation is Relation.REPLACE,
             seed=setting.search_seed.child("search"),
             label=f"data sets and a query{how}",
-            **setting.running,
+            **setting.unit_options,
         )
         fresh = work.split(
             run_pair,
@@ -204,7 +204,7 @@ class CraftedQueries(TrialGame):
             choice,
             seed=setting.seed.child("fresh"),
             label=f"fresh runs{how}",
-            **setting.running,
+            **setting.unit_options,
         )
         scores = tuple(
             work.add(
@@ -213,7 +213,7 @@ class CraftedQueries(TrialGame):
                 choice,
                 trials,
                 label=f"scores of {trials[0].label}",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
             for trials in grouped_for_reading(fresh, setting)
         )
@@ -258,7 +258,7 @@ def symbol_of(mechanism: Any, pair: DecisivePair, added: bool, seed: Seed, compu
     try:
         given = answers_of(mechanism, data, pair.asked.features, seed, compute)[pair.looked_at]
     except BaseException as err:  # other people's code may raise anything
-        if from_outside(err):
+        if raised_externally(err):
             raise
         if not pair.failing:
             return err

@@ -21,14 +21,14 @@ from dpaudit.claims import Relation
 from dpaudit.engine.games.predictions.adversaries import Adversary, Crafted, PoisAdvQ, Target
 from dpaudit.engine.games.predictions.answer_laws import Draws, Sampler, Votes, draw_answers, releases_of
 from dpaudit.engine.games.predictions.answer_set import AnswerView, chosen_set
-from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, require_units
+from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting, require_units
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.mechanisms.predictors.ensemble import joined
-from dpaudit.mechanisms.predictors.protocol import Added, AnsweringPredictor, PricedPredictor, VotingPredictor
+from dpaudit.mechanisms.predictors.protocol import AddedRecords, AnsweringPredictor, PricedPredictor, VotingPredictor
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
@@ -87,7 +87,7 @@ class PrivatePrediction:
         relation: How the worlds differ; "replace" for predictors whose records take the places of others.
     """
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Answers are independent given the data. With `votes: modelled`, that the votes have the law fitted to "
         "several trainings (teachers independent); with `votes: run` nothing beyond.",
@@ -126,7 +126,7 @@ class PrivatePrediction:
         relation = Relation(self.relation)
         require(relation is not Relation.LABEL, "relation must be add-remove or replace", relation=relation.value)
         object.__setattr__(self, "relation", relation)
-        object.__setattr__(self, "fits", replace(type(self).fits, relation=relation, records=self.points))
+        object.__setattr__(self, "traits", replace(type(self).traits, relation=relation, records=self.points))
 
     def play(self, setting: Setting, work: Work) -> Played:
         if self.queries > len(setting.parts.test):
@@ -149,7 +149,7 @@ class PrivatePrediction:
                 *_data(setting),
                 seed=seed.child(run),
                 label=f"training {run + 1} of {count}, asked",
-                **setting.running,
+                **setting.unit_options,
             )
             for run in range(count)
         )
@@ -165,7 +165,7 @@ class PrivatePrediction:
             *_data(setting),
             seed=setting.seed.child("craft"),
             label="records to add",
-            **setting.running,
+            **setting.unit_options,
         )
 
     def _modelled(self, setting: Setting, work: Work) -> Played:
@@ -183,7 +183,7 @@ class PrivatePrediction:
                 *_data(setting),
                 seed=setting.seed.child("moved", run),
                 label=f"training {run + 1} of {count} with the records, asked",
-                **setting.running,
+                **setting.unit_options,
             )
             for run in range(count)
         )
@@ -200,7 +200,7 @@ class PrivatePrediction:
             *_data(setting),
             seed=setting.seed.child("answers"),
             label="answers to queries",
-            **setting.running,
+            **setting.unit_options,
         )
         return self._played(setting, work, answers, base, self.answers)
 
@@ -219,7 +219,7 @@ class PrivatePrediction:
             replaced=self.relation is Relation.REPLACE,
             seed=setting.seed.child("full"),
             label="full runs",
-            **setting.running,
+            **setting.unit_options,
         )
         counted = work.add(
             count_runs,
@@ -237,7 +237,9 @@ class PrivatePrediction:
     def _played(
         self, setting: Setting, work: Work, evidence: tuple[Unit, ...], trained: tuple[Unit, ...], answers: int
     ) -> Played:
-        told = work.add(tell_answers, self.queries, answers, label="answers told", resources=setting.resources.on_cpus)
+        told = work.add(
+            tell_answers, self.queries, answers, label="answers told", resources=setting.resources.without_gpu
+        )
         return Played(evidence, trainings=trained, ceiling=(told,), replays=self.queries)
 
     @property
@@ -247,7 +249,7 @@ class PrivatePrediction:
 
 def _data(setting: Setting) -> tuple[Any, Any]:
     """What is trained on, and where natural queries come from."""
-    return setting.required("target"), setting.required("test")
+    return setting.required_part("target"), setting.required_part("test")
 
 
 Ints = NDArray[np.int64]
@@ -337,7 +339,7 @@ def ask_moved(
 ) -> Votes:
     """One run of the training phase for each record: the vote of the voter that has it, on every query."""
     queries = natural_queries(test, count)
-    more = Added(data, crafted.records, np.tile(np.arange(crafted.points), len(crafted.asked)))
+    more = AddedRecords(data, crafted.records, np.tile(np.arange(crafted.points), len(crafted.asked)))
     with limited_threads(compute.threads):
         if isinstance(predictor, PricedPredictor):
             return Votes(_asked_alone(predictor, more, queries, crafted, seed, compute))
@@ -348,13 +350,13 @@ def ask_moved(
 
 
 def _asked_alone(
-    predictor: Any, more: Added, queries: Examples, crafted: Crafted, seed: Seed, compute: Compute
+    predictor: Any, more: AddedRecords, queries: Examples, crafted: Crafted, seed: Seed, compute: Compute
 ) -> Ints:
     """Each pair's records are asked that pair's queries alone, for each costs; 0 stands for the others."""
     votes = np.zeros((len(crafted.records), len(queries)), np.int64)
     for pair, asked in enumerate(crafted.asked):
         own, features = crafted.of_pair(pair), queries.take(asked).features
-        pair_own = Added(more.data, more.records.take(own), more.places[own])
+        pair_own = AddedRecords(more.data, more.records.take(own), more.places[own])
         votes[np.ix_(own, asked)] = predictor.votes_with_canary(
             pair_own, features, seed=seed.sequence(), compute=compute
         )

@@ -12,7 +12,7 @@ from dpaudit.engine.games.predictions.adversaries import Crafted, Target
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn, squared_distances
-from dpaudit.mechanisms.predictors.protocol import Added
+from dpaudit.mechanisms.predictors.protocol import AddedRecords
 from dpaudit.mechanisms.predictors.vote_laws import inclusion
 from dpaudit.registry import register
 
@@ -25,7 +25,7 @@ def expected_hits(predictor: PrivateKnn, target: Target, candidates: Examples) -
 
     Source: Chadha et al. (2024), appendix D.3.
     """
-    more = Added.alone(target.data, candidates)
+    more = AddedRecords.alone(target.data, candidates)
     ranks = predictor.votes_with_canary(more, target.queries.features, seed=SeedSequence(0), compute=target.compute)
     # Few ranks are different: a table spares an incomplete beta function for each of millions.
     chance = inclusion(np.arange(1, ranks.max() + 1), neighbours=predictor.neighbours, rate=predictor.rate)

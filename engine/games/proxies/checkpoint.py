@@ -48,8 +48,8 @@ class Checkpoint:
 
         Raises: SpecError when there is no row it could have seen.
         """
-        seen = 0 if reference is None else round(self.share * len(reference))
-        if reference is None or not seen:
+        rows_seen = 0 if reference is None else round(self.share * len(reference))
+        if reference is None or not rows_seen:
             raise SpecError("a checkpoint has seen the reference part; give `split.reference` a larger share")
-        model = self.learner.fit(reference.take(np.arange(seen)), seed=seed, compute=compute)
+        model = self.learner.fit(reference.take(np.arange(rows_seen)), seed=seed, compute=compute)
         return lambda examples: model.probabilities(own_features(examples.features))

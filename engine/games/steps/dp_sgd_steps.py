@@ -21,7 +21,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, GaussianDP, Relation, SubsampledGaussian
-from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, every_row, require_units
+from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting, every_row, require_units
 from dpaudit.engine.games.steps.step_probes import NoiseForm, StepProber, Steps, StepView
 from dpaudit.engine.games.two_world.canaries import GradientCanary, RandomGradient
 from dpaudit.errors import InputError, RunError, SpecError, require
@@ -83,7 +83,7 @@ class DpSgdSteps:
             step, of which little is seen where few examples are taken. Needs a learner that samples gradients (dp-sgd).
     """
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair coins, one a step, and that the gradients shown are those the weights are moved "
         "by: whatever earlier steps did, the next one is a trial of its own.",
@@ -100,9 +100,9 @@ class DpSgdSteps:
                 "noise far too small, spared or used again, clipping that does not bind: step by step of one training",
                 trainings=1,
                 scales={"trainings": 1.0},
-                least=1,
+                min_trainings=1,
                 variant="one training",
-                again={"trainings": 4},
+                growth_on_repeat={"trainings": 4},
             ),
             CheckTest(
                 STEP_LEARNERS,
@@ -110,10 +110,10 @@ class DpSgdSteps:
                 "noise too small, clipping that does not bind, noise that steps share: step by step of a few trainings",
                 trainings=64,
                 scales={"trainings": 1.0},
-                least=1,
+                min_trainings=1,
                 variant="many trainings",
                 game={"steps": 6_400},
-                again={"trainings": 2, "steps": 2},
+                growth_on_repeat={"trainings": 2, "steps": 2},
             ),
         ),
     )
@@ -151,7 +151,7 @@ class DpSgdSteps:
                 setting.mechanism,
                 setting.attack,
                 canary,
-                setting.required("target"),
+                setting.required_part("target"),
                 search,
                 earlier,
                 size=size,
@@ -159,10 +159,10 @@ class DpSgdSteps:
                 alone=not searched,
                 seed=setting.seed.child("steps", number),
                 label=f"training {number + 1} step by step",
-                **setting.running,
+                **setting.unit_options,
             )
 
-        on_cpus = setting.resources.on_cpus
+        on_cpus = setting.resources.without_gpu
         before: tuple[Unit, ...] = ()
         trainings: tuple[Unit, ...] = ()
         for numbers in in_rounds(range(searched), len(tried)):

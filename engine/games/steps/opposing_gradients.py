@@ -27,7 +27,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, require_units
+from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting, require_units
 from dpaudit.engine.games.trials import (
     MAX_TRIALS,
     ExampleGradients,
@@ -295,7 +295,7 @@ class OpposingGradients(TrialGame):
             is well told apart has no gradient left.
     """
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair coins and independent trainings: both data sets and the attack were fixed before "
         "the fresh trainings. The claim is taken to hold for every data set, as it says.",
@@ -314,8 +314,8 @@ class OpposingGradients(TrialGame):
                 trainings=1_536,
                 cost=1 / 20,
                 scales={"trials": 2 / 3, "search": 1 / 3},
-                least=192,
-                again={"trials": 4, "search": 2},
+                min_trainings=192,
+                growth_on_repeat={"trials": 4, "search": 2},
             ),
         ),
     )
@@ -354,7 +354,7 @@ class OpposingGradients(TrialGame):
                 offset=number * each,
                 seed=setting.seed.child("search"),
                 label=f"crowd of {size}: trainings",
-                **setting.running,
+                **setting.unit_options,
             )
         )
         chosen = work.add(take_crowd, mechanism, search, label="choice of a crowd", resources=Resources())
@@ -368,7 +368,7 @@ class OpposingGradients(TrialGame):
             chosen,
             seed=setting.seed.child("fresh"),
             label="the crowd taken: trainings",
-            **setting.running,
+            **setting.unit_options,
         )
         scores = tuple(
             work.add(

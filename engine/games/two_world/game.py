@@ -18,7 +18,7 @@ from dpaudit.engine.games.protocol import (
     LEARNERS,
     Capability,
     CheckTest,
-    Fits,
+    GameTraits,
     Played,
     Reading,
     Setting,
@@ -59,15 +59,15 @@ class TwoWorldGame(TwoWorldRules):
             # Only what decides a trial: more trials, other shadow models, reuse what is finished.
             replace(self, trials=2, stack=1, shadows=2, shadow_mechanism=None, population=0),
             setting.mechanism,
-            setting.required("target"),
-            setting.given("test"),
-            setting.given("validation"),
+            setting.required_part("target"),
+            setting.part_argument("test"),
+            setting.part_argument("validation"),
             challenges,
             population=self.population,
             watched="gradients" in needs,
             seed=setting.seed.child("trials"),
             label="training trials",
-            **setting.running,
+            **setting.unit_options,
         )
         alone = setting.reading is Reading.IN_ORDER
         scores = tuple(
@@ -77,7 +77,7 @@ class TwoWorldGame(TwoWorldRules):
                 stacks,
                 shadows if "shadows" in needs else (),
                 label=f"scores of {stacks[0].label.removeprefix('training ') if alone else f'{self.trials} trials'}",
-                resources=setting.resources.on_cpus,
+                resources=setting.resources.without_gpu,
             )
             for stacks in grouped_for_reading(trials, setting)
         )
@@ -100,10 +100,10 @@ class TwoWorldGame(TwoWorldRules):
             choose_challenges,
             canary,
             shadows,
-            setting.required("target"),
+            setting.required_part("target"),
             seed=setting.seed.child("canary"),
             label="challenge points",
-            resources=setting.resources.on_cpus,
+            resources=setting.resources.without_gpu,
         )
 
     def _shadows(self, setting: Setting, work: Work, crafted: Unit | None) -> tuple[Unit, ...]:
@@ -112,12 +112,12 @@ class TwoWorldGame(TwoWorldRules):
             self.shadows,
             2 * -(-self.stack // 2),  # pairs stay together
             setting.mechanism if self.shadow_mechanism is None else self.shadow_mechanism,
-            setting.required("target"),
+            setting.required_part("target"),
             crafted,
             queries=self.queries,
             seed=setting.seed.child("shadows"),
             label="shadow models",
-            **setting.running,
+            **setting.unit_options,
         )
 
 
@@ -138,7 +138,7 @@ class IndMia(TwoWorldGame):
         canary: Which challenge points; a trial is about one of them, drawn at random.
     """
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair coins and independent trainings: challenge points and attack were fixed before "
         "the audited models were trained.",
@@ -161,7 +161,7 @@ class IndMia(TwoWorldGame):
                 attack="gradient-likelihood",
                 estimator="betting",
                 stop=StopRule(hopeless=True),
-                again={"trials": 2},
+                growth_on_repeat={"trials": 2},
             ),
             CheckTest(
                 LEARNERS,
@@ -174,7 +174,7 @@ class IndMia(TwoWorldGame):
                 attack="loss",
                 estimator="betting",
                 stop=StopRule(hopeless=True),
-                again={"trials": 2},
+                growth_on_repeat={"trials": 2},
             ),
         ),
     )
@@ -208,7 +208,7 @@ class IndMia(TwoWorldGame):
 class Mia(TwoWorldGame):
     """Two worlds, replace: a fresh base set and two fresh points; one is trained on, and the first one is shown."""
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.REPLACE,
         assumes="Nothing beyond fair coins and independent trainings: each trial draws its data from the pool anew.",
         views={LEARNERS: ChallengeView},
@@ -229,7 +229,7 @@ class Mia(TwoWorldGame):
                 attack="loss",
                 estimator="betting",
                 stop=StopRule(hopeless=True),
-                again={"trials": 2},
+                growth_on_repeat={"trials": 2},
             ),
         ),
     )

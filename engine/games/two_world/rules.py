@@ -79,7 +79,7 @@ class TwoWorldRules(TrialGame, ABC):
     @property
     def usual_attack(self) -> str:
         """Where the canary is a gradient, which has no confidence to be asked for, one that reads the steps."""
-        return ON_STEPS if isinstance(self.challenge_canary, GradientCanary) else self.fits.attack
+        return ON_STEPS if isinstance(self.challenge_canary, GradientCanary) else self.traits.attack
 
     @abstractmethod
     def setup(self, pool: int, challenges: Challenges | None, population: int, seed: Seed) -> TrialSetup:

@@ -12,7 +12,7 @@ from dpaudit import Relation
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.games.one_run.game import ReleaseGame
 from dpaudit.engine.games.one_run.rules import IncludedByCoin
-from dpaudit.engine.games.protocol import Candidates, Capability, Fits
+from dpaudit.engine.games.protocol import Candidates, Capability, GameTraits
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.registry import register
 from tests.engine.any_release.audited import SequenceModel, Sequences
@@ -39,7 +39,7 @@ class SmallLoss:
 class SequenceCanaries(IncludedByCoin[Sequences], ReleaseGame[Sequences]):
     """Which sequences was a model trained on, by the loss that it states of each?"""
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair bits.",
         views={Capability(SequenceModel, "models of sequences (with a method `losses`)"): Candidates},

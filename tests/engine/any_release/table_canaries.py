@@ -13,7 +13,7 @@ from dpaudit import Relation
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.games.one_run.game import ReleaseGame
 from dpaudit.engine.games.one_run.rules import IncludedByCoin
-from dpaudit.engine.games.protocol import Candidates, Capability, Fits
+from dpaudit.engine.games.protocol import Candidates, Capability, GameTraits
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.registry import register
 from tests.engine.any_release.audited import Generator, Records
@@ -42,7 +42,7 @@ class NearestRecord:
 class TableCanaries(IncludedByCoin[Records], ReleaseGame[Records]):
     """Which records was the table made from that a generator gives out?"""
 
-    fits: ClassVar[Fits] = Fits(
+    traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair bits.",
         views={Capability(Generator, "generators of tables (with a method `synthesise`)"): Candidates},

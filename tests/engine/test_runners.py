@@ -1,8 +1,7 @@
-"""`runner: auto`: where units begin, when they move, and that the results are the same wherever they ran."""
+"""`runner: auto`: the one choice between this process and Ray, and the same results whichever runs the units."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from dpaudit.engine.cli.main import RUNNERS
 from dpaudit.engine.request.audit_spec import Runner, RunOptions
 from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run.driver import audit
-from dpaudit.engine.run.moving import Moving, place_for
+from dpaudit.engine.run.runners import AutoBackend, ray_pays
 from dpaudit.errors import InputError, RunError
 from tests.actors.tasks import Add, FailsFirst
 
@@ -30,12 +29,12 @@ SPEC = "examples/violations/half-scale.yaml"
 
 
 class Places:
-    """Three places whose clocks are made up: each unit is said to take `seconds`."""
+    """Two backends, the first process and Ray, whose clocks are made up: each unit is said to take `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.opened, self.closed, self.held = seconds, list[str](), list[str](), list[str]()
 
-    def opens(self, name: str, at_a_time: int = 1) -> Callable[..., InProcess]:
+    def open(self, name: str, at_a_time: int = 1) -> InProcess:
         places = self
 
         class Place(InProcess):
@@ -59,97 +58,91 @@ class Places:
                 assert not self._queue, "what is in flight ends where it began"
                 places.closed.append(name)
 
-        def opened(*_: int) -> InProcess:
-            self.opened.append(name)
-            return Place({})
+        self.opened.append(name)
+        return Place({})
 
-        return opened
+    def ray(self) -> InProcess:
+        return self.open("ray", 4)
 
 
-def moved(seconds: float, folder: Path, count: int = 20) -> tuple[Places, list[str]]:
-    """The places of a run whose units took so long each, and what was said."""
-    places, said = Places(seconds), list[str]()
+class WithoutRay(Places):
+    def ray(self) -> InProcess:
+        self.opened.append("ray")
+        raise RunError("a local Ray session must come up")
+
+
+def chosen(places: Places, folder: Path, count: int = 20, cap_s: float | None = None) -> list[str]:
+    """Run `count` units and one that needs them all; return the stages that were emitted."""
+    stages: list[str] = []
 
     def hear(event: Event) -> None:
         if event.kind is EventKind.STAGE:
-            said.append(event.detail)
+            stages.append(event.detail)
 
     first = [Unit(Add(number), f"unit {number}") for number in range(count)]
     last = Unit(Add(0), "last", needs=tuple(unit.key for unit in first))
-    here, beside, ray = places.opens("here"), places.opens("processes", 2), places.opens("ray", 4)
-    backend, store = Moving([*first, last], 2, here, beside, ray, EventStream(hear)), UnitStore(folder)
+    backend = AutoBackend([*first, last], 2, places.open("first"), places.ray, EventStream(hear), cap_s)
+    store = UnitStore(folder)
     outcome = run_units([*first, last], backend, store, EventStream())
     assert len(outcome.finished) == count + 1
     assert store.read(last.key)["total"][0].as_py() == sum(range(count))
-    return places, said
-
-
-def test_where_ray_does_not_come_up_work_goes_on_in_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried once; whatever was begun is finished."""
-    opens = Places.opens
-
-    def fails(self: Places, name: str, at_a_time: int = 1) -> Callable[..., InProcess]:
-        def refused(*_: int) -> InProcess:
-            self.opened.append(name)
-            raise RunError("a local Ray session must come up")
-
-        return refused if name == "ray" else opens(self, name, at_a_time)
-
-    monkeypatch.setattr(Places, "opens", fails)
-    places, said = moved(100.0, tmp_path)
-    assert (places.opened, places.closed) == (["here", "ray", "processes"], ["here"])
-    assert said[-1] == "going on in 2 processes: a local Ray session must come up"
+    return stages
 
 
 @pytest.mark.parametrize(
-    ("left_s", "workers", "place"),
-    [
-        (0, 8, "here"),
-        (11.9, 2, "here"),
-        (12, 2, "processes"),
-        (239, 2, "processes"),
-        (240, 2, "ray"),
-        (60, 1, "here"),
-        (7, 8, "processes"),
-        (959, 8, "processes"),
-        (960, 8, "ray"),
-        (100_000, 1, "here"),
-    ],
+    ("left_s", "workers", "pays"),
+    [(0, 8, False), (83, 2, False), (84, 2, True), (47, 8, False), (48, 8, True), (1e5, 1, False)],
 )
-def test_work_goes_where_it_ends_first(left_s: float, workers: int, place: str) -> None:
-    assert place_for(left_s, workers) == place
+def test_ray_pays_where_it_ends_the_run_30_s_earlier(left_s: float, workers: int, pays: bool) -> None:
+    assert ray_pays(left_s, workers) is pays
 
 
-def test_short_work_stays(tmp_path: Path) -> None:
-    places, said = moved(0.1, tmp_path)
-    assert (places.opened, said) == (["here"], [])
+def test_long_work_goes_to_ray_once_two_units_were_timed(tmp_path: Path) -> None:
+    places = Places(60.0)
+    assert chosen(places, tmp_path) == ["about 1140 s of work are left: Ray runs the rest"]
+    assert (places.opened, places.closed) == (["first", "ray"], ["first"])
 
 
-def test_longer_work_moves_to_processes_once_two_units_were_timed(tmp_path: Path) -> None:
-    places, said = moved(2.0, tmp_path)
-    assert (places.opened, places.closed) == (["here", "processes"], ["here"])
-    assert said == ["moving to 2 processes: about 38 s of work are left"]
+@pytest.mark.parametrize(("seconds", "count"), [(0.1, 20), (3.0, 20), (60.0, 1)])
+def test_short_work_stays(tmp_path: Path, seconds: float, count: int) -> None:
+    places = Places(seconds)
+    assert chosen(places, tmp_path, count) == []
+    assert (places.opened, places.closed) == (["first"], [])
 
 
-def test_long_work_moves_to_ray(tmp_path: Path) -> None:
-    places, said = moved(60.0, tmp_path)
-    assert (places.opened, places.closed) == (["here", "ray"], ["here"])
-    assert len(said) == 1
-    assert said[0].startswith("moving to Ray")
+def test_the_choice_is_made_once(tmp_path: Path) -> None:
+    """Units that take longer than the first ones did change nothing."""
+    places = Places(3.0)
+    units = [Unit(Add(number), f"unit {number}") for number in range(20)]
+
+    def grow(event: Event) -> None:
+        if event.kind is EventKind.UNIT_DONE and event.label == "unit 5":
+            places.seconds = 600.0
+
+    assert in_places(places, units, tmp_path, grow).ran == 20
+    assert places.opened == ["first"]
 
 
-def test_the_first_unit_may_have_loaded_libraries(tmp_path: Path) -> None:
-    """One unit of 4 s says nothing of the others: two do."""
-    assert moved(3.0, tmp_path / "two")[1] == ["moving to 2 processes: about 57 s of work are left"]
-    assert moved(3.0, tmp_path / "one", count=1)[1] == []
+def test_without_ray_the_rest_runs_in_the_first_process(tmp_path: Path) -> None:
+    """It is tried once; whatever was begun is finished."""
+    places = WithoutRay(100.0)
+    stages = chosen(places, tmp_path)
+    assert (places.opened, places.closed) == (["first", "ray"], [])
+    assert stages[-1] == "Ray does not start, the rest runs in one process: a local Ray session must come up"
+
+
+def test_work_beyond_a_cap_is_no_reason_for_ray(tmp_path: Path) -> None:
+    """Of 1,140 s that are left, a cap of 40 s allows 80 s on two workers."""
+    places = Places(60.0)
+    assert chosen(places, tmp_path, cap_s=40.0) == []
+    assert places.opened == ["first"]
 
 
 def in_places(
     places: Places, units: list[Unit], folder: Path, listener: Callable[[Event], None] | None = None, **more: Any
 ) -> RunOutcome:
-    """What became of units that begin in the first place."""
-    here, beside, ray = places.opens("here"), places.opens("processes", 2), places.opens("ray", 4)
-    backend = Moving(units, 2, here, beside, ray, EventStream())
+    """Run units in the first place, or on Ray once that is chosen."""
+    backend = AutoBackend(units, 2, places.open("first"), places.ray, EventStream())
     events = EventStream() if listener is None else EventStream(listener)
     return run_units(units, backend, UnitStore(folder / "units"), events, **more)
 
@@ -160,26 +153,26 @@ def test_a_result_that_many_need_is_put_on_ray_once(tmp_path: Path) -> None:
     places = Places(200.0)
     outcome = in_places(places, [first, *users], tmp_path)
     assert len(outcome.finished) == 10
-    assert places.opened == ["here", "ray"]
+    assert places.opened == ["first", "ray"]
     assert places.held.count("ray") == 1
 
 
 def test_nobody_waits_for_ray_to_repeat_a_unit(tmp_path: Path) -> None:
-    """Two of many units are run and the others spared; one of the two is run once more, where it was."""
+    """Three of many units are run and the others spared; one of the three is run once more, where it was."""
     units = [Unit(Add(number), f"unit {number}") for number in range(1000)]
-    rest = {unit.key for unit in units[2:]}
+    rest = {unit.key for unit in units[3:]}
     places, seen = Places(1.9), list[Event]()
     outcome = in_places(
         places,
         units,
         tmp_path,
         seen.append,
-        spare=lambda finished, failed: rest if len(finished) > 1 else frozenset(),
+        spare=lambda finished, failed: rest if len(finished) > 2 else frozenset(),
         repeats=1,
     )
-    assert outcome.ran == 2
+    assert outcome.ran == 3
     assert [event.kind for event in seen].count(EventKind.UNIT_REPEATED) == 1
-    assert places.opened == ["here"]
+    assert places.opened == ["first"]
 
 
 def test_units_that_failed_are_not_waited_for(tmp_path: Path) -> None:
@@ -189,10 +182,10 @@ def test_units_that_failed_are_not_waited_for(tmp_path: Path) -> None:
         folder.mkdir()
     failing = [Unit(FailsFirst(str(folder), "same", 9, "bug"), "bug") for folder in folders[:60]]
     few = [Unit(FailsFirst(str(folder), "same", 0, "bug"), "works") for folder in folders[60:]]
-    places = Places(1.0)
+    places = Places(10.0)
     outcome = in_places(places, [*failing, *few], tmp_path)
     assert (len(outcome.failed), outcome.ran) == (60, 3)
-    assert places.opened == ["here"]
+    assert places.opened == ["first"]
 
 
 def test_a_gpu_or_a_cluster_means_ray_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,13 +215,3 @@ def test_the_same_bytes_whatever_ran_it(tmp_path: Path) -> None:
         files.append({path.name: path.read_bytes() for path in (tmp_path / runner / "units").glob("*.parquet")})
     assert files[0]
     assert files[0] == files[1] == files[2]
-
-
-def test_work_beyond_a_cap_is_no_reason_to_move() -> None:
-    """Work that the cap of 60 s forbids is not counted: it would not be done on Ray either."""
-    moving = Moving([], 4, lambda: None, lambda count: None, lambda: None, EventStream(), cap_s=60.0)  # type: ignore[arg-type, return-value]
-    moving._left, moving._took = Counter(kind=1_000), {"kind": [5.0, 5.0, 5.0]}
-    assert 200 < moving.left_s <= 240
-    free = Moving([], 4, lambda: None, lambda count: None, lambda: None, EventStream())  # type: ignore[arg-type, return-value]
-    free._left, free._took = moving._left, moving._took
-    assert free.left_s == 5_000
