@@ -37,9 +37,9 @@ from dpaudit.engine.request.check import (
     CheckRequest,
     Choice,
     check_spec,
-    cost_of_a_call,
-    function_on_rows,
 )
+from dpaudit.engine.request.function_request import function_on_rows
+from dpaudit.engine.request.timing import cost_of_a_call
 from dpaudit.errors import InputError, SpecError
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
