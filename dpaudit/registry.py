@@ -123,7 +123,7 @@ def _root(package: str) -> Path | None:
     here = Path(__file__).parent
     if package == PAPERS:
         folder = here.resolve().parent / PAPERS
-        return folder if folder.joinpath("making.py").is_file() else None
+        return folder if folder.joinpath("reproduction.py").is_file() else None
     folder = here.joinpath(*package.split(".")[1:])
     return folder if folder.is_dir() else None
 

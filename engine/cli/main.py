@@ -403,12 +403,12 @@ def reproduce(
     from dpaudit.registry import catalogue, imported, load
 
     if paper is None or what is None:
-        entries = catalogue("reproduction") or imported("papers.making")  # its error explains why there are none
+        entries = catalogue("reproduction") or imported("papers.reproduction")  # its error explains why there are none
         for entry in entries.values():
             if paper is None or entry.name.startswith(f"{paper} "):
                 show(f"  {entry.name:<36} {entry.summary}")
         return
-    making = imported("papers.making")
+    making = imported("papers.reproduction")
     make = load("reproduction", f"{paper} {what}")
     from dpaudit.engine.report.progress import TerminalProgress, terminal
     from dpaudit.engine.request.audit_spec import RunOptions

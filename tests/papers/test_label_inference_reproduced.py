@@ -17,7 +17,7 @@ from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelPro
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.tables import LogisticRegression
 from papers import label_inference
-from papers.making import Options
+from papers.reproduction import Options
 from tests import nightly
 
 NOTHING = {"prior": np.zeros(1), "posterior": np.zeros(1)}
@@ -92,7 +92,9 @@ def test_beliefs_are_drawn_of_every_mechanism_of_the_paper(tmp_path: Path, monke
     four = ["randomized-response", "llp", "llp-laplace", "llp-geometric"]
     assert [row["mechanism"].split(",")[0] for row in table] == four * SETS
     asked: list[object] = []
-    monkeypatch.setattr(label_inference, "_played", lambda options, name, mechanisms, utility: asked.extend(mechanisms))
+    monkeypatch.setattr(
+        label_inference, "_run_studies", lambda options, name, mechanisms, utility: asked.extend(mechanisms)
+    )
     monkeypatch.setattr(label_inference, "beliefs", lambda found: None)
     monkeypatch.setattr(label_inference, "_made", lambda *given: None)
     label_inference.figure_1(options(tmp_path))
