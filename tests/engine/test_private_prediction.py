@@ -456,7 +456,7 @@ def test_no_answer_is_an_outcome_and_what_is_no_class_is_refused() -> None:
     assert from_predictor(Refusing, claim).answers(data, data.features[:3], **asked).tolist() == [2, 2, 2]
     assert from_predictor(Says, claim, what=True).answers(data, data.features[:1], **asked).tolist() == [1]
     for wrong in (float("nan"), 7, -1, 0.5, "cat", [1]):
-        with pytest.raises(InputError, match="`answer` must give a class, 0 to 1, or None"):
+        with pytest.raises(InputError, match="`answer` must return a class, 0 to 1, or None"):
             from_predictor(Says, claim, what=wrong).answers(data, data.features[:1], **asked)
 
 
