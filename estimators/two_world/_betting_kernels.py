@@ -28,8 +28,9 @@ def _compiled(function: _F) -> _F:
 
 @_compiled
 def growth(hit: float, alarm: float, ratio: float) -> float:
-    """Return the mean log gain of the best stake on a set with these rates against `ratio` = e^epsilon, <= 0 if none
-    gains.
+    """Return the mean log gain of the best stake on a set with these rates against `ratio` = e^epsilon.
+
+    It is <= 0 if no stake gains.
     """
     if hit <= ratio * alarm:
         return hit - ratio * alarm

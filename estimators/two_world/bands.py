@@ -167,7 +167,7 @@ def crossing_probability(n: int, level: float, weight: str = "flat", *, coarse: 
 
 
 def _limits(n: int, ranks: Ints, level: float, weight: str) -> Floats:
-    """Return the limits of some ranks, increasing: Beta quantiles of the order statistics at their share of the level."""
+    """Return the limits of some ranks, increasing: Beta quantiles of order statistics at their share of the level."""
     ranks = np.asarray(ranks, dtype=np.float64)
     share = np.minimum(level * WEIGHTS[weight](ranks / (n + 1)), _LARGEST_LEVEL)
     return np.asarray(special.betainccinv(ranks, n - ranks + 1, share), dtype=np.float64)
@@ -190,7 +190,7 @@ def _blocks(n: int, *, coarse: bool, block: float = _BLOCK) -> tuple[Ints, Ints]
 
 
 def _solve(crossing: Callable[[float], float], level: float, n: int, error: float) -> float:
-    """Return the largest level, to `_SLACK`, with a crossing probability of at most `error`: secant on a log-log scale."""
+    """Return the largest level, to `_SLACK`, with a crossing probability <= `error`, by a secant on a log-log scale."""
     points: list[tuple[float, float]] = []
     slack = _SLACK if n <= _COARSE_FROM else _COARSE_SLACK
     for _ in range(_MAX_STEPS):

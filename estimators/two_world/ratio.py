@@ -173,7 +173,7 @@ def _katz_one(sample: _Sample, z: Floats) -> Floats:
 
 
 def _epsilon_between(p1: Floats, p0: Floats, delta: Floats, group: Ints) -> Floats:
-    """Return the epsilon with p1 = e^{k eps} p0 + delta (e^{k eps} - 1) / (e^eps - 1), rounded down, >= 0."""
+    """Return the epsilon with p1 = e^{k eps} p0 + delta (e^{k eps} - 1) / (e^eps - 1), rounded down."""
     p1, p0, delta, records = np.broadcast_arrays(p1, p0, delta, group)
     with np.errstate(divide="ignore", invalid="ignore"):
         single = np.where(p1 - delta > p0, np.log((p1 - delta) / p0), 0.0)
@@ -271,7 +271,7 @@ class KatzLog(TwoSampleEstimator, CountEstimator):
         return np.maximum(above, below)
 
     def read(self, table: Table) -> Sequence[Bound]:
-        """Return one bound for each row, with the interval of ln(p1 / p0) and the maximum detectable epsilon as notes."""
+        """Return one bound for each row; notes give the interval of ln(p1 / p0) and the maximum detectable epsilon."""
         counts = count_columns(table, RATIO)
         n1, n0, trials1, trials0 = counts.values()
         bounds = self._epsilon(n1, n0, trials1, trials0, 1 - self.confidence, self.directions)

@@ -332,9 +332,7 @@ class Band(TwoSampleEstimator):
         bounds: ReplayBounds | None = None,
         first: Floats | None = None,
     ) -> dict[str, Series]:
-        """Return the series of a two-sample estimator, and epsilon against delta, because the bands hold for all
-        deltas.
-        """
+        """Return the series of a two-sample estimator, and epsilon against delta; the bands hold for all deltas."""
         profile = {"delta": DELTAS, "epsilon": self.regions(tallies, failed_replays=failed_replays).profile(DELTAS)}
         return super().series(tallies, failed_replays=failed_replays, bounds=bounds, first=first) | {"delta": profile}
 
