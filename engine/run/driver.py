@@ -282,7 +282,7 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         seconds=time.monotonic() - began,
         executed=outcome.ran,
         units=len(plan.units),
-        skipped=len(outcome.spared),
+        skipped=len(outcome.skipped),
         reused=outcome.reused,
         damaged=tuple(f"units/{key}.parquet: {why}" for key, why in sorted(outcome.damaged.items())),
         unseen=tuple(sorted({why for code in user_code_by_label(plan.units).values() for why in code.unseen})),
@@ -315,7 +315,7 @@ def run_missing(
     missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in spared]
     with backend_for(plan, missing, events, scratch, store) as backend:
         repeats = plan.spec.run.repeats
-        outcome = run_units(plan.units, backend, store, events, spare=policy.spared, repeats=repeats, defer=policy.held)
+        outcome = run_units(plan.units, backend, store, events, skip=policy.spared, repeats=repeats, defer=policy.held)
         if looks := policy.after_violations(outcome.finished, outcome.failed.keys()):
             needs = {need for look in looks for need in look.needs}  # finished: what they gave is read, not made
             run_units([*(unit for unit in plan.units if unit.key in needs), *looks], backend, store, events)

@@ -253,7 +253,7 @@ def calls_for_confirmation(confirmation: PlannedAudit, found: AuditResult) -> bo
 
 def _was_left_out(entry: PlannedAudit, outcome: RunOutcome) -> bool:
     """Whether none of an audit's evidence was counted, and what is missing of it was spared."""
-    return entry.keys - outcome.finished <= outcome.spared and outcome.finished.isdisjoint(entry.tallies)
+    return entry.keys - outcome.finished <= outcome.skipped and outcome.finished.isdisjoint(entry.tallies)
 
 
 def _union(several: Iterable[frozenset[str]]) -> frozenset[str]:
