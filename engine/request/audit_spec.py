@@ -442,7 +442,7 @@ def _require_fitting(audit: Audit, at: str) -> None:
         words = " or ".join(face.words for face in fits.views)
         raise SpecError(
             f"{at}.game {_name(audit.game)} plays {words}, not {_name(audit.mechanism)}; "
-            + _those("game", lambda other: other.traits.face_of(audit.mechanism) is not None)
+            + _those("game", lambda other: other.traits.capability_of(audit.mechanism) is not None)
         )
     shown = fits.views[face]
     if not (hasattr(audit.attack, "view") and hasattr(audit.attack, "score")):

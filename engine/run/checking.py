@@ -189,6 +189,6 @@ def once_more(spec: AuditSpec, undecided: Collection[str]) -> AuditSpec:
 
 
 def _with_more_trials(audit: Audit) -> Audit:
-    names = {name for test in audit.game.traits.check_tests for name in (*test.scales, *test.again)}
+    names = {name for test in audit.game.traits.check_tests for name in (*test.scales, *test.growth_on_repeat)}
     numbers = {name: MORE * getattr(audit.game, name) for name in names if isinstance(getattr(audit.game, name), int)}
     return replace(audit, game=replace(audit.game, **numbers))

@@ -75,7 +75,7 @@ def released(*outcomes: CallOutcome, monkeypatch: pytest.MonkeyPatch) -> Any:
     return COUNTING.sample_summaries(DATA, POINTS, len(outcomes), seed=SeedSequence(1), compute=CPU)
 
 
-def test_a_training_that_failed_is_no_number_and_if_all_did_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_trainings_are_nan_and_an_error_if_all_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     bits = np.array([1.5, np.nan, 1e-300]).view(np.int32).astype(np.float64)
     whole, short = CallOutcome("array", bits, ""), CallOutcome("array", bits[:2], "")
     fails = CallOutcome("raises ValueError", np.empty(0), "ValueError: n_clusters")
@@ -85,7 +85,7 @@ def test_a_training_that_failed_is_no_number_and_if_all_did_that_is_said(monkeyp
         released(fails, fails, monkeypatch=monkeypatch)
 
 
-def test_another_version_and_settings_that_cannot_be_sent_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_and_unsendable_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "diffprivlib", SimpleNamespace(__version__="0.1", models=None))
     with pytest.raises(Unusable, match=r"diffprivlib must be 0\.6\.6, got 0\.1"):
         train(np.zeros((2, 3)), None, fields={}, points="", version="0.6.6")
@@ -98,7 +98,7 @@ def test_another_version_and_settings_that_cannot_be_sent_are_refused(monkeypatc
         )
 
 
-def test_another_python_is_asked_for_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_python_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PYTHON, "/nowhere/python")
     with pytest.raises(InputError, match="must name a Python that has diffprivlib"):
         Diffprivlib("pca", 1.0).sample_summaries(DATA, POINTS, 1, seed=SeedSequence(1), compute=CPU)
