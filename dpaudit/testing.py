@@ -28,7 +28,8 @@ from dpaudit.claims import Claim
 from dpaudit.engine.games.protocol import GameTraits
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, RunOptions
-from dpaudit.engine.request.build import build, describe
+from dpaudit.engine.request.build import build
+from dpaudit.engine.request.describe import describe
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.mechanisms.compute import Compute

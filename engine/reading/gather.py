@@ -32,7 +32,7 @@ from dpaudit.engine.reading.shift import ShiftControl, rows_to_decide, shift_con
 from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import Audit
-from dpaudit.engine.request.build import in_words
+from dpaudit.engine.request.describe import in_words
 from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
