@@ -376,7 +376,7 @@ def score_steps(search: StepSearch | None, trainings: tuple[Steps, ...]) -> Iter
     )
     if np.isnan(score).any():
         raise RunError("the attack returned scores that are NaN")
-    yield StepScores.kept(coins, score)
+    yield StepScores.in_single_precision(coins, score)
 
 
 @unit
@@ -392,7 +392,7 @@ def check_noise(trainings: tuple[Steps, ...], noise: float) -> NoiseForm:
 def reveal_coins(count: int) -> Iterator[StepScores]:
     """Yield the scores of the game against a training without privacy, which reveals all `count` coins."""
     coins = np.arange(count) % 2 == 0
-    yield StepScores.kept(coins, np.where(coins, 1.0, -1.0))
+    yield StepScores.in_single_precision(coins, np.where(coins, 1.0, -1.0))
 
 
 @register("attack", "step-midpoint", source="Ours, after Nasr et al. (2023), arXiv:2302.07956")

@@ -39,7 +39,7 @@ from dpaudit.engine.games.trials import (
 from dpaudit.errors import InputError, SpecError, require
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.examples import Examples, Features, Features
+from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import WatchedLearner
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.mechanisms.training.inputs import example_shape

@@ -1,7 +1,4 @@
-"""`dpaudit estimate`: the command line's way into `dpaudit.engine.estimate`.
-
-An estimate leaves plain values for other programs, and one small page for people.
-"""
+"""`dpaudit estimate`: bounds from a file of scores or counts, printed, as JSON, or as a small page."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from dpaudit.engine.exits import INCONCLUSIVE, VIOLATION, end, show, show_lines
+from dpaudit.engine.exits import end_by_verdict, show, show_lines
 from dpaudit.errors import DataError, InputError, RunError, SpecError
 from dpaudit.registry import catalogue, load
 
@@ -29,7 +26,7 @@ NOT_SHOWN = "A low bound is not evidence of privacy: it measures these scores on
 
 
 def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Claim | None:
-    """Return the claim, in the words that `dpaudit check --claim` takes as well."""
+    """Return the claim; the option takes the same texts as `dpaudit check --claim`."""
     if value is None:
         return None
     from dpaudit.claims import Relation
@@ -41,9 +38,9 @@ def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
         raise InputError(f"--claim: {err}") from None
 
 
-def _complete_method(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+def _complete_method(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
     entries = catalogue("estimator").values()
-    return [CompletionItem(entry.name, help=entry.summary) for entry in entries if entry.name.startswith(begun)]
+    return [CompletionItem(entry.name, help=entry.summary) for entry in entries if entry.name.startswith(prefix)]
 
 
 @click.command()
@@ -51,21 +48,21 @@ def _complete_method(ctx: click.Context, parameter: click.Parameter, begun: str)
 @click.option(
     "--method",
     shell_complete=_complete_method,
-    help="An estimator (see `dpaudit list estimators`); left out: by the columns.",
+    help="An estimator (see `dpaudit list estimators`).  [default: by the columns]",
 )
-@click.option("--delta", type=float, help="The delta the bound is stated at, in [0, 1); left out: the claim's, or 0.")
-@click.option("--confidence", type=float, help="Stated confidence, in (0, 1); left out: 0.95.")
+@click.option("--delta", type=float, help="Delta of the bound, in [0, 1).  [default: the claim's, or 0]")
+@click.option("--confidence", type=float, help="Confidence of the bound, in (0, 1).  [default: 0.95]")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="A field of the estimator: group=4.")
-@click.option("--selection", help="How the threshold or fraction is chosen: band, grid, split:0.5, fixed:0.01, ...")
+@click.option("--selection", help="Choice of the threshold or fraction: band, grid, split:0.5, fixed:0.01, ...")
 @click.option("--claim", callback=_claim, metavar="CLAIM", help="1, '1, 1e-5', rho=0.5 or mu=1; gives a verdict.")
 @click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds the claim.")
-@click.option("--fail-on-inconclusive", is_flag=True, help="Exit with 4 when the scores could not refute the claim.")
-@click.option("--group-by", "group_column", metavar="COLUMN", help="Rows that share a value of it speak of one canary.")
+@click.option("--fail-on-inconclusive", is_flag=True, help="Exit with 4 when the scores could not reject the claim.")
+@click.option("--group-by", "group_column", metavar="COLUMN", help="Column that identifies the canary of each row.")
 @click.option("--group-score", type=click.Choice(["max", "mean", "logsumexp"]), default="max", show_default=True)
-@click.option("--by", metavar="COLUMNS", help="Slices: one bound for each combination of values, valid together.")
+@click.option("--by", metavar="COLUMNS", help="One bound for each combination of values, all valid together.")
 @click.option("--ordered", is_flag=True, help="Rows are in the order of their trials (method betting).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write a small page (HTML) as well.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Also write a small page (HTML).")
 @click.option("--score-column", default="score", show_default=True)
 @click.option("--member-column", default="member", show_default=True)
 def estimate(
@@ -76,16 +73,16 @@ def estimate(
     as_json: bool,
     output: Path | None,
     by: str | None,
-    **asked: Any,
+    **question_fields: Any,
 ) -> None:
-    """Bounds epsilon from a file of attack scores or counts.
+    """Bound epsilon from a file of attack scores or counts.
 
     SCORES is a file (CSV, TSV, JSON lines, Parquet, .npy, .npz), or - for standard input.
 
-    Columns `score,member` (member 1 or 0) hold one attack score a row, larger = more likely a member; one bound on
-    epsilon comes out, and beside it AUC, true-positive rates at 1 % and 0.1 % false-positive rate, and accuracy. It
-    holds if a fair coin made each canary a member; where that cannot be, if rows are independent trials.
-    Columns of counts work too, one result a row:
+    With columns `score,member`, each row is an attack score (larger = more likely a member) and 1 or 0. The result is
+    one bound on epsilon, with AUC, accuracy, and true-positive rates at 1 % and 0.1 % false-positive rate. The bound
+    assumes that a fair coin made each canary a member, or, if that is impossible, that rows are independent trials.
+    Columns of counts give one result for each row:
 
     \b
       tp,fp,tn,fn               confusion tables       clopper-pearson, jeffreys, bayesian, bayesian-posterior
@@ -98,10 +95,10 @@ def estimate(
     from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.engine.reading.verdict import Verdict
 
-    if (fail_on_violation or fail_on_inconclusive) and asked["claim"] is None:
+    if (fail_on_violation or fail_on_inconclusive) and question_fields["claim"] is None:
         option = "--fail-on-violation" if fail_on_violation else "--fail-on-inconclusive"
-        raise InputError(f"{option} must come with --claim: without a claim there is no verdict")
-    question = Question(**asked)
+        raise InputError(f"{option} needs --claim: without a claim there is no verdict")
+    question = Question(**question_fields)
     columns = [] if by is None else [name.strip() for name in by.split(",")]
     table = SourceTable.of_file(scores, partial(used_columns, question=question, by=columns))
     if options:
@@ -111,64 +108,68 @@ def estimate(
         readings = estimates(table, question)
     else:
         slices = estimates_by(table, question, columns)
-        readings = [one for one in slices.values() if isinstance(one, Estimate)]
+        readings = [reading for reading in slices.values() if isinstance(reading, Estimate)]
     if output is not None:
         write_page(output, table.name, readings, slices)
     if as_json:
         show_lines(to_json(table.name, readings, slices))
     elif by is not None:
-        for name, said in slices.items():
-            show_lines(f"{name}: {said if isinstance(said, str) else f'{said.verdict}, {said.headline}'}")
-        show_lines(f"The {len(readings)} bounds hold together: each has an equal part of the error.")
+        for name, reading in slices.items():
+            show_lines(f"{name}: {reading if isinstance(reading, str) else f'{reading.verdict}, {reading.headline}'}")
+        show_lines(f"The {len(readings)} bounds hold together: each has an equal share of the error.")
     else:
         for reading in readings:
             show_lines(str(reading))
-            if not isinstance(reading, Estimate):  # an estimate prints its own
+            if not isinstance(reading, Estimate):  # an estimate prints its notes itself
                 for note in reading.notes:
                     show(f"  {note}")
-    reached = [one.verdict for one in readings if isinstance(one, Estimate)]
-    if fail_on_violation and {Verdict.VIOLATION, Verdict.UNDECIDED}.intersection(reached):
-        end(VIOLATION)
-    nothing = len(reached) < max(1, len(slices))  # of a slice, or at all
-    if fail_on_inconclusive and (nothing or Verdict.INCONCLUSIVE in reached):
-        end(INCONCLUSIVE)
+    verdicts = [reading.verdict for reading in readings if isinstance(reading, Estimate)]
+    incomplete = len(verdicts) < max(1, len(slices))  # a slice or the whole table has no verdict
+    end_by_verdict(
+        rejected=not {Verdict.VIOLATION, Verdict.UNDECIDED}.isdisjoint(verdicts),
+        inconclusive=incomplete or Verdict.INCONCLUSIVE in verdicts,
+        fail_on_violation=fail_on_violation,
+        fail_on_inconclusive=fail_on_inconclusive,
+    )
 
 
 def estimates_by(table: SourceTable, question: Question, columns: Sequence[str]) -> dict[str, Estimate | str]:
-    """One `Estimate` for each combination of values in some columns, or why there is none.
+    """Return the `Estimate` of each combination of values in some columns, or the reason why it has none.
 
-    All bounds hold together with the stated confidence: each has an equal part of the error. The columns must be chosen
-    before the scores are looked at.
+    All bounds hold together with the stated confidence: each has an equal share of the error. The columns must be
+    chosen without looking at the scores.
     """
     from dpaudit.engine.estimate.estimating import Estimate, estimates
 
     slices = table.slices(columns)
     confidence = 0.95 if question.confidence is None else question.confidence
     question = replace(question, confidence=1 - (1 - confidence) / len(slices))
-    found: dict[str, Estimate | str] = {}
+    outcomes: dict[str, Estimate | str] = {}
     for name, rows in slices.items():
         try:
-            made = estimates(rows, question)
-        except (DataError, InputError) as err:  # too few rows of one slice leave the others as they are
-            found[name] = str(err)
+            slice_readings = estimates(rows, question)
+        except (DataError, InputError) as err:  # for example too few rows in this slice
+            outcomes[name] = str(err)
             continue
-        if len(made) != 1 or not isinstance(made[0], Estimate):
-            raise SpecError("--by needs a table of scores, or one row of counts in each slice that bounds epsilon")
-        found[name] = made[0]
-    return found
+        if len(slice_readings) != 1 or not isinstance(slice_readings[0], Estimate):
+            raise SpecError("--by needs a table of scores, or one row of counts in each slice")
+        outcomes[name] = slice_readings[0]
+    return outcomes
 
 
 def to_json(source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> str:
-    """All readings in JSON, of slices by name; infinite numbers are the strings "inf" and "-inf"."""
+    """Return all readings in JSON, slices by name; infinite numbers are the strings "inf" and "-inf"."""
     from dpaudit.engine.report.plain_values import in_json
 
-    made = {name: {"error": said} if isinstance(said, str) else _values(said) for name, said in slices.items()}
-    named = {"slices": made} if slices else {"readings": [_values(reading) for reading in readings]}
+    slice_values = {
+        name: {"error": reading} if isinstance(reading, str) else _values(reading) for name, reading in slices.items()
+    }
+    named = {"slices": slice_values} if slices else {"readings": [_values(reading) for reading in readings]}
     return in_json({"source": source, **named})
 
 
 def _values(reading: Reading) -> dict[str, Any]:
-    """An estimate by its fields; a reading that bounds no epsilon by its text, line by line, and its notes."""
+    """Return the fields of an estimate; of other readings, the lines of their text and their notes."""
     from dpaudit.engine.estimate.estimating import Estimate
     from dpaudit.engine.report.plain_values import attributes
 
@@ -187,7 +188,7 @@ def _values(reading: Reading) -> dict[str, Any]:
 
 
 def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> None:
-    """Write the page, whole where it is a plain file; an estimate of a slice stands below its name."""
+    """Write the page; each estimate of a slice has the slice's name as its heading."""
     from dpaudit.engine.estimate.estimating import Estimate
     from dpaudit.engine.report.page import escaping
     from dpaudit.plain_files import write_user_file
@@ -199,18 +200,18 @@ def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Map
     text = page.render(source=source, estimates=estimates, others=others, not_shown=NOT_SHOWN)
     try:
         write_user_file(path, text.encode())
-    except RunError as err:  # no run has failed: the option must change
+    except RunError as err:  # the option is wrong: no run has failed
         raise DataError(str(err)) from err
 
 
 def field_values(method: str, options: Sequence[str]) -> dict[str, object]:
-    """The fields that "name=value" words give; a field that holds several values takes them split by commas."""
+    """Return field values from "name=value" texts; a field with several values takes them separated by commas."""
     hints = typing.get_type_hints(load("estimator", method)) if options else {}
-    given: dict[str, object] = {}
+    values: dict[str, object] = {}
     for option in options:
         name, equals, value = option.partition("=")
         if not equals or not name:
             raise SpecError(f"--option must be NAME=VALUE, got {option!r}")
         several = typing.get_origin(hints.get(name)) is tuple
-        given[name] = tuple(value.split(",")) if several else value
-    return given
+        values[name] = tuple(value.split(",")) if several else value
+    return values

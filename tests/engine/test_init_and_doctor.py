@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dpaudit.engine.cli import beginning
+from dpaudit.engine.cli import init_and_doctor
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.request.loading import load_spec
@@ -116,7 +116,7 @@ def test_a_spec_that_is_there_is_kept(tmp_path: Path) -> None:
 def test_nothing_is_written_through_a_link_that_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "audit.yaml").symlink_to(tmp_path / "elsewhere.yaml")
     ended = dpaudit("init", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "iris")
-    assert (ended.exit_code, "must not be there yet" in ended.output) == (2, True)
+    assert (ended.exit_code, "exists already" in ended.output) == (2, True)
     assert not (tmp_path / "elsewhere.yaml").exists()
 
 
@@ -157,14 +157,14 @@ def test_the_doctor_names_the_extras_that_are_not_installed(monkeypatch: pytest.
     monkeypatch.delenv("DPAUDIT_DIFFPRIVLIB_PYTHON", raising=False)
     ended = dpaudit("doctor")
     assert ended.exit_code == 0, ended.output
-    said = 'without extra opacus: not installed; it is for `from_opacus` and training by Opacus; pip install "opacus"'
+    said = 'without extra opacus: not installed, needed for `from_opacus` and training by Opacus; pip install "opacus"'
     assert said in ended.output
     assert (
-        'without extra cluster: not installed; it is for `dpaudit submit`, `logs` and `stop`; pip install "ray[def'
+        'without extra cluster: not installed, needed for `dpaudit submit`, `logs` and `stop`; pip install "ray[def'
         in (ended.output)
     )
     assert (
-        "without extra diffprivlib: not installed; it is for models of diffprivlib; `make diffprivlib`" in ended.output
+        "without extra diffprivlib: not installed, needed for models of diffprivlib; `make diffprivlib`" in ended.output
     )
     absent.remove("mlflow")
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "9.9" if name == "mlflow" else without_extras(name))
@@ -173,8 +173,8 @@ def test_the_doctor_names_the_extras_that_are_not_installed(monkeypatch: pytest.
 
 def test_the_doctor_knows_every_extra_of_the_package() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert {name for name, *_ in beginning.EXTRAS} == extras.keys() - {"dev", "docs"}
-    for name, _, install, _ in beginning.EXTRAS:
+    assert {name for name, *_ in init_and_doctor.EXTRAS} == extras.keys() - {"dev", "docs"}
+    for name, _, install, _ in init_and_doctor.EXTRAS:
         assert any(needed.startswith(install) for needed in extras[name])
 
 
@@ -187,7 +187,7 @@ def test_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> Non
         return there(package)
 
     monkeypatch.setattr(importlib.metadata, "version", without_ray)
-    monkeypatch.setattr(beginning, "MEMORY_GB", 1e9)
+    monkeypatch.setattr(init_and_doctor, "MEMORY_GB", 1e9)
     ended = dpaudit("doctor")
     assert ended.exit_code == 3
     assert "MISSING ray: not installed; pip install ray" in ended.output
