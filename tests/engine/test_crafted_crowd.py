@@ -196,7 +196,7 @@ class ByRows(DpSgd):
 
 def test_a_claim_that_depends_on_the_rows_is_tried_where_one_more_does_not_matter() -> None:
     assert sizes_for(ByRows(1.0), 49) == (50,)
-    with pytest.raises(SpecError, match="give `sizes` by hand"):
+    with pytest.raises(SpecError, match="Set `sizes` explicitly"):
         sizes_for(ByRows(1.0, each=1), 49)
 
 
