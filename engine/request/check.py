@@ -28,7 +28,7 @@ from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
-from dpaudit.engine.games.neighbours.summaries import HOPELESS
+from dpaudit.engine.games.neighbours.summaries import MIN_FAILED_BATCH
 from dpaudit.engine.games.protocol import CheckTest, GameTraits
 from dpaudit.engine.request.audit_spec import (
     ACCOUNTANT,
@@ -546,7 +546,7 @@ def cost_of_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) 
     each: list[tuple[float, int]] = []
     while len(each) < len(tables) and sum(seconds for seconds, _ in each) < TIMED_S:
         each.append((timed(tables[len(each)], 1), len(each)))
-    if len(gave) >= HOPELESS and gave[0][0] and len(set(gave)) == 1:
+    if len(gave) >= MIN_FAILED_BATCH and gave[0][0] and len(set(gave)) == 1:
         raise SpecError(
             f"a function must run on rows of its schema ({', '.join(rows.cells.column_names)}); on each of "
             f"{len(gave)} tables it failed alike: {gave[0][0]}"
