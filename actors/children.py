@@ -118,7 +118,7 @@ class ChildProcesses:
             completions = self._dispatch()
             busy = {child.connection: child for child in self._busy()}
             ready = wait(list(busy), timeout=0.0 if completions else self._next_check_s())
-            completions += [done for line in ready if (done := self._receive(busy[line])) is not None]  # type: ignore[index]
+            completions += [completion for line in ready if (completion := self._receive(busy[line])) is not None]  # type: ignore[index]
             completions += self._check_deadlines()
             if completions:
                 return completions
@@ -141,7 +141,7 @@ class ChildProcesses:
         idle = [child for child in self._children if child.job is None]
         new = [_Child.start() for _ in range(len(self._queue) - len(idle))]
         self._children += new
-        lost: list[Completion] = []
+        failed: list[Completion] = []
         for child in [*idle, *new]:
             if not self._queue:
                 break
@@ -153,8 +153,8 @@ class ChildProcesses:
                 child.run(job)
             except _CONNECTION_ERRORS as err:
                 child.job = job
-                lost.append(self._lost(child, err))
-        return lost
+                failed.append(self._worker_died(child, err))
+        return failed
 
     def _receive(self, child: _Child) -> Completion | None:
         """Read a message of a child; return its unit's completion, None if the message is that the child is ready."""
@@ -169,13 +169,13 @@ class ChildProcesses:
             attempt = _receive_attempt(child.connection)
             table = decode_unit(attempt.content) if needed and not attempt.error else None
         except _CONNECTION_ERRORS as err:
-            return self._lost(child, err)
+            return self._worker_died(child, err)
         child.job = None
         if not attempt.error:
             self._deadlines.learn(unit, attempt.seconds)
         return Completion(unit, attempt, table)
 
-    def _lost(self, child: _Child, err: Exception) -> Completion:
+    def _worker_died(self, child: _Child, err: Exception) -> Completion:
         code = self._end(child)
         by = f"by {signal.Signals(-code).name}" if code and -code in [*signal.Signals] else f"with exit code {code}"
         reason = f"the process that ran it ended {by} ({type(err).__name__})"
@@ -248,8 +248,8 @@ def main(number: int) -> None:
             while True:
                 unit, tables = cloudpickle.loads(connection.recv_bytes())
                 backend.submit(unit, tables, needed=False)
-                (done,) = backend.wait()
-                _send_attempt(connection, done.attempt)
+                (completion,) = backend.wait()
+                _send_attempt(connection, completion.attempt)
         except KeyboardInterrupt as err:
             _exit_by_signal(err)
 

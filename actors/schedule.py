@@ -187,10 +187,10 @@ class _Schedule:
                 budget_s -= self.seconds[unit.key]
         return chosen
 
-    def _record_repeat(self, done: Completion) -> None:
+    def _record_repeat(self, completion: Completion) -> None:
         """Record a repeated unit, and whether its result differs."""
-        unit, attempt = done.unit, done.attempt
-        if done.worker_died:
+        unit, attempt = completion.unit, completion.attempt
+        if completion.worker_died:
             self._emit(EventKind.WORKER_LOST, unit, detail=attempt.error)
             return
         difference = ""
@@ -222,14 +222,14 @@ class _Schedule:
         _, size = self.handles.pop(key, (None, 0))
         self.held_bytes -= size
 
-    def _record(self, done: Completion) -> list[Unit]:
+    def _record(self, completion: Completion) -> list[Unit]:
         """Record an ended unit; return the units that are now ready to start."""
-        unit, attempt = done.unit, done.attempt
+        unit, attempt = completion.unit, completion.attempt
         self._record_side_effects(unit, attempt)
         if unit.key in self.repeating:
-            self._record_repeat(done)
+            self._record_repeat(completion)
             return []
-        if done.worker_died:
+        if completion.worker_died:
             return self._record_loss(unit, attempt.error)
         tries = self.tries[unit.key]
         details: dict[str, Any] = {"attempt": tries, "seconds": attempt.seconds, "worker": attempt.worker}
@@ -240,8 +240,8 @@ class _Schedule:
             self.seconds[unit.key] = attempt.seconds
             self.finished.add(unit.key)
             fits = self.held_bytes + attempt.table_bytes <= MAX_HELD_BYTES
-            if self.users[unit.key] and done.table is not None and fits:
-                self._keep(unit.key, done.table, attempt.table_bytes)
+            if self.users[unit.key] and completion.table is not None and fits:
+                self._keep(unit.key, completion.table, attempt.table_bytes)
             self._release(unit)
             ended = time.time() - attempt.report_delay_s
             self._emit(EventKind.UNIT_DONE, unit, memory_mb=attempt.memory_mb, time=ended, **details)

@@ -77,7 +77,7 @@ class Unit:
     needs: tuple[str, ...] = ()  # keys of the units whose results it needs
     resources: Resources = Resources()
     key: str = ""  # hash of everything that determines the result; name of its file in the run folder
-    user_code: tuple[UserCode, ...] = field(default=(), repr=False)  # the user's code that the key speaks of
+    user_code: tuple[UserCode, ...] = field(default=(), repr=False)  # the user's code in the key
 
     @cached_property
     def function_name(self) -> str:

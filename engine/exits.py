@@ -1,7 +1,7 @@
-"""What a command prints and how it ends: its exit codes, a refusal in one sentence, and the door to the terminal.
+"""Exit codes, errors and terminal output of the command line.
 
-What is printed may be a stranger's, and a terminal obeys what it is sent. Nothing but this file prints, and whatever
-reaches the command's streams past it (warnings, tracebacks, prints of audited code) goes through `Door`.
+Printed text may come from audited code, and a terminal obeys control characters. The command prints through this file
+only. Warnings, tracebacks and prints of audited code reach the streams directly, so `EscapingStream` escapes them.
 """
 
 from __future__ import annotations
@@ -9,89 +9,157 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import NoReturn, TextIO
+import traceback
+from typing import Any, NoReturn, TextIO
 
 import click
 
-from dpaudit.errors import printable, printable_lines
+from dpaudit.errors import (
+    AuditError,
+    DataError,
+    InputError,
+    SpecError,
+    UnknownNameError,
+    did_you_mean,
+    printable,
+    printable_lines,
+    shortened,
+)
 
 FINISHED, VIOLATION, BAD_INPUT, RUN_FAILED, INCONCLUSIVE = 0, 1, 2, 3, 4
 
 
-class Ended(SystemExit):
-    """The command's own end. Any other `SystemExit` comes from code that it ran."""
+class CommandExit(SystemExit):
+    """Raised by dpaudit to exit. Any other `SystemExit` comes from audited code."""
 
     code: int
 
 
-class Door(io.TextIOWrapper):
-    """A stream on which everything is written out that a terminal would obey; see `printable_lines`."""
+class EscapingStream(io.TextIOWrapper):
+    """A stream that escapes control characters; see `printable_lines`."""
 
-    def __init__(self, behind: io.TextIOWrapper) -> None:
-        # Whatever the terminal cannot show is written out too: no name ends a command by its letters.
-        behind.reconfigure(errors="backslashreplace")
-        behind.flush()
+    def __init__(self, original: io.TextIOWrapper) -> None:
+        # Characters that the terminal's encoding lacks are escaped too, so that no name ends the command.
+        original.reconfigure(errors="backslashreplace")
+        original.flush()
         super().__init__(
-            behind.buffer,
-            encoding=behind.encoding,
+            original.buffer,
+            encoding=original.encoding,
             errors="backslashreplace",
-            line_buffering=behind.line_buffering,
-            write_through=True,  # what is written here and what is written behind comes out in the order it was written
+            line_buffering=original.line_buffering,
+            write_through=True,  # keeps the order of texts written to this stream and to the original
         )
-        self.behind = behind
+        self.original = original
 
     def write(self, text: str) -> int:
         super().write(printable_lines(text))
         return len(text)
 
 
-def put_doors() -> None:
-    """Makes standard output and error doors, for as long as the process lives."""
+def install_escaping_streams() -> None:
+    """Make standard output and standard error escape control characters until the process ends."""
     sys.stdout, sys.stderr = (
-        Door(stream) if isinstance(stream, io.TextIOWrapper) else stream for stream in (sys.stdout, sys.stderr)
+        EscapingStream(stream) if isinstance(stream, io.TextIOWrapper) else stream
+        for stream in (sys.stdout, sys.stderr)
     )
 
 
-def behind(stream: TextIO) -> TextIO:
-    """The stream behind a door, for what has been made printable and bears styles of our own; another one itself."""
-    return stream.behind if isinstance(stream, Door) else stream
+def original_stream(stream: TextIO) -> TextIO:
+    """Return the stream below an `EscapingStream`, for text that is escaped already and styled; else `stream`."""
+    return stream.original if isinstance(stream, EscapingStream) else stream
 
 
 def end(code: int) -> NoReturn:
-    raise Ended(code)
+    raise CommandExit(code)
 
 
 def stop(message: str, code: int) -> NoReturn:
-    """Ends the command with one sentence on standard error."""
+    """Print a message on standard error and exit."""
     tell(f"dpaudit: {printable(message)}")
     end(code)
 
 
 def tell(text: str) -> None:
-    """Prints lines on standard error."""
+    """Print lines on standard error."""
     click.echo(printable_lines(text), err=True)
 
 
-def show(line: str, *, bold: str = "") -> None:
-    """Prints one line, with bold words before it; a line break in it is no end of it."""
-    _print(click.style(printable(bold), bold=True) + printable(line) if bold else printable(line))
+def show(text: str, *, bold: str = "") -> None:
+    """Print `text` on one line after a bold prefix; line breaks in `text` are escaped."""
+    _print_to_stdout(click.style(printable(bold), bold=True) + printable(text) if bold else printable(text))
 
 
-def show_lines(text: str, *, ends: bool = True) -> None:
-    """Prints a text of several lines, whose values are printable already; without the last line's end if not `ends`."""
-    _print(printable_lines(text), ends=ends)
+def show_lines(text: str, *, newline: bool = True) -> None:
+    """Print lines, and a line break after them if `newline`."""
+    _print_to_stdout(printable_lines(text), newline=newline)
 
 
-def _print(text: str, *, ends: bool = True) -> None:
-    """A reader who has gone away, such as `head`, changes neither the work nor the exit code."""
+def _print_to_stdout(text: str, *, newline: bool = True) -> None:
+    """Print text. A reader that has closed the pipe, such as `head`, changes neither the work nor the exit code."""
     try:
-        click.echo(text, file=behind(sys.stdout), nl=ends)
+        click.echo(text, file=original_stream(sys.stdout), nl=newline)
     except BrokenPipeError:
-        silence()
+        discard_output()
 
 
-def silence() -> None:
-    """Lets what is still to be printed go nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+def discard_output() -> None:
+    """Send all further output to the null device."""
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, sys.stdout.fileno())
+    os.close(null_device)
+
+
+def end_by_verdict(
+    *, rejected: bool, inconclusive: bool, fail_on_violation: bool, fail_on_inconclusive: bool = False
+) -> None:
+    """Exit with 1 or 4 if a verdict and the option for it call for that; else return."""
+    if fail_on_violation and rejected:
+        end(VIOLATION)
+    if fail_on_inconclusive and inconclusive:
+        end(INCONCLUSIVE)
+
+
+class CommandGroup(click.Group):
+    """Turns every error into a message and an exit code."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:  # the reader of the help text has closed the pipe
+            discard_output()
+            end(FINISHED)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            verbs = self.list_commands(ctx)
+            raise UnknownNameError(
+                f"the command must be one of {', '.join(verbs)}, got {args[0]!r}{did_you_mean(args[0], verbs)}"
+            )
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            discard_output()
+            end(FINISHED)
+        except (InputError, SpecError, DataError, UnknownNameError) as err:
+            stop(str(err), BAD_INPUT)
+        except AuditError as err:
+            stop(str(err), RUN_FAILED)
+        except (CommandExit, click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except SystemExit as err:  # for example from an imported module
+            stop(f"audited or imported code ended the program (sys.exit({err.code!r})): no result", RUN_FAILED)
+        except OSError as err:  # for example a full disk, a read-only folder or a name that is too long
+            where = f"{shortened(err.filename)}: " if err.filename else ""
+            stop(f"{where}{err.strerror or shortened(err)}", RUN_FAILED)
+        except Exception:  # must not exit with 1, the code of a violation
+            tell(traceback.format_exc())
+            stop("unexpected error, see the traceback above", RUN_FAILED)
+        except KeyboardInterrupt:
+            stop("interrupted", RUN_FAILED)

@@ -110,24 +110,26 @@ class BestCandidate(ScoreEstimator[T]):
         alone = best if replays == 1 else self.best_candidates(ordered, 1)[0]
         return EachReplay(np.array([tally.replay for tally in ordered], dtype=np.int64), best, candidate, alone)
 
-    def find(self, tallies: Sequence[T], *, lost: int = 0, parts: Sequence[Any] = ()) -> Bound:
+    def find(self, tallies: Sequence[T], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
         """The bound with all there is to draw; the parts are what `bounds_of_replays` gave for some of the tallies."""
-        each = EachReplay.complete(tallies, parts, lambda missing: self.bounds_of_replays(missing, len(tallies) + lost))
-        bound = self.bound(tallies, lost=lost, each=each)
-        return replace(bound, series=self.series(tallies, lost=lost, each=each))
+        each = EachReplay.complete(
+            tallies, parts, lambda missing: self.bounds_of_replays(missing, len(tallies) + failed_replays)
+        )
+        bound = self.bound(tallies, failed_replays=failed_replays, each=each)
+        return replace(bound, series=self.series(tallies, failed_replays=failed_replays, each=each))
 
-    def bound(self, tallies: Sequence[T], *, lost: int = 0, each: EachReplay | None = None) -> Bound:
+    def bound(self, tallies: Sequence[T], *, failed_replays: int = 0, each: EachReplay | None = None) -> Bound:
         """The best candidate of each replay, combined over the replays; `counts` are those of the replay in the middle.
 
         A lost replay counts as a bound of 0; `each` holds the `bounds_of_replays`, where they are known.
         """
         ordered = in_order(tallies)
-        each = each or self.bounds_of_replays(ordered, len(ordered) + lost)
-        shown = np.concatenate([each.best, np.zeros(lost)])
+        each = each or self.bounds_of_replays(ordered, len(ordered) + failed_replays)
+        shown = np.concatenate([each.best, np.zeros(failed_replays)])
         tally, candidate = self._middle(ordered, each)
         counts = {**self.counts_at(tally, candidate), "replays": shown.size}
-        if lost:
-            counts["lost replays"] = lost
+        if failed_replays:
+            counts["lost replays"] = failed_replays
         return Bound(
             lower=float(shown.mean() if self._published else median_rule(shown)),
             delta=self.delta,
@@ -137,15 +139,17 @@ class BestCandidate(ScoreEstimator[T]):
             selection=str(self.selection),
             counts=tuple(counts.items()),
             notes=self._notes(each, tally, candidate),
-            evidence=self._against_curves(ordered, lost),
+            evidence=self._against_curves(ordered, failed_replays),
         )
 
     @abstractmethod
-    def series(self, tallies: Sequence[T], *, lost: int = 0, each: EachReplay | None = None) -> dict[str, Series]:
+    def series(
+        self, tallies: Sequence[T], *, failed_replays: int = 0, each: EachReplay | None = None
+    ) -> dict[str, Series]:
         """What there is to draw of the same tallies; `each` as in `bound`."""
 
-    def _replay_series(self, each: EachReplay, lost: int) -> Series:
-        return replay_bounds(each.replay, each.best, each.alone, lost=lost, mean=self._published)
+    def _replay_series(self, each: EachReplay, failed_replays: int) -> Series:
+        return replay_bounds(each.replay, each.best, each.alone, failed_replays=failed_replays, mean=self._published)
 
     def _middle(self, ordered: Sequence[T], each: EachReplay) -> tuple[T, int]:
         """The replay whose bound is in the middle, and its best candidate."""
@@ -163,7 +167,7 @@ class BestCandidate(ScoreEstimator[T]):
         """What is said beside the bound, which rests on the tally at the candidate."""
         return ()
 
-    def _against_curves(self, ordered: Sequence[T], lost: int) -> tuple[CurveEvidence, ...]:
+    def _against_curves(self, ordered: Sequence[T], failed_replays: int) -> tuple[CurveEvidence, ...]:
         """What speaks about a claim's whole curve."""
         return ()
 

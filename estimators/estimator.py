@@ -31,7 +31,7 @@ class Estimator(ABC, Generic[E, T]):
         """The counts of one piece of evidence. Decided by its argument alone."""
 
     @abstractmethod
-    def find(self, tallies: Sequence[T], *, lost: int = 0) -> Finding:
+    def find(self, tallies: Sequence[T], *, failed_replays: int = 0) -> Finding:
         """One finding from the tallies of all pieces, in any order.
 
         Args:

@@ -145,14 +145,14 @@ def replay_bounds(
     epsilon: NDArray[np.float64],
     alone: NDArray[np.float64],
     *,
-    lost: int,
+    failed_replays: int,
     mean: bool,
 ) -> Series:
     """The bounds of replays as columns: as they enter the combination, and if each were the only replay.
 
     Lost replays come last with a bound of 0. They are combined by the median rule, or by their `mean`, as published.
     """
-    every = np.concatenate([epsilon, np.zeros(lost)])
+    every = np.concatenate([epsilon, np.zeros(failed_replays)])
     combined: NDArray[np.float64]
     if mean:
         combined = np.cumsum(every) / np.arange(1, every.size + 1)
@@ -183,13 +183,16 @@ class ScoreEstimator(Estimator[Scores, T]):
     anytime_valid: ClassVar[bool] = False
 
     @abstractmethod
-    def bound(self, tallies: Sequence[T], *, lost: int = 0) -> Bound:
+    def bound(self, tallies: Sequence[T], *, failed_replays: int = 0) -> Bound:
         """The number alone; a lost replay counts as a bound of 0."""
 
     @abstractmethod
-    def series(self, tallies: Sequence[T], *, lost: int = 0) -> dict[str, Series]:
+    def series(self, tallies: Sequence[T], *, failed_replays: int = 0) -> dict[str, Series]:
         """What there is to draw of the same tallies, by name."""
 
-    def find(self, tallies: Sequence[T], *, lost: int = 0) -> Bound:
+    def find(self, tallies: Sequence[T], *, failed_replays: int = 0) -> Bound:
         """The bound with all there is to draw; `bound` alone costs less."""
-        return replace(self.bound(tallies, lost=lost), series=self.series(tallies, lost=lost))
+        return replace(
+            self.bound(tallies, failed_replays=failed_replays),
+            series=self.series(tallies, failed_replays=failed_replays),
+        )

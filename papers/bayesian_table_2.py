@@ -27,7 +27,6 @@ from dpaudit.engine.data.images import Cifar10, FashionMnist
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.data.text.labelled_texts import Sst2
 from dpaudit.engine.data.text.made_phrases import MadePhrases
-from dpaudit.engine.data.text.text_features import EncodedSentences
 from dpaudit.engine.games.two_world.attacks.lira import LiraOnline, SelectWorst
 from dpaudit.engine.games.two_world.game import IndMia
 from dpaudit.engine.reading.result import AuditResult
@@ -44,6 +43,7 @@ from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.networks import BagOfEmbeddings, Mlp, Network, SmallCnn, SmallTransformer, TanhCnn
 from dpaudit.plain_files import write_atomically
 from dpaudit.registry import register
+from papers.data.encoded_sentences import EncodedSentences
 from papers.making import Made, Options
 
 METHODS = ("clopper-pearson", "jeffreys", "bayesian")
@@ -437,7 +437,7 @@ def in_use(data: Any) -> str:
     given = _as_given(data)
     rows = getattr(given, "rows", None)
     shown = str(given.registered_name) + (f" ({rows:,} rows)" if rows else "")
-    return shown if given is data else f"{shown} as {data.registered_name}"
+    return shown if given is data else f"{shown} as encoded-sentences"
 
 
 def _as_given(data: Any) -> Any:

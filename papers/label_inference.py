@@ -23,7 +23,7 @@ from dpaudit.engine import palette
 from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.criteo import Criteo, CriteoSynthetic
 from dpaudit.engine.data.csv import Csv
-from dpaudit.engine.data.drawn_priors import BetaPriors, OwnPriors
+from dpaudit.engine.data.drawn_priors import BetaPriors
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.advantages.game import LabelAdvantage, Utility
@@ -49,6 +49,7 @@ from dpaudit.estimators.label_reconstruction.equivalence import (
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.registry import register
+from papers.data.priors import OwnPriors
 from papers.making import Made, Options
 
 ROWS = {"small": 10_000, "paper": 100_000}

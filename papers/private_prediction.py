@@ -24,7 +24,7 @@ from dpaudit.engine import palette
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.images import Cifar10, FashionMnist, Mnist
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.data.text.labelled_texts import AgNews, DBpedia, Sst2, Trec
+from dpaudit.engine.data.text.labelled_texts import Sst2
 from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.engine.data.text.text_features import CountedWords
 from dpaudit.engine.games.predictions.adversaries import NatAdvQ, PoisAdvQ, PoisNatQConfident, PoisNatQUnconfident
@@ -43,6 +43,7 @@ from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.registry import register
+from papers.data.texts import AgNews, DBpedia, Trec
 from papers.making import Made, Options
 
 Floats = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""A real HTTP server on this machine that answers as it is told to, or fails to."""
+"""A local HTTP server whose answers and faults a test scripts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ ENDLESS = 1 << 40
 
 @dataclass
 class Does:
-    """What the server does with one request.
+    """The response to one request.
 
     Attributes:
-        status: Of the response.
-        body: JSON, or bytes as they are.
-        headers: More of them.
-        silent: Never answers.
-        drops: Closes the connection "at once", or "in the middle" of the body.
-        drips: The body comes byte by byte and has no end.
+        status: Status code.
+        body: An object to send as JSON, or raw bytes.
+        headers: Further headers.
+        silent: True to send no response.
+        drops: Close the connection "at once", or "in the middle" of the body.
+        drips: True to send an endless body byte by byte.
     """
 
     status: int = 200
@@ -37,21 +37,21 @@ class Does:
 
 @dataclass
 class Server:
-    """What a test sees of the server: the requests in their order, and what is to be done with the next ones.
+    """The received requests, and the scripted responses to the next ones.
 
     Attributes:
-        url: Where it is.
-        answer: Makes the body of a good response from a request's.
-        faults: What is done with the first requests, one each; the rest is answered.
-        asked: Bodies of all requests.
+        url: Address of the server.
+        answer: Function from a request's body to the body of a good response.
+        faults: Responses to the first requests; later requests get good responses.
+        bodies: Bodies of all requests, in their order.
         headers: Headers of all requests.
-        closed: Set when the server is at its end.
+        closed: Set when the server stops.
     """
 
     url: str
     answer: Answer
     faults: list[Does] = field(default_factory=list)
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     closed: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -59,13 +59,13 @@ class Server:
 
 @contextmanager
 def serving(answer: Answer, *faults: Does) -> Iterator[Server]:
-    """A server for the length of a `with` block."""
+    """Run a server for the duration of a `with` block."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             with server.lock:
-                server.asked.append(body)
+                server.bodies.append(body)
                 server.headers.append(dict(self.headers))
                 does = server.faults.pop(0) if server.faults else None
             self._do(does or Does(body=server.answer(body)))
@@ -87,7 +87,7 @@ def serving(answer: Answer, *faults: Does) -> Iterator[Server]:
                 self.wfile.write(content)
                 while does.drips and not server.closed.wait(0.05):
                     self.wfile.write(b"x")
-            except OSError:  # whoever asked has gone
+            except OSError:  # the client has disconnected
                 pass
 
         def log_message(self, *_: object) -> None:
@@ -111,12 +111,12 @@ def serving(answer: Answer, *faults: Does) -> Iterator[Server]:
 
 
 def chat(text: object) -> dict[str, Any]:
-    """A response of chat/completions."""
+    """Return a response body of chat/completions."""
     message = {"role": "assistant", "content": text}
     usage = {"prompt_tokens": 7, "completion_tokens": 1}
     return {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
 
 
 def prompt_of(body: dict[str, Any]) -> str:
-    """What was asked by chat/completions."""
+    """Return the prompt in a request body of chat/completions."""
     return str(body["messages"][0]["content"])

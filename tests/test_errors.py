@@ -1,4 +1,4 @@
-"""What is shown of a text that may be anybody's: one rule, written once."""
+"""Escaping of untrusted text in messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpaudit.errors import AuditError, DataError, RunError, UnknownNameError, pr
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "escaped"),
     [
         ("plain, with spaces  and $signs{}", "plain, with spaces  and $signs{}"),
         ("naïve Größe ≥ ε 数据 тест नमस्ते 👍", "naïve Größe ≥ ε 数据 тест नमस्ते 👍"),
@@ -27,32 +27,30 @@ from dpaudit.errors import AuditError, DataError, RunError, UnknownNameError, pr
         ("e" + "\u0301" * 6, "e" + "\u0301" * 4 + r"\u0301\u0301"),
     ],
 )
-def test_what_is_obeyed_or_not_seen_is_written_out(text: str, shown: str) -> None:
-    assert printable(text) == shown
-    assert printable(shown) == shown
+def test_controls_and_invisible_characters_are_escaped(text: str, escaped: str) -> None:
+    assert printable(text) == escaped
+    assert printable(escaped) == escaped
 
 
-def test_every_sign_is_shown_as_it_is_or_as_a_code() -> None:
-    """None that a terminal obeys is left: of all signs there are, each on its own."""
-    for code in range(sys.maxunicode + 1):
-        sign = chr(code)
-        shown = printable(sign)
-        if shown == sign:
-            assert unicodedata.category(sign)[0] not in "CZ" or sign == " ", hex(code)
+def test_every_character_is_kept_or_escaped_as_printable_ascii() -> None:
+    for character in map(chr, range(sys.maxunicode + 1)):
+        escaped = printable(character)
+        if escaped == character:
+            assert unicodedata.category(character)[0] not in "CZ" or character == " ", hex(ord(character))
         else:
-            assert shown.isascii()
-            assert shown.isprintable()
+            assert escaped.isascii()
+            assert escaped.isprintable()
 
 
-def test_lines_stay_lines_and_json_stays_json() -> None:
+def test_escaped_lines_stay_lines_and_json_stays_json() -> None:
     assert printable_lines("a\x1b\n\tb\r\n\u2028") == "a\\x1b\n\tb\\r\n\\u2028"
     values = {"a": "".join(map(chr, range(0x3000))), "b": ["\ud800", "\U000e0041"]}
     for indent in (None, 1):
         assert json.loads(printable_lines(json.dumps(values, indent=indent))) == values
 
 
-def test_a_message_is_one_line_of_whatever_is_in_it() -> None:
-    for kind in (AuditError, DataError, RunError, UnknownNameError):
-        told = kind("a name\nVIOLATION \x1b[2J\u202e")
-        assert str(told) == r"a name\nVIOLATION \x1b[2J\u202e"
-        assert str(pickle.loads(pickle.dumps(told))) == str(told)
+@pytest.mark.parametrize("kind", [AuditError, DataError, RunError, UnknownNameError])
+def test_an_error_message_is_one_line(kind: type[AuditError]) -> None:
+    error = kind("a name\nVIOLATION \x1b[2J\u202e")
+    assert str(error) == r"a name\nVIOLATION \x1b[2J\u202e"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

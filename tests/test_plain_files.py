@@ -1,4 +1,4 @@
-"""Files where somebody else may have put something: what is no plain file is refused, whatever it leads to."""
+"""Only regular files are opened in folders that another user may control."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from dpaudit.plain_files import (
 
 def _socket(path: Path) -> None:
     os.chdir(path.parent)  # the path of a socket is short
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(path.name)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path.name)
 
 
 ODD: dict[str, Callable[[Path], object]] = {
@@ -40,7 +40,7 @@ ODD: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_what_is_no_file_is_refused_at_any_depth_and_never_opened(
+def test_other_kinds_of_files_are_refused_at_any_depth(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -51,24 +51,24 @@ def test_what_is_no_file_is_refused_at_any_depth_and_never_opened(
     try:
         ODD[kind](inside / "odd")
     except PermissionError:
-        pytest.skip("only root may make one")
+        pytest.skip("only root may create a device")
     with pytest.raises(RunError, match=r"odd must be a plain file, it is a (link|named pipe|socket|device)"):
         require_plain(tmp_path / "run")
-    for ask in (open_to_read, lambda path: open_for_update(path, os.O_RDWR | os.O_CREAT)):
+    for open_file in (open_to_read, lambda path: open_for_update(path, os.O_RDWR | os.O_CREAT)):
         with pytest.raises(RunError, match="must be a plain file"):
-            ask(inside / "odd")
-    with recreate_file(inside / "odd") as file:  # takes its place, and does not write through it
+            open_file(inside / "odd")
+    with recreate_file(inside / "odd") as file:  # replaces it, and does not write through it
         file.write(b"mine")
     assert (inside / "odd").read_bytes() == b"mine"
     require_plain(tmp_path / "run")
 
 
-def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+def test_a_missing_folder_is_accepted(tmp_path: Path) -> None:
     require_plain(tmp_path / "none")
     require_plain(tmp_path / ("n" * 300))
 
 
-def test_a_file_with_a_second_name_is_not_changed_in_place(tmp_path: Path) -> None:
+def test_a_file_with_another_hard_link_is_not_changed_in_place(tmp_path: Path) -> None:
     (tmp_path / "thesis").write_text("years of work")
     os.link(tmp_path / "thesis", tmp_path / "events.jsonl")
     with pytest.raises(RunError, match="must have no other hard link"):
@@ -79,7 +79,7 @@ def test_a_file_with_a_second_name_is_not_changed_in_place(tmp_path: Path) -> No
     assert (tmp_path / "thesis").read_text() == "years of work"
 
 
-def test_a_file_of_holes_is_refused_and_one_with_some_is_read(tmp_path: Path) -> None:
+def test_a_sparse_file_is_refused_and_one_with_few_holes_is_read(tmp_path: Path) -> None:
     with (tmp_path / "holes").open("wb") as file:
         file.write(b"PAR1")
         file.truncate(10 << 30)
@@ -92,7 +92,7 @@ def test_a_file_of_holes_is_refused_and_one_with_some_is_read(tmp_path: Path) ->
     assert len(read_bytes(tmp_path / "some")) == size + size // 2
 
 
-def test_a_file_larger_than_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_above_the_memory_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x").write_bytes(b"12345")
     monkeypatch.setattr(plain_files, "SMALL_FILE_BYTES", 4)
     monkeypatch.setattr(plain_files, "max_read_bytes", lambda: 4)
@@ -100,7 +100,7 @@ def test_a_file_larger_than_the_memory_is_refused(tmp_path: Path, monkeypatch: p
         read_bytes(tmp_path / "x")
 
 
-def test_a_new_file_is_written_over_nothing(tmp_path: Path) -> None:
+def test_a_new_file_replaces_nothing(tmp_path: Path) -> None:
     (tmp_path / "there").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "not yet")
     for name in ("there", "link"):
@@ -110,7 +110,7 @@ def test_a_new_file_is_written_over_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "not yet").exists()
 
 
-def test_a_private_folder_is_ours_alone_and_never_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_folder_belongs_to_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert private_folder(tmp_path / "own").stat().st_mode & 0o777 == 0o700
     (tmp_path / "open").mkdir(mode=0o755)
     assert private_folder(tmp_path / "open").stat().st_mode & 0o777 == 0o700

@@ -1,4 +1,4 @@
-"""Tracebacks of refusals show the caller's code, not dpaudit's."""
+"""Tracebacks of `AuditError` show the caller's code, not dpaudit's."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def _files(error: BaseException) -> list[str]:
     return [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
 
 
-def _refused(function: Any, *given: Any, **named: Any) -> AuditError:
+def _refused(function: Any, *arguments: Any, **keywords: Any) -> AuditError:
     with pytest.raises(AuditError) as refused:
-        function(*given, **named)
+        function(*arguments, **keywords)
     return refused.value
 
 
-def test_a_refusal_shows_the_call_and_no_frame_of_ours() -> None:
+def test_frames_of_dpaudit_are_dropped() -> None:
     for error in (
         _refused(dpaudit.estimate, [1.0, 2.0], [0, 3]),
         _refused(dpaudit.check, "no-such-mechanism", quiet=True),
@@ -35,7 +35,7 @@ def test_a_refusal_shows_the_call_and_no_frame_of_ours() -> None:
         assert set(_files(error)) == {HERE}
 
 
-def test_type_and_cause_stay() -> None:
+def test_type_and_cause_are_kept() -> None:
     error = _refused(dpaudit.audit, "no-such-file.yaml")
     assert isinstance(error, SpecError)
     assert isinstance(error.__cause__, FileNotFoundError)
@@ -43,7 +43,7 @@ def test_type_and_cause_stay() -> None:
 
 
 class Mine:
-    """A mechanism whose claim cannot be stated."""
+    """A mechanism whose `claim` fails."""
 
     def claim(self) -> dpaudit.Claim:
         raise InputError("my own sentence")
@@ -52,12 +52,12 @@ class Mine:
         return labels
 
 
-def test_frames_of_the_callers_code_stay() -> None:
+def test_frames_of_user_code_are_kept() -> None:
     files = _files(_refused(dpaudit.check, Mine(), quiet=True))
     assert files[0] == files[-1] == HERE
 
 
-def test_a_variable_shows_all_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_shows_all_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     short = len(_files(_refused(dpaudit.check, "no-such-mechanism")))
     monkeypatch.setenv("DPAUDIT_TRACEBACK", "1")
     assert len(_files(_refused(dpaudit.check, "no-such-mechanism"))) > short + 2

@@ -176,7 +176,7 @@ class Mirror:
         uri: str,
         *,
         excluded: Collection[str] = (),
-        on_trouble: Callable[[str], None] = lambda said: None,
+        on_trouble: Callable[[str], None] = lambda message: None,
     ) -> None:
         self.folder, self.uri, self._on_trouble = folder, uri, on_trouble
         self._excluded = frozenset(excluded)
@@ -295,7 +295,7 @@ class Mirror:
             state = json.loads((self.folder / _STATE).read_text(encoding="utf-8"))
             if state["uri"] != self.uri:
                 return {}
-            return {name: _CopiedFile(tuple(here), tuple(there)) for name, (here, there) in state["files"].items()}
+            return {name: _CopiedFile(tuple(local), tuple(remote)) for name, (local, remote) in state["files"].items()}
         except (OSError, ValueError, KeyError, TypeError):
             return {}
 

@@ -102,9 +102,9 @@ class UnitStore:
         facts = [self._checked[key] for key in sorted(requested & self._checked.keys())]
         if not facts:
             return Provenance()
-        times, _, versions, own = zip(*facts, strict=True)
+        times, _, versions, user_code = zip(*facts, strict=True)
         first, last = (datetime.fromtimestamp(time_ns / 1e9, UTC) for time_ns in (min(times), max(times)))
-        return Provenance(len(facts), first, last, tuple(sorted({*versions})), tuple(sorted({*own} - {""})))
+        return Provenance(len(facts), first, last, tuple(sorted({*versions})), tuple(sorted({*user_code} - {""})))
 
     def mark_for_workers(self) -> tuple[str, str]:
         """Write a random mark to `.workers`; return the folder and the mark, by which workers recognise the folder."""
@@ -162,7 +162,7 @@ class UnitStore:
         last = content.rfind(_EMPTY_SEAL[:-64])  # in the file's footer
         seal = _SEAL.match(content, max(0, last))
         if seal is None or _digest(content[: seal.start()] + _EMPTY_SEAL + content[seal.end() :]) != seal[1]:
-            raise self._record_damage(key, "its content is not what was written")
+            raise self._record_damage(key, "its content has changed since it was written")
         try:
             footer = pq.read_metadata(pa.BufferReader(content))
             facts = {name: footer.metadata[f"dpaudit-{name}".encode()].decode() for name in ("key", "version", "own")}

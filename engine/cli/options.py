@@ -1,16 +1,20 @@
-"""Options and arguments that several verbs have."""
+"""Types and parsers of command-line options."""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dpaudit.errors import SpecError, shortened
+
 if TYPE_CHECKING:
     _PlaceType = click.ParamType[str | Path]
 else:
-    _PlaceType = click.ParamType  # takes no type in brackets before click 8.4
+    _PlaceType = click.ParamType  # not generic before click 8.4
 
 
 class _Place(_PlaceType):
@@ -20,4 +24,60 @@ class _Place(_PlaceType):
         return str(value) if "://" in str(value) else Path(value)
 
 
-PLACE = _Place()  # a run folder: a path, or the URI of a place anywhere pyarrow.fs reaches
+PLACE = _Place()  # a run folder: a path, or a URI that pyarrow.fs can open
+
+
+def parse_schema(text: str) -> Mapping[str, Any]:
+    """Return the schema in `text`, a YAML mapping or the path of a YAML file.
+
+    Raises: SpecError if there is no mapping.
+    """
+    from dpaudit.engine.request.plain_yaml import yaml_value
+
+    if not text.lstrip().startswith("{"):
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as err:
+            raise SpecError(f"--schema must be a mapping such as '{{age: [0, 100]}}' or a YAML file: {err}") from err
+    schema = yaml_value(text)
+    if not isinstance(schema, Mapping):
+        raise SpecError(f"a schema must be a mapping such as {{age: [0, 100], sex: [f, m]}}, got {shortened(schema)}")
+    return schema
+
+
+def parse_settings(text: str) -> dict[str, list[Any]]:
+    """Return the values to try by setting, from text such as "bounds_X=(0,1);fit_intercept=true,false".
+
+    Raises: SpecError for other text.
+    """
+    settings: dict[str, list[Any]] = {}
+    for part in filter(str.strip, text.split(";")):
+        name, sign, values = part.partition("=")
+        if not sign or not name.strip().isidentifier():
+            raise SpecError(f"settings must be like 'bounds=(0,1);fit_intercept=true,false', got {shortened(part)!r}")
+        settings[name.strip()] = [_parse_value(value) for value in _split_at_commas(values)]
+    return settings
+
+
+def _split_at_commas(values: str) -> list[str]:
+    """Split at the commas outside brackets and quotes."""
+    parts, depth, quote = [""], 0, ""
+    for letter in values:
+        quote = ("" if letter == quote else quote) if quote else (letter if letter in "'\"" else "")
+        depth += 0 if quote else (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _parse_value(text: str) -> Any:
+    words: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
+    text = text.strip()
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

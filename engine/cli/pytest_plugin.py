@@ -1,10 +1,10 @@
-"""Privacy as a test: the fixture `dp_audit` of the pytest plugin that comes with the package.
+"""pytest plugin with the fixture `dp_audit`, which checks privacy claims in tests.
 
     def test_sum(dp_audit):
         dp_audit.check(noisy_sum, claim=1.0, schema={"x": (0, 1)}, budget="30s")
 
-All checks of a session share one chance of a false alarm: each test has an equal part of it, and of several checks in a
-test each has half of what the one before it had.
+All checks of a session share one probability of a false alarm. Each test has an equal share. In a test, each further
+check has half the share of the check before it.
 """
 
 from __future__ import annotations
@@ -22,67 +22,66 @@ if TYPE_CHECKING:
 
 FIXTURE = "dp_audit"
 ERROR = 0.001
-"""The chance that a session of honest mechanisms has a false alarm, unless it is told another one."""
+"""Default probability that a session of honest mechanisms has a false alarm."""
 _TESTS = pytest.StashKey[int]()
 _SUMMARIES = pytest.StashKey[list[tuple[str, str]]]()
-"""The id of a test and the Markdown of a check in it, for each check; of all workers, where the session has some."""
-_OF_WORKER = "dp_audit_summaries"  # of what a worker of pytest-xdist hands over
+"""Test id and Markdown summary of each check, including those of pytest-xdist workers."""
+_WORKER_OUTPUT = "dp_audit_summaries"  # key of the summaries in the output of a pytest-xdist worker
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--dp-audit-error` or `dp_audit_error` of the configuration file, `--dp-audit-seed`, `--dp-audit-summary`."""
+    """Add the command-line options and the configuration value `dp_audit_error`."""
     group = parser.getgroup("dpaudit")
     group.addoption(
         "--dp-audit-error",
         type=float,
         metavar="P",
-        help=f"chance that all checks of the session together raise a false alarm [{ERROR}]",
+        help=f"probability of any false alarm in the session [{ERROR}]",
     )
-    group.addoption("--dp-audit-seed", type=int, metavar="N", help="of all that is random in checks [0]")
+    group.addoption("--dp-audit-seed", type=int, metavar="N", help="seed of all checks [0]")
     group.addoption(
         "--dp-audit-summary",
         type=Path,
         metavar="FILE",
-        help="add a summary of all checks of the session in Markdown to this file",
+        help="append a summary of all checks of the session in Markdown to this file",
     )
-    parser.addini("dp_audit_error", "chance of a false alarm in a session", default=str(ERROR))
+    parser.addini("dp_audit_error", "probability of any false alarm in a session", default=str(ERROR))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare the list of summaries."""
     config.stash[_SUMMARIES] = []
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand the summaries of a worker of pytest-xdist over to the process that writes the file."""
+    """Send the summaries of a pytest-xdist worker to the main process."""
     handed_over = getattr(session.config, "workeroutput", None)
     if handed_over is not None:
-        handed_over[_OF_WORKER] = [list(summary) for summary in session.config.stash[_SUMMARIES]]
+        handed_over[_WORKER_OUTPUT] = [list(summary) for summary in session.config.stash[_SUMMARIES]]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Take the summaries of a worker of pytest-xdist."""
-    summaries = getattr(node, "workeroutput", {}).get(_OF_WORKER, [])
+    """Receive the summaries of a pytest-xdist worker."""
+    summaries = getattr(node, "workeroutput", {}).get(_WORKER_OUTPUT, [])
     node.config.stash[_SUMMARIES].extend((test, summary) for test, summary in summaries)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Counts the tests that share the error; every worker of pytest-xdist collects them all."""
+    """Count the tests that share the error; every pytest-xdist worker collects them all."""
     session.config.stash[_TESTS] = sum(FIXTURE in getattr(item, "fixturenames", ()) for item in session.items)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """What each test found, what noise it would have seen, and the chance of a false alarm among all."""
+    """Print the verdict of each check and the probability of a false alarm, and write the summary file."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
-    said = [
+    lines = [
         f"{report.nodeid}: {words}" for report in reports for name, words in report.user_properties if name == FIXTURE
     ]
-    if said:
+    if lines:
         terminalreporter.section("privacy checks")
-        for words in said:
+        for words in lines:
             terminalreporter.line(words)
-        terminalreporter.line(f"A false alarm among these {len(said)}: probability at most {error_of(config):g}.")
+        terminalreporter.line(f"A false alarm among these {len(lines)}: probability at most {error_of(config):g}.")
     file = config.getoption("--dp-audit-summary")
     if file is not None and not hasattr(config, "workerinput"):
         from dpaudit.errors import RunError
@@ -94,7 +93,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _write_summary(file: Path, config: pytest.Config) -> None:
-    """Add the Markdown of all checks to a file, in the order of the tests.
+    """Append the Markdown of all checks to a file, in the order of the tests.
 
     Raises: RunError if the file cannot be written.
     """
@@ -110,26 +109,24 @@ def _write_summary(file: Path, config: pytest.Config) -> None:
 
 
 def error_of(config: pytest.Config) -> float:
-    """The session's; pytest.UsageError for one that is no probability."""
-    given = config.getoption("--dp-audit-error")
+    """Return the session's probability of a false alarm; raise pytest.UsageError if it is not in (0, 1)."""
+    option = config.getoption("--dp-audit-error")
     try:
-        error = float(config.getini("dp_audit_error") if given is None else given)
+        error = float(config.getini("dp_audit_error") if option is None else option)
     except ValueError:
         error = 0.0
     if not 0 < error < 1:
-        raise pytest.UsageError(
-            f"--dp-audit-error must lie between 0 and 1, got {given or config.getini('dp_audit_error')}"
-        )
+        raise pytest.UsageError(f"--dp-audit-error must be in (0, 1), got {option or config.getini('dp_audit_error')}")
     return error
 
 
 @pytest.fixture
 def dp_audit(request: pytest.FixtureRequest, tmp_path: Path) -> DpAudit:
-    """Checks privacy claims; a test that is refuted, or that could not see anything, fails."""
+    """Checks privacy claims; a test fails if a claim is rejected, or could not have been rejected."""
     config, node = request.config, request.node
 
     def tell(words: str) -> None:
-        # The fixture `record_property` does this too, and warns where JUnit is written as xunit2.
+        # Not `record_property`: that fixture warns if JUnit is written as xunit2.
         node.user_properties.append((FIXTURE, words))
 
     def keep(summary: str) -> None:
@@ -140,7 +137,7 @@ def dp_audit(request: pytest.FixtureRequest, tmp_path: Path) -> DpAudit:
 
 
 class DpAudit:
-    """What the fixture gives a test."""
+    """Value of the fixture `dp_audit`."""
 
     def __init__(
         self,
@@ -151,7 +148,7 @@ class DpAudit:
         keep: Callable[[str], None] = lambda summary: None,
     ) -> None:
         """Args:
-        error: The chance of a false alarm that all checks of the test share.
+        error: Probability of a false alarm that all checks of the test share.
         seed: Seed of the checks; None for the default.
         folder: Parent of the run folders.
         tell: Called with the verdict of each check in words.
@@ -160,18 +157,17 @@ class DpAudit:
         self._error, self._seed, self._folder, self._tell, self._keep = error, seed, folder, tell, keep
         self._checks = 0
 
-    def check(self, mechanism: Any, data: Any = None, *, accept: tuple[Verdict, ...] = (), **asked: Any) -> Report:
-        """`dpaudit.check`, in this process, with a confidence that follows from the session's error.
+    def check(self, mechanism: Any, data: Any = None, *, accept: tuple[Verdict, ...] = (), **options: Any) -> Report:
+        """Run `dpaudit.check` in this process, with a confidence that follows from the session's error.
 
         Args:
-            accept: Verdicts that pass beside NO VIOLATION FOUND and NO CLAIM, such as `Verdict.INCONCLUSIVE`.
-            asked: Further arguments of `dpaudit.check`, such as `strict` and `effort`. The confidence follows from the
-                session's error.
+            accept: Verdicts that pass in addition to NO VIOLATION FOUND and NO CLAIM, such as `Verdict.INCONCLUSIVE`.
+            options: Further arguments of `dpaudit.check`, such as `strict` and `effort`.
         Raises: VerdictError, an AssertionError, for any other verdict; TypeError for a confidence.
         """
         __tracebackhide__ = True
-        if "confidence" in asked:
-            raise TypeError("the confidence of a check follows from the session's error: give --dp-audit-error instead")
+        if "confidence" in options:
+            raise TypeError("the confidence of a check follows from the session's error. Give --dp-audit-error instead")
         from dpaudit.engine.report.ci_files import write_for_ci
         from dpaudit.engine.request.audit_spec import RunOptions
         from dpaudit.engine.run.checking import check
@@ -179,14 +175,14 @@ class DpAudit:
         from dpaudit.tracebacks import FULL_TRACEBACK_VARIABLE, drop_own_frames
 
         self._checks += 1
-        usual: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "run": RunOptions(runner="in-process", figures=False),
             "output": self._folder / f"dp-audit-{self._checks}",
             "quiet": True,
             "seed": self._seed,
         }
         try:
-            report = check(mechanism, data, confidence=1 - self._error / 2**self._checks, **(usual | asked))
+            report = check(mechanism, data, confidence=1 - self._error / 2**self._checks, **(defaults | options))
             assert report.joint is not None
             self._tell(report.joint.answer.text())
             summary = self._folder / f"dp-audit-{self._checks}.md"

@@ -18,68 +18,68 @@ if TYPE_CHECKING:
     from dpaudit.cluster.jobs import Job, Jobs
 
 _address = click.option(
-    "--address", help="Dashboard of the cluster, http://HOST:8265; left out: $RAY_API_SERVER_ADDRESS."
+    "--address", help="Dashboard of the cluster, http://HOST:8265.  [default: $RAY_API_SERVER_ADDRESS]"
 )
 
 
 @click.command()
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.option(
-    "--output", "-o", type=PLACE, required=True, help="Run folder that lasts: a URI, or a path of a shared disk."
+    "--output", "-o", type=PLACE, required=True, help="Persistent run folder: a URI, or a path on a shared disk."
 )
 @_address
 @click.option(
     "--working-dir", type=click.Path(path_type=Path), default=Path("."), show_default=True,
-    help="Folder that travels along: SPEC and code of one's own are in it.",
+    help="Folder to upload: it contains SPEC and your code.",
 )  # fmt: skip
 @click.option("--env", "requirements", type=click.Path(path_type=Path), help="requirements.txt the cluster installs.")
-@click.option("--ship", is_flag=True, help="Send this installation of dpaudit along; left out: the cluster has it.")
-@click.option("--seed", type=int, help="Instead of the spec's seed.")
-@click.option("--sweep", is_flag=True, help="SPEC is that of a sweep.")
-@click.option("--follow", "-f", is_flag=True, help="Show what it prints until it has ended.")
-def submit(spec: Path, output: str | Path, address: str | None, follow: bool, **travels: Any) -> None:
-    """Runs the audits of SPEC, or a sweep, as a job of a cluster.
+@click.option("--ship", is_flag=True, help="Upload this installation of dpaudit, if the cluster has none.")
+@click.option("--seed", type=int, help="Override the spec's seed.")
+@click.option("--sweep", is_flag=True, help="SPEC is the spec of a sweep.")
+@click.option("--follow", "-f", is_flag=True, help="Print the log of the job until it ends.")
+def submit(spec: Path, output: str | Path, address: str | None, follow: bool, **job_options: Any) -> None:
+    """Run the audits of SPEC, or a sweep, as a job of a cluster.
 
-    The same spec, code and output are the same job: submitted again, it is not begun twice; one that failed or was
-    stopped is begun again and goes on where its run folder stands.
+    The spec, code and output identify the job. A job that runs or has succeeded is not started again. A job that failed
+    or was stopped starts again and resumes from its run folder.
     """
     from dpaudit.cluster.jobs import Jobs
     from dpaudit.engine.run.submissions import Submission, note_submission
 
-    search_last(str(travels["working_dir"].resolve()))
+    search_last(str(job_options["working_dir"].resolve()))
     jobs = Jobs(address)
-    submitted = jobs.submit(job_of(spec, output, **travels))
+    submitted = jobs.submit(job_of(spec, output, **job_options))
     note_submission(output, Submission(submitted.name, jobs.address))
-    said = "submitted" if submitted.new else f"is there already ({submitted.state}); not begun again"
-    show(f"{submitted.name} {said}; `dpaudit logs -f {submitted.name}`, `dpaudit status {output}`")
+    outcome = "submitted" if submitted.new else f"exists already ({submitted.state}) and is not started again"
+    show(f"{submitted.name} {outcome}; `dpaudit logs -f {submitted.name}`, `dpaudit status {output}`")
     if follow:
         _follow(jobs, submitted.name)
 
 
 @click.command()
-@click.argument("what", metavar="RUN|JOB")
+@click.argument("target", metavar="RUN|JOB")
 @_address
-def status(what: str, address: str | None) -> None:
-    """Says how a run or a job stands.
+def status(target: str, address: str | None) -> None:
+    """Print the status of a run or job.
 
-    A run is named by its run folder (a path or a URI), a job of a cluster by its name.
+    RUN is the path or URI of a run folder, JOB the name of a job.
     """
     from dpaudit.cluster.jobs import Jobs
-    from dpaudit.engine.run.watching import NotPlanned, run_status
+    from dpaudit.engine.run.run_status import NotPlanned, run_status
 
-    if Jobs.is_name(what) and not os.path.exists(what):
+    if Jobs.is_name(target) and not os.path.exists(target):
         jobs = Jobs(address)
-        state, message = jobs.state(what), jobs.message(what)
-        show(f"{what}: {state}" + (f"; {message}" if message else ""))
+        state, message = jobs.state(target), jobs.message(target)
+        show(f"{target}: {state}" + (f"; {message}" if message else ""))
         return
-    place = PLACE.convert(what, None, None)
+    place = PLACE.convert(target, None, None)
     try:
         show_lines(str(run_status(place)))
     except NotPlanned as err:
-        show(_not_started(place, address, err))
+        show(_submission_status(place, address, err))
 
 
-def _not_started(place: str | Path, address: str | None, not_planned: SpecError) -> str:
+def _submission_status(place: str | Path, address: str | None, not_planned: SpecError) -> str:
     """Return the state of the job that was submitted to write `place`; raise `not_planned` if there is no such job."""
     from dpaudit.cluster.jobs import ALIVE, Jobs
     from dpaudit.engine.run.submissions import submission_of
@@ -91,20 +91,20 @@ def _not_started(place: str | Path, address: str | None, not_planned: SpecError)
     try:
         state = Jobs(address or submission.address).state(submission.job)
     except AuditError as err:
-        return f"{submitted} and not started yet; how the job stands is unknown: {err}"
+        return f"{submitted} and not started yet. The state of the job is unknown: {err}"
     if state in ALIVE:
         return f"{submitted} ({state}) and not started yet; `dpaudit logs -f {submission.job}` follows the job"
-    return f"{submitted}, which ended as {state} and left no plan; `dpaudit logs {submission.job}` says why"
+    return f"{submitted}, which ended as {state} without a plan; see `dpaudit logs {submission.job}`"
 
 
 @click.command()
 @click.argument("job")
 @_address
-@click.option("--follow", "-f", is_flag=True, help="Until the job has ended.")
+@click.option("--follow", "-f", is_flag=True, help="Continue until the job ends.")
 def logs(job: str, address: str | None, follow: bool) -> None:
-    """Prints what a job printed.
+    """Print the log of a job.
 
-    With -f as it comes, and then the exit code says how it ended.
+    With -f, print new lines until the job ends. The exit code is 3 if it fails.
     """
     from dpaudit.cluster.jobs import Jobs
 
@@ -124,17 +124,16 @@ def _follow(jobs: Jobs, name: str) -> None:
 
 
 def _show_log(text: str) -> None:
-    """A piece of a log; what coloured it is left out."""
-    show_lines(click.unstyle(text), ends=False)
+    show_lines(click.unstyle(text), newline=False)
 
 
 @click.command(name="stop")
 @click.argument("job")
 @_address
 def stop_job(job: str, address: str | None) -> None:
-    """Stops a job; what it finished is kept.
+    """Stop a job; its finished units are kept.
 
-    Submitting the same again goes on.
+    Submit the same job again to resume it.
     """
     from dpaudit.cluster.jobs import Jobs
 
@@ -145,14 +144,14 @@ def stop_job(job: str, address: str | None) -> None:
 @click.argument("run", metavar="RUN", type=PLACE)
 @click.argument("folder", type=click.Path(path_type=Path))
 def fetch(run: str | Path, folder: Path) -> None:
-    """Copies the run folder at RUN to FOLDER.
+    """Copy the run folder at RUN to FOLDER.
 
-    RUN is a URI or a path; FOLDER is new or empty.
+    RUN is a URI or a path. FOLDER must be new or empty.
     """
-    from dpaudit.engine.run.watching import fetch as fetch_run
+    from dpaudit.engine.run.run_status import fetch as fetch_run
 
     if str(run) == str(folder):
-        raise SpecError(f"the folder to fetch to must be another one than {shortened(folder)}")
+        raise SpecError(f"RUN and FOLDER must differ, got {shortened(folder)} for both")
     fetch_run(run, folder)
     show(f"{folder}: open report.html, or `dpaudit report {folder}`")
 
@@ -175,26 +174,24 @@ def job_of(
     audits = read_request(spec) if sweep else load_spec(spec)
     if audits.run.runner not in ("auto", "ray"):
         raise SpecError(
-            f"a submitted spec must have `run: {{runner: ray}}`, or none, got {audits.run.runner!r}: on a cluster only "
-            "Ray's workers share the work"
+            f"a submitted spec must have `run: {{runner: ray}}` or no runner, got {audits.run.runner!r}: only Ray "
+            "distributes work over a cluster"
         )
     folder = working_dir.resolve()
     try:
         inside = spec.resolve().relative_to(folder)
     except ValueError:
-        raise SpecError(
-            f"the spec must be in the folder that travels, {shortened(folder)}; give --working-dir"
-        ) from None
+        raise SpecError(f"the spec must be in the uploaded folder {shortened(folder)}. Give --working-dir") from None
     if is_remote(output):
         require_no_credentials(str(output))
     elif not Path(output).is_absolute():
         raise SpecError(
-            f"the output of a job must last longer than the job: a URI, or an absolute path on a disk that all nodes "
-            f"share, got {shortened(output)}"
+            f"the output of a job must be a URI, or an absolute path on a disk that all nodes share, got "
+            f"{shortened(output)}"
         )
-    for path, what in ((folder, "the working folder"), (requirements, "the file of --env")):
+    for path, option in ((folder, "--working-dir"), (requirements, "--env")):
         if path is not None and not path.exists():
-            raise SpecError(f"{what} must be there, {shortened(path)} is not")
+            raise SpecError(f"{option} must name an existing path, got {shortened(path)}")
     seeded = () if seed is None else ("--seed", str(seed))
     return Job(
         ("sweep" if sweep else "run", inside.as_posix(), "--output", str(output), *seeded),

@@ -1,8 +1,8 @@
-"""The command in a process of its own, watched by the one that was started: its exit code means what it says.
+"""Run the command in a child process, so that audited code cannot fake the exit code.
 
-Code of the user's runs in the process of the command, and may end it (`os._exit(0)`), crash it, or be killed for its
-memory. Only the command can say how it ended: it leaves its exit code in a pipe as its last act. A process that ends
-without doing so has failed, whatever its exit code. What it leaves running ends with it.
+Audited code runs in the child. It may end it (`os._exit(0)`), crash it, or have it killed for its memory. The command
+therefore writes its exit code to a pipe as its last step. A child that ends without writing has failed, regardless of
+its own exit code. Processes that it leaves running are ended.
 """
 
 from __future__ import annotations
@@ -18,61 +18,61 @@ from types import FrameType
 
 from dpaudit.actors.audited.leftover_processes import adopt_orphans, end_children
 from dpaudit.actors.audited.signals import signals_interrupt
-from dpaudit.engine.exits import BAD_INPUT, FINISHED, RUN_FAILED, Ended, put_doors, tell
+from dpaudit.engine.exits import BAD_INPUT, FINISHED, RUN_FAILED, CommandExit, install_escaping_streams, tell
 
-ORDERLY_S = 20.0  # for so long a command whose supervisor was killed may put things in order
-OVER_S = 5.0  # a command that has said how it ended, and has not so long after, is held up by code that it ran
+CLEANUP_S = 20.0  # time for the command to clean up after its supervisor was killed
+EXIT_S = 5.0  # time for the command to end after it wrote its exit code; after that, audited code is blocking it
 
 
 def main() -> None:
-    """Runs the command line and ends with its exit code; 3 when it could not leave one."""
+    """Run the command line in a child process and exit with its code, or with 3 if it wrote none."""
     if sys.platform == "win32":
         sys.exit(_command())
-    said, say = os.pipe()
-    life, hold = os.pipe()
+    result_pipe, result_writer = os.pipe()
+    supervisor_pipe, supervisor_writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(said)
-        os.close(hold)
-        threading.Thread(target=_end_with_supervisor, args=(life,), daemon=True).start()
+        os.close(result_pipe)
+        os.close(supervisor_writer)
+        threading.Thread(target=_end_with_supervisor, args=(supervisor_pipe,), daemon=True).start()
         code = _command()
         with contextlib.suppress(BrokenPipeError):  # the supervisor was killed
-            os.write(say, bytes([code]))
+            os.write(result_writer, bytes([code]))
         sys.exit(code)
-    os.close(say)
+    os.close(result_writer)
     adopt_orphans()
     _forward_signals(child)
-    last_word, ended = list[int](), threading.Event()
-    hears = threading.Thread(target=_hear, args=(said, last_word, child, ended), daemon=True)
-    hears.start()
+    result, has_ended = list[int](), threading.Event()
+    listener = threading.Thread(target=_read_result, args=(result_pipe, result, child, has_ended), daemon=True)
+    listener.start()
     _, status = os.waitpid(child, 0)
-    ended.set()
-    end_children()  # what it left running; none holds the other end of the pipe any more
-    hears.join(OVER_S)
-    if not last_word:
+    has_ended.set()
+    end_children()  # after this, no process holds the writing end of the pipe
+    listener.join(EXIT_S)
+    if not result:
         from dpaudit.cluster.session import remove_left_sessions
 
         remove_left_sessions()
-        tell(f"dpaudit: the command {_ending(status)} before it was done; {KEPT}")
-    sys.exit(last_word[0] if last_word else RUN_FAILED)
+        tell(f"dpaudit: the command {_ending(status)} before it was done; finished units are kept, {RESUME}")
+    sys.exit(result[0] if result else RUN_FAILED)
 
 
-KEPT = "what was finished is kept, `dpaudit resume RUN` goes on"
+RESUME = "`dpaudit resume RUN` continues the run"
 
 
 def _command() -> int:
-    """The exit code of the command; user code that ends the program is no part of it."""
-    put_doors()
+    """Run the command and return its exit code; 3 if audited code ended the program."""
+    install_escaping_streams()
     from dpaudit.engine.cli.main import main as command
 
     try:
         with signals_interrupt():
             command(prog_name="dpaudit")
-    except Ended as end:
-        return int(end.code)
-    except SystemExit as end:  # the parser's: nothing to do, or a wrong option
-        return int(end.code or FINISHED) if end.code in (None, FINISHED, BAD_INPUT) else RUN_FAILED
-    except KeyboardInterrupt:  # while an earlier one was being dealt with
+    except CommandExit as err:
+        return int(err.code)
+    except SystemExit as err:  # from click's parser: help was printed, or an option is wrong
+        return int(err.code or FINISHED) if err.code in (None, FINISHED, BAD_INPUT) else RUN_FAILED
+    except KeyboardInterrupt:  # a second interrupt, while the first was being handled
         return RUN_FAILED
     except BaseException:
         tell(traceback.format_exc())
@@ -81,7 +81,7 @@ def _command() -> int:
 
 
 def _forward_signals(child: int) -> None:
-    """What reaches the process that was started is meant for the one that works; a terminal's Ctrl-C reaches both."""
+    """Forward signals to the child; Ctrl-C in a terminal reaches both processes."""
 
     def forward(number: int, frame: FrameType | None) -> None:
         os.kill(child, number)
@@ -91,18 +91,18 @@ def _forward_signals(child: int) -> None:
             signal.signal(number, forward)
 
 
-def _end_with_supervisor(life: int) -> None:
-    """Waits until the other end of the pipe is gone, and with it the supervisor."""
-    if os.read(life, 1) == b"":
+def _end_with_supervisor(supervisor_pipe: int) -> None:
+    """End this process when the supervisor is gone, which closes the other end of the pipe."""
+    if os.read(supervisor_pipe, 1) == b"":
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(ORDERLY_S)
+        time.sleep(CLEANUP_S)
         os._exit(RUN_FAILED)
 
 
-def _hear(said: int, word: list[int], child: int, ended: threading.Event) -> None:
-    """Waits for the last word, and ends a command that does not end after it."""
-    word += os.read(said, 1)
-    if word and not ended.wait(OVER_S):
+def _read_result(result_pipe: int, result: list[int], child: int, has_ended: threading.Event) -> None:
+    """Read the command's exit code, and kill the command if it does not end afterwards."""
+    result += os.read(result_pipe, 1)
+    if result and not has_ended.wait(EXIT_S):
         os.kill(child, signal.SIGKILL)
 
 

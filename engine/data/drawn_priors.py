@@ -1,18 +1,14 @@
-"""Labels drawn from priors that are known: a Beta law, one probability for all, or one's own column of priors."""
+"""Labels drawn from priors that are known, such as a Beta law."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
 from numpy.typing import NDArray
 
-from dpaudit.consent import PATH
-from dpaudit.engine.data.files import existing_file, fault, reading
 from dpaudit.engine.data.size import require_size
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples, Features
@@ -70,61 +66,3 @@ class BetaPriors(PriorData):
 
     def __str__(self) -> str:
         return f"Beta({self.a:g}, {self.b:g}) priors"
-
-
-@register("data", "one-prior", source="Busa-Fekete et al. (2024), Theorem 3.2: labels independent of features")
-@dataclass(frozen=True)
-class OnePrior(PriorData):
-    """Generated: labels independent of the features, each 1 with the same probability.
-
-    Attributes:
-        positives: P[label = 1], in [0, 1].
-        rows: Number of examples, >= 1.
-    """
-
-    positives: float = 0.03
-    rows: int = 100_000
-
-    def __post_init__(self) -> None:
-        require(0 <= self.positives <= 1, "positives must be in [0, 1]", positives=self.positives)
-        require(self.rows >= 1, "rows must be >= 1", rows=self.rows)
-        require_size(self.rows, 1)
-
-    def priors(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        """The same for all."""
-        return np.full(self.rows, self.positives)
-
-    def __str__(self) -> str:
-        return f"labels that are 1 with probability {self.positives:g}"
-
-
-@register("data", "own-priors", source="one's own prior, say of a model that is no secret")
-@dataclass(frozen=True)
-class OwnPriors(PriorData):
-    """P[label = 1] of one's own examples from a column of a CSV file; labels are drawn from it.
-
-    Attributes:
-        path: The file.
-        column: The column of priors, each in [0, 1].
-    """
-
-    path: str = field(metadata=PATH)
-    column: str = "prior"
-
-    def priors(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Those of the file, in their order."""
-        path = existing_file(self.path)
-        try:
-            with reading(path) as file:
-                table = pyarrow.csv.read_csv(file)
-            found = np.asarray(table[self.column].cast(pa.float64()).to_numpy(), np.float64)
-        except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as err:
-            raise fault(
-                path, "must hold a column of numbers", column=self.column, do="set the option `column`"
-            ) from err
-        if not ((found >= 0) & (found <= 1)).all():  # refuses missing ones as well
-            raise fault(path, "must hold probabilities in [0, 1]", column=self.column)
-        return found
-
-    def __str__(self) -> str:
-        return "own priors"

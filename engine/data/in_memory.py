@@ -13,9 +13,11 @@ import json
 import re
 import sys
 from array import array as machine_array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,12 +36,12 @@ from dpaudit.plain_files import read_bytes, write_atomically
 from dpaudit.registry import register
 
 FOLDER = "data"
-"""Where a run folder keeps them."""
+"""Folder of a run folder that holds the rows."""
 _NO_DESCRIPTION = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What reading a description of rows raises that is none."""
+"""Raised by a stored description of rows that is malformed."""
 LARGEST = np.finfo(np.float32).max
 MAX_NAMES = 1_000_000
-"""Columns that a caller may name; what goes on for ever is no list of them."""
+"""Number of columns that a caller may name: an iterator may be endless."""
 
 
 @register("data", "in-memory", source="arrays and tables in the caller's memory")
@@ -63,7 +65,7 @@ class InMemory:
         require(valid, "digest must be 32 hexadecimal digits", digest=self.digest)
 
     def load(self, *, seed: int = 0) -> Examples:
-        """The rows in the order they were given; `seed` is not used.
+        """Return the rows in their order; `seed` is not used.
 
         Raises: DataError when they are neither in this process nor in the run folder.
         """
@@ -76,13 +78,13 @@ class InMemory:
         return cast(Examples, examples)
 
     def holding(self, examples: Examples) -> InMemory:
-        """The same, with its rows at hand. They belong to no field: they would travel with every unit."""
+        """Return the same data with its rows. They are no field, else every unit of work would carry them."""
         held = InMemory(self.digest, self.contents)
         held.__dict__["_rows"] = examples
         return held
 
     def keep(self, folder: Path) -> None:
-        """Writes the rows into a run folder, once."""
+        """Write the rows into a run folder, unless they are there."""
         path = self._path(folder)
         if path.exists():
             return
@@ -91,7 +93,7 @@ class InMemory:
         write_atomically(path, lambda file: pq.write_table(rows, file, compression="zstd", compression_level=1))
 
     def found_in(self, folder: Path) -> InMemory:
-        """The same with the rows that a run folder keeps, where it keeps them."""
+        """Return the same data with the rows in a run folder, or without rows if the folder has none."""
         path = self._path(folder)
         if not path.exists():
             return self
@@ -112,7 +114,7 @@ class InMemory:
 
 
 def in_memory(examples: Examples) -> InMemory:
-    """Examples as the data of an audit."""
+    """Return Examples as the data of an audit."""
     labels = ", ".join(examples.class_names[:5]) + (", ..." if len(examples.class_names) > 5 else "")
     features = examples.features
     columns = features.num_columns if isinstance(features, pa.Table) else " x ".join(map(str, features.shape[1:]))
@@ -129,7 +131,7 @@ def table(
     keep_missing: bool = False,
     name: str = "table",
 ) -> InMemory:
-    """A data frame or an Arrow table as the data of an audit: `Audit(data=table(frame, label="clicked"), ...)`.
+    """Return a data frame or an Arrow table as the data of an audit: `Audit(data=table(frame, label="clicked"), ...)`.
 
     Columns are read as `csv` and `parquet` read theirs: numbers are numeric; text, booleans and pandas' own categories
     are categorical; a missing number becomes its column's mean, a missing category 'unknown', unless they are kept, and
@@ -156,19 +158,20 @@ def table(
     if not len(columns):
         raise DataError("the table has no rows")
 
+    codes = {*categorical, *(field.name for field in columns.schema if pa.types.is_dictionary(field.type))}
+
     def read(column: pa.ChunkedArray, column_name: str) -> Column:
-        return typed(plain(column), column_name, _codes(columns.schema, categorical), _refuse)
+        return typed(plain(column), column_name, codes, _refuse)
 
     words = columns.set_column(columns.column_names.index(label), label, _as_words(plain(columns[label])))
     features = words.drop_columns([label])
-    count = sum(column.null_count + _nan_count(column) for column in features.columns)
-    missing = f" ({count:,} missing values, kept)" if keep_missing and count else _missing_words(count)
-    named = name + missing
-    return in_memory(examples_of(words, read, _refuse, label=label, drop=(), name=named, keep_missing=keep_missing))
+    count = sum(int(pc.sum(pc.is_null(column, nan_is_null=True)).as_py() or 0) for column in features.columns)
+    name += f" ({count:,} missing values, kept)" if keep_missing and count else _missing_words(count)
+    return in_memory(examples_of(words, read, _refuse, label=label, drop=(), name=name, keep_missing=keep_missing))
 
 
 def data_source(value: Any) -> Any:
-    """What an audit's `data` may be: a name, a mapping, a data set, or rows in memory."""
+    """Return the data of an audit: a name, a mapping or a data set as they are, rows as `InMemory`."""
     # Other people's types are known by their names, so that nothing is imported to look at them.
     kinds = {(str(kind.__module__).partition(".")[0], kind.__name__) for kind in type(value).__mro__}
     if isinstance(value, Examples):
@@ -195,7 +198,7 @@ def _digest(examples: Examples) -> str:
 
 
 def _to_table(examples: Examples) -> pa.Table:
-    """The labels, then the features: columns of a table, or one list of numbers a row."""
+    """Return the labels, then the features: columns of a table, or one list of numbers a row."""
     features = examples.features
     about = {
         "name": examples.name,
@@ -228,37 +231,30 @@ def _from_table(stored: pa.Table) -> Examples:
 
 
 def _from_pair(features: Any, labels: Any, class_names: Any = None) -> Examples:
-    """Examples of (X, y): an array of numbers or a frame, and one label a row."""
+    """Return Examples of (X, y): an array of numbers or a frame, and one label a row.
+
+    Args:
+        class_names: Names of the classes, used if there is one for each.
+    """
     require_one_index({"X": features, "y": labels})
     classes = _label_column(labels)
-    if is_frame(features):
-        columns = frame(features)
-        require(
-            len(columns) == len(classes), "X and y must have the same number of rows", X=len(columns), y=len(classes)
-        )
-        name = "label" if "label" not in columns.column_names else "the label of each row"
-        examples = table(columns.append_column(name, classes), label=name).load()
-        return _named(examples, class_names)
-    array = _numbers(features)
-    require(len(array) == len(classes), "X and y must have the same number of rows", X=len(array), y=len(classes))
-    array, missing = _filled(array)
-    codes, names = labels_of(_as_words(classes), "y", _refuse)
-    return _named(Examples(array, codes, len(names), "arrays" + _missing_words(missing), (), names), class_names)
-
-
-def _named(examples: Examples, class_names: Any) -> Examples:
-    """The examples with a bunch's names for its classes, where it has one for each."""
-    if class_names is None:
+    rows = frame(features) if is_frame(features) else _numbers(features)
+    require(len(rows) == len(classes), "X and y must have the same number of rows", X=len(rows), y=len(classes))
+    if isinstance(rows, pa.Table):
+        name = "label" if "label" not in rows.column_names else "the label of each row"
+        examples = table(rows.append_column(name, classes), label=name).load()
+    else:
+        array, missing = _filled(rows)
+        codes, names = labels_of(_as_words(classes), "y", _refuse)
+        examples = Examples(array, codes, len(names), "arrays" + _missing_words(missing), (), names)
+    listed = () if class_names is None else column("the names of classes", class_names).to_pylist()
+    if len(listed) != examples.classes:
         return examples
-    names = tuple(column("the names of classes", class_names).to_pylist())
-    if len(names) != examples.classes:
-        return examples
-    names = argument("the names of classes", tuple(map(str, names)), tuple[str, ...])
-    return replace(examples, class_names=names)
+    return replace(examples, class_names=argument("the names of classes", tuple(map(str, listed)), tuple[str, ...]))
 
 
 def _numbers(features: Any) -> NDArray[np.float32]:
-    """X as float32 of shape (n, ...), NaN where missing."""
+    """Return X as float32 of shape (n, ...), NaN where missing."""
     array = matrix("X", features)
     if array.ndim < 2 or not len(array):
         raise DataError(f"X must have one row of numbers for each example, got an array of shape {array.shape}")
@@ -270,7 +266,7 @@ def _numbers(features: Any) -> NDArray[np.float32]:
 
 
 def _filled(array: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
-    """Missing numbers become their column's mean, as in a table; and how many there were."""
+    """Return the array with missing numbers as the mean of their column, and how many were missing."""
     missing = np.isnan(array)
     if not missing.any():
         return array, 0
@@ -281,7 +277,7 @@ def _filled(array: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
 
 
 def _label_column(labels: Any) -> pa.ChunkedArray:
-    """y as one Arrow column; a column of shape (n, 1) is one."""
+    """Return y, of shape (n,) or (n, 1), as one Arrow column."""
     flat = labels[:, 0] if isinstance(labels, np.ndarray) and labels.ndim == 2 and labels.shape[1] == 1 else labels
     made = plain(column("y", flat))
     if not (is_text(made.type) or is_numeric(made.type) or pa.types.is_null(made.type)):
@@ -290,28 +286,19 @@ def _label_column(labels: Any) -> pa.ChunkedArray:
 
 
 def _as_words(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Booleans as the words False and True; other labels as they are, missing numbers as missing."""
+    """Return booleans as the words False and True, NaN as null, other labels as they are."""
     column = pc.if_else(column, "True", "False") if pa.types.is_boolean(column.type) else column
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
     return column
 
 
-def _codes(schema: pa.Schema, categorical: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns that hold categories whatever their type: those that are named, and pandas' own categories."""
-    return (*categorical, *(field.name for field in schema if pa.types.is_dictionary(field.type)))
-
-
 def _names(name: str, columns: Iterable[str]) -> tuple[str, ...]:
-    """Names of columns; one alone is one. Arrays and sets of names are taken as well."""
+    """Return names of columns from one name or any iterable of names."""
     with refusing(f"{name} must be names of columns"):
         listed = [columns] if isinstance(columns, str) else list(itertools.islice(columns, MAX_NAMES))
     given: tuple[str, ...] = argument(name, listed, tuple[str, ...])
     return given
-
-
-def _nan_count(column: pa.ChunkedArray) -> int:
-    return int(pc.sum(pc.is_nan(column)).as_py() or 0) if pa.types.is_floating(column.type) else 0
 
 
 def _missing_words(missing: int) -> str:
@@ -325,12 +312,8 @@ def _refuse(row: int | None, column: str, problem: str, do: str) -> DataError:
     return DataError(f"{place}, column {column!r}: {problem}; {do}")
 
 
-COLUMN = "an array, a list, a pandas Series or an Arrow array"
-FRAME = "a pandas DataFrame, an Arrow table, a frame that speaks Arrow or a mapping of columns"
-
-
 def column(name: str, values: object) -> pa.ChunkedArray:
-    """One column of plain values, null where one is missing or masked.
+    """Return one column of plain values, null where a value is missing or masked.
 
     Args:
         values: An array of shape (n,), a list, a pandas Series, an Arrow array, a tensor.
@@ -338,65 +321,62 @@ def column(name: str, values: object) -> pa.ChunkedArray:
     with refusing(f"{name} must be one column of plain values of one type"):
         made = _column(values)
     if made is None:
-        raise DataError(f"{name} must be one column of values, {COLUMN}, got {_kind(values)}")
+        must = "one column of values, an array, a list, a pandas Series or an Arrow array"
+        raise DataError(f"{name} must be {must}, got {_kind(values)}")
     if isinstance(made, pa.ExtensionArray) or pa.types.is_nested(made.type):
         raise DataError(f"{name} must be one column of values, one a row, got {shortened(made.type, 60)}")
     return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
 
 
 def matrix(name: str, values: object) -> NDArray[np.float64]:
-    """An array of numbers, NaN where one is missing or masked."""
-    advice = "for columns of text use dpaudit.table(frame, label=...)"
+    """Return an array of numbers, NaN where a number is missing or masked."""
     if callable(getattr(type(values), "toarray", None)):
         raise DataError(f"{name} must be a dense array, got a sparse matrix; write {name}.toarray()")
     must = f"{name} must be numbers, one row of the same length for each example"
-    if not (isinstance(values, list | tuple | np.ndarray) or _is_array(values)):
-        raise DataError(f"{must}, got {_kind(values)}; {advice}")
-    with refusing(must, advice):
-        found = np.asanyarray(values)
-        if found.dtype.kind == "O":
-            _require_real(found.flat)
-        elif found.dtype.kind not in "biuf":
-            raise DataError(f"{must}, got {found.dtype}; {advice}")
-        numbers = found.astype(np.float64)
+    with refusing(must, "for columns of text use dpaudit.table(frame, label=...)"):
+        if not (isinstance(values, list | tuple) or _is_array(values)):
+            raise DataError(f"got {_kind(values)}")
+        array = np.asanyarray(values)
+        for value in array.flat if array.dtype.kind == "O" else ():
+            if not (value is None or value is np.ma.masked or is_number(value) or isinstance(value, bool)):
+                raise DataError(f"got {shortened(value) if isinstance(value, str) else _kind(value)}")
+        if array.dtype.kind not in "biufO":
+            raise DataError(f"got {array.dtype}")
+        numbers = array.astype(np.float64)
         return np.ma.filled(numbers, np.nan) if isinstance(numbers, np.ma.MaskedArray) else np.asarray(numbers)
 
 
 def frame(rows: object) -> pa.Table:
-    """A data frame, an Arrow table or a mapping of columns as an Arrow table, without its index."""
-    if isinstance(rows, pa.RecordBatch):
-        return _type_named(pa.Table.from_batches([rows]))
-    if isinstance(rows, pa.Table):
-        return _type_named(rows)
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(rows, pandas.DataFrame):
-        return _from_columns([(name, rows.iloc[:, place]) for place, name in enumerate(rows.columns)])
+    """Return a data frame, an Arrow table or a mapping of columns as an Arrow table, without its index."""
     if isinstance(rows, Mapping):
         with refusing("a table must be a mapping from names to columns"):
             columns = [(name, [value] if is_number(value) else value) for name, value in rows.items()]
         require_one_index({_text(name): value for name, value in columns})
         return _from_columns(columns)
-    if is_frame(rows):
-        with refusing("the table must have columns of one type each"):
-            return _type_named(pa.table(rows))
-    raise DataError(f"a table must be {FRAME}, got {_kind(rows)}")
+    if not is_frame(rows):
+        kinds = "a pandas DataFrame, an Arrow table, a frame that speaks Arrow or a mapping of columns"
+        raise DataError(f"a table must be {kinds}, got {_kind(rows)}")
+    table: Any = rows
+    if _is_pandas(table, "DataFrame"):
+        return _from_columns([(name, table.iloc[:, place]) for place, name in enumerate(table.columns)])
+    with refusing("the table must have columns of one type each"):
+        table = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else pa.table(table)
+    with refusing("the table must name its columns in UTF-8"):
+        names = list(table.column_names)
+    _require_names(names)
+    return table.replace_schema_metadata(None)
 
 
 def is_frame(value: object) -> bool:
-    """Whether it is a table of named columns: of pandas, of Arrow, or of another maker that speaks Arrow."""
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series):
-        return isinstance(value, pandas.DataFrame)
-    other = hasattr(type(value), "__arrow_c_stream__") and not isinstance(value, pa.ChunkedArray)
-    return isinstance(value, pa.Table | pa.RecordBatch) or other
+    """True for a table of named columns: of pandas, of Arrow, or of another library that speaks Arrow."""
+    if _is_pandas(value, "DataFrame", "Series"):
+        return _is_pandas(value, "DataFrame")
+    return hasattr(type(value), "__arrow_c_stream__") and not isinstance(value, pa.ChunkedArray)
 
 
-def require_one_index(given: Mapping[str, object]) -> None:
-    """Refuses Series and frames of pandas whose rows have two indices: which of them belong together is not said."""
-    pandas = sys.modules.get("pandas")
-    if pandas is None:
-        return
-    indexed = [(name, value) for name, value in given.items() if isinstance(value, pandas.Series | pandas.DataFrame)]
+def require_one_index(columns: Mapping[str, object]) -> None:
+    """Refuse Series and frames of pandas with different indices: which of their rows belong together is unknown."""
+    indexed: list[tuple[str, Any]] = [each for each in columns.items() if _is_pandas(each[1], "Series", "DataFrame")]
     for name, value in indexed[1:]:
         first, other = indexed[0]
         if len(value) == len(other) and not value.index.equals(other.index):
@@ -406,30 +386,34 @@ def require_one_index(given: Mapping[str, object]) -> None:
             )
 
 
-def _column(values: Any) -> pa.Array | pa.ChunkedArray | None:
-    """As Arrow has it; None for what is no column. Raises whatever NumPy, pandas and Arrow do."""
+def _is_pandas(value: object, *names: str) -> bool:
+    """True for an object of one of these classes of pandas, which is not imported for that."""
     pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(value, tuple(attrgetter(name)(pandas) for name in names))
+
+
+def _column(values: Any) -> pa.Array | pa.ChunkedArray | None:
+    """Return the values as Arrow has them, None for no column. Raises whatever NumPy, pandas and Arrow do."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
-    if pandas is not None and isinstance(values, pandas.Series | pandas.Index | pandas.api.extensions.ExtensionArray):
-        if isinstance(values.dtype, pandas.SparseDtype):
-            values = np.asarray(values)  # with the values that are not stored
-        return _listed(list(values)) if values.dtype == object else _native(values)
+    pandas = _is_pandas(values, "Series", "Index", "api.extensions.ExtensionArray")
+    if pandas and _is_pandas(values.dtype, "SparseDtype"):
+        values = np.asarray(values)  # with the values that are not stored
+    elif hasattr(type(values), "__arrow_c_stream__") and not pandas and not is_frame(values):
+        return pa.chunked_array(values)
+    elif isinstance(values, range | machine_array | memoryview) or (_is_array(values) and not pandas):
+        values = np.asanyarray(values)
     if isinstance(values, list | tuple):
         return _listed(values)
-    if hasattr(type(values), "__arrow_c_stream__") and not is_frame(values):
-        return pa.chunked_array(values)
-    if isinstance(values, range | machine_array | memoryview) or _is_array(values):
-        values = np.asanyarray(values)
-    if not isinstance(values, np.ndarray):
+    if not (pandas or isinstance(values, np.ndarray)):
         return None
     if values.ndim != 1:
         raise DataError(f"got an array of shape {values.shape}")
-    return _listed(values.tolist()) if values.dtype.kind == "O" else _native(values)
+    return _listed(values.tolist()) if values.dtype == object else _native(values)
 
 
 def _native(values: Any) -> pa.Array:
-    """Arrow's array of one of NumPy or pandas, its masked values null."""
+    """Return an array of NumPy or pandas as Arrow's, masked values as null."""
     if isinstance(values.dtype, np.dtype) and not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     return pa.array(values) if isinstance(values, np.ndarray) else pa.array(values, from_pandas=True)
@@ -446,25 +430,16 @@ def _listed(values: Sequence[Any]) -> pa.Array:
 
 
 def _unboxed(value: Any) -> Any:
-    """A scalar of NumPy or torch as Python's; other values as they are."""
-    pandas = sys.modules.get("pandas")
-    if value is np.ma.masked or (pandas is not None and value is pandas.NA):
+    """Return a scalar of NumPy or torch as Python's; other values as they are."""
+    if value is np.ma.masked or type(value).__name__ == "NAType":  # pandas.NA
         return None
-    if not (isinstance(value, np.generic | np.ndarray) or _is_array(value)):
-        return value
-    array = np.asarray(value)
-    return array.item() if array.ndim == 0 and array.dtype.kind in "biufU" else value
+    array = np.asarray(value) if isinstance(value, np.generic) or _is_array(value) else None
+    return array.item() if array is not None and array.ndim == 0 and array.dtype.kind in "biufU" else value
 
 
 def _is_array(values: object) -> bool:
-    """Whether it is an array of another maker, such as a tensor."""
+    """True for an array of NumPy or another library, such as a tensor."""
     return hasattr(type(values), "__array__") and not isinstance(values, type)
-
-
-def _require_real(values: Iterable[Any]) -> None:
-    for value in values:
-        if not (value is None or value is np.ma.masked or is_number(value) or isinstance(value, bool)):
-            raise DataError(f"got {shortened(value) if isinstance(value, str) else _kind(value)}")
 
 
 def _from_columns(columns: Sequence[tuple[object, object]]) -> pa.Table:
@@ -480,24 +455,14 @@ def _from_columns(columns: Sequence[tuple[object, object]]) -> pa.Table:
     return pa.Table.from_arrays(made, names=names)
 
 
-def _type_named(table: pa.Table) -> pa.Table:
-    with refusing("the table must name its columns in UTF-8"):
-        names = list(table.column_names)
-    _require_names(names)
-    return table.replace_schema_metadata(None)
-
-
 def _require_names(names: Sequence[str]) -> None:
-    seen = set()
-    for name in names:
-        if name in seen:
-            twice = f"{shortened(repr(name))} {names.count(name)} times"
-            raise DataError(f"the table must name each column once, got {twice}; rename one")
-        seen.add(name)
+    name, times = Counter(names).most_common(1)[0] if names else ("", 0)
+    if times > 1:
+        raise DataError(f"the table must name each column once, got {shortened(repr(name))} {times} times; rename one")
 
 
 def _text(name: object) -> str:
-    """The name of a column; pandas takes any value for one."""
+    """Return the name of a column, which may be any value in pandas, as text."""
     with refusing("the table must have columns named by text"):
         text = str(name)
         text.encode()
@@ -506,7 +471,7 @@ def _text(name: object) -> str:
 
 @contextmanager
 def refusing(must: str, do: str = "") -> Iterator[None]:
-    """Turns what others raise while they look at values into one sentence: the caller's objects may raise anything."""
+    """Turn any exception that values of the caller raise into one sentence."""
     try:
         yield
     except Exception as err:

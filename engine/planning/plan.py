@@ -25,7 +25,7 @@ from dpaudit.engine.data.partition import Parts, loaded_rows
 from dpaudit.engine.games.protocol import Played, Reading, Setting, require_units
 from dpaudit.engine.planning.features import require_trainable
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
-from dpaudit.engine.request.build import in_words
+from dpaudit.engine.request.describe import in_words
 from dpaudit.errors import SpecError
 from dpaudit.estimators.best_candidate import EachReplay, EachThreshold
 from dpaudit.estimators.estimator import Estimator

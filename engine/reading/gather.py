@@ -32,7 +32,7 @@ from dpaudit.engine.reading.shift import ShiftControl, rows_to_decide, shift_con
 from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import Audit
-from dpaudit.engine.request.build import in_words
+from dpaudit.engine.request.describe import in_words
 from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
@@ -163,7 +163,7 @@ class _Finished:
         if not self._tallies or (together and len(self._tallies) < len(self._entry.tallies)):
             return None
         bounds = {"parts": self._parts} if self._parts else {}
-        finding: Finding = self._audit.estimator.find(self._tallies, lost=self._failed_replays, **bounds)
+        finding: Finding = self._audit.estimator.find(self._tallies, failed_replays=self._failed_replays, **bounds)
         return finding.on_a_proxy() if conditional and isinstance(finding, Bound) else finding
 
     def p_value(self, result: AuditResult) -> float | None:
@@ -183,7 +183,7 @@ class _Finished:
         if self._entry.first_confidence is None or finding is None or finding.violation_point(claim.curve):
             return None
         estimator = replace(self._audit.estimator, confidence=self._entry.first_confidence)
-        result: Finding = estimator.find(self._tallies, lost=self._failed_replays)
+        result: Finding = estimator.find(self._tallies, failed_replays=self._failed_replays)
         return result
 
     def _control(self) -> ShiftControl | None:
@@ -332,7 +332,7 @@ def p_value_of(
         bound = (
             at_confidence.bound if hasattr(at_confidence, "bound") else at_confidence.find
         )  # `bound` skips the series for charts
-        return bound(tallies, lost=failed_replays).violation_point(curve) is not None
+        return bound(tallies, failed_replays=failed_replays).violation_point(curve) is not None
 
     low, high = 0, len(P_VALUES)
     while low < high:

@@ -136,7 +136,7 @@ def shift_control(
         unshifted = estimator.unshifted()
         explained = bound_beyond_shift(unshifted, tallies, held_out, failed_replays=failed_replays)
         beyond = dataclasses.replace(
-            unshifted.bound(tallies, lost=failed_replays),
+            unshifted.bound(tallies, failed_replays=failed_replays),
             lower=explained.epsilon,
             upper=None,
             method="beyond the shift that held-out rows allow",

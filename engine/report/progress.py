@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.segment import Segment
 
 from dpaudit.actors.events import BUFFERED_KINDS, Event, EventKind, last_line
-from dpaudit.engine.exits import behind
+from dpaudit.engine.exits import original_stream
 from dpaudit.errors import printable, printable_lines
 
 
@@ -29,7 +29,7 @@ class Terminal(Console):
 
 def terminal(stream: IO[str] | None = None) -> Console:
     """A console on standard error, or another stream, for text and styles of our own and anybody's names in it."""
-    return Terminal(file=behind(sys.stderr) if stream is None else stream)
+    return Terminal(file=original_stream(sys.stderr) if stream is None else stream)
 
 
 class TerminalProgress:

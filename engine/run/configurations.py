@@ -1,4 +1,4 @@
-"""How the configurations of a sweep stand, from the file that the sweep writes and the events of its run."""
+"""State of each configuration of a sweep, from the file that the sweep writes and the events of its run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dpaudit.errors import shortened
 
 CONFIGURATIONS = "configurations.json"
 """File of a sweep's folder: the name of each configuration, its state, and the keys of the units that audit it."""
-SHOWN = 8  # configurations that are named, of each state but the first
+MAX_LISTED = 8  # configurations that are listed for each state except done
 _FAILED = {EventKind.UNIT_FAILED, EventKind.UNIT_SKIPPED}
 
 
 class ConfigurationState(StrEnum):
-    """How a configuration stands, in the order in which states are printed."""
+    """State of a configuration, in the order in which states are printed."""
 
     DONE = "done"
     RUNNING = "running"
@@ -26,7 +26,7 @@ class ConfigurationState(StrEnum):
     STOPPED = "stopped"  # before it was audited
 
 
-class _Noted(StrEnum):
+class _RecordedState(StrEnum):
     """State of a configuration in the file."""
 
     AUDITED = "audited"
@@ -40,18 +40,21 @@ def configuration_states(
     """Return the name and state of each configuration.
 
     Args:
-        content: The file `CONFIGURATIONS`, which anybody may have written.
-        source: The file's name, for messages.
-        events: All events of the run, of earlier drivers as well.
-    Raises: SpecError for another content.
+        content: Content of the file `CONFIGURATIONS`, which anyone may have written.
+        source: Name of the file, for messages.
+        events: All events of the run, including those of earlier drivers.
+    Raises: SpecError if the content is invalid.
     """
-    stated = StatedValue.parse(content, source, remedy="`dpaudit sweep --restore` writes it anew")
-    over = stated["over"].value is True
+    stated = StatedValue.parse(content, source, remedy="`dpaudit sweep --restore` writes it again")
+    is_over = stated["over"].value is True
     started = {event.unit for event in events if event.kind is EventKind.UNIT_STARTED}
     last = {event.unit: event.kind for event in events if event.kind in {EventKind.UNIT_DONE, *_FAILED}}
     return tuple(
-        (one["name"].name(), _state(one["state"].member(_Noted), _keys(one["units"]), over, started, last))
-        for one in stated["configurations"].items()
+        (
+            entry["name"].name(),
+            _state(entry["state"].member(_RecordedState), _keys(entry["units"]), is_over, started, last),
+        )
+        for entry in stated["configurations"].items()
     )
 
 
@@ -60,33 +63,35 @@ def _keys(units: StatedValue) -> list[str]:
 
 
 def _state(
-    noted: _Noted, units: Iterable[str], over: bool, started: set[str], last: dict[str, EventKind]
+    recorded: _RecordedState, units: Iterable[str], is_over: bool, started: set[str], last: dict[str, EventKind]
 ) -> ConfigurationState:
-    if noted is not _Noted.AUDITED:
-        return ConfigurationState(noted.value)
+    if recorded is not _RecordedState.AUDITED:
+        return ConfigurationState(recorded.value)
     ended = [last.get(unit) for unit in units]
     if any(kind in _FAILED for kind in ended):
         return ConfigurationState.FAILED
-    if over or all(kind is EventKind.UNIT_DONE for kind in ended):
+    if is_over or all(kind is EventKind.UNIT_DONE for kind in ended):
         return ConfigurationState.DONE
-    begun = any(unit in started for unit in units)
-    return ConfigurationState.RUNNING if begun else ConfigurationState.WAITING
+    is_started = any(unit in started for unit in units)
+    return ConfigurationState.RUNNING if is_started else ConfigurationState.WAITING
 
 
 def described_states(states: Sequence[tuple[str, ConfigurationState]]) -> list[str]:
-    """Lines for people: how many configurations are in each state, then the names of those that are not done."""
+    """Return lines with the number of configurations in each state, then the names of unfinished ones."""
     counts = Counter(state for _, state in states)
-    lines = [f"{len(states)} configurations: " + ", ".join(f"{counts[each]} {each}" for each in _shown(counts))]
-    for state in _shown(counts)[1:]:
-        names = [shortened(name) for name, each in states if each is state]
+    lines = [
+        f"{len(states)} configurations: " + ", ".join(f"{counts[state]} {state}" for state in _printed_states(counts))
+    ]
+    for state in _printed_states(counts)[1:]:
+        names = [shortened(name) for name, state in states if state is state]
         if not names:
             continue
-        more = f"; and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        lines.append(f"  {state}: {'; '.join(names[:SHOWN])}{more}")
+        more = f"; and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+        lines.append(f"  {state}: {'; '.join(names[:MAX_LISTED])}{more}")
     return lines
 
 
-def _shown(counts: Counter[ConfigurationState]) -> list[ConfigurationState]:
-    """The states to print: done, running and failed always, others where a configuration is in them."""
+def _printed_states(counts: Counter[ConfigurationState]) -> list[ConfigurationState]:
+    """Return the states to print: done, running, failed, and others that a configuration has."""
     always = {ConfigurationState.DONE, ConfigurationState.RUNNING, ConfigurationState.FAILED}
-    return [each for each in ConfigurationState if each in always or counts[each]]
+    return [state for state in ConfigurationState if state in always or counts[state]]

@@ -1,4 +1,4 @@
-"""From a spec to a report: plan, run, have what came out read, write."""
+"""Run an audit from its spec to its report: plan, run the missing units, read the results, write the run folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit, use_recorded_code, user_code_by_label
 from dpaudit.consent import Consent, apply_consent, current_consent, require_network
-from dpaudit.engine.exits import behind
+from dpaudit.engine.exits import original_stream
 from dpaudit.engine.planning.plan import Plan, make_plan, planning_announcement
 from dpaudit.engine.reading.bounds_checksum import checksum_note
 from dpaudit.engine.reading.joint import joint_verdict
@@ -35,14 +35,14 @@ from dpaudit.engine.request.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.request.loading import load_spec, spec_in
 from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import (
-    Record,
+    PlanRecord,
     checkpoints_of,
     consent_for,
-    held,
-    opened,
+    default_run_folder,
+    locked_folder,
+    open_run_folder,
     place_of,
     read_spec,
-    run_folder,
 )
 from dpaudit.errors import RunError
 from dpaudit.given import argument
@@ -56,32 +56,32 @@ def audit(
     seed: int | None = None,
     quiet: bool = False,
 ) -> Report:
-    """Runs the audits of a spec and reports what they show.
+    """Run the audits of a spec and return the report.
 
     Args:
         spec: A spec, one `Audit`, the path of a YAML file, or a mapping like its content.
-        output: The run folder, a path or a URI (`s3://bucket/runs/mine`). One that holds finished units of the same
-            work is continued. Left out: `runs/<name>`.
-        listeners: Told of every event while it happens, instead of the progress on standard error.
+        output: The run folder, a path or a URI (`s3://bucket/runs/mine`). If it has finished units of the same work,
+            they are reused. Default: `runs/<name>`.
+        listeners: Called with every event, instead of the progress display on standard error.
         seed: Overrides the spec's seed.
         quiet: Show no progress.
-    Returns: The report; the same content is in the run folder.
-    Raises: SpecError and DataError for bad input; RunError when the run cannot go on; what is finished is kept.
+    Returns: The report, which the run folder contains too.
+    Raises: SpecError and DataError for bad input; RunError if the run fails. Finished units are kept.
     """
     began = time.monotonic()
-    whole = AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else spec
-    asked = whole if isinstance(whole, AuditSpec) else load_spec(whole)
+    source = AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else spec
+    requested_spec = source if isinstance(source, AuditSpec) else load_spec(source)
     if seed is not None:
-        asked = dataclasses.replace(asked, seed=seed)
-    place = place_of(output) if output is not None else run_folder(asked)
-    with told(listeners, quiet=quiet) as listening:
-        if planning := planning_announcement(asked):
+        requested_spec = dataclasses.replace(requested_spec, seed=seed)
+    place = place_of(output) if output is not None else default_run_folder(requested_spec)
+    with event_listeners(listeners, quiet=quiet) as listening:
+        if planning := planning_announcement(requested_spec):
             EventStream(*listening).emit(Event(EventKind.STAGE, detail=planning))
-        return timed_from(began, run_plan(make_plan(asked), place, listening))
+        return with_wall_time(began, run_plan(make_plan(requested_spec), place, listening))
 
 
-def timed_from(began: float, report: Report) -> Report:
-    """Return the report with the wall time since `began`, on the clock of `time.monotonic`."""
+def with_wall_time(began: float, report: Report) -> Report:
+    """Return the report with the wall time since `began`, a value of `time.monotonic`."""
     return dataclasses.replace(report, seconds=time.monotonic() - began)
 
 
@@ -95,33 +95,35 @@ def resume(
     listeners: Sequence[Listener] = (),
     quiet: bool = False,
 ) -> Report:
-    """Goes on with a run: only what is missing is run.
+    """Resume a run: run its missing units only.
+
+    The `allow_` options matter only for a spec that this user did not write.
 
     Args:
         folder: The run folder, a path or a URI.
-        fresh: Run anew what was finished by other code, on other data or by another spec, beside what is there.
-        allow_code: Whether the spec may have code imported and run though this user did not write it.
-        allow_network: Whether it may have requests sent, and values of environment variables with them, likewise.
-        allow_files: Whether it may name files and folders outside of the run folder, likewise.
+        fresh: Rerun units that were finished with other code, data or another spec. Their files are kept.
+        allow_code: Let the spec import and run code.
+        allow_network: Let the spec send requests, including values of environment variables.
+        allow_files: Let the spec name files and folders outside the run folder.
         listeners: As in `audit`.
         quiet: Show no progress.
-    Raises: SpecError when it is no run folder, or somebody else's that asks for more than is allowed; RunError when
-        what is finished would not be used, and not `fresh`.
+    Raises: SpecError if it is no run folder, or its spec needs more than is allowed; RunError if finished units cannot
+        be reused and `fresh` is false.
     """
     place = place_of(folder)
     fresh = argument("fresh", fresh, bool)
-    asked = Consent(allow_code, allow_network, allow_files)
-    with told(listeners, quiet=quiet) as listening, opened(place, listening) as here:
-        spec = read_spec(here)
-        with apply_consent(consent_for(spec, asked)):
+    consent = Consent(allow_code, allow_network, allow_files)
+    with event_listeners(listeners, quiet=quiet) as listening, open_run_folder(place, listening) as local_folder:
+        spec = read_spec(local_folder)
+        with apply_consent(consent_for(spec, consent)):
             plan = dataclasses.replace(make_plan(spec_in(spec)), isolated=current_consent().spec is not None)
             require_network(plan.spec, plan.price)
-            return _run_here(plan, here, place, listening, fresh=fresh)
+            return _run_in(plan, local_folder, place, listening, fresh=fresh)
 
 
 @contextlib.contextmanager
-def told(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Listener]]:
-    """Who is told of a run's events: the listeners, or the progress on standard error where there are none."""
+def event_listeners(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Listener]]:
+    """Yield `listeners`, or a terminal progress display if there are none and `quiet` is false."""
     listeners = argument("listeners", listeners, tuple[Listener, ...])
     quiet = argument("quiet", quiet, bool)
     if quiet or listeners:
@@ -135,115 +137,115 @@ def told(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Lis
 
 @contextlib.contextmanager
 def _terminal() -> Iterator[IO[str]]:
-    """Standard error as it is now: a unit that runs in this process has what it prints caught."""
-    own = behind(sys.stderr)
+    """Yield a copy of standard error: units that run in this process have theirs redirected."""
+    stream = original_stream(sys.stderr)
     try:
-        number = os.dup(own.fileno())
+        descriptor = os.dup(stream.fileno())
     except (OSError, ValueError, AttributeError):  # a notebook's
-        yield own
+        yield stream
         return
-    with open(number, "w", encoding=own.encoding, errors="backslashreplace", buffering=1) as terminal:
+    with open(descriptor, "w", encoding=stream.encoding, errors="backslashreplace", buffering=1) as terminal:
         yield terminal
 
 
 def run_plan(plan: Plan, place: str | Path, listeners: Sequence[Listener] = ()) -> Report:
-    """Runs what is not finished yet of a plan, and writes the run folder's files.
+    """Run the unfinished units of a plan and write the run folder.
 
-    Raises: RunError when another driver holds the folder, or it cannot be written; SpecError when it is no run folder.
+    Raises: RunError if another driver holds the folder or it cannot be written; SpecError if it contains other files.
     """
-    with opened(place, listeners) as folder:
-        return _run_here(plan, folder, place, listeners, fresh=True)
+    with open_run_folder(place, listeners) as folder:
+        return _run_in(plan, folder, place, listeners, fresh=True)
 
 
-def _run_here(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], *, fresh: bool) -> Report:
+def _run_in(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], *, fresh: bool) -> Report:
     began = time.monotonic()
-    with held(folder):
-        changes = _written_plan(plan, folder, place, fresh=fresh)
+    with locked_folder(folder):
+        changes = _write_plan(plan, folder, place, fresh=fresh)
         store = UnitStore(folder / "units")
         with contextlib.closing(EventLog(folder / "events.jsonl")) as log:
             events = EventStream(log, *listeners)
             try:
                 with signals_interrupt():
-                    for said in (*changes, f"running {len(plan.units)} units"):
-                        events.emit(Event(EventKind.STAGE, detail=said))
+                    for stage in (*changes, f"running {len(plan.units)} units"):
+                        events.emit(Event(EventKind.STAGE, detail=stage))
                     outcome = run_missing(plan, store, events, checkpoints_of(place), began)
                     events.emit(Event(EventKind.STAGE, detail="estimating"))
                     report = _report(plan, outcome, store, folder, place, began)
-                    reached = ", ".join(dict.fromkeys(str(one.verdict) for one in report.answers))
-                    events.emit(Event(EventKind.STAGE, detail=f"{reached}; writing the report"))
-                    note = _written(report, folder, plan)
+                    verdicts = ", ".join(dict.fromkeys(str(result.verdict) for result in report.answers))
+                    events.emit(Event(EventKind.STAGE, detail=f"{verdicts}; writing the report"))
+                    note = _write_results(report, folder, plan)
                     events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began, detail=note))
-                    return timed_from(began, report)
+                    return with_wall_time(began, report)
             except KeyboardInterrupt as err:
                 events.emit(Event(EventKind.INTERRUPTED, detail=str(err)))
                 raise
 
 
-def _written_plan(plan: Plan, folder: Path, place: str | Path, *, fresh: bool) -> tuple[str, ...]:
-    """Writes a plan into its folder; says what was there before, where that was another one."""
-    record, before = Record.of(plan), Record.read(folder)
-    differs = "; ".join(before.differences(record)) if before else ""
-    if before and differs:
-        finished = len(UnitStore(folder / "units").finished(before.keys - record.keys))
+def _write_plan(plan: Plan, folder: Path, place: str | Path, *, fresh: bool) -> tuple[str, ...]:
+    """Write a plan into its folder; return how the plan that it replaces differs, in words, or ()."""
+    record, previous = PlanRecord.of(plan), PlanRecord.load(folder)
+    differences = "; ".join(previous.differences(record)) if previous else ""
+    if previous and differences:
+        finished = len(UnitStore(folder / "units").finished(previous.keys - record.keys))
         if finished and not fresh:
             raise RunError(
-                f"{finished} finished units of {place} are not those of this run: {differs}; `dpaudit report {place}` "
-                f"reads them as they are, `dpaudit resume {place} --fresh` runs anew beside them"
+                f"{finished} finished units of {place} do not belong to this run: {differences}. `dpaudit report "
+                f"{place}` reads them unchanged; `dpaudit resume {place} --fresh` keeps them and runs new units"
             )
-        differs += f": what was found before is in {Record.set_aside(folder)}/"
+        differences += f": the previous results are in {PlanRecord.archive(folder)}/"
     record.write(plan, folder)
-    return (differs,) if differs else ()
+    return (differences,) if differences else ()
 
 
 def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: bool = False) -> Report:
-    """Estimates and writes the report of a run folder anew from its finished units; nothing runs.
+    """Recompute and write the report of a run folder from its finished units; nothing runs.
 
     Args:
         folder: The run folder, a path or a URI.
-        allow_code: Whether the spec may have code imported though this user did not write it.
-        allow_files: Whether it may name files and folders outside of the run folder, likewise.
-    Raises: SpecError when it is no run folder, or somebody else's that asks for more than is allowed; RunError when its
-        data or spec are others now: nothing is written then.
+        allow_code: Let a spec that this user did not write import code.
+        allow_files: Let a spec that this user did not write name files and folders outside the run folder.
+    Raises: SpecError if it is no run folder, or its spec needs more than is allowed; RunError if its data or spec have
+        changed: nothing is written then.
     """
     place = place_of(folder)
-    asked = Consent(code=allow_code, files=allow_files)
-    with opened(place) as here:
-        spec = read_spec(here)
-        with apply_consent(consent_for(spec, asked)):
-            record = Record.required(here, place)
-            _require_same(record.spec_differs(spec), place)  # before anything that the spec names is imported
-            with use_recorded_code(record.version, record.own):
+    consent = Consent(code=allow_code, files=allow_files)
+    with open_run_folder(place) as local_folder:
+        spec = read_spec(local_folder)
+        with apply_consent(consent_for(spec, consent)):
+            record = PlanRecord.load_required(local_folder, place)
+            _require_unchanged(record.spec_differs(spec), place)  # before anything that the spec names is imported
+            with use_recorded_code(record.version, record.code_digests):
                 plan = make_plan(spec_in(spec))
-                _require_same(record.differences(Record.of(plan)), place)
-            # The log is opened before anything is written: a folder whose log is no file of its own is left as it is.
-            with held(here), contextlib.closing(EventLog(here / "events.jsonl")) as log:
-                report = _report_of_finished(plan, here, place)
-                log(Event(EventKind.REPORTED, detail=_written(report, here, plan)))
+                _require_unchanged(record.differences(PlanRecord.of(plan)), place)
+            # The log is opened before anything is written: if it is no regular file, the folder stays unchanged.
+            with locked_folder(local_folder), contextlib.closing(EventLog(local_folder / "events.jsonl")) as log:
+                report = _report_from_finished(plan, local_folder, place)
+                log(Event(EventKind.REPORTED, detail=_write_results(report, local_folder, plan)))
                 return report
 
 
-def _require_same(differs: Sequence[str], place: str | Path) -> None:
-    if differs:
+def _require_unchanged(differences: Sequence[str], place: str | Path) -> None:
+    if differences:
         raise RunError(
-            f"{place} holds results of something else: {'; '.join(differs)}; nothing was written; put back what was "
-            f"there, or `dpaudit resume {place} --fresh` runs anew beside them"
+            f"the results in {place} do not match its spec, code or data: {'; '.join(differences)}. Nothing was "
+            f"written. Restore them, or run `dpaudit resume {place} --fresh`, which keeps the old units"
         )
 
 
-def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
+def _report_from_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
     store = UnitStore(folder / "units")
     finished = store.finished(unit.key for unit in plan.units)
     failed = store.failures() | {
-        key: f"its file failed its check: {why}; `dpaudit resume` runs it again" for key, why in store.damaged.items()
+        key: f"its file is damaged: {why}; `dpaudit resume` reruns it" for key, why in store.damaged.items()
     }
-    policy = Policy(plan, store)  # nothing is begun any more
-    spared = policy.spared(finished, failed.keys()) | policy.held(finished, failed.keys())
+    policy = Policy(plan, store)  # without a clock: no further unit starts
+    skipped = policy.skippable(finished, failed.keys()) | policy.waiting(finished, failed.keys())
     missing = {unit.key: failed.get(unit.key, "not run yet") for unit in plan.units if unit.key not in finished}
     outcome = RunOutcome(
         frozenset(finished),
-        {key: why for key, why in missing.items() if key in failed or key not in spared},
+        {key: why for key, why in missing.items() if key in failed or key not in skipped},
         0,
-        frozenset(spared - finished - failed.keys()),
+        frozenset(skipped - finished - failed.keys()),
         store.provenance(finished),
         dict(store.damaged),
     )
@@ -251,31 +253,32 @@ def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
 
 
 def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, place: str | Path, began: float) -> Report:
-    happened: Counter[str] = Counter()
+    event_counts: Counter[str] = Counter()
     keys = {unit.key for unit in plan.units}
-    repeated, remarked = {}, defaultdict[str, dict[str, None]](dict)
+    repeated, remarked_units = {}, defaultdict[str, dict[str, None]](dict)
     for event in read_events(folder / "events.jsonl"):
-        happened[event.kind.value] += 1
+        event_counts[event.kind.value] += 1
         if event.kind is EventKind.UNIT_REPEATED and event.unit in keys:
             repeated[event.unit] = RepeatedUnit(event.label, event.detail)
         if event.kind is EventKind.UNIT_REMARKED and event.unit in keys:
-            remarked[event.detail][event.label] = None
+            remarked_units[event.detail][event.label] = None
     results = Policy(plan, store).results(outcome, folder)
-    together, sweep, summary = plan.spec.together, plan.spec.sweep, None
+    joint_test, sweep, summary = plan.spec.together, plan.spec.sweep, None
     if sweep is not None:
-        from dpaudit.engine.reading.sweep_summary import sweep_summary  # of sweeps alone
+        from dpaudit.engine.reading.sweep_summary import sweep_summary  # needed for sweeps only
 
         summary = sweep_summary(sweep, results, plan.spec.confidence, folder)
     remarks = [
-        f"{said} ({first}{f' and {len(others)} more' if others else ''})" for said, (first, *others) in remarked.items()
+        f"{remark} ({first}{f' and {len(others)} more' if others else ''})"
+        for remark, (first, *others) in remarked_units.items()
     ]
-    planned = {entry.audit.name: entry.confirms for entry in plan.audits}
+    confirmed_names = {entry.audit.name: entry.confirms for entry in plan.audits}
     return Report(
         name=plan.spec.name,
         results=results,
         joint=None
-        if together is None
-        else joint_verdict(plan.spec.name, together, results, planned, plan.spec.confidence),
+        if joint_test is None
+        else joint_verdict(plan.spec.name, joint_test, results, confirmed_names, plan.spec.confidence),
         sweep=summary,
         seed=plan.spec.seed,
         confidence=plan.spec.confidence,
@@ -289,15 +292,15 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         folder=str(place),
         spec=plan.spec.to_yaml(),
         versions=versions(),
-        events=dict(happened),
+        events=dict(event_counts),
         repeated=tuple(repeated.values()),
         remarks=tuple(remarks),
     )
 
 
-def _written(report: Report, folder: Path, plan: Plan) -> str:
-    """Write what was found, for machines, the figures and `report.html`; return what an event says of it."""
-    from dpaudit.engine.report.page import write_page  # only where a folder is written
+def _write_results(report: Report, folder: Path, plan: Plan) -> str:
+    """Write `bounds.json`, the figures and `report.html`; return the checksum note for the run's last event."""
+    from dpaudit.engine.report.page import write_page  # slow to import
 
     note = checksum_note(write_bounds(report, folder))
     write_page(report, folder, draw=plan.spec.run.figures)
@@ -308,17 +311,20 @@ def _written(report: Report, folder: Path, plan: Plan) -> str:
 def run_missing(
     plan: Plan, store: UnitStore, events: EventStream, scratch: Scratch, began: float, budget_s: float | None = None
 ) -> RunOutcome:
-    """Runs the units of a plan that are not finished yet."""
+    """Run the unfinished units of a plan, then the follow-up units of violations."""
     finished = store.finished(unit.key for unit in plan.units)
     policy = Policy(plan, store, lambda: time.monotonic() - began, budget_s)
-    spared = policy.spared(finished, frozenset())
-    missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in spared]
+    skipped = policy.skippable(finished, frozenset())
+    missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in skipped]
     with backend_for(plan, missing, events, scratch, store) as backend:
         repeats = plan.spec.run.repeats
-        outcome = run_units(plan.units, backend, store, events, spare=policy.spared, repeats=repeats, defer=policy.held)
-        if looks := policy.after_violations(outcome.finished, outcome.failed.keys()):
-            needs = {need for look in looks for need in look.needs}  # finished: what they gave is read, not made
-            run_units([*(unit for unit in plan.units if unit.key in needs), *looks], backend, store, events)
+        outcome = run_units(
+            plan.units, backend, store, events, spare=policy.skippable, repeats=repeats, defer=policy.waiting
+        )
+        if follow_ups := policy.units_after_violations(outcome.finished, outcome.failed.keys()):
+            # These units are finished: their results are read, not recomputed.
+            needed_keys = {need for unit in follow_ups for need in unit.needs}
+            run_units([*(unit for unit in plan.units if unit.key in needed_keys), *follow_ups], backend, store, events)
         return outcome
 
 
@@ -326,38 +332,38 @@ def run_missing(
 def backend_for(
     plan: Plan, missing: Sequence[Unit], events: EventStream, scratch: Scratch, store: UnitStore
 ) -> Iterator[Backend]:
-    """Where the units of a plan run, for the length of a `with` block."""
+    """Yield the backend that runs the units of a plan, and close it at the end of the `with` block."""
     deadlines = Deadlines(plan.spec.run.time_limit_s)
-    # Of folders that somebody else made, nothing runs in this process.
-    here = plan.spec.run.settled_runner() == "in-process" and not plan.isolated
+    # Code of folders that this user did not make never runs in this process.
+    runs_in_process = plan.spec.run.settled_runner() == "in-process" and not plan.isolated
     with ending_leftovers():
-        if here or not missing:
+        if runs_in_process or not missing:
             with contextlib.closing(InProcess(dict(plan.shared), scratch, events, deadlines)) as backend:
                 yield backend
             return
         from dpaudit.engine.run.runners import backend_elsewhere
 
-        with backend_elsewhere(plan, missing, events, scratch, deadlines, store) as elsewhere:
-            yield elsewhere
+        with backend_elsewhere(plan, missing, events, scratch, deadlines, store) as backend:
+            yield backend
 
 
 PACKAGES = ("dpaudit", "ray", "torch", "numpy", "scipy", "catboost", "scikit-learn", "pyarrow", "numba")
 
 
 def versions() -> dict[str, str]:
-    """Python, the platform, and those of `PACKAGES` that are installed."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    """Return the versions of Python, the platform and the installed packages of `PACKAGES`."""
+    versions_by_name = {"python": platform.python_version(), "platform": platform.platform()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions_by_name[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions_by_name
 
 
 def forget_renamed(folder: Path, spec: AuditSpec, results: Sequence[AuditResult]) -> None:
-    """Takes away score folders of audits that the spec has no more; the units they show stay."""
-    current = {slug(name) for name in (*(audit.name for audit in spec.audits), *(found.name for found in results))}
+    """Delete the score folders of audits that the spec no longer has; their units stay."""
+    current = {slug(name) for name in (*(audit.name for audit in spec.audits), *(result.name for result in results))}
     with contextlib.suppress(FileNotFoundError):
         for entry in (folder / "scores").iterdir():
             if entry.name not in current and entry.is_dir() and not entry.is_symlink():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dpaudit.actors.events import EventKind, read_events
 from dpaudit.engine.planning.plan import Plan, pieces_of, trainings_of
-from dpaudit.engine.run.run_folder import PLAN, read_plan, run_folder
+from dpaudit.engine.run.run_folder import PLAN, default_run_folder, read_plan
 from dpaudit.plain_files import read_bytes, require_plain
 
 
@@ -50,7 +50,7 @@ class Forecast:
 
 def expected_cost(plan: Plan, timings: Path | None) -> Forecast:
     """Return the forecast of a plan, timed by the run in `timings` or else in the plan's default run folder."""
-    folder = timings or run_folder(plan.spec)
+    folder = timings or default_run_folder(plan.spec)
     return forecast(plan, times_of_run(folder), str(folder))
 
 

@@ -1,6 +1,6 @@
-"""What a run found, for a model card: a block of Markdown with YAML in front of it, and one page to print.
+"""Results of a run for a model card: a Markdown block with YAML front matter, and one page to print.
 
-Both are made of what the run folder says, which may be a stranger's: it is text, and nothing of it runs.
+Both quote the run folder, which anyone may have written. It is parsed as data and nothing runs.
 """
 
 from __future__ import annotations
@@ -16,41 +16,43 @@ from dpaudit.engine.reading.stated_values import StatedValue
 from dpaudit.engine.reading.verdict import COLOURS, Verdict
 from dpaudit.engine.report.markdown import markdown_text
 from dpaudit.engine.request.audit_spec import MAX_SEED
-from dpaudit.engine.run.watching import WORSE, Found, RunStatus, run_status
+from dpaudit.engine.run.run_status import VERDICTS_BY_SEVERITY, AuditOutcome, RunStatus, run_status
 from dpaudit.errors import SpecError, shortened
 
 NO_PROOF = "No proof of privacy: an audit can reject a claim, it cannot confirm one."
 REJECTED = "A claim is rejected: more leaks than was promised."
-ON_PAGE, SHOWN = 8, 3
-"""Audits on the page to print; so many at most are told with their details."""
+MAX_ON_PAGE = 8
+"""Most audits on the printed page."""
+MAX_DETAILED = 3
+"""Most audits for which the printed page gives details."""
 
 
 @dataclass(frozen=True)
 class _Line:
-    """One verdict, and what belongs to it."""
+    """A verdict with its details."""
 
     name: str
     verdict: Verdict
     claim: str
-    found: str
-    epsilon: float | None  # the lower bound, at `delta`; None where the finding is none
+    bound: str
+    epsilon: float | None  # lower bound at `delta`; None if the finding has none
     delta: float | None
-    sentence: str  # what was found, for a reader who knows no statistics
-    printed: tuple[tuple[str, str], ...]  # the lines of the answer: label and text
+    sentence: str  # the result in plain language
+    printed: tuple[tuple[str, str], ...]  # label and text of each line of the answer
     assumes: str
-    audited: str  # the mechanism, its data and the game
+    audited: str  # mechanism, data and game
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a run found, where that comes from, and how it is found again.
+    """Verdicts of a run, their origin, and the command that reproduces them.
 
     Attributes:
         name: The spec's name.
-        lines: The verdicts, worst news first; of tests of one claim the one.
-        facts: What it was made from: date, version, fingerprints.
-        command: What runs it again.
-        cautions: What a reader must know before believing the rest.
+        lines: The verdicts, the most severe first; a check has one for all its tests.
+        facts: Date, version and fingerprints by name.
+        command: Command that reruns the audits.
+        cautions: Limits of these values, for the reader.
     """
 
     name: str
@@ -61,30 +63,30 @@ class ModelCard:
 
     @classmethod
     def of(cls, place: str | Path) -> ModelCard:
-        """That of a run folder, a path or a URI; it is read, and nothing runs.
+        """Build the card of a run folder, a path or a URI; nothing runs.
 
-        Raises: SpecError where it is no run folder, or has no report; RunError where it cannot be read.
+        Raises: SpecError if it is no run folder, or has no report; RunError if it cannot be read.
         """
         status = run_status(place)
-        found, report = status.found, status.report
+        outcomes, report = status.outcomes, status.report
         by_name = {result["name"].name(): result for result in report["results"].items()}
-        lines = [_line(name, one, by_name, report["joint"]) for name, one in found.items()]
-        lines.sort(key=lambda line: -WORSE.index(line.verdict))
+        lines = [_line(name, outcome, by_name, report["joint"]) for name, outcome in outcomes.items()]
+        lines.sort(key=lambda line: -VERDICTS_BY_SEVERITY.index(line.verdict))
         command = f"dpaudit run spec.yaml --seed {report['seed'].integer(0, MAX_SEED - 1)}"
         return cls(report["name"].text(120), tuple(lines), _facts(status), command, status.cautions)
 
     @property
     def means(self) -> str:
-        """What the card means, in a sentence."""
+        """Meaning of the card in a sentence."""
         return REJECTED if any(line.verdict is Verdict.VIOLATION for line in self.lines) else NO_PROOF
 
     @property
     def caution(self) -> str:
-        """What a low bound does not mean; "" if every claim is rejected."""
+        """Sentence on the limits of a low bound; "" if every claim is rejected."""
         return "" if all(line.verdict is Verdict.VIOLATION for line in self.lines) else NOT_SHOWN[0]
 
     def markdown(self) -> str:
-        """The block: YAML between two lines `---`, then Markdown."""
+        """Return the block: YAML between two lines `---`, then Markdown."""
         import yaml
 
         audits = [
@@ -92,7 +94,7 @@ class ModelCard:
                 "name": line.name,
                 "verdict": str(line.verdict),
                 "claim": line.claim,
-                "found": line.found,
+                "found": line.bound,
                 "epsilon_at_least": line.epsilon,
                 "delta": line.delta,
                 "sentence": line.sentence,
@@ -107,14 +109,14 @@ class ModelCard:
                 "means": self.means,
                 "run": self.name,
                 "audits": audits,
-                **{name.replace(" ", "_"): said for name, said in self.facts.items()},
+                **{name.replace(" ", "_"): text for name, text in self.facts.items()},
                 "command": self.command,
             }
         }
-        # Unfolded: a line of a text never begins a line of the file.
+        # Without folding, no text of the run folder can start a line of the file.
         block = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1 << 20)
         rows = [
-            f"| {_text(line.name)} | **{line.verdict}** | {_text(line.claim)} | {_text(line.found)} |"
+            f"| {_text(line.name)} | **{line.verdict}** | {_text(line.claim)} | {_text(line.bound)} |"
             for line in self.lines
         ]
         parts = (
@@ -123,24 +125,24 @@ class ModelCard:
             f"**{self.means}** {self.caution}".strip(),
             "\n".join(["| audit | verdict | claim | shown |", "| - | - | - | - |", *rows]),
             "\n".join(point for line in self.lines for point in _points(line)),
-            "\n".join(f"- {name.capitalize()}: {_text(said)}" for name, said in self.facts.items()),
+            "\n".join(f"- {name.capitalize()}: {_text(text)}" for name, text in self.facts.items()),
             f"Run again, with the spec, the code and the data of these fingerprints: `{self.command}`",
             *self.cautions,
         )
         return "\n\n".join(parts) + "\n"
 
     def page(self) -> str:
-        """One page of A4 to print: all that fits, the worst news first, and how much is left out."""
+        """Return an A4 page in HTML: the most severe verdicts first, and the number of verdicts left out."""
         from dpaudit.engine.report.page import escaping
 
-        shown = self.lines[:ON_PAGE]
+        lines = self.lines[:MAX_ON_PAGE]
         template = escaping("dpaudit.engine.report").get_template("card.html.j2")
         rendered: str = template.render(
             card=self,
-            lines=shown,
-            told=shown if len(self.lines) <= SHOWN else (),
-            left_out=len(self.lines) - len(shown),
-            next_steps={line.verdict.value: NEXT[line.verdict] for line in shown},
+            lines=lines,
+            told=lines if len(self.lines) <= MAX_DETAILED else (),
+            left_out=len(self.lines) - len(lines),
+            next_steps={line.verdict.value: NEXT[line.verdict] for line in lines},
             colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
             means=self.means,
             not_shown=self.caution,
@@ -148,39 +150,39 @@ class ModelCard:
         return rendered
 
 
-def _line(name: str, found: Found, by_name: Mapping[str, StatedValue], joint: StatedValue) -> _Line:
+def _line(name: str, outcome: AuditOutcome, by_name: Mapping[str, StatedValue], joint: StatedValue) -> _Line:
     """A verdict with what stands of it in `bounds.json`; of tests of one claim, that of the test it rests on."""
     if joint and name not in by_name:
         test = joint["rests_on"].name() if joint["rests_on"] else next(iter(by_name))
         if test not in by_name:
             raise joint["rests_on"].refusal("must be the name of a result", repr(shortened(test)))
-        told = by_name[test]
-        if found.verdict is Verdict.VIOLATION:
-            told = by_name.get(f"{test}, confirmatory run", told)
+        result = by_name[test]
+        if outcome.verdict is Verdict.VIOLATION:
+            result = by_name.get(f"{test}, confirmatory run", result)
         answer = joint["answer"]
     else:
-        told = by_name[name]
-        answer = told["answer"]
+        result = by_name[name]
+        answer = result["answer"]
     sentence = answer["sentence"].text(400)
     pairs = map(_pair, answer["lines"].items())
     printed = tuple(pair for pair in pairs if pair[1] != sentence.rstrip("."))
     return _Line(
         shortened(name),
-        found.verdict,
-        "none" if found.claim.epsilon == math.inf else shortened(found.claim),
+        outcome.verdict,
+        "none" if outcome.claim.epsilon == math.inf else shortened(outcome.claim),
         next((text for label, text in printed if label == "lower bound"), "no bound"),
-        *_bound(told["finding"]),
+        *_epsilon_and_delta(result["finding"]),
         sentence,
         printed,
-        told["assumes"].text(400),
-        shortened(f"{told['mechanism'].text()} on {told['data'].text()}; {told['game'].text()}", 400),
+        result["assumes"].text(400),
+        shortened(f"{result['mechanism'].text()} on {result['data'].text()}; {result['game'].text()}", 400),
     )
 
 
 def _by_label(printed: tuple[tuple[str, str], ...]) -> dict[str, str]:
     """Return lines by their label, several of one label joined."""
     labels = dict.fromkeys(label for label, _ in printed)
-    return {label: "; ".join(text for each, text in printed if each == label) for label in labels}
+    return {label: "; ".join(text for text_label, text in printed if text_label == label) for label in labels}
 
 
 def _pair(line: StatedValue) -> tuple[str, str]:
@@ -192,8 +194,8 @@ def _pair(line: StatedValue) -> tuple[str, str]:
     return label.text(40), text.text(600)
 
 
-def _bound(finding: StatedValue) -> tuple[float | None, float | None]:
-    """The lower bound and its delta, where the finding has them."""
+def _epsilon_and_delta(finding: StatedValue) -> tuple[float | None, float | None]:
+    """Return the lower bound and its delta; None for a value that the finding lacks."""
     if not finding:
         return None, None
     lower, delta = finding["lower"], finding["delta"]
@@ -204,36 +206,36 @@ def _bound(finding: StatedValue) -> tuple[float | None, float | None]:
 
 
 def _facts(status: RunStatus) -> dict[str, str]:
-    """When and by what it was found, and what data, code, spec and results are known by."""
+    """Return date, version, and fingerprints of data, code, spec and results."""
     try:
-        about = json.loads(status.made_from[b"record"])
+        about = json.loads(status.plan_metadata[b"record"])
         own = {str(name): str(digest)[:16] for name, digest in about["own"].items()}
         shared, version, spec = sorted(map(str, about["shared"])), str(about["version"]), str(about["spec"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
-        raise SpecError(f"{shortened(status.place)} must have a plan.parquet of this version; run it again") from err
+        raise SpecError(f"{shortened(status.place)} has no plan.parquet of this version. Run it again") from err
     facts = {
-        "date": "" if status.heard is None else f"{status.heard:%Y-%m-%d}",
+        "date": "" if status.last_event_at is None else f"{status.last_event_at:%Y-%m-%d}",
         "version": f"dpaudit {version}",
         "data": ", ".join(shared),
         "code": ", ".join(f"{name} {digest}" for name, digest in own.items()) or "of dpaudit alone",
         "spec": f"spec.yaml sha256:{spec}",
-        "results": status.noted,
+        "results": status.recorded_checksum,
     }
-    return {name: shortened(said, 500) for name, said in facts.items() if said}
+    return {name: shortened(text, 500) for name, text in facts.items() if text}
 
 
 def _points(line: _Line) -> list[str]:
-    """What belongs to a verdict, as a list."""
+    """Return the lines of a Markdown list with the details of a verdict."""
     told = {
         "Found": line.sentence,
         **{label.capitalize(): text for label, text in _by_label(line.printed).items()},
         "Assumed": line.assumes,
         "Audited": line.audited,
     }
-    points = (f"  - {_text(what)}: {_text(said)}" for what, said in told.items() if said)
+    points = (f"  - {_text(what)}: {_text(text)}" for what, text in told.items() if text)
     return [f"- {_text(line.name)}", *points]
 
 
-def _text(said: str) -> str:
-    """Return a line of Markdown without markup, with signs of comparison in place of their ASCII forms."""
-    return markdown_text(said.replace(">=", "≥").replace("<=", "≤"))
+def _text(text: str) -> str:
+    """Return a line of Markdown with markup escaped and ≥, ≤ in place of >=, <=."""
+    return markdown_text(text.replace(">=", "≥").replace("<=", "≤"))

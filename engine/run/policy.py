@@ -1,8 +1,8 @@
-"""What is run next, what is held back, and when reading stops: one policy for all the audits of a run.
+"""Decide which units of a run are skipped, which wait, and which results are read.
 
-A confirmatory run waits until the first pass is read. Of several tests of one claim, those after one that refutes it
-wait while it is confirmed, and are spared once it is: leaving some out after having seen others only makes a verdict
-less likely. All follows from finished units alone, so a resumed run decides as the first one would have.
+A confirmatory run waits for the result of the first pass. If one of several tests of a claim rejects it, the later
+tests wait for its confirmation and are skipped once the claim is rejected. Skipping tests after seeing others makes a
+rejection only less likely. Decisions depend on finished units alone, so a resumed run decides as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import slug
 
-GRACE = 1.1  # of a budget in seconds: until then a first pass that was begun goes on
-CONFIRMED = (Verdict.VIOLATION, Verdict.UNDECIDED)  # verdicts of an observational game that are tested once more
+GRACE = 1.1  # multiple of a budget in seconds up to which a started first pass continues
+NEEDS_CONFIRMATION = (Verdict.VIOLATION, Verdict.UNDECIDED)  # verdicts of an observational game that call for canaries
 
 
 class Stage(Enum):
-    """How far a first pass and its confirmatory run are read."""
+    """Progress of a first pass and its confirmatory run."""
 
-    OPEN = "not read yet"
-    SILENT = "read, and nothing to confirm"
-    REFUTING = "read, and to be confirmed"
-    CONFIRMED = "confirmed"
-    REJECTED = "not confirmed, or that cannot be read"
+    UNREAD = "the first pass has no result yet"
+    NOTHING_TO_CONFIRM = "the first pass did not reject the claim"
+    TO_CONFIRM = "the first pass rejected the claim"
+    CONFIRMED = "the confirmatory run rejected it too"
+    NOT_CONFIRMED = "the confirmatory run did not reject it, or failed"
 
 
 @dataclass(frozen=True)
-class Pair:
-    """An audit of the first pass, and what confirms it; None where nothing would."""
+class AuditPair:
+    """An audit of the first pass and its confirmatory audit, if it has one."""
 
     first: PlannedAudit
     confirmation: PlannedAudit | None
@@ -62,165 +62,174 @@ class Pair:
 
 
 class Policy:
-    """Tells the scheduler of a plan which units need not run and which must wait, and reads what there is to read.
+    """Decides which units of a plan the scheduler skips or delays, and reads the results.
 
-    `spent` tells the seconds so far; after `budget_s` seconds, or what the spec says, no audit but the first is begun.
+    `elapsed_s` returns the seconds since the start of the run. After the budget of the spec, or else `budget_s`, only
+    the first audit may start.
     """
 
     def __init__(
         self,
         plan: Plan,
         store: UnitStore,
-        spent: Callable[[], float] = lambda: math.inf,
+        elapsed_s: Callable[[], float] = lambda: math.inf,
         budget_s: float | None = None,
     ) -> None:
         following = {entry.confirms: entry for entry in plan.audits if entry.confirms}
         together = plan.spec.together
-        self.pairs = tuple(Pair(entry, following.get(entry.audit.name)) for entry in plan.audits if not entry.confirms)
-        self._plan, self._store, self._spent = plan, store, spent
-        self._one_claim = together is not None
+        self.pairs = tuple(
+            AuditPair(entry, following.get(entry.audit.name)) for entry in plan.audits if not entry.confirms
+        )
+        self._plan, self._store, self._elapsed_s = plan, store, elapsed_s
+        self._is_check = together is not None
         self._budget_s = together.budget_s if together is not None else budget_s
         self._readers = {
             entry.audit.name: SequentialReader(entry, store) for entry in plan.audits if entry.audit.stop is not None
         }
         self._awaited: dict[str, list[str]] = {}
-        self._read: dict[str, AuditResult] = {}
-        self._known: dict[str, tuple[object, frozenset[str]]] = {}
-        self._all_run = not (self._readers or following or self._one_claim or self._budget_s is not None)
+        self._results: dict[str, AuditResult] = {}
+        self._cache: dict[str, tuple[object, frozenset[str]]] = {}
+        self._all_run = not (self._readers or following or self._is_check or self._budget_s is not None)
 
-    def spared(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
-        """Keys of units that need not be started.
+    def skippable(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
+        """Return the keys of units to skip.
 
-        Those that only sequential audits with enough evidence have asked for, those of tests after one that is
-        confirmed, or after time is up, and confirmatory runs of what found nothing.
+        These are units that only stopped sequential audits need; units of tests after a confirmed test, or after the
+        budget; and confirmatory runs of tests that rejected nothing.
         """
         if self._all_run:
             return frozenset()
         for reader in self._readers.values():
             reader.advance(finished, failed)
-        done = frozenset(name for name, reader in self._readers.items() if reader.reason)
+        stopped = frozenset(name for name, reader in self._readers.items() if reader.reason)
         stages = [self._stage(pair, finished, failed) for pair in self.pairs]
-        needed = tuple(place for place, pair in enumerate(self.pairs) if self._goes_on(pair, finished, first=not place))
-        decided = [place for place, stage in enumerate(stages) if stage is Stage.CONFIRMED and self._counts(place)]
+        needed = tuple(
+            index for index, pair in enumerate(self.pairs) if self._may_continue(pair, finished, first=not index)
+        )
+        decided = [
+            index for index, stage in enumerate(stages) if stage is Stage.CONFIRMED and self._is_in_verdict(index)
+        ]
         if decided:
             needed = tuple(range(decided[0] + 1))
-        confirmed = tuple(place for place in needed if stages[place] is not Stage.SILENT)
-        enough = self._once("done", done, lambda: self._keys_of_only(done))
-        return enough | self._once("needed", (needed, confirmed), lambda: self._keys_beside(needed, confirmed))
+        confirmed = tuple(index for index in needed if stages[index] is not Stage.NOTHING_TO_CONFIRM)
+        enough = self._cached("stopped", stopped, lambda: self._keys_only_of(stopped))
+        return enough | self._cached("needed", (needed, confirmed), lambda: self._keys_not_of(needed, confirmed))
 
-    def held(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
-        """Keys of units that must wait: confirmatory runs of what is not read, and tests after one that refutes.
+    def waiting(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
+        """Return the keys of units that must wait: confirmatory runs of unread tests, and tests after a rejecting one.
 
-        Outside of a check confirmatory runs need the units that they follow, and so wait by themselves.
+        Outside a check, confirmatory units need the units of the first pass, so they wait without this.
         """
-        if not self._one_claim:
+        if not self._is_check:
             return frozenset()
         stages = tuple(self._stage(pair, finished, failed) for pair in self.pairs)
-        return self._once("held", stages, lambda: self._keys_waiting(stages))
+        return self._cached("waiting", stages, lambda: self._keys_waiting(stages))
 
-    def after_violations(self, finished: Set[str], failed: Set[str]) -> tuple[Unit, ...]:
-        """What is run where a violation is found: in a check, of what is confirmed.
+    def units_after_violations(self, finished: Set[str], failed: Set[str]) -> tuple[Unit, ...]:
+        """Return the follow-up units of violations; in a check, of confirmed ones.
 
-        The look for memory, before that is said of calls made again and again; and that for where it leaks.
+        They check whether the code keeps state between calls, and where it leaks.
         """
-        looks: dict[str, Unit] = {}
+        units: dict[str, Unit] = {}
         for entry in self._plan.audits:
-            asked = [unit for unit in (entry.state, entry.game.where) if unit is not None]
-            if asked and (entry.confirms or not self._one_claim):
-                found = self._result(entry, finished, failed)
-                if found is not None and found.verdict is Verdict.VIOLATION:
-                    looks |= {unit.key: unit for unit in asked}
-        return tuple(looks.values())
+            follow_ups = [unit for unit in (entry.state, entry.game.where) if unit is not None]
+            if follow_ups and (entry.confirms or not self._is_check):
+                result = self._result(entry, finished, failed)
+                if result is not None and result.verdict is Verdict.VIOLATION:
+                    units |= {unit.key: unit for unit in follow_ups}
+        return tuple(units.values())
 
     def results(self, outcome: RunOutcome, folder: Path) -> tuple[AuditResult, ...]:
-        """What is read when nothing runs any more, in the order of the spec; the evidence is linked into `scores/`."""
+        """Return the results of a finished run, in the order of the spec; link their score files into `scores/`."""
         recorded = self._store.failures()
         for each in self._readers.values():
             each.advance(outcome.finished, recorded.keys() & outcome.failed.keys())
         failures, together = failures_of(self._plan, outcome, recorded), self._plan.spec.together
         results: list[AuditResult] = []
         for entry in self._plan.audits:
-            if (entry.confirms or self._one_claim) and _was_left_out(entry, outcome):
-                continue  # there was nothing to confirm, or nothing left to find, or no time
+            if (entry.confirms or self._is_check) and _is_left_out(entry, outcome):
+                continue  # it was skipped: nothing to confirm, the verdict was certain, or the budget was used up
             if entry.confirmatory and not (
                 results and results[-1].name == entry.confirms and rejects_without_proxy(results[-1])
             ):
-                continue  # begun before another one was read
+                continue  # it started before an earlier test was confirmed
             reader, evidence = self._readers.get(entry.audit.name), folder / "scores" / slug(entry.audit.name)
-            several = self._plan.spec.sweep is not None  # configurations, of which only bounds are compared
-            result = read_audit(entry, outcome.finished, self._store, reader, failures, evidence, p_value=not several)
+            p_value = self._plan.spec.sweep is None  # configurations of a sweep are compared by their bounds only
+            result = read_audit(entry, outcome.finished, self._store, reader, failures, evidence, p_value=p_value)
             scope = Scope.CLAIM if together is None else together.scope(entry.confirms or entry.audit.name)
             results.append(replace(result, scope=scope))
             counts = together is not None and entry.confirms not in together.side
             if counts and entry.confirms and rejects_without_proxy(results[-1]):
-                break  # whatever ran beside it already: the same tests are read on one worker and on many
-        return with_explanations(self._plan, self._store, follow_ups_told(self._plan, results))
+                break  # later tests may have run already, but must not be read: results do not depend on workers
+        return with_explanations(self._plan, self._store, with_confirmations(self._plan, results))
 
     @cached_property
     def _shared(self) -> frozenset[str]:
-        """Keys that several first passes have asked for."""
-        count = Counter(key for pair in self.pairs for key in pair.first.keys)
-        return frozenset(key for key, several in count.items() if several > 1)
+        """Keys that several first passes need."""
+        counts = Counter(key for pair in self.pairs for key in pair.first.keys)
+        return frozenset(key for key, count in counts.items() if count > 1)
 
-    def _once(self, what: str, state: object, find: Callable[[], frozenset[str]]) -> frozenset[str]:
-        """Keys that follow from how far audits are read alone: put together when that changes, not at every unit."""
-        if what not in self._known or self._known[what][0] != state:
-            self._known[what] = (state, find())
-        return self._known[what][1]
+    def _cached(self, what: str, state: object, find: Callable[[], frozenset[str]]) -> frozenset[str]:
+        """Return the keys that `find` computes; call it only if `state` has changed since the last call."""
+        if what not in self._cache or self._cache[what][0] != state:
+            self._cache[what] = (state, find())
+        return self._cache[what][1]
 
-    def _keys_of_only(self, done: Set[str]) -> frozenset[str]:
-        """Of units that no other audit has asked for."""
-        entries = self._plan.audits if done else ()
-        others = _union(entry.keys for entry in entries if entry.audit.name not in done)
-        return _union(entry.keys for entry in entries if entry.audit.name in done) - others
+    def _keys_only_of(self, stopped: Set[str]) -> frozenset[str]:
+        """Return the keys that only the stopped audits need."""
+        entries = self._plan.audits if stopped else ()
+        others = _union(entry.keys for entry in entries if entry.audit.name not in stopped)
+        return _union(entry.keys for entry in entries if entry.audit.name in stopped) - others
 
-    def _keys_beside(self, needed: Sequence[int], confirmed: Sequence[int]) -> frozenset[str]:
-        """Of units that neither these first passes nor these confirmatory runs have asked for."""
-        first = _union(self.pairs[place].first.keys for place in needed)
-        again = _union(self.pairs[place].confirmation_keys for place in confirmed)
-        return _union(pair.keys for pair in self.pairs) - first - again
+    def _keys_not_of(self, needed: Sequence[int], confirmed: Sequence[int]) -> frozenset[str]:
+        """Return the keys that neither these first passes nor these confirmatory runs need."""
+        first = _union(self.pairs[index].first.keys for index in needed)
+        confirmatory = _union(self.pairs[index].confirmation_keys for index in confirmed)
+        return _union(pair.keys for pair in self.pairs) - first - confirmatory
 
     def _keys_waiting(self, stages: Sequence[Stage]) -> frozenset[str]:
-        # a unit without a seed, as a ceiling's may be, is the first pass's own as well.
+        # The first pass may need a confirmatory unit too, if the unit has no seed, as for a ceiling.
         waiting = _union(
-            pair.confirmation_keys for pair, stage in zip(self.pairs, stages, strict=True) if stage is Stage.OPEN
+            pair.confirmation_keys for pair, stage in zip(self.pairs, stages, strict=True) if stage is Stage.UNREAD
         ) - _union(pair.first.keys for pair in self.pairs)
-        rejecting = [place for place, stage in enumerate(stages) if stage is Stage.REFUTING and self._counts(place)]
+        rejecting = [
+            index for index, stage in enumerate(stages) if stage is Stage.TO_CONFIRM and self._is_in_verdict(index)
+        ]
         if not rejecting:
             return waiting
-        after = rejecting[0] + 1
-        later = _union(pair.keys for pair in self.pairs[after:]) - _union(pair.keys for pair in self.pairs[:after])
+        cut = rejecting[0] + 1
+        later = _union(pair.keys for pair in self.pairs[cut:]) - _union(pair.keys for pair in self.pairs[:cut])
         return waiting | later
 
-    def _counts(self, place: int) -> bool:
-        """True if the tests of a claim at this place are part of the verdict; side findings are not."""
+    def _is_in_verdict(self, index: int) -> bool:
+        """True if the pair at `index` is part of the verdict on the claim, not a side finding."""
         together = self._plan.spec.together
-        return together is not None and self.pairs[place].first.audit.name not in together.side
+        return together is not None and self.pairs[index].first.audit.name not in together.side
 
-    def _stage(self, pair: Pair, finished: Set[str], failed: Set[str]) -> Stage:
-        if pair.confirmation is None and not self._one_claim:
-            return Stage.SILENT
-        found = self._result(pair.first, finished, failed)
-        if found is None:
-            return Stage.OPEN
-        if pair.confirmation is None or not calls_for_confirmation(pair.confirmation, found):
-            return Stage.SILENT
-        if not self._one_claim:
-            return Stage.REFUTING
-        again = self._result(pair.confirmation, finished, failed)
-        if again is not None:
-            return Stage.CONFIRMED if rejects_without_proxy(again) else Stage.REJECTED
-        return Stage.REFUTING if failed.isdisjoint(pair.confirmation_keys) else Stage.REJECTED
+    def _stage(self, pair: AuditPair, finished: Set[str], failed: Set[str]) -> Stage:
+        if pair.confirmation is None and not self._is_check:
+            return Stage.NOTHING_TO_CONFIRM
+        result = self._result(pair.first, finished, failed)
+        if result is None:
+            return Stage.UNREAD
+        if pair.confirmation is None or not calls_for_confirmation(pair.confirmation, result):
+            return Stage.NOTHING_TO_CONFIRM
+        if not self._is_check:
+            return Stage.TO_CONFIRM
+        confirmation = self._result(pair.confirmation, finished, failed)
+        if confirmation is not None:
+            return Stage.CONFIRMED if rejects_without_proxy(confirmation) else Stage.NOT_CONFIRMED
+        return Stage.TO_CONFIRM if failed.isdisjoint(pair.confirmation_keys) else Stage.NOT_CONFIRMED
 
     def _result(self, entry: PlannedAudit, finished: Set[str], failed: Set[str]) -> AuditResult | None:
-        """What an audit found; None while it is not read."""
+        """Return the result of an audit; None while its units are unfinished."""
         name = entry.audit.name
-        if name not in self._read:
+        if name not in self._results:
             reader = self._readers.get(name)
             if not self._is_read(entry, reader, finished, failed):
                 return None
-            self._read[name] = read_audit(entry, finished, self._store, reader)
-        return self._read[name]
+            self._results[name] = read_audit(entry, finished, self._store, reader)
+        return self._results[name]
 
     def _is_read(
         self, entry: PlannedAudit, reader: SequentialReader | None, finished: Set[str], failed: Set[str]
@@ -228,31 +237,31 @@ class Policy:
         if reader is not None:
             reader.advance(finished, failed)
             return bool(reader.reason) or len(reader.tallies) == len(entry.tallies)
-        # Looks at one claim are read without what failed. What follows by planted labels is not run without it at all.
-        ceilings = entry.ceilings if self._one_claim else ()
+        # In a check, an audit is read without its failed units. Elsewhere, failed units stop its confirmatory run.
+        ceilings = entry.ceilings if self._is_check else ()
         awaited = self._awaited.setdefault(entry.audit.name, [*ceilings, *entry.controls, *entry.tallies])
-        while awaited and (awaited[-1] in finished or (self._one_claim and awaited[-1] in failed)):
+        while awaited and (awaited[-1] in finished or (self._is_check and awaited[-1] in failed)):
             awaited.pop()
         return not awaited
 
-    def _goes_on(self, pair: Pair, finished: Set[str], *, first: bool) -> bool:
-        """Whether it is played on when time is up: once begun, for a little while; the first one in any case."""
+    def _may_continue(self, pair: AuditPair, finished: Set[str], *, first: bool) -> bool:
+        """True if a pair may run now: within the budget, or briefly after it once started; the first pair always."""
         name = pair.first.audit.name
-        if self._budget_s is None or self._spent() <= self._budget_s or name in self._read:
+        if self._budget_s is None or self._elapsed_s() <= self._budget_s or name in self._results:
             return True
-        if pair.first.audit.stop is not None:  # it can be read as it is
+        if pair.first.audit.stop is not None:  # a sequential audit can be read at any time
             return first and finished.isdisjoint(pair.first.tallies)
-        begun = not finished.isdisjoint(pair.first.keys - self._shared)
-        return first or (begun and self._spent() <= GRACE * self._budget_s)
+        is_begun = not finished.isdisjoint(pair.first.keys - self._shared)
+        return first or (is_begun and self._elapsed_s() <= GRACE * self._budget_s)
 
 
-def calls_for_confirmation(confirmation: PlannedAudit, found: AuditResult) -> bool:
-    """Whether what a first pass found is to be confirmed: by the same test if that refutes, else by planted labels."""
-    return rejects_without_proxy(found) if confirmation.confirmatory else found.verdict in CONFIRMED
+def calls_for_confirmation(confirmation: PlannedAudit, result: AuditResult) -> bool:
+    """True if the result of a first pass calls for its confirmatory run."""
+    return rejects_without_proxy(result) if confirmation.confirmatory else result.verdict in NEEDS_CONFIRMATION
 
 
-def _was_left_out(entry: PlannedAudit, outcome: RunOutcome) -> bool:
-    """Whether none of an audit's evidence was counted, and what is missing of it was spared."""
+def _is_left_out(entry: PlannedAudit, outcome: RunOutcome) -> bool:
+    """True if an audit has no evidence and all its missing units were skipped."""
     return entry.keys - outcome.finished <= outcome.spared and outcome.finished.isdisjoint(entry.tallies)
 
 
@@ -261,7 +270,7 @@ def _union(several: Iterable[frozenset[str]]) -> frozenset[str]:
 
 
 def failures_of(plan: Plan, outcome: RunOutcome, recorded: Mapping[str, str]) -> dict[str, Failure]:
-    """What was not finished, by key."""
+    """Return the failures by unit key."""
     return {
         unit.key: Failure(
             unit.label,
@@ -274,13 +283,13 @@ def failures_of(plan: Plan, outcome: RunOutcome, recorded: Mapping[str, str]) ->
     }
 
 
-def follow_ups_told(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
-    """The results, those of tests that refuted the claim with what was found when they were repeated."""
-    again = {entry.confirms: entry.audit.name for entry in plan.audits if entry.confirmatory}
-    found = {result.name: result for result in results}
+def with_confirmations(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
+    """Return the results; those that reject a claim get the outcome of their confirmatory run."""
+    confirmation_names = {entry.confirms: entry.audit.name for entry in plan.audits if entry.confirmatory}
+    by_name = {result.name: result for result in results}
     return tuple(
-        _followed(result, found.get(again[result.name]))
-        if result.name in again and rejects_without_proxy(result)
+        _with_confirmation(result, by_name.get(confirmation_names[result.name]))
+        if result.name in confirmation_names and rejects_without_proxy(result)
         else result
         for result in results
     )
@@ -315,19 +324,22 @@ def _state(unit: Unit, store: UnitStore) -> Any:
     return value_of(unit, store.read(unit.key))
 
 
-def _followed(first: AuditResult, again: AuditResult | None) -> AuditResult:
-    """A test that rejected the claim, with what its confirmatory run says.
+def _with_confirmation(first: AuditResult, confirmatory: AuditResult | None) -> AuditResult:
+    """Return a result that rejects its claim, with the outcome of its confirmatory run.
 
-    Close is a run that exceeds the claim at the confidence of the first pass, and not at that of the verdict.
+    `CLOSE` means that the confirmatory run exceeds the claim at the confidence of the first pass only.
     """
-    if again is None:
+    if confirmatory is None:
         return replace(first, confirmation=Confirmation.MISSING)
-    shown = again.at_first_confidence
-    exceeds = shown is not None and shown.violation_point(again.compared.claim.curve) is not None
-    if rejects_without_proxy(again):
+    at_first_confidence = confirmatory.at_first_confidence
+    exceeds = (
+        at_first_confidence is not None
+        and at_first_confidence.violation_point(confirmatory.compared.claim.curve) is not None
+    )
+    if rejects_without_proxy(confirmatory):
         outcome = Confirmation.CONFIRMED
-    elif again.finding is None or again.record.is_open:
+    elif confirmatory.finding is None or confirmatory.record.is_open:
         outcome = Confirmation.MISSING
     else:
         outcome = Confirmation.CLOSE if exceeds else Confirmation.NOT_CONFIRMED
-    return replace(first, confirmation=outcome, at_first_confidence=shown)
+    return replace(first, confirmation=outcome, at_first_confidence=at_first_confidence)

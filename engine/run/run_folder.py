@@ -1,6 +1,6 @@
-"""The run folder: where it is, whose, what it was made from, and what of that differs now.
+"""The run folder: its place, its lease, who wrote its spec, and the plan and code that it was made from.
 
-Nothing finished is deleted. A spec is code, and a stranger's folder must not run theirs unasked.
+Finished units are never deleted. A spec can name code, so a folder that another user made runs nothing without consent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dpaudit.actors.unit import code_version, user_code_by_label
 from dpaudit.consent import FULL_CONSENT, Consent, current_consent
 from dpaudit.engine.planning.plan import Plan
 from dpaudit.engine.request.audit_spec import AuditSpec, keep_data, slug
-from dpaudit.engine.request.build import in_words
+from dpaudit.engine.request.describe import in_words
 from dpaudit.engine.request.plain_yaml import YamlFile
 from dpaudit.errors import AuditError, RunError, SpecError, printable, shortened
 from dpaudit.given import path
@@ -62,15 +62,15 @@ _COLUMNS = {  # of a plan
     "gpus": pa.float64(),
     "pieces": pa.int64(),
 }
-_EARLIER = "earlier"  # keeps the files of plans before the last one; their units stay beside the others
-_CHECKPOINTS = "checkpoints"  # of the units, which workers bring to and from a remote place themselves
+_EARLIER = "earlier"  # subfolder for the files of replaced plans; their units stay in `units`
+_CHECKPOINTS = "checkpoints"  # subfolder for checkpoints of units; workers copy them to a remote place themselves
 _FILES = (SPEC, PLAN, "bounds.json", "bounds.parquet", "report.html")
 
 
-def place_of(named: str | Path) -> str | Path:
-    """A place as it was named: a URI as it is, a path as a path."""
-    named = path("the folder of a run", named)
-    return named.rstrip("/") if is_remote(named) else Path(named)
+def place_of(place: str | Path) -> str | Path:
+    """Return the place of a run folder: a URI as a string without a final "/", a path as a `Path`."""
+    place = path("the folder of a run", place)
+    return place.rstrip("/") if is_remote(place) else Path(place)
 
 
 def checkpoints_of(place: str | Path) -> Scratch:
@@ -78,7 +78,7 @@ def checkpoints_of(place: str | Path) -> Scratch:
 
 
 def working_folder(place: str | Path) -> Path:
-    """Where the files of a run are on this machine: the place itself, or a folder of the user's cache for a URI."""
+    """Return the local folder of a run: the place itself, or for a URI a folder in the user's cache."""
     if not is_remote(place):
         return Path(place)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -87,46 +87,45 @@ def working_folder(place: str | Path) -> Path:
 
 
 @contextlib.contextmanager
-def opened(place: str | Path, listeners: Sequence[Listener] = ()) -> Iterator[Path]:
-    """The working folder of a place for the length of a `with` block; what is written there is brought to a URI.
+def open_run_folder(place: str | Path, listeners: Sequence[Listener] = ()) -> Iterator[Path]:
+    """Yield the local folder of a run for a `with` block; for a URI, upload what is written there.
 
-    Who listens is told when the remote store does not answer, and when it does again.
+    `listeners` receive an event when the remote store stops answering and when it answers again.
 
-    Raises: RunError when the place cannot be reached, holds what is no file, or another driver holds it.
+    Raises: RunError if the place cannot be reached, contains something other than files, or another driver holds it.
     """
     folder = working_folder(place)
     if not is_remote(place):
         require_plain(folder)
         yield folder
         return
-    from dpaudit.actors.storage.mirror import FileStore, Mirror  # of runs on object stores alone
+    from dpaudit.actors.storage.mirror import FileStore, Mirror  # needed for remote places only
 
     store, events = FileStore.at(place), EventStream(*listeners)
     store.require_plain()
 
-    def say(trouble: str) -> None:
+    def report_trouble(trouble: str) -> None:
         events.emit(Event(EventKind.STAGE, detail=trouble))
 
     with remote_lease(store):
-        mirror = Mirror(folder, str(place), excluded=(_CHECKPOINTS,), on_trouble=say)
+        mirror = Mirror(folder, str(place), excluded=(_CHECKPOINTS,), on_trouble=report_trouble)
         mirror.pull()
         with mirror.synchronized():
             try:
                 yield folder
-            except AuditError as err:  # it speaks of the copy, which nobody has asked for
+            except AuditError as err:  # its message names the local copy; the user gave `place`
                 raise type(err)(str(err).replace(str(folder), str(place))) from err
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """A run folder that nobody else writes, for the length of a `with` block; made where it is not there.
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Lock a run folder for a `with` block; create it if it is missing.
 
-    What a full disk, a read-only folder or a name too long raises becomes one sentence.
-
-    Raises: SpecError for a folder that holds other things than a run; RunError when another driver holds it.
+    Raises: SpecError if the folder contains other files than a run; RunError if another driver holds it, or it cannot
+        be written.
     """
     try:
-        _require_room(folder)
+        _require_usable_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with lease(folder):
             yield
@@ -134,88 +133,95 @@ def held(folder: Path) -> Iterator[None]:
         raise
     except OSError as err:
         why = os.strerror(err.errno) if err.errno else shortened(err)
-        raise RunError(
-            f"{shortened(folder)} must be a folder that can be written and has room: {why}; what is finished is kept"
-        ) from err
+        raise RunError(f"cannot write the run folder {shortened(folder)}: {why}. Finished units are kept") from err
 
 
-def _require_room(folder: Path) -> None:
-    """A spec.yaml or report.html in a folder of another kind may be somebody's own."""
+def _require_usable_folder(folder: Path) -> None:
+    """Refuse a folder with other files: its spec.yaml or report.html may be the user's own."""
     if not folder.is_dir() or _is_run_folder(folder):
         return
     others = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     if others:
         raise SpecError(
-            f"the run folder must be new, empty or one that a run made, {folder} holds "
-            f"{shortened(', '.join(others))}; give another --output"
+            f"the run folder must be new, empty or the folder of a run, but {folder} contains "
+            f"{shortened(', '.join(others))}. Give another --output"
         )
 
 
-def run_folder(spec: AuditSpec) -> Path:
-    """Where a run goes when nothing else is said; without a name, by what is audited and on what."""
+def default_run_folder(spec: AuditSpec) -> Path:
+    """Return `runs/<name>`; for a spec without a name, `runs/<mechanisms and data>`."""
     about = [f"{in_words(audit.mechanism)} {in_words(audit.data)}" for audit in spec.audits]
     return Path("runs") / slug(" ".join([spec.name, *about]) if spec.name == AuditSpec.name else spec.name)
 
 
 @dataclass(frozen=True)
-class Record:
-    """What a run folder was made from."""
+class PlanRecord:
+    """Plan, code and data that a run folder was made from."""
 
-    keys: frozenset[str]  # of all units of its plan
+    keys: frozenset[str]  # of all units of the plan
     version: str  # code version of dpaudit
-    own: Mapping[str, str]  # digest of the user's code, by label
-    shared: frozenset[str]  # names of the large inputs, which are named by their content
-    spec: str  # its SHA-256
-    unseen: frozenset[str] = frozenset()  # labels of the user's code that cannot be read: what needs it is run anew
+    code_digests: Mapping[str, str]  # digest of the user's code, by label
+    shared: frozenset[str]  # names of the large inputs, which contain a hash of their content
+    spec: str  # SHA-256 of the spec
+    unreadable_code: frozenset[str] = frozenset()  # labels of user code without source; units that need it are rerun
 
     @classmethod
-    def of(cls, plan: Plan) -> Record:
-        """That of a plan, with the code as it is now."""
+    def of(cls, plan: Plan) -> PlanRecord:
+        """Build the record of `plan` with the current code version."""
         codes = user_code_by_label(plan.units)
-        own = {label: code.digest for label, code in codes.items()}
-        unseen = frozenset(label for label, code in codes.items() if code.unseen)
+        code_digests = {label: code.digest for label, code in codes.items()}
+        unreadable_code = frozenset(label for label, code in codes.items() if code.unseen)
         spec = hashlib.sha256(plan.spec.to_yaml().encode()).hexdigest()
         keys = frozenset(unit.key for unit in plan.units)
-        return cls(keys, code_version(), own, frozenset(plan.shared), spec, unseen)
+        return cls(keys, code_version(), code_digests, frozenset(plan.shared), spec, unreadable_code)
 
     @classmethod
-    def required(cls, folder: Path, place: str | Path) -> Record:
-        """That of a folder which is a run's."""
+    def load_required(cls, folder: Path, place: str | Path) -> PlanRecord:
+        """Load the record of a run folder.
+
+        Raises: SpecError if it is no run folder; RunError if it has no plan.
+        """
         _require_run_folder(folder)
-        record = cls.read(folder)
+        record = cls.load(folder)
         if record is None:
-            raise RunError(f"{place} has no plan.parquet; `dpaudit resume {place}` writes it anew")
+            raise RunError(f"{place} has no plan.parquet. `dpaudit resume {place}` writes it again")
         return record
 
     @classmethod
-    def read(cls, folder: Path) -> Record | None:
-        """That of a run folder; None where no plan was written yet."""
+    def load(cls, folder: Path) -> PlanRecord | None:
+        """Load the record of a run folder; None if it has no plan yet."""
         file = folder / PLAN
         if not file.exists():
             return None
         try:
             table = read_plan(read_bytes(file), file, ["key"])
-            about = json.loads(table.schema.metadata[b"record"])
-            own = {str(label): str(digest) for label, digest in about["own"].items()}
-            shared = frozenset(str(name) for name in about["shared"])
-            return cls(frozenset(table["key"].to_pylist()), str(about["version"]), own, shared, str(about["spec"]))
+            metadata = json.loads(table.schema.metadata[b"record"])
+            code_digests = {str(label): str(digest) for label, digest in metadata["own"].items()}
+            shared = frozenset(str(name) for name in metadata["shared"])
+            return cls(
+                frozenset(table["key"].to_pylist()),
+                str(metadata["version"]),
+                code_digests,
+                shared,
+                str(metadata["spec"]),
+            )
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
-            raise _no_plan(file, err) from err
+            raise _unreadable_plan(file, err) from err
 
     def write(self, plan: Plan, folder: Path) -> None:
-        """Writes the plan that it is of, the spec, and the rows that have no file of their own."""
-        about = {"version": self.version, "own": self.own, "shared": sorted(self.shared), "spec": self.spec}
-        table = plan.table().replace_schema_metadata({"record": json.dumps(about)})
+        """Write the plan of this record, its spec, and data that were given in memory."""
+        metadata = {"version": self.version, "own": self.code_digests, "shared": sorted(self.shared), "spec": self.spec}
+        table = plan.table().replace_schema_metadata({"record": json.dumps(metadata)})
         write_atomically(folder / PLAN, lambda file: pq.write_table(table, file))
         for entry in plan.spec.audits:
             keep_data(entry.data, folder)
         spec = YamlFile(folder / SPEC, plan.spec.to_yaml().encode())
         write_atomically(spec.path, lambda file: file.write(spec.content))
-        remember(spec)
+        note_as_own(spec)
 
     @staticmethod
-    def set_aside(folder: Path) -> str:
-        """Copies the files of the plan so far to a folder of their own, in the one that is given."""
+    def archive(folder: Path) -> str:
+        """Copy the files of the current plan to a new subfolder; return the name of the subfolders' parent."""
         target = folder / _EARLIER / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S-%f")
         target.mkdir(parents=True)
         for name in _FILES:
@@ -224,57 +230,60 @@ class Record:
                     write_atomically(target / name, partial(shutil.copyfileobj, source))
         return _EARLIER
 
-    def differences(self, now: Record) -> tuple[str, ...]:
-        """Why results of this record would not be those of another one, in words; empty where they all would be."""
-        if self.keys <= now.keys:
+    def differences(self, current: PlanRecord) -> tuple[str, ...]:
+        """Return the reasons why `current` cannot reuse all units of this record; () if it can."""
+        if self.keys <= current.keys:
             return ()
         changed = sorted(
             label
-            for label in (self.own.keys() | now.own.keys()) - now.unseen
-            if self.own.get(label) != now.own.get(label)
+            for label in (self.code_digests.keys() | current.code_digests.keys()) - current.unreadable_code
+            if self.code_digests.get(label) != current.code_digests.get(label)
         )
         reasons = {
-            f"dpaudit was {self.version}, is {now.version}": self.version != now.version,
+            f"dpaudit was {self.version}, is {current.version}": self.version != current.version,
             f"your code changed ({shortened(', '.join(changed))})": bool(changed),
-            "the data are others": self.shared != now.shared,
-            "the spec has changed": self.spec != now.spec,
+            "the data have changed": self.shared != current.shared,
+            "the spec has changed": self.spec != current.spec,
         }
-        found = tuple(why for why, holds in reasons.items() if holds)
-        return found if found or now.unseen else ("units have other keys",)
+        differences = tuple(why for why, holds in reasons.items() if holds)
+        return differences if differences or current.unreadable_code else ("units have other keys",)
 
     def spec_differs(self, spec: YamlFile) -> tuple[str, ...]:
-        """A difference, in words, where a spec is not the one that was written with this plan."""
+        """Return a reason if `spec` is not the spec that was written with this plan; else ()."""
         return () if spec.digest == self.spec else ("the spec has changed",)
 
 
 def read_plan(content: bytes, name: object, columns: Sequence[str]) -> pa.Table:
-    """Some columns of `plan.parquet`, which anybody may have written; those that its version lacks are left out."""
+    """Return some columns of `plan.parquet`, which anyone may have written; a missing `pieces` is left out.
+
+    Raises: RunError if it is not a valid plan.
+    """
     try:
         table = read_bounded(io.BytesIO(content), "it", columns)
         table.validate(full=True)
-        if missing := {*columns} - {"pieces", *table.column_names}:  # plans of earlier versions have none
+        if missing := {*columns} - {"pieces", *table.column_names}:  # plans of earlier versions have no `pieces`
             raise KeyError(*missing)
         fields = [pa.field(each, _COLUMNS[each], nullable=False) for each in table.column_names]
         return table.cast(pa.schema(fields, metadata=table.schema.metadata))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AuditError) as err:
-        raise _no_plan(name, err) from err
+        raise _unreadable_plan(name, err) from err
 
 
-def _no_plan(name: object, err: Exception) -> RunError:
+def _unreadable_plan(name: object, err: Exception) -> RunError:
     why = str(err) if isinstance(err, AuditError) else type(err).__name__
     return RunError(
-        f"{printable(shortened(name, 300))} is no plan that can be read ({shortened(why, 240)}); move it away, and "
-        "`dpaudit resume` writes it anew and uses what is finished"
+        f"{printable(shortened(name, 300))} is not a valid plan ({shortened(why, 240)}). Move it away: then "
+        "`dpaudit resume` writes it again and reuses the finished units"
     )
 
 
 def read_spec(folder: Path) -> YamlFile:
-    """Read the spec that a run folder was made from; nothing of it is built.
+    """Read the spec of a run folder without building anything from it.
 
-    Consent, the comparison with the plan and what is built must all be of this one reading: the file may be swapped
-    in between.
+    The file may be replaced at any time. Read it once: consent, the comparison with the plan and the audits must all
+    come from the same content.
 
-    Raises: SpecError where it is no run folder.
+    Raises: SpecError if it is no run folder.
     """
     _require_run_folder(folder)
     return YamlFile.read_plain(folder / SPEC)
@@ -284,7 +293,7 @@ def _require_run_folder(folder: Path) -> None:
     if not _is_file(folder / SPEC) or not _is_run_folder(folder):
         raise SpecError(
             f"{shortened(folder)} must be a run folder (with spec.yaml in it); "
-            "`dpaudit run SPEC --output DIR` makes one"
+            "`dpaudit run SPEC --output DIR` creates one"
         )
 
 
@@ -295,15 +304,15 @@ def _is_run_folder(folder: Path) -> bool:
 def _is_file(file: Path) -> bool:
     try:
         return file.is_file()
-    except OSError:  # a name too long, for one
+    except OSError:  # for example a name that is too long
         return False
 
 
-def remember(spec: YamlFile) -> None:
-    """Notes, outside its folder, that this user wrote a spec; without a home to write to, nothing is noted.
+def note_as_own(spec: YamlFile) -> None:
+    """Note outside the folder that this user wrote a spec; do nothing if the home cannot be written.
 
-    Of a folder of somebody else's that was opened by consent nothing is noted: the code it names may change, so the
-    next command asks again, and runs that code in a process apart.
+    A folder that another user made and that was opened by consent is not noted. The code that it names may change, so
+    the next command needs consent again and runs that code in a separate process.
     """
     if current_consent().spec is not None:
         return
@@ -313,13 +322,13 @@ def remember(spec: YamlFile) -> None:
         write_atomically(note, lambda file: file.write(spec.digest.encode()))
 
 
-def consent_for(spec: YamlFile, asked: Consent) -> Consent:
-    """What a spec may do, as it was read: everything where this user wrote it, else what was consented to."""
-    return FULL_CONSENT if _made_here(spec) else replace(asked, spec=spec.path)
+def consent_for(spec: YamlFile, consent: Consent) -> Consent:
+    """Return full consent for a spec that this user wrote, else `consent`."""
+    return FULL_CONSENT if _is_written_by_user(spec) else replace(consent, spec=spec.path)
 
 
-def _made_here(spec: YamlFile) -> bool:
-    """True if this user wrote the very spec that was read."""
+def _is_written_by_user(spec: YamlFile) -> bool:
+    """True if this user wrote the spec with exactly this content."""
     try:
         return _note_of(spec.path).read_text(encoding="ascii") == spec.digest
     except (OSError, ValueError):
@@ -327,30 +336,30 @@ def _made_here(spec: YamlFile) -> bool:
 
 
 def _note_of(spec: Path) -> Path:
-    """Where a spec is noted; that of a run folder under the folder's own name."""
+    """Return the path of the note about a spec; for the spec of a run folder, named after the folder."""
     path = spec.parent if spec.name == SPEC else spec
     return note_path("folders", path.resolve())
 
 
-BEAT_S = 10.0
-STALE_S = 60.0  # a driver on another machine that has not touched its lease for so long is held to be dead
-SETTLE_S = 1.0  # after which a remote lease is read again: of two drivers that take it at once, the last one keeps it
+TOUCH_S = 10.0
+STALE_S = 60.0  # a driver on another machine counts as dead if its lease has not been touched for this time
+CONFIRM_S = 1.0  # after writing a remote lease, wait this long and read it: of two simultaneous drivers, the last wins
 _NAME = ".lease"
 _MAX_BYTES = 4096
 
 
 @contextlib.contextmanager
 def lease(folder: Path) -> Iterator[None]:
-    """Holds the run folder for the length of a `with` block.
+    """Hold the lease of a local run folder for a `with` block.
 
-    On one machine the kernel decides, by a lock that dies with its process, however it dies. A machine that shares the
-    folder may not see that lock: for it, the file says which host holds the folder, and is touched every few seconds.
+    Drivers on one machine compete for a kernel lock, which ends with its process. Another machine that shares the
+    folder may not see this lock. For it, the file names the host that holds the folder and is touched regularly.
 
-    Raises: RunError, which says who holds it.
+    Raises: RunError, naming the holder.
     """
     file = open_for_update(folder / _NAME, os.O_RDWR | os.O_CREAT)
 
-    def beat() -> None:
+    def touch() -> None:
         with contextlib.suppress(OSError):
             os.utime(file)
 
@@ -358,36 +367,36 @@ def lease(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _held(folder, _holder(os.pread(file, _MAX_BYTES, 0)), "wait for it") from None
-        holder = _holder(os.pread(file, _MAX_BYTES, 0))
-        elsewhere = (holder.get("host"), holder.get("boot")) != (socket.gethostname(), _boot())
-        if holder and elsewhere and abs(_age_s(folder, file)) < STALE_S:
-            raise _held(folder, holder, "wait for it")
+            raise _lease_error(folder, _parse_holder(os.pread(file, _MAX_BYTES, 0)), "wait for it") from None
+        holder = _parse_holder(os.pread(file, _MAX_BYTES, 0))
+        on_other_machine = (holder.get("host"), holder.get("boot")) != (socket.gethostname(), _boot_id())
+        if holder and on_other_machine and abs(_age_s(folder, file)) < STALE_S:
+            raise _lease_error(folder, holder, "wait for it")
         os.ftruncate(file, 0)
-        os.pwrite(file, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot()}).encode(), 0)
+        os.pwrite(file, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot_id()}).encode(), 0)
         try:
-            with call_periodically(beat, BEAT_S, "lease"):
+            with call_periodically(touch, TOUCH_S, "lease"):
                 yield
         finally:
             os.ftruncate(file, 0)
     finally:
-        os.close(file)  # which lets go of the lock
+        os.close(file)  # releases the lock
 
 
 def _age_s(folder: Path, file: int) -> float:
-    """Seconds since the lease was touched, by the clock of the machine that keeps the folder.
+    """Return the seconds since the lease was touched, by the clock of the machine that stores the folder.
 
-    A time that lies further ahead than that was touched by nobody who lives: who does, touches it with that clock.
+    All drivers touch it by this clock, so a live lease is never far in its future.
     """
     probe = folder / f"{_NAME}.{uuid.uuid4().hex}"
     try:
-        with recreate_file(probe) as made:
-            return os.fstat(made.fileno()).st_mtime - os.fstat(file).st_mtime
+        with recreate_file(probe) as probe_file:
+            return os.fstat(probe_file.fileno()).st_mtime - os.fstat(file).st_mtime
     finally:
         probe.unlink(missing_ok=True)
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -395,45 +404,47 @@ def _boot() -> str:
 
 
 def _this_process() -> dict[str, Any]:
-    """Return what tells this process from every other one, of this machine and of others, now and later."""
+    """Return values that together identify this process among all machines, containers and restarts."""
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
-        "boot": _boot(),
-        "pids": _numbering(),
-        "start": _started(os.getpid()),
+        "boot": _boot_id(),
+        "pids": _pid_namespace(),
+        "start": _start_time(os.getpid()),
     }
 
 
-def _ended(holder: dict[str, Any]) -> bool:
+def _has_ended(holder: dict[str, Any]) -> bool:
     """True if the holder of a lease was a process of this machine that has ended.
 
-    The number of a process means nothing in another container, after a restart, or once another process has it.
+    A process number is meaningful only in the same container and until a restart, and it can be reused.
     """
-    here = _this_process()
-    known = all(here[name] and holder.get(name) == here[name] for name in ("host", "boot", "pids"))
+    this_process = _this_process()
+    same_machine = all(
+        this_process[name] and holder.get(name) == this_process[name] for name in ("host", "boot", "pids")
+    )
     pid, start = holder.get("pid"), holder.get("start")
-    if not known or not isinstance(pid, int) or not isinstance(start, int) or pid < 1:
+    if not same_machine or not isinstance(pid, int) or not isinstance(start, int) or pid < 1:
         return False
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return True
-    except OSError:  # another user's, of which nothing more may be known
+    except OSError:  # the process of another user, whose state is hidden
         return False
-    return _started(pid) not in (start, None)
+    return _start_time(pid) not in (start, None)
 
 
-def _numbering() -> str:
-    """Return the name of the PID namespace that process numbers are of; "" where there is none."""
+def _pid_namespace() -> str:
+    """Return the name of this process's PID namespace; "" if unknown."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
 
 
-def _started(pid: int) -> int | None:
-    """Return when a process began, in clock ticks since the machine did; -1 for one that has ended, None if unknown."""
+def _start_time(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; -1 if it has ended, None if unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return -1 if fields[0] in "ZX" else int(fields[19])
@@ -443,55 +454,54 @@ def _started(pid: int) -> int | None:
 
 @contextlib.contextmanager
 def remote_lease(store: FileStore) -> Iterator[None]:
-    """Holds a remote run folder for the length of a `with` block, as far as an object store allows.
+    """Hold the lease of a remote run folder for a `with` block, as far as an object store allows.
 
-    No object store is asked for a condition when it writes, so the rule is write, wait, read: whoever stands there then
-    holds it. Two drivers that begin within the same second and one of which is slower than that could both go on;
-    they would write the same units, whole, and the later report. Ages are told by the store's own clock. A holder that
-    was a process of this machine and has ended holds nothing any more.
+    Conditional writes are not used, so the rule is: write, wait, read; the last writer holds the lease. Two drivers can
+    both continue if they start within a second of each other and one is slow. They then write the same units, and the
+    later report stays. The store's clock measures ages. The lease of an ended process of this machine is ignored.
 
-    Raises: RunError, which says who holds it, or that the place cannot be written.
+    Raises: RunError, naming the holder, or if the place cannot be written.
     """
-    mine = {"id": uuid.uuid4().hex, **_this_process()}
+    content = {"id": uuid.uuid4().hex, **_this_process()}
     wait = f"wait for it ({STALE_S:.0f} s, where it was lost)"
 
     def write() -> None:
-        store.write(_NAME, json.dumps(mine).encode())
+        store.write(_NAME, json.dumps(content).encode())
 
-    def beat() -> None:
+    def touch() -> None:
         with contextlib.suppress(OSError, pa.ArrowException):
             write()
 
     with store.explain_errors("must be a place that can be written"):
         holder = _remote_holder(store)
         if (
-            holder and not _ended(holder) and abs(_remote_age_s(store)) < STALE_S
+            holder and not _has_ended(holder) and abs(_remote_age_s(store)) < STALE_S
         ):  # ahead of the clock is no beat either
-            raise _held(store.place, holder, wait)
+            raise _lease_error(store.place, holder, wait)
         write()
-        time.sleep(SETTLE_S)
+        time.sleep(CONFIRM_S)
         holder = _remote_holder(store)
-    if holder.get("id") != mine["id"]:
-        raise _held(store.place, holder, wait)
+    if holder.get("id") != content["id"]:
+        raise _lease_error(store.place, holder, wait)
     try:
-        with call_periodically(beat, BEAT_S, "lease"):
+        with call_periodically(touch, TOUCH_S, "lease"):
             yield
     finally:
         with contextlib.suppress(OSError, pa.ArrowException):
-            if _remote_holder(store).get("id") == mine["id"]:
+            if _remote_holder(store).get("id") == content["id"]:
                 store.delete(_NAME)
 
 
 def _remote_holder(store: FileStore) -> dict[str, Any]:
     try:
         with store.open_file(_NAME) as stream:
-            return _holder(stream.read(_MAX_BYTES))
+            return _parse_holder(stream.read(_MAX_BYTES))
     except FileNotFoundError:
         return {}
 
 
 def _remote_age_s(store: FileStore) -> float:
-    """Seconds since the lease was written, by the clock of the store."""
+    """Return the seconds since the lease was written, by the clock of the store."""
     probe = f"{_NAME}.{uuid.uuid4().hex}"
     store.write(probe, b"{}")
     try:
@@ -501,16 +511,16 @@ def _remote_age_s(store: FileStore) -> float:
         store.delete(probe)
 
 
-def _holder(content: bytes) -> dict[str, Any]:
-    """Who wrote a lease; nobody where it is empty or no lease."""
+def _parse_holder(content: bytes) -> dict[str, Any]:
+    """Parse the content of a lease; {} if it is empty or not a lease."""
     try:
-        found = json.loads(content)
+        holder = json.loads(content)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return holder if isinstance(holder, dict) else {}
 
 
-def _held(place: object, holder: dict[str, Any], wait: str) -> RunError:
-    known = {"pid", "host"} <= holder.keys()
-    who = f"process {shortened(holder['pid'])} on {shortened(holder['host'])}" if known else "another process"
-    return RunError(f"{place} is being written by {who}; {wait}, or give another --output")
+def _lease_error(place: object, holder: dict[str, Any], advice: str) -> RunError:
+    is_complete = {"pid", "host"} <= holder.keys()
+    owner = f"process {shortened(holder['pid'])} on {shortened(holder['host'])}" if is_complete else "another process"
+    return RunError(f"{place} is being written by {owner}; {advice}, or give another --output")

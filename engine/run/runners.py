@@ -1,4 +1,4 @@
-"""Backends of runs whose units do not all run in this process: other processes, Ray, or the one that `auto` chooses."""
+"""Backends of runs whose units do not all run in this process: child processes, Ray, or the choice of `auto`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from dpaudit.actors.unit import Resources, Unit
 from dpaudit.engine.planning.plan import Plan, trainings_of
 from dpaudit.errors import RunError
 
-TIMED_S = 5.0  # `auto` chooses once units of one kind took so long together
-TIMED_UNITS = 2  # and were at least so many: the first one may have loaded libraries
+TIMED_S = 5.0  # `auto` chooses after units of one kind took this many seconds together
+TIMED_UNITS = 2  # and at least this many are finished: the first may have loaded libraries
 RAY_S = 12.0  # from the start of a local Ray session until its workers have loaded their libraries
-SAVED_S = 30.0  # Ray is chosen if the run ends at least so much earlier, the start of Ray included
+SAVED_S = 30.0  # least time that Ray must save, its start included
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Which job will write a run folder, noted by `dpaudit submit` for `dpaudit status` on the same machine."""
+"""Notes of submitted jobs: `dpaudit submit` writes them, `dpaudit status` reads them on the same machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Submission:
 
 
 def note_submission(place: str | Path, submission: Submission) -> None:
-    """Note, outside the run folder, which job writes it; nothing is noted where this user has no home to write to."""
+    """Write a note, outside the run folder, of the job that fills it; do nothing if the home cannot be written."""
     note = _note_of(place)
     content = json.dumps({"job": submission.job, "address": submission.address}).encode()
     with contextlib.suppress(OSError):

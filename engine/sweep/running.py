@@ -40,7 +40,8 @@ from dpaudit.engine.request.audit_spec import (
     keep_data,
     slug,
 )
-from dpaudit.engine.request.build import anchored, build, build_dataclass, describe
+from dpaudit.engine.request.build import anchored, build, build_dataclass
+from dpaudit.engine.request.describe import describe
 from dpaudit.engine.request.loading import content_of, spec_parts
 from dpaudit.engine.request.override import overridden
 from dpaudit.engine.request.plain_yaml import YamlFile, in_yaml
@@ -56,9 +57,16 @@ from dpaudit.engine.request.sweep import (
     described_values,
 )
 from dpaudit.engine.run.configurations import CONFIGURATIONS
-from dpaudit.engine.run.driver import run_missing, run_plan, told
+from dpaudit.engine.run.driver import event_listeners, run_missing, run_plan
 from dpaudit.engine.run.policy import Policy
-from dpaudit.engine.run.run_folder import checkpoints_of, consent_for, held, opened, place_of, remember
+from dpaudit.engine.run.run_folder import (
+    checkpoints_of,
+    consent_for,
+    locked_folder,
+    note_as_own,
+    open_run_folder,
+    place_of,
+)
 from dpaudit.engine.sweep.result import SweepResult
 from dpaudit.errors import AuditError, InputError, RunError, SpecError, did_you_mean, shortened
 from dpaudit.given import argument, check_fields, require_words
@@ -186,7 +194,7 @@ def restore_sweep(
         raise SpecError(
             f"{shortened(place)} must be the folder of a sweep (with {FILE} in it); `dpaudit sweep SPEC` makes one"
         )
-    with opened(place) as here:
+    with open_run_folder(place) as here:
         file = YamlFile.read_plain(here / FILE)
         consent = consent_for(file, asked)
         require_whole(file)
@@ -209,7 +217,7 @@ class SweepOutline:
     """What a sweep is going to run, before anything runs."""
 
     spec: AuditSpec  # one audit for each configuration
-    beside: tuple[str, ...]  # what is run besides those audits, one sentence each
+    besides: tuple[str, ...]  # further trainings and audits, one sentence each
 
 
 def outlined(source: str | Path, seed: int | None = None) -> SweepOutline:
@@ -259,7 +267,7 @@ def carry_out(
         require_network((request.base, request.run, request.sweep), lambda: "")
     _require_plannable(request)
     tuner = _tuner(request, config)
-    with told(listeners, quiet=quiet) as listening:
+    with event_listeners(listeners, quiet=quiet) as listening:
         with _running(request, place, listening, began) as running:
             configurations = list(known) if tuner is None else running.explored(tuner, config)
             plan, best = running.audited(configurations, None if config is None else config.time_budget_s)
@@ -299,8 +307,8 @@ def _running(request: Request, place: str | Path, listeners: Sequence[Listener],
     """A sweep whose folder no other driver holds; a Ray session that is asked for stays for all of it."""
     on_ray = request.run.settled_runner() == "ray"
     with (
-        opened(place, listeners) as folder,
-        held(folder),
+        open_run_folder(place, listeners) as folder,
+        locked_folder(folder),
         ray_session(request.run.address) if on_ray else contextlib.nullcontext(),
         signals_interrupt(),
     ):
@@ -593,7 +601,7 @@ class Request:
         keep_data(self.base.data, folder)
         made = YamlFile(folder / FILE, sealed(in_yaml(self.to_words())))
         write_atomically(made.path, lambda file: file.write(made.content))
-        remember(made)
+        note_as_own(made)
 
 
 def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> Request:

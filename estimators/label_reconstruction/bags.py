@@ -216,25 +216,25 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally]):
             error=error,
         )
 
-    def find(self, tallies: Sequence[AdvantageTally], *, lost: int = 0) -> AdvantageDistribution:
+    def find(self, tallies: Sequence[AdvantageTally], *, failed_replays: int = 0) -> AdvantageDistribution:
         """The distribution over all examples of all releases; those of a lost release count as 0.
 
         Raises: InputError for additive advantages of posteriors that do not come with them.
         """
         require(len(tallies) > 0, "a distribution needs the tally of at least one release", tallies=len(tallies))
-        spread = {kind: _all(tallies, kind, lost) for kind in get_args(Kind)}
+        spread = {kind: _all(tallies, kind, failed_replays) for kind in get_args(Kind)}
         advantages = spread[self.kind]
         must = "additive advantages are read off posteriors that come with them"
         require(advantages.size > 0, must, do="read the multiplicative or the tail ones")
         counts = {
             "examples": sum(tally.gain.size for tally in tallies),
             "bags": sum(tally.bags for tally in tallies),
-            "releases": len(tallies) + lost,
+            "releases": len(tallies) + failed_replays,
         }
         extra = {
             "left out": sum(tally.left_out for tally in tallies),
             "infinite": int(np.count_nonzero(np.isinf(advantages))),
-            "lost releases": lost,
+            "lost releases": failed_replays,
         }
         counts |= {name: count for name, count in extra.items() if count}
         values, shares = self._spread(advantages)
@@ -262,7 +262,7 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally]):
         return np.atleast_1d(advantage_quantile(advantages, self.quantiles)).tolist(), shares
 
 
-def _all(tallies: Sequence[AdvantageTally], kind: Kind, lost: int) -> Floats:
+def _all(tallies: Sequence[AdvantageTally], kind: Kind, failed_replays: int) -> Floats:
     """The advantages of one kind at all releases, none below 0; empty where not all of them have it."""
     found = {
         "multiplicative": [np.abs(tally.multiplicative) for tally in tallies],
@@ -272,7 +272,7 @@ def _all(tallies: Sequence[AdvantageTally], kind: Kind, lost: int) -> Floats:
     if not all(part.size for part in found):
         return np.empty(0)
     together = np.concatenate(found)
-    return np.concatenate([together, np.zeros(lost * together.size // len(tallies))])
+    return np.concatenate([together, np.zeros(failed_replays * together.size // len(tallies))])
 
 
 def _grouped(evidence: Posteriors, inside: NDArray[np.bool_]) -> tuple[Floats, Floats, Ints]:

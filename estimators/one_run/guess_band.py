@@ -275,7 +275,9 @@ def bounds_of_guesses(
     return np.array(found)
 
 
-def deciding_counts(tallies: Sequence[Guesses], bounds: Floats, lost: int, *, of: str) -> tuple[tuple[str, int], ...]:
+def deciding_counts(
+    tallies: Sequence[Guesses], bounds: Floats, failed_replays: int, *, of: str
+) -> tuple[tuple[str, int], ...]:
     """What is printed beside the median of the replays' bounds: the middle replay at the look that decides.
 
     There a walk of so large an epsilon explains the right guesses least, weighted as the band is. `of` says what all
@@ -289,9 +291,9 @@ def deciding_counts(tallies: Sequence[Guesses], bounds: Floats, lost: int, *, of
         "guesses": int(tally.looks[look]),
         "correct": int(tally.right[look]),
         of: int(tally.looks[-1]),
-        "replays": len(tallies) + lost,
+        "replays": len(tallies) + failed_replays,
     }
-    return tuple((counts | ({"lost replays": lost} if lost else {})).items())
+    return tuple((counts | ({"lost replays": failed_replays} if failed_replays else {})).items())
 
 
 @dataclass
@@ -507,19 +509,21 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
             fullest = right_in_fullest(scores.score, scores.truth, ranks, scores.canary // self.sharing, looks, FULLEST)
         return GuessTally(scores.replay, count, places[1], correct, places[2], swept, count, looks, right, fullest)
 
-    def find(self, tallies: Sequence[GuessTally], *, lost: int = 0, parts: Sequence[Any] = ()) -> Bound:
+    def find(self, tallies: Sequence[GuessTally], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
         """The bound with all there is to draw; the parts are what `bounds_of_replays` gave for some of the tallies."""
-        each = EachReplay.complete(tallies, parts, lambda missing: self.bounds_of_replays(missing, len(tallies) + lost))
-        bound = self.bound(tallies, lost=lost, each=each)
-        return replace(bound, series=self.series(tallies, lost=lost, each=each))
+        each = EachReplay.complete(
+            tallies, parts, lambda missing: self.bounds_of_replays(missing, len(tallies) + failed_replays)
+        )
+        bound = self.bound(tallies, failed_replays=failed_replays, each=each)
+        return replace(bound, series=self.series(tallies, failed_replays=failed_replays, each=each))
 
-    def bound(self, tallies: Sequence[GuessTally], *, lost: int = 0, each: EachReplay | None = None) -> Bound:
+    def bound(self, tallies: Sequence[GuessTally], *, failed_replays: int = 0, each: EachReplay | None = None) -> Bound:
         """The median of the replays' bounds; `counts` are those of the middle replay, at the look that decides."""
         if self._leaves_it(tallies):
-            return self.unshifted().bound(tallies, lost=lost, each=each)
+            return self.unshifted().bound(tallies, failed_replays=failed_replays, each=each)
         ordered = in_order(tallies)
-        each = each or self.bounds_of_replays(ordered, len(ordered) + lost)
-        best = np.concatenate([each.best, np.zeros(lost)])
+        each = each or self.bounds_of_replays(ordered, len(ordered) + failed_replays)
+        best = np.concatenate([each.best, np.zeros(failed_replays)])
         return Bound(
             lower=float(median_rule(best)),
             delta=self.delta,
@@ -527,19 +531,19 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
             method="simultaneous-guess-count",
             selection="all numbers of guesses at once",
             validity=Validity.FINITE_SAMPLE,
-            counts=deciding_counts(ordered, best, lost, of="canaries"),
+            counts=deciding_counts(ordered, best, failed_replays, of="canaries"),
             notes=replay_note(each.alone, self.confidence),
         )
 
     def series(
-        self, tallies: Sequence[GuessTally], *, lost: int = 0, each: EachReplay | None = None
+        self, tallies: Sequence[GuessTally], *, failed_replays: int = 0, each: EachReplay | None = None
     ) -> dict[str, Series]:
         """The sweep over guess fractions, as `one-run` bounds them, and the replays one by one."""
         if self._leaves_it(tallies):
-            return self.unshifted().series(tallies, lost=lost, each=each)
+            return self.unshifted().series(tallies, failed_replays=failed_replays, each=each)
         ordered = in_order(tallies)
-        each = each or self.bounds_of_replays(ordered, len(ordered) + lost)
-        replays = replay_bounds(each.replay, each.best, each.alone, lost=lost, mean=False)
+        each = each or self.bounds_of_replays(ordered, len(ordered) + failed_replays)
+        replays = replay_bounds(each.replay, each.best, each.alone, failed_replays=failed_replays, mean=False)
         return {"fractions": self.unshifted().sweep(ordered), "replays": replays}
 
     def seconds(self, replays: int, rows: int) -> float:

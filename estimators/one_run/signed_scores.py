@@ -174,12 +174,12 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
     def _notes(self, each: EachReplay, tally: OneRunTally, candidate: int) -> tuple[str, ...]:
         return replay_note(each.alone, self.confidence, self._published)
 
-    def _against_curves(self, ordered: Sequence[OneRunTally], lost: int) -> tuple[CurveEvidence, ...]:
+    def _against_curves(self, ordered: Sequence[OneRunTally], failed_replays: int) -> tuple[CurveEvidence, ...]:
         """The counts as evidence against a whole curve, where the numbers of guesses were fixed beforehand."""
         if isinstance(self.selection, Split | AsPublished):
             return ()
-        error = self._error(max(tally.guesses.size for tally in ordered), len(ordered) + lost)
-        return (_CountsAgainstCurve(tuple(ordered), error, self._shift(), lost),)
+        error = self._error(max(tally.guesses.size for tally in ordered), len(ordered) + failed_replays)
+        return (_CountsAgainstCurve(tuple(ordered), error, self._shift(), failed_replays),)
 
     def _shift(self) -> float:
         """Total variation between what is shown and its proxy that the counts must be read with."""
@@ -207,10 +207,10 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         return bounds[where.ravel()].reshape(guesses.shape)
 
     def series(
-        self, tallies: Sequence[OneRunTally], *, lost: int = 0, each: EachReplay | None = None
+        self, tallies: Sequence[OneRunTally], *, failed_replays: int = 0, each: EachReplay | None = None
     ) -> dict[str, Series]:
-        each = each or self.bounds_of_replays(tallies, len(tallies) + lost)
-        return {"fractions": self.sweep(in_order(tallies)), "replays": self._replay_series(each, lost)}
+        each = each or self.bounds_of_replays(tallies, len(tallies) + failed_replays)
+        return {"fractions": self.sweep(in_order(tallies)), "replays": self._replay_series(each, failed_replays)}
 
     def sweep(self, ordered: Sequence[OneRunTally]) -> Series:
         """The bound at each share of guesses as if it were the only one: the median replay, and the deciles."""
@@ -373,7 +373,7 @@ class _CountsAgainstCurve:
     replays: tuple[OneRunTally, ...]  # those that were played, at least one
     error: float  # what one candidate of one replay may err, so that more than half of the replays do as stated
     tau: float = 0.0  # total variation between what is shown and its proxy, in [0, 1)
-    lost: int = 0  # replays that failed; they show nothing
+    failed_replays: int = 0  # replays that failed; they show nothing
 
     def __post_init__(self) -> None:
         require(len(self.replays) > 0, "counts must be of at least one replay", replays=len(self.replays))
@@ -388,7 +388,7 @@ class _CountsAgainstCurve:
             for canaries, guesses in sorted(candidates)
         }
         most = sorted((self._most(replay, allowed) for replay in self.replays), key=lambda found: found[0])
-        none = [(-math.inf, most[0][1])] * self.lost
+        none = [(-math.inf, most[0][1])] * self.failed_replays
         return (none + most)[(len(none) + len(most) - 1) // 2][1]
 
     def _most(self, replay: OneRunTally, allowed: dict[tuple[int, int], int]) -> tuple[float, Comparison]:

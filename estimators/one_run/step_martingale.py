@@ -92,9 +92,11 @@ class StepMartingale(Estimator[StepScores, StepTally]):
         right = np.where(evidence.truth, evidence.score > 0, evidence.score < 0)[np.argsort(evidence.canary)]
         return StepTally(looks, np.cumsum(right)[looks - 1])
 
-    def find(self, tallies: Sequence[StepTally], *, lost: int = 0) -> Bound:
+    def find(self, tallies: Sequence[StepTally], *, failed_replays: int = 0) -> Bound:
         """The bound of one game; more trainings are more steps of one game, not games of their own."""
-        require(len(tallies) == 1 and lost == 0, "steps must make one game", games=len(tallies) + lost)
+        require(
+            len(tallies) == 1 and failed_replays == 0, "steps must make one game", games=len(tallies) + failed_replays
+        )
         (tally,) = tallies
         odds = bounds_of_guesses(tallies, lambda one: IndependentTrials(int(one.looks[-1])), 1 - self.confidence)
         deciding = dict(deciding_counts(tallies, odds, 0, of="steps"))

@@ -145,20 +145,20 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
         weights = (copies / copies.sum())[:, None]
         return np.asarray(logsumexp(powers * charges, axis=0, b=weights) / powers)
 
-    def find(self, tallies: Sequence[QueryTally], *, lost: int = 0) -> AnswersFinding:
+    def find(self, tallies: Sequence[QueryTally], *, failed_replays: int = 0) -> AnswersFinding:
         """Queries that failed show nothing, and keep their share of the error."""
         ranked = sorted(tallies, key=lambda tally: tally.query)
-        each = query_confidence(self.confidence, len(ranked) + lost)
+        each = query_confidence(self.confidence, len(ranked) + failed_replays)
         bound = Directions(self._bounds(ranked, each, forward=True), self._bounds(ranked, each, forward=False))
         worst = ranked[int(np.argmax((bound.larger / np.asarray(self.orders)).max(axis=1)))]
         spread = np.stack([worst.low, worst.high, worst.unmoved])
         counts = {
-            "queries": len(ranked) + lost,
+            "queries": len(ranked) + failed_replays,
             "answers with the records": sum(int(tally.world_1.sum()) for tally in ranked),
             "answers without": sum(int(tally.world_0.sum()) for tally in ranked),
         }
-        if lost:
-            counts["lost queries"] = lost
+        if failed_replays:
+            counts["lost queries"] = failed_replays
         return AnswersFinding(
             orders=np.asarray(self.orders),
             queries=np.array([tally.query for tally in ranked]),

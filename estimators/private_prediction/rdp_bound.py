@@ -257,17 +257,17 @@ class _Cut(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
     @abstractmethod
     def _method(self) -> str: ...
 
-    def find(self, tallies: Sequence[AnswerCounts], *, lost: int = 0) -> RenyiBound:
+    def find(self, tallies: Sequence[AnswerCounts], *, failed_replays: int = 0) -> RenyiBound:
         """The largest bound of all queries at each order; those that failed keep their share of the error."""
-        each = query_confidence(self.confidence, len(tallies) + lost)
+        each = query_confidence(self.confidence, len(tallies) + failed_replays)
         bounds = [self._bound(tally, each) for tally in tallies]
         counts = {
-            "queries": len(tallies) + lost,
+            "queries": len(tallies) + failed_replays,
             "answers in world 1": sum(int(tally.world_1.sum()) for tally in tallies),
             "answers in world 0": sum(int(tally.world_0.sum()) for tally in tallies),
         }
-        if lost:
-            counts["lost queries"] = lost
+        if failed_replays:
+            counts["lost queries"] = failed_replays
         return dataclasses.replace(
             worst_query(bounds) if len(bounds) > 1 else bounds[0],
             confidence=self.confidence,

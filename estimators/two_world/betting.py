@@ -161,12 +161,12 @@ class Betting(ScoreEstimator[Scores]):
         order = np.argsort(scores.canary, kind="stable")
         return Scores(scores.score[order], scores.truth[order], scores.replay, scores.canary[order])
 
-    def bound(self, tallies: Sequence[Scores], *, lost: int = 0) -> Bound:
+    def bound(self, tallies: Sequence[Scores], *, failed_replays: int = 0) -> Bound:
         """One bound from all trials. Tallies of one replay are one stream; several replays combine by their median.
 
         Raises: InputError when one of the worlds has no trial.
         """
-        states = self._streams(tallies, lost)
+        states = self._streams(tallies, failed_replays)
         bounds = np.array([self.lower(state) for state in states])
         middle = states[int(np.argsort(bounds, kind="stable")[(bounds.size - 1) // 2])]
         counts = {
@@ -174,10 +174,10 @@ class Betting(ScoreEstimator[Scores]):
             "members": middle.members.size,
             "non_members": middle.non_members.size,
             "pairs": middle.rejected.size,
-            "replays": len(states) + lost,
+            "replays": len(states) + failed_replays,
         }
-        if lost:
-            counts["lost replays"] = lost
+        if failed_replays:
+            counts["lost replays"] = failed_replays
         require(
             counts["pairs"] > 0,
             "scores must hold trials with and without the member",
@@ -186,7 +186,7 @@ class Betting(ScoreEstimator[Scores]):
             non_members=counts["non_members"],
         )
         return Bound(
-            lower=float(median_rule(np.concatenate([bounds, np.zeros(lost)]))),
+            lower=float(median_rule(np.concatenate([bounds, np.zeros(failed_replays)]))),
             delta=self.delta,
             confidence=self.confidence,
             method="betting",
@@ -196,27 +196,27 @@ class Betting(ScoreEstimator[Scores]):
             notes=("anytime-valid: holds whenever and for whatever reason the trials ended",),
         )
 
-    def series(self, tallies: Sequence[Scores], *, lost: int = 0) -> dict[str, Series]:
+    def series(self, tallies: Sequence[Scores], *, failed_replays: int = 0) -> dict[str, Series]:
         """The first replay's bound while trials came in, and the replays one by one."""
-        states = self._streams(tallies, lost)
+        states = self._streams(tallies, failed_replays)
         path = states[0].rejected
         shown = np.unique(np.linspace(0, path.size - 1, 1_000).astype(np.int64)) if path.size else path
         bounds = np.array([self.lower(state) for state in states])
         # What it would report of one replay: of a single one, that is what it reports.
         alone = bounds
-        if len(states) + lost > 1:
+        if len(states) + failed_replays > 1:
             alone = np.array([self.lower(self._stream(replay)) for replay in _by_replay(tallies)])
         replays = [replay[0].replay for replay in _by_replay(tallies)]
         return {
             "trials": {"trials": 2 * (shown + 1), "epsilon": _epsilon(path[shown])},
-            "replays": replay_bounds(replays, bounds, alone, lost=lost, mean=False),
+            "replays": replay_bounds(replays, bounds, alone, failed_replays=failed_replays, mean=False),
         }
 
-    def _streams(self, tallies: Sequence[Scores], lost: int) -> list[BettingState]:
+    def _streams(self, tallies: Sequence[Scores], failed_replays: int) -> list[BettingState]:
         """The final state of each replay, at the confidence that each needs."""
         require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
         replays = _by_replay(tallies)
-        reader = replace(self, confidence=per_replay_confidence(self.confidence, len(replays) + lost))
+        reader = replace(self, confidence=per_replay_confidence(self.confidence, len(replays) + failed_replays))
         return [reader._stream(replay) for replay in replays]
 
     def _stream(self, tallies: Sequence[Scores]) -> BettingState:

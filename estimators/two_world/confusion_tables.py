@@ -33,18 +33,18 @@ class _Confusion(TwoSampleEstimator, CountEstimator):
         """About how long the bounds at every threshold take on one core; a fifth of the rows are corners."""
         return self.threshold_s * replays * rows / 5 if isinstance(self.selection, Bonferroni | AsPublished) else 0.0
 
-    def find(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0, parts: Sequence[Any] = ()) -> Bound:
+    def find(self, tallies: Sequence[TwoSampleTally], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
         """The bound with all there is to draw; the parts are what `bounds_at` gave for the only replay."""
         first, *others = in_order(tallies)
-        replays = len(tallies) + lost
+        replays = len(tallies) + failed_replays
         error, single = (self._error(first.error_shares, count) for count in (replays, 1))
         every = self._joined(first, parts) if parts else self.epsilon(first, error)
         best = np.array([every.argmax()])
         alone = every[best] if replays == 1 else np.array([self.best(first, single)[1]])
         head = EachReplay(np.array([first.replay]), every[best], best, alone)
         each = EachReplay.joined([head, self.bounds_of_replays(others, replays)]) if others else head
-        bound = self.bound(tallies, lost=lost, each=each)
-        return replace(bound, series=self.series(tallies, lost=lost, each=each, first=every))
+        bound = self.bound(tallies, failed_replays=failed_replays, each=each)
+        return replace(bound, series=self.series(tallies, failed_replays=failed_replays, each=each, first=every))
 
     def _joined(self, tally: TwoSampleTally, parts: Sequence[EachThreshold]) -> Floats:
         """The bounds at every threshold of the only replay: those of the parts, and the others found now."""

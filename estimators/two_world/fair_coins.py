@@ -55,14 +55,14 @@ class GuessAccuracy:
     right: Ints  # of each replay, shape (replays,)
     trials: Ints  # of each replay, shape (replays,)
     error: float  # probability that one replay's limit is wrong, in (0, 1)
-    lost: int = 0  # replays that failed; they show nothing
+    failed_replays: int = 0  # replays that failed; they show nothing
 
     @property
     def total_variation(self) -> float:
         some = np.maximum(self.right, 1)
         accuracy = np.where(self.right > 0, special.betaincinv(some, self.trials - some + 1.0, self.error), 0.0)
         limits = np.maximum(0.0, 2 * accuracy * (1 - 1e-11) - 1)
-        return float(median_rule(np.append(limits, np.zeros(self.lost))))
+        return float(median_rule(np.append(limits, np.zeros(self.failed_replays))))
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         return along_curve("total variation", "epsilon = 0", self.total_variation, curve.delta(0.0))
@@ -104,17 +104,17 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
         right = right_guesses(score, trials.truth, trials.tie_ranks(), guess, looks)
         return FairCoinTally(**vars(self.band.tally(scores)), looks=looks, right=right)
 
-    def bound(self, tallies: Sequence[FairCoinTally], *, lost: int = 0) -> Bound:
+    def bound(self, tallies: Sequence[FairCoinTally], *, failed_replays: int = 0) -> Bound:
         """The larger of both bands' bounds; the evidence speaks about the whole of a claim's curve."""
         ordered = in_order(tallies)
-        by_band = self.band.bound(ordered, lost=lost)
-        guessed = self._guess_bounds(ordered, lost)
+        by_band = self.band.bound(ordered, failed_replays=failed_replays)
+        guessed = self._guess_bounds(ordered, failed_replays)
         by_guesses = float(median_rule(guessed))
         accuracy = GuessAccuracy(
             np.array([tally.right[-1] for tally in ordered]),
             np.array([tally.looks[-1] for tally in ordered]),
             self._error(self.accuracy_share, guessed.size),
-            lost,
+            failed_replays,
         )
         found = replace(
             by_band,
@@ -129,28 +129,30 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
             found,
             lower=by_guesses,
             selection="all numbers of guesses at once, error shared with two more candidates",
-            counts=deciding_counts(ordered, guessed, lost, of="trials"),
+            counts=deciding_counts(ordered, guessed, failed_replays, of="trials"),
             notes=(),
         )
 
-    def series(self, tallies: Sequence[FairCoinTally], *, lost: int = 0) -> dict[str, Series]:
+    def series(self, tallies: Sequence[FairCoinTally], *, failed_replays: int = 0) -> dict[str, Series]:
         """What `band` draws of the same tallies, at its share of the error; replays by the larger of both bounds."""
         ordered = in_order(tallies)
-        drawn = self.band.series(ordered, lost=lost)
+        drawn = self.band.series(ordered, failed_replays=failed_replays)
         by_band = drawn["replays"]
-        best = np.maximum(by_band["epsilon"], self._guess_bounds(ordered, lost))[: len(ordered)]
+        best = np.maximum(by_band["epsilon"], self._guess_bounds(ordered, failed_replays))[: len(ordered)]
         alone = np.maximum(by_band["alone"], [self._guess_bounds([tally], 0)[0] for tally in ordered])
-        both = replay_bounds([tally.replay for tally in ordered], best, alone, lost=lost, mean=False)
+        both = replay_bounds(
+            [tally.replay for tally in ordered], best, alone, failed_replays=failed_replays, mean=False
+        )
         return drawn | {"replays": both}
 
     def _of_fair_coins(self, scores: Scores) -> Scores:
         return scores
 
-    def _guess_bounds(self, tallies: Sequence[FairCoinTally], lost: int) -> Floats:
+    def _guess_bounds(self, tallies: Sequence[FairCoinTally], failed_replays: int) -> Floats:
         """Each replay's bound by the guess band; lost ones come last with 0."""
-        error = self._error(self.guess_share, len(tallies) + lost)
+        error = self._error(self.guess_share, len(tallies) + failed_replays)
         bounds = bounds_of_guesses(tallies, lambda one: IndependentTrials(int(one.looks[-1]), self.delta), error)
-        return np.append(bounds, np.zeros(lost))
+        return np.append(bounds, np.zeros(failed_replays))
 
     def _error(self, share: float, replays: int) -> float:
         """What a test of one replay may err: a median over replays needs half."""

@@ -129,12 +129,12 @@ class BandFamily(ScoreEstimator[TwoSampleTally]):
     def tally(self, scores: Scores) -> TwoSampleTally:
         return self.band.tally(scores)
 
-    def bound(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> Bound:
+    def bound(self, tallies: Sequence[TwoSampleTally], *, failed_replays: int = 0) -> Bound:
         """The member's epsilon; `counts` are those of `band`. It carries no evidence against other curves."""
         family = GAUSSIAN if self.family == "gaussian" else dp_sgd(self.sample_rate, self.steps)
-        found = family_bound(self.band.regions(tallies, lost=lost), family, self.delta)
+        found = family_bound(self.band.regions(tallies, failed_replays=failed_replays), family, self.delta)
         return replace(
-            self.band.bound(tallies, lost=lost),
+            self.band.bound(tallies, failed_replays=failed_replays),
             lower=found.epsilon,
             method=f"band-family ({family.name})",
             validity=Validity.CONDITIONAL_ON_FAMILY,
@@ -142,8 +142,8 @@ class BandFamily(ScoreEstimator[TwoSampleTally]):
             evidence=(),
         )
 
-    def series(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> dict[str, Series]:
-        return self.band.series(tallies, lost=lost)
+    def series(self, tallies: Sequence[TwoSampleTally], *, failed_replays: int = 0) -> dict[str, Series]:
+        return self.band.series(tallies, failed_replays=failed_replays)
 
 
 def bound_under_family(bound: Bound, claimed: PrivacyCurve) -> FamilyBound | None:

@@ -140,7 +140,7 @@ class TwoSampleEstimator(BestCandidate[TwoSampleTally]):
         self,
         tallies: Sequence[TwoSampleTally],
         *,
-        lost: int = 0,
+        failed_replays: int = 0,
         each: EachReplay | None = None,
         first: Floats | None = None,
     ) -> dict[str, Series]:
@@ -148,12 +148,16 @@ class TwoSampleEstimator(BestCandidate[TwoSampleTally]):
 
         `first` is the first replay's `epsilon`, where it is known.
         """
-        ordered, replays = in_order(tallies), len(tallies) + lost
+        ordered, replays = in_order(tallies), len(tallies) + failed_replays
         each = each or self.bounds_of_replays(ordered, replays)
         if first is None:
             first = self.epsilon(ordered[0], self._error(ordered[0].error_shares, replays))
         counts = {**self.counts_at(*self._middle(ordered, each)), "delta": self.delta, "confidence": self.confidence}
-        return {"trade-off": _roc(ordered[0], first), "posterior": counts, "replays": self._replay_series(each, lost)}
+        return {
+            "trade-off": _roc(ordered[0], first),
+            "posterior": counts,
+            "replays": self._replay_series(each, failed_replays),
+        }
 
     def best_candidates(self, ordered: Sequence[TwoSampleTally], replays: int) -> tuple[Floats, Ints]:
         found = [self.best(tally, self._error(tally.error_shares, replays)) for tally in ordered]
@@ -255,7 +259,7 @@ class RateRegions:
     # Of each replay, limits of the false-alarm and of the miss rate, both in (0, 1], shape (thresholds,); of
     # `_telling_thresholds` alone, as the others refute nothing that those do not.
     rates: tuple[tuple[Floats, Floats], ...]
-    lost: int = 0  # replays that failed; they show nothing
+    failed_replays: int = 0  # replays that failed; they show nothing
 
     def __post_init__(self) -> None:
         require(len(self.rates) > 0, "regions must be of at least one replay", replays=len(self.rates))
@@ -263,7 +267,7 @@ class RateRegions:
     def epsilon(self, delta: float) -> float:
         """The bound at a delta in [0, 1], the median over replays; at all deltas together right as often as stated."""
         bounds = [float(epsilon_of_rates(*rate, delta).max(initial=0.0)) for rate in self.rates]
-        return float(median_rule(np.array(bounds + [0.0] * self.lost)))
+        return float(median_rule(np.array(bounds + [0.0] * self.failed_replays)))
 
     def profile(self, deltas: Sequence[float] | Floats) -> Floats:
         return np.array([self.epsilon(float(delta)) for delta in deltas])
@@ -317,24 +321,25 @@ class Band(TwoSampleEstimator):
         self,
         tallies: Sequence[TwoSampleTally],
         *,
-        lost: int = 0,
+        failed_replays: int = 0,
         each: EachReplay | None = None,
         first: Floats | None = None,
     ) -> dict[str, Series]:
         """As of every two-sample estimator, and epsilon against delta: the bands hold for every delta at once."""
-        profile = {"delta": DELTAS, "epsilon": self.regions(tallies, lost=lost).profile(DELTAS)}
-        return super().series(tallies, lost=lost, each=each, first=first) | {"delta": profile}
+        profile = {"delta": DELTAS, "epsilon": self.regions(tallies, failed_replays=failed_replays).profile(DELTAS)}
+        return super().series(tallies, failed_replays=failed_replays, each=each, first=first) | {"delta": profile}
 
-    def _against_curves(self, ordered: Sequence[TwoSampleTally], lost: int) -> tuple[CurveEvidence, ...]:
+    def _against_curves(self, ordered: Sequence[TwoSampleTally], failed_replays: int) -> tuple[CurveEvidence, ...]:
         """The bands also speak about the whole of a claim's curve."""
-        return (self.regions(ordered, lost=lost),)
+        return (self.regions(ordered, failed_replays=failed_replays),)
 
-    def regions(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> RateRegions:
+    def regions(self, tallies: Sequence[TwoSampleTally], *, failed_replays: int = 0) -> RateRegions:
         """Where the attack's two rates can lie, at all thresholds together, replay by replay."""
         ordered = in_order(tallies)
-        replays = len(ordered) + lost
+        replays = len(ordered) + failed_replays
         return RateRegions(
-            tuple(self._telling(tally, self._error(tally.error_shares, replays))[1:] for tally in ordered), lost
+            tuple(self._telling(tally, self._error(tally.error_shares, replays))[1:] for tally in ordered),
+            failed_replays,
         )
 
     def best(self, tally: TwoSampleTally, error: float) -> tuple[int, float]:

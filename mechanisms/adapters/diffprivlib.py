@@ -1,7 +1,7 @@
-"""Estimators of diffprivlib, run as they are by a Python of their own: the library needs scikit-learn < 1.9.
+"""Unchanged estimators of diffprivlib, run by a separate Python, because the library needs scikit-learn < 1.9.
 
-A spec must not be able to start a program, so the environment variable DPAUDIT_DIFFPRIVLIB_PYTHON names that Python
-(`make diffprivlib` installs one in .venv-diffprivlib); without it, the one that runs dpaudit (extra `diffprivlib`).
+The environment variable DPAUDIT_DIFFPRIVLIB_PYTHON names that Python, so that no spec can start a program. `make
+diffprivlib` installs one in .venv-diffprivlib. Without the variable, this Python is used (extra `diffprivlib`).
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ Learner = Literal[
 @register("mechanism", "diffprivlib", source="the package diffprivlib; Holohan et al. (2019), arXiv:1907.02444")
 @dataclass(frozen=True)
 class Diffprivlib(NoiseByEpsilon):
-    """An estimator of diffprivlib, trained by the library itself and summed up as what it releases.
+    """An estimator of diffprivlib, trained by the library and summarised as its released numbers.
 
-    Data from 0 to 1 (`scale: box` of the game) are brought to `lower` .. `upper`, the range the library is told; rows
-    of length at most 1 (`scale: ball`) to `norm`. The bounds are never left to the data.
+    Data from 0 to 1 (`scale: box` of the game) are rescaled to `lower` .. `upper`, the range passed to the library.
+    Rows of length at most 1 (`scale: ball`) are rescaled to `norm`. Bounds are never inferred from the data.
 
     Attributes:
-        learner: Which of its models.
-        epsilon: What it is asked for, in nats, > 0.
-        lower: The range of every feature, from here; logistic-regression has none.
-        upper: To here.
+        learner: Name of the model.
+        epsilon: The model's privacy loss in nats, > 0.
+        lower: Lower bound of every feature; logistic-regression has none.
+        upper: Upper bound of every feature.
         norm: Largest length of a row, for logistic-regression and pca, > 0.
-        expose_counts: Whether counts that the model shows (`class_count_`, `n_samples_seen_`) are looked at. What
-            numbers of records the shares of the classes (`class_prior_`) can be of is looked at in any case.
-        settings: Other arguments of the model.
-        relation: What neighbours its epsilon is taken to be about: the library adds the noise of add-remove.
-        version: Of the library; another one is refused, as finished results are of this one.
+        expose_counts: True to include the model's exact counts (`class_count_`, `n_samples_seen_`). The number of
+            records that the class shares (`class_prior_`) imply is always included.
+        settings: Further arguments of the model.
+        relation: Neighbouring relation of the claim; the library's noise is for add-remove.
+        version: Version of the library; others are refused, because finished results belong to this version.
     """
 
     learner: Learner
@@ -87,55 +87,57 @@ class Diffprivlib(NoiseByEpsilon):
         return Claim(self.epsilon, relation=self.relation)
 
     def require_features(self, train: Examples) -> None:
-        """Raises InputError for columns of mixed types."""
+        """Raise InputError for columns of mixed types."""
         require_flat_features(train)
 
     def sample_summaries(
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
-        """One training after another, each with a seed of its own; NaN where the library raised.
+        """Train `count` times with different seeds and return one row each; NaN if the library raised.
 
-        Raises: InputError when there is no such Python or library; TrainingError when all trainings failed.
+        Raises: InputError if the Python or the library is missing; TrainingError if all trainings failed.
         """
         by_length = self.learner == "logistic-regression"
         shift, stretch = (0.0, self.norm) if by_length else (self.lower, self.upper - self.lower)
         rows = np.column_stack([flat_features(train.features) * stretch + shift, train.labels])
         names = ("learner", "epsilon", "lower", "upper", "norm", "expose_counts")
-        asked = {name: getattr(self, name) for name in names}
+        fields = {name: getattr(self, name) for name in names}
         settings = {
-            "asked": asked | {"settings": dict(self.settings), "classes": train.classes},
+            "fields": fields | {"settings": dict(self.settings), "classes": train.classes},
             "points": (points.astype(np.float64) * stretch + shift).tobytes().hex(),
             "version": self.version,
         }
         seeds = seed.generate_state(count).astype(np.int64) >> 1
         outcomes = _outcomes(pa.table({str(place): column for place, column in enumerate(rows.T)}), seeds, settings)
-        if all(one.fault for one in outcomes):
-            raise TrainingError(f"diffprivlib's {self.learner} failed every time; the first: {outcomes[0].fault}")
+        if all(outcome.fault for outcome in outcomes):
+            raise TrainingError(f"diffprivlib's {self.learner} failed every time. First error: {outcomes[0].fault}")
         return _vectors(outcomes)
 
 
 def _outcomes(table: pa.Table, seeds: NDArray[np.int64], settings: Mapping[str, Any]) -> list[CallOutcome]:
-    """All trainings, one call each.
+    """Run all trainings, one call each.
 
-    Raises: InputError when there is no such Python, or no such library in it.
+    Raises: InputError if there is no such Python, or it lacks the library.
     """
     python, file = os.environ.get(PYTHON) or sys.executable, Path(diffprivlib_trainings.__file__)
-    there = OtherPython(python, f"{file.stem}:train", form="array", settings=settings, path=[str(file.parent)])
-    do = f"`make diffprivlib` installs it beside dpaudit, and {PYTHON} names its Python"
+    library = OtherPython(python, f"{file.stem}:train", form="array", settings=settings, path=[str(file.parent)])
+    do = f"run `make diffprivlib` to install it, and set {PYTHON} to its Python"
     try:
-        with there as library:
+        with library:
             outcomes = library.call(table, seeds.tolist())
     except InputError as err:
         raise InputError(f"{PYTHON} must name a Python that has diffprivlib: {err}; {do}") from err
-    unusable = [one.fault for one in outcomes if one.ending.startswith("raises Unusable")]
+    unusable = [outcome.fault for outcome in outcomes if outcome.ending.startswith("raises Unusable")]
     if unusable:
         raise InputError(f"diffprivlib did not run in {python}: {shortened(unusable[0])}; {do}")
     return outcomes
 
 
 def _vectors(outcomes: Sequence[CallOutcome]) -> NDArray[np.float64]:
-    """A row for each training, of its bits; NaN where it failed, or left less than others."""
-    released = [np.empty(0) if one.fault else one.numbers.astype(np.int32).view(np.float64) for one in outcomes]
+    """Return one row for each training, decoded from its bits; NaN if it failed or released fewer numbers."""
+    released = [
+        np.empty(0) if outcome.fault else outcome.numbers.astype(np.int32).view(np.float64) for outcome in outcomes
+    ]
     width, most = max(map(len, released)), worker.MAX_NUMBERS // 2 - 1
-    require(width <= most, f"what a training releases must be at most {most} numbers", released=width)
+    require(width <= most, f"a training must release at most {most} numbers", released=width)
     return np.array([vector if len(vector) == width else np.full(width, np.nan) for vector in released])

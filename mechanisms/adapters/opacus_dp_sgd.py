@@ -1,4 +1,4 @@
-"""DP-SGD by Opacus, run as it is: its sampling, its clipping, its noise and its accountant, none of ours."""
+"""DP-SGD by unchanged Opacus: sampling, clipping, noise and accountant are the library's."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ from dpaudit.registry import register
 ACCOUNTANTS = ("prv", "rdp")
 CLIPPING = ("flat", "per_layer", "adaptive")
 SAMPLING = ("hooks", "ew", "functorch", "ghost")
-"""How gradients of single examples are had; "ghost" never makes them, and clips flat."""
+"""Opacus's methods to compute gradients of single examples; "ghost" computes only their norms, and clips flat."""
 
 
 @register("mechanism", "opacus-dp-sgd", source="Yousefpour et al. (2021), arXiv:2109.12298; the package opacus")
 @dataclass(frozen=True)
 class OpacusDpSgd:
-    """DP-SGD by Opacus's PrivacyEngine with Poisson sampling, to be audited as others use it (extra `opacus`).
+    """DP-SGD by Opacus's PrivacyEngine with Poisson sampling (extra `opacus`).
 
-    Opacus takes its sample rate from the number of examples, 1 / ceil(n / batch_size), and divides by its own expected
-    batch size, floor(n x rate): both depend on n, which adding or removing a record changes.
+    Opacus takes its sample rate from the number of examples, 1 / ceil(n / batch_size), and divides by its expected
+    batch size, floor(n x rate). Both depend on n, which adding or removing a record changes.
 
     Attributes:
-        epsilon: Privacy loss in nats, > 0; Opacus finds the noise for it.
+        epsilon: Privacy loss in nats, > 0; Opacus computes the noise for it.
         delta: In (0, 1).
         clip: Largest norm of one example's gradient, > 0.
-        accountant: "prv" or "rdp", of Opacus.
-        clipping: "flat"; "per_layer", each layer by its equal share of `clip`; or "adaptive" (AdaClip), from `clip` on.
-        grad_sample_mode: "hooks", "ew" (torch's ExpandedWeights), "functorch", or "ghost", which clips flat only.
-        model: The network, its batch_size, epochs, learning_rate, momentum, weight_decay and optimizer; the rest as
-            for dp-sgd.
+        accountant: Opacus's accountant, "prv" or "rdp".
+        clipping: "flat"; "per_layer", an equal share of `clip` for each layer; or "adaptive" (AdaClip), which starts at
+            `clip`.
+        grad_sample_mode: "hooks", "ew" (torch's ExpandedWeights), "functorch", or "ghost", which only clips flat.
+        model: The network with its batch_size, epochs, learning_rate, momentum, weight_decay and optimizer; other
+            fields as for dp-sgd.
     """
 
     epsilon: float
@@ -67,16 +68,16 @@ class OpacusDpSgd:
         require(flat, "grad_sample_mode ghost clips flat", clipping=self.clipping)
         require_network(self.model, of="opacus-dp-sgd")
         net = self.model
-        alone = not net.standardise and not net.mixup and net.augment == "none"
-        require(alone, "DP-SGD cannot look at several examples at once", do="leave out standardise, mixup, augment")
-        require(net.schedule == "constant", "opacus-dp-sgd keeps its learning rate", schedule=net.schedule)
+        separate = not net.standardise and not net.mixup and net.augment == "none"
+        require(separate, "DP-SGD cannot mix several examples", do="leave out standardise, mixup, augment")
+        require(net.schedule == "constant", "opacus-dp-sgd needs a constant learning rate", schedule=net.schedule)
 
     def claim(self) -> Claim:
-        """(epsilon, delta)-DP under adding or removing one record, as Opacus's accountant says."""
+        """Return (epsilon, delta)-DP for adding or removing one record, as Opacus's accountant computes it."""
         return Claim(self.epsilon, self.delta, Relation.ADD_REMOVE)
 
     def claimed_steps(self, rows: int) -> ClaimedSteps:
-        """What Opacus makes of epsilon on so many rows; refused where it is not installed."""
+        """Return Opacus's steps for epsilon on `rows` rows. Raises: InputError if Opacus is not installed."""
         _privacy_engine()
         batches = math.ceil(rows / self.model.batch_size)
         noise = _noise_multiplier(self.epsilon, self.delta, 1 / batches, self.model.epochs, self.accountant)
@@ -91,7 +92,7 @@ class OpacusDpSgd:
             self.fit(train, seed=seed, compute=compute)
 
     def require_features(self, train: Examples) -> None:
-        """Raises InputError for columns that are no numbers."""
+        """Raise InputError for columns that are not numeric."""
         from dpaudit.mechanisms.training.inputs import example_shape
 
         example_shape(train.features)
@@ -145,7 +146,7 @@ class OpacusDpSgd:
         return NetworkModel(self.model, shape, train.classes, flat, {}, None, compute)
 
     def _clip_settings(self, noise_multiplier: float, layers: int) -> dict[str, Any]:
-        """What Opacus is told of clipping; AdaClip's own numbers are those of its paper's defaults."""
+        """Return Opacus's arguments for clipping, for AdaClip with the defaults of its paper."""
         if self.clipping == "per_layer":
             return {"max_grad_norm": [self.clip / math.sqrt(layers)] * layers}
         if self.clipping == "flat":
@@ -162,48 +163,49 @@ class OpacusDpSgd:
 
 @contextmanager
 def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
-    """Inside, every optimizer of Opacus has the canary's gradient among those of the batch, before it clips them.
+    """Add the canary's gradient to each batch of every Opacus optimizer inside the block, before clipping.
 
-    The canary is as long, in clips, as the optimizer's own bound of the step says, which adaptive clipping moves. It is
-    appended to `grad_sample`; in the mode "ghost", which has none, it is added to the sum, clipped. What is shown is
-    the gradient that the optimizer inside of Opacus's is given, whatever other code did to it since the noise was
-    added, or, where that optimizer is not asked, the one that has its noise; as a sum: its division by the expected
-    batch is taken back.
+    The canary is scaled by the optimizer's current clipping bound, which adaptive clipping changes. It is appended to
+    `grad_sample`; in the mode "ghost", which has no `grad_sample`, the clipped canary is added to the sum.
+
+    The canary observes the gradient that Opacus passes to the inner optimizer, with any changes by other code after the
+    noise. If the inner optimizer makes no step, it observes the gradient right after the noise. The division by the
+    expected batch size is undone, so that it observes a sum.
     """
     import torch
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
-    waiting: list[Callable[[bool], None]] = []  # shows the step that has its noise, as it is now or as it was
-    hooks: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # by optimizer inside of Opacus's
+    waiting: list[Callable[[bool], None]] = []  # shows the step that got its noise: the current gradient, or the saved
+    hooks: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # by inner optimizer
 
     def show(*, now: bool) -> None:
         while waiting:
             waiting.pop()(now)
 
-    def watched(own: Any, let_in: Callable[[Any, Any, float], None]) -> Any:
+    def watched(original_pre_step: Any, add_canary: Callable[[Any, Any, float], None]) -> Any:
         def pre_step(self: Any, closure: Any = None) -> Any:
             show(now=False)
-            step, moved = canary.step, float(self.max_grad_norm) / canary.clip
-            if not canary.asked:  # else a further part of one large batch
+            step, scale = canary.step, float(self.max_grad_norm) / canary.clip
+            if not canary.asked:  # otherwise this is a further part of one large batch
                 samples = [getattr(weights, "grad_sample", None) for weights in self.params]
                 rows = [each.flatten(1) for each in samples if isinstance(each, torch.Tensor)]
-                batch = torch.cat(rows, 1) / moved if len(rows) == len(samples) else None
+                batch = torch.cat(rows, 1) / scale if len(rows) == len(samples) else None
                 row = canary.gradient(step, sum(weights.numel() for weights in self.params), batch)
                 if row is not None:
-                    parts = torch.from_numpy(moved * row).split([weights.numel() for weights in self.params])
+                    parts = torch.from_numpy(scale * row).split([weights.numel() for weights in self.params])
                     clipped = min(1.0, canary.clip / float(np.linalg.norm(row)))
                     for weights, part in zip(self.params, parts, strict=True):
-                        let_in(weights, part.view(weights.shape), clipped)
+                        add_canary(weights, part.view(weights.shape), clipped)
             mean = self.loss_reduction == "mean"
-            divided = self.expected_batch_size * self.accumulated_iterations if mean else 1
-            moves = own(self, closure)
+            divisor = self.expected_batch_size * self.accumulated_iterations if mean else 1
+            moves = original_pre_step(self, closure)
             if moves:
 
                 def gradient() -> Any:
                     return torch.cat([weights.grad.flatten() for weights in self.params])
 
-                had = gradient()
-                waiting.append(lambda now: canary.observe(step, (gradient() if now else had) * (divided / moved)))
+                saved = gradient()
+                waiting.append(lambda now: canary.observe(step, (gradient() if now else saved) * (divisor / scale)))
                 if self.original_optimizer not in hooks:
                     hook = self.original_optimizer.register_step_pre_hook(lambda *_: show(now=True))
                     hooks[self.original_optimizer] = hook
@@ -217,16 +219,16 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
     def into_sum(weights: Any, part: Any, clipped: float) -> None:
         weights.grad += clipped * part.to(weights.grad)
 
-    own, ghost = DPOptimizer.pre_step, DPOptimizerFastGradientClipping.pre_step
-    DPOptimizer.pre_step = watched(own, as_example)
-    DPOptimizerFastGradientClipping.pre_step = watched(ghost, into_sum)
+    original, original_ghost = DPOptimizer.pre_step, DPOptimizerFastGradientClipping.pre_step
+    DPOptimizer.pre_step = watched(original, as_example)
+    DPOptimizerFastGradientClipping.pre_step = watched(original_ghost, into_sum)
     try:
         yield
         show(now=False)
     finally:
         for hook in hooks.values():
             hook.remove()
-        DPOptimizer.pre_step, DPOptimizerFastGradientClipping.pre_step = own, ghost
+        DPOptimizer.pre_step, DPOptimizerFastGradientClipping.pre_step = original, original_ghost
 
 
 def _privacy_engine() -> Any:
@@ -241,7 +243,7 @@ def _privacy_engine() -> Any:
 
 @cache
 def _noise_multiplier(epsilon: float, delta: float, sample_rate: float, epochs: int, accountant: str) -> float:
-    """What `make_private_with_epsilon` takes; it searches for seconds, so an audit's models share the answer."""
+    """Return the noise multiplier of `make_private_with_epsilon`, cached because the search takes seconds."""
     from opacus.accountants.utils import get_noise_multiplier
 
     return float(

@@ -1,4 +1,4 @@
-"""A function on rows, of one's own or of a library, called as it is: in this Python, or in another one."""
+"""A function on rows, by the user or a library, called unchanged in this or another Python."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from dpaudit.consent import PATH, require_code
 from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import has_location
-from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, called_here, identity
-from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, found
+from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, call_in_process, identity
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, imported
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.queries.row_function import CallLimits
 from dpaudit.registry import register
 
 Form = Literal["frame", "arrow", "array", "records", "list"]
 MAX_ALTERNATIVES = 64
-"""Settings that are tried, at most."""
+"""Most combinations of settings."""
 
 
 @register("mechanism", "function", source="one's own code, or a library's")
 @dataclass(frozen=True)
 class OwnFunction(ClaimedByUser):
-    """A function `f(rows, rng, **settings)` on a table of rows: a query, a statistic, a model, whatever it gives.
+    """A function `f(rows, rng, **settings)` on a table of rows, such as a query, a statistic or a model.
 
-    What comes back may be a number, an array, a mapping, a data frame, an object with a `summary`, or an exception:
-    its numbers, its form and how the call ended are what is looked at. `rng` is a numpy.random.Generator; the global
-    generators of Python and NumPy are seeded as well.
+    It may return a number, an array, a mapping, a data frame or an object with a `summary`, or raise an exception. The
+    audit examines the numbers, the form of the result and how the call ended. `rng` is a numpy.random.Generator; the
+    global generators of Python and NumPy are seeded as well.
 
     Attributes:
-        function: The function, a `functools.partial` of one with keywords, or an object that can be called; or where it
-            is: "module:function".
-        claimed: What it promises of neighbouring tables.
-        form: How it is given the rows: a pandas "frame", an "arrow" table, an "array" of float64 of shape (n, d),
+        function: The function, a `functools.partial` with keywords, or a callable object; or its import path
+            "module:function".
+        claimed: The claim about neighbouring tables.
+        form: The form of the rows: a pandas "frame", an "arrow" table, an "array" of float64 of shape (n, d),
             "records" (a list of mappings), or the "list" of the values of the only column.
-        settings: Keyword arguments, each a value or the list of values that may be tried.
-        python: The Python that runs it; "" for this one. Then the function is given by where it is.
-        memory_mb: Memory, in megabytes, that the other Python may have; None for no limit.
-        folder: Where the other Python looks for the function first; "" for the folder one works in.
-        time: Whether how long a call takes is given away too; such a check does not repeat to the same bits.
-        code: What the other Python runs: versions and the hash of the function's file. It is filled in; another one is
-            refused, as finished results are of this one.
+        settings: Keyword arguments, each a value or a list of values to try.
+        python: Path of the Python that runs the function; "" for this one. Another one needs an import path.
+        memory_mb: Memory limit of the other Python in megabytes, >= 64; None for no limit.
+        folder: Folder in which the other Python looks for the function first; "" for the current folder.
+        time: True if the duration of a call counts as an output too; such a check is not reproducible bit for bit.
+        code: Versions and the hash of the function's file in the other Python. It is filled in at first; later, other
+            code is refused, because finished results belong to this code.
     """
 
     function: Any
@@ -68,7 +68,7 @@ class OwnFunction(ClaimedByUser):
     def __post_init__(self) -> None:
         check_fields(self)
         if not self.python:
-            self._take_apart(found(self.function, field="function"))
+            self._unwrap(imported(self.function, field="function"))
         require(self.memory_mb is None or self.memory_mb >= 64, "memory_mb must be >= 64", memory_mb=self.memory_mb)
         alternatives = self.alternatives()
         require(
@@ -83,7 +83,7 @@ class OwnFunction(ClaimedByUser):
         require_code(f"{self.function} in {self.python}")
         if not isinstance(self.function, str):
             raise InputError(
-                "a function that another Python runs must be given by where it is, as `module:function`, got "
+                "a function for another Python must be given by its import path `module:function`, got "
                 f"{self.function!r}"
             )
         if not self.folder:
@@ -91,20 +91,20 @@ class OwnFunction(ClaimedByUser):
         if not self.code:
             object.__setattr__(self, "code", _identity(self.python, self.function, self.folder))
 
-    def _take_apart(self, given: Any) -> None:
-        """The keywords of a `functools.partial` are settings; an object that can be called is its method."""
-        if isinstance(given, partial):
-            must = "a `functools.partial` must fix keyword arguments alone, as the rows come first"
-            require(not given.args, must, arguments=given.args)
-            fixed = {name: [value] for name, value in given.keywords.items()}
+    def _unwrap(self, code: Any) -> None:
+        """Take settings from the keywords of a `functools.partial`, and the method of a callable object."""
+        if isinstance(code, partial):
+            must = "a `functools.partial` must fix keyword arguments only, because the rows come first"
+            require(not code.args, must, arguments=code.args)
+            fixed = {name: [value] for name, value in code.keywords.items()}
             object.__setattr__(self, "settings", fixed | dict(self.settings))
-            given = given.func
-        if callable(given) and not has_location(given):
-            given = type(given).__call__.__get__(given)
-        object.__setattr__(self, "function", given)
+            code = code.func
+        if callable(code) and not has_location(code):
+            code = type(code).__call__.__get__(code)
+        object.__setattr__(self, "function", code)
 
     def alternatives(self) -> Sequence[Mapping[str, Any]]:
-        values = [[*map(_fixed, each)] if isinstance(each, list) else [each] for each in self.settings.values()]
+        values = [[*map(_as_tuple, each)] if isinstance(each, list) else [each] for each in self.settings.values()]
         return [dict(zip(self.settings, chosen, strict=True)) for chosen in itertools.product(*values)]
 
     def outcomes(
@@ -115,7 +115,7 @@ class OwnFunction(ClaimedByUser):
         limits: CallLimits,
     ) -> Sequence[CallOutcome]:
         if not self.python:
-            return called_here(
+            return call_in_process(
                 self.function,
                 rows,
                 seeds,
@@ -126,51 +126,55 @@ class OwnFunction(ClaimedByUser):
                 time_limit=limits.time_limit,
                 from_outside=limits.from_outside,
             )
-        pythons = [_kept_python(self, settings, limits.limit_s, place) for place in range(limits.processes)]
+        pythons = [_cached_python(self, settings, limits.limit_s, place) for place in range(limits.processes)]
         parts = [seeds[place :: len(pythons)] for place in range(len(pythons))]
-        with ThreadPoolExecutor(len(pythons)) as pool:  # the threads wait; the work is elsewhere
+        with ThreadPoolExecutor(len(pythons)) as pool:  # threads suffice: they wait for other processes
             shares = list(pool.map(lambda python, part: python.call(rows, part), pythons, parts))
         return [shares[place % len(pythons)][place // len(pythons)] for place in range(len(seeds))]
 
 
-_KEPT: OrderedDict[str, OtherPython] = OrderedDict()
-MAX_KEPT = 8
-"""Other Pythons that are kept for the next unit: a library may take seconds to be imported."""
+_PYTHONS: OrderedDict[str, OtherPython] = OrderedDict()
+_MAX_PYTHONS = 8
+"""Most processes of other Pythons that are cached for the next unit: importing a library may take seconds."""
 
 
 @cache
 def _identity(python: str, function: str, folder: str) -> str:
-    """Asked for once a process: a library may take seconds to be imported."""
+    """Return the identity of a function's code, once for each process: importing a library may take seconds."""
     return identity(python, function, path=(folder,))
 
 
-def _kept_python(asked: OwnFunction, settings: Mapping[str, Any], limit_s: float | None, place: int) -> OtherPython:
-    """One of several that has the function loaded; the system ends it with this process.
+def _cached_python(
+    function: OwnFunction, settings: Mapping[str, Any], limit_s: float | None, place: int
+) -> OtherPython:
+    """Return worker number `place` for this function and these settings, started at its first use.
 
-    Raises: InputError when its code is not that of the audit.
+    Raises: InputError if the code has changed since the audit began.
     """
-    where = asked.python, asked.folder, asked.function, asked.form, asked.memory_mb, asked.time, asked.code
-    key = repr((where, settings, limit_s, place))
-    if key not in _KEPT:
-        found = _identity(asked.python, str(asked.function), asked.folder)
-        must = f"the code of {asked.function} in {asked.python} must be what the audit began with; give the folder anew"
-        require(found == asked.code, must, now=found, then=asked.code)
-        _KEPT[key] = OtherPython(
-            asked.python,
-            str(asked.function),
-            form=asked.form,
-            settings=settings,
-            timed=asked.time,
-            limit_s=limit_s,
-            memory_bytes=None if asked.memory_mb is None else asked.memory_mb * 2**20,
-            path=(asked.folder,),
+    key = repr((function, settings, limit_s, place))
+    if key not in _PYTHONS:
+        current_code = _identity(function.python, str(function.function), function.folder)
+        must = (
+            f"the code of {function.function} in {function.python} must not change during an audit; "
+            "start a new audit or restore the code"
         )
-    _KEPT.move_to_end(key)
-    while len(_KEPT) > MAX_KEPT:
-        _KEPT.popitem(last=False)[1].__exit__(None, None, None)
-    return _KEPT[key]
+        require(current_code == function.code, must, now=current_code, then=function.code)
+        _PYTHONS[key] = OtherPython(
+            function.python,
+            str(function.function),
+            form=function.form,
+            settings=settings,
+            timed=function.time,
+            limit_s=limit_s,
+            memory_bytes=None if function.memory_mb is None else function.memory_mb * 2**20,
+            path=(function.folder,),
+        )
+    _PYTHONS.move_to_end(key)
+    while len(_PYTHONS) > _MAX_PYTHONS:
+        _PYTHONS.popitem(last=False)[1].__exit__(None, None, None)
+    return _PYTHONS[key]
 
 
-def _fixed(value: Any) -> Any:
-    """A list inside the list of what may be tried, as YAML has it, is a value: a pair of bounds, say."""
-    return tuple(map(_fixed, value)) if isinstance(value, list) else value
+def _as_tuple(value: Any) -> Any:
+    """Turn a list inside a list of alternatives, as YAML writes a pair of bounds, into a tuple."""
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value

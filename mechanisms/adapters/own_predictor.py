@@ -1,4 +1,4 @@
-"""Private predictors of one's own: a class that answers, or votes and leaves the noise to us; a service."""
+"""Private predictors of the user: a class that answers, a class that votes (noise is added here), or a service."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from dpaudit.mechanisms.predictors.releases import GaussianArgmax
 from dpaudit.mechanisms.ranges import require_positive
 from dpaudit.registry import register
 
-SEND_DATA = 428  # Precondition Required: the server has not got these data
+_SEND_DATA = 428  # Precondition Required: the server lacks these data
 
 
 @register("mechanism", "own-predictor", source="one's own code")
 @dataclass(frozen=True)
 class OwnPredictor(ClaimedByUser):
-    """A class with `answer(query, data, rng)`, or with `votes(queries, data, rng)` whose votes are given noise here.
+    """A class with `answer(query, data, rng)`, or with `votes(queries, data, rng)`, to whose votes noise is added here.
 
-    `data` is a pair (X, y); `query` is one row of the same kind, `queries` several. `answer` gives a class, or None
-    where it refuses to answer; `votes` a count for each class, shape (queries, classes). All that is random must come
-    from `rng`, a NumPy generator; the global generators of Python, NumPy and torch are seeded as well. Each call is a
-    full run on the data it is given.
+    `data` is a pair (X, y), `query` one row like those of X, `queries` several. `answer` returns a class, or None to
+    refuse. `votes` returns a count for each class, shape (queries, classes). All randomness must come from `rng`, a
+    NumPy generator; the global generators of Python, NumPy and torch are seeded as well. Each call is a full run on
+    its data.
 
     Attributes:
-        predictor: The class, or where it is: "module:Class".
-        parameters: Keyword arguments it is made with.
-        claimed: What one answer promises.
-        sigma: Standard deviation of the Gaussian noise that is added to votes, > 0; None for a class that answers.
+        predictor: The class, or its import path "module:Class".
+        parameters: Keyword arguments of the class.
+        claimed: The claim of one answer.
+        sigma: Standard deviation of the Gaussian noise on votes, > 0; None for a class that answers.
     """
 
     made_by = "from_predictor"
@@ -55,43 +55,43 @@ class OwnPredictor(ClaimedByUser):
         check_fields(self)
         code = code_of(self.predictor, field="predictor")
         object.__setattr__(self, "predictor", code)
-        wanted = "answer" if self.sigma is None else "votes"
+        method = "answer" if self.sigma is None else "votes"
         require(
-            callable(getattr(code, wanted, None)),
-            f"predictor must have a method `{wanted}` (`votes` goes with `sigma`, `answer` without)",
+            callable(getattr(code, method, None)),
+            f"predictor must have a method `{method}` (`votes` goes with `sigma`, `answer` without)",
             given=location(code),
         )
         require_positive(self, "sigma")
 
     def without_noise(self) -> OwnPredictor | None:
-        """The same without the noise that is added here; None where its own code adds it."""
+        """Return the predictor almost without noise, or None if the user's code adds the noise."""
         return None if self.sigma is None else replace(self, sigma=1e-6)
 
     def answers(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> NDArray[np.int64]:
-        """One full run; its own exceptions pass. Refuses what are no classes, or no counts of votes."""
+        """Return the answers of one full run. Raises: InputError for invalid answers; user exceptions pass."""
         running, noise = spawned(seed, 2)
         rng = np.random.default_rng(running)
         pair = (own_features(data.features), data.labels.copy())
-        own = self.predictor(**self.parameters)
+        predictor = self.predictor(**self.parameters)
         with global_randomness(running):
             if self.sigma is None:
-                given = [own.answer(row, pair, rng) for row in _rows(queries)]
-                known = [answer is None or _is_class(answer, data.classes) for answer in given]
-                must = f"`answer` must give a class, 0 to {data.classes - 1}, or None for no answer"
-                require(all(known), must, given=given[:3])
-                return np.array([data.classes if answer is None else int(answer) for answer in given], np.int64)
-            votes = np.asarray(own.votes(own_features(queries), pair, rng))
+                answers = [predictor.answer(row, pair, rng) for row in _rows(queries)]
+                valid = [answer is None or _is_class(answer, data.classes) for answer in answers]
+                must = f"`answer` must return a class, 0 to {data.classes - 1}, or None for no answer"
+                require(all(valid), must, given=answers[:3])
+                return np.array([data.classes if answer is None else int(answer) for answer in answers], np.int64)
+            votes = np.asarray(predictor.votes(own_features(queries), pair, rng))
         shape = (len(queries), data.classes)
-        require(votes.shape == shape, f"`votes` must give an array of shape {shape}", shape=votes.shape)
+        require(votes.shape == shape, f"`votes` must return an array of shape {shape}", shape=votes.shape)
         if not np.isfinite(votes).all():
-            raise InputError("`votes` must give finite numbers")
-        require(bool((votes >= 0).all()), "`votes` must give counts >= 0", least=votes.min())
+            raise InputError("`votes` must return finite numbers")
+        require(bool((votes >= 0).all()), "`votes` must return counts >= 0", least=votes.min())
         return GaussianArgmax(self.sigma).answers(votes, np.random.default_rng(noise))
 
 
 def _is_class(answer: object, classes: int) -> bool:
-    one = np.asarray(answer)
-    return one.shape == () and one.dtype.kind in "iub" and 0 <= int(one) < classes
+    array = np.asarray(answer)
+    return array.shape == () and array.dtype.kind in "iub" and 0 <= int(array) < classes
 
 
 def _rows(queries: Features) -> list[Any]:
@@ -102,14 +102,14 @@ def _rows(queries: Features) -> list[Any]:
 def from_predictor(
     predictor: Callable[..., Any], claim: Claim | None = None, *, sigma: float | None = None, **parameters: Any
 ) -> OwnPredictor:
-    """A private predictor of one's own for an audit; see `OwnPredictor`.
+    """Return a mechanism for a user's private predictor; see `OwnPredictor`.
 
     Args:
         predictor: A class with `answer(query, data, rng)`, or with `votes(queries, data, rng)`.
-        claim: What one answer promises.
-        sigma: Noise that is added to votes.
-        parameters: Keyword arguments it is made with.
-    Raises: InputError when it has not the method, or cannot be sent to a worker.
+        claim: The claim of one answer.
+        sigma: Standard deviation of the noise on votes.
+        parameters: Keyword arguments of the class.
+    Raises: InputError if it lacks the method, or cannot be pickled for a worker.
     """
     return OwnPredictor(predictor, parameters, claim, sigma)
 
@@ -117,18 +117,18 @@ def from_predictor(
 @register("mechanism", "prediction-endpoint", source="one's own service")
 @dataclass(frozen=True, kw_only=True)
 class PredictionEndpoint(HttpService, ClaimedByUser):
-    """A service of one's own that answers privately; each run is a POST of JSON, its answers are read strictly.
+    """A user's HTTP service that answers privately; each run is a POST of JSON (extra `endpoint`).
 
-    A request is `{"data": D, "seed": S, "queries": [...]}`: train on the data called D, with randomness of its own or
-    by the number S, and answer each query once. A service that has no data called D answers with status 428 and is sent
-    the same with `"records": [...], "labels": [...]`. Its answer is `{"answers": [...]}`: for each query the number or
-    name of a class, or null where it refuses to answer. Records and queries are lists of numbers, texts, or objects
-    with one value for each column.
+    A request is `{"data": D, "seed": S, "queries": [...]}`: train on the data with digest D, with fresh randomness or
+    seed S, and answer each query once. A service that lacks these data answers with status 428, and gets the same
+    request with `"records": [...], "labels": [...]`. The answer is `{"answers": [...]}`: for each query the number or
+    name of a class, or null for a refusal. Records and queries are lists of numbers, texts, or objects with one value
+    for each column.
 
     Attributes:
-        claimed: What one answer promises.
-        timeout_s: Of one run, > 0.
-        attempts: Of one run, >= 1.
+        claimed: The claim of one answer.
+        timeout_s: Time limit of one run, > 0.
+        attempts: Most attempts of one run, >= 1.
     """
 
     made_by = "prediction-endpoint"
@@ -138,22 +138,22 @@ class PredictionEndpoint(HttpService, ClaimedByUser):
     attempts: int = 4
 
     def answers(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> NDArray[np.int64]:
-        """One full run; see `AnsweringPredictor`. K, the number of classes, stands for a refusal to answer.
+        """Return the answers of one full run; see `AnsweringPredictor`.
 
-        Raises: TrainingError when the service did not answer, or not with a class; InputError when it turns every
-            request away.
+        Raises: TrainingError if the service did not answer, or not with classes; InputError if it refuses every
+            request.
         """
-        asked = {"data": data.digest, "seed": whole_number(seed), "queries": _plain_rows(queries)}
-        reply = self._sent(asked)
-        if isinstance(reply, RequestFailure) and reply.status == SEND_DATA:
-            reply = self._sent({**asked, "records": _plain_rows(data.features), "labels": data.labels.tolist()})
+        body = {"data": data.digest, "seed": whole_number(seed), "queries": _plain_rows(queries)}
+        reply = self._sent(body)
+        if isinstance(reply, RequestFailure) and reply.status == _SEND_DATA:
+            reply = self._sent({**body, "records": _plain_rows(data.features), "labels": data.labels.tolist()})
         if isinstance(reply, RequestFailure):
-            what = f"the predictor at {self.url} gave no answer: {reply.reason}"
-            raise InputError(what) if reply.fatal else TrainingError(what)
-        given = reply.get("answers")
-        if not isinstance(given, list) or len(given) != len(queries):
-            raise TrainingError(f"the predictor at {self.url} must give a list `answers` of {len(queries)}")
-        return np.array([self._class(answer, data) for answer in given], np.int64)
+            message = f"the predictor at {self.url} gave no answer: {reply.reason}"
+            raise InputError(message) if reply.fatal else TrainingError(message)
+        answers = reply.get("answers")
+        if not isinstance(answers, list) or len(answers) != len(queries):
+            raise TrainingError(f"the predictor at {self.url} must return a list `answers` of {len(queries)}")
+        return np.array([self._class(answer, data) for answer in answers], np.int64)
 
     def _sent(self, body: Mapping[str, Any]) -> Mapping[str, Any] | RequestFailure:
         key = self.key()
@@ -163,10 +163,10 @@ class PredictionEndpoint(HttpService, ClaimedByUser):
         if answer is None:
             return data.classes
         text = str(answer) if isinstance(answer, str | int) and not isinstance(answer, bool) else ""
-        found = read_class(text, [str(number) for number in range(data.classes)], data.class_names)
-        if found == UNREAD:
+        number = read_class(text, [str(number) for number in range(data.classes)], data.class_names)
+        if number == UNREAD:
             raise TrainingError(f"the predictor at {self.url} gave an answer that names no class")
-        return found
+        return number
 
 
 def _plain_rows(features: Features) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A torch module and a training loop of one's own; or a loop with Opacus, held to what its own accountant says."""
+"""A user's torch module and training loop; or a user's loop with Opacus, checked against its accountant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import steps_of_opacus
-from dpaudit.mechanisms.adapters.user_code import AskedModel, ClaimedByUser, code_of, global_randomness
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, ModelOfUserCode, code_of, global_randomness
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
@@ -38,7 +38,7 @@ _ROWS_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class _Copies:
-    """Copies of one module, each with the weights that the first has. Only the program that holds it can make them."""
+    """Copies of one module with its weights. Only the process that holds the module can make them."""
 
     architecture: str  # the module's class
     digest: str  # SHA-256 of its structure and weights, 32 hexadecimal digits
@@ -50,15 +50,15 @@ class _Copies:
         weights = io.BytesIO()
         torch.save({name: value.cpu() for name, value in module.state_dict().items()}, weights)
         content = repr(module).encode() + weights.getvalue()
-        made = cls(type(module).__qualname__, hashlib.sha256(content).hexdigest()[:32])
-        made.__dict__["_first"] = copy.deepcopy(module)  # no field: it is no plain value
-        return made
+        copies = cls(type(module).__qualname__, hashlib.sha256(content).hexdigest()[:32])
+        copies.__dict__["_first"] = copy.deepcopy(module)  # not a field, because it is not a plain value
+        return copies
 
     def __call__(self) -> Any:
         if "_first" not in self.__dict__:
             raise InputError(
-                f"the module {self.architecture} was in the memory of another program; go on from Python, or give a "
-                "function that makes it"
+                f"the module {self.architecture} exists only in the process that created it. Continue in that process, "
+                "or pass a function that creates the module"
             )
         return copy.deepcopy(self.__dict__["_first"])
 
@@ -67,15 +67,15 @@ class _Copies:
 @register("model", "torch", source="one's own code")
 @dataclass(frozen=True)
 class OwnTorch(ClaimedByUser):
-    """A torch module trained by one's own loop: a model inside any learner, or with a claim a learner of its own.
+    """A torch module trained by a user's loop: a model inside any learner, or with a claim a learner itself.
 
-    For each fit `module()` makes a new module and `train(module, X, y, seed)` trains it in place (or gives another one
-    back). X are float32 tensors, y classes 0 .. K - 1, both on the unit's device; torch's, NumPy's and Python's global
-    generators are seeded, before the module is made. The module gives K logits for each example.
+    For each fit `module()` creates a module, and `train(module, X, y, seed)` trains it in place or returns another one.
+    X are float32 tensors and y classes 0 .. K - 1, both on the unit's device. The global generators of torch, NumPy
+    and Python are seeded before the module is created. The module returns K logits for each example.
 
     Attributes:
-        module: A class or function that makes the module, or where one is: "module:Class".
-        train: The loop, or where it is.
+        module: A class or function that creates the module, or its import path "module:Class".
+        train: The loop, or its import path.
         parameters: Keyword arguments of `module`.
     """
 
@@ -90,26 +90,26 @@ class OwnTorch(ClaimedByUser):
         import torch
 
         check_fields(self)
-        made: Any = self.module
-        match made:
+        module: Any = self.module
+        match module:
             case _Copies():
                 pass
             case {"architecture": str() as architecture, "digest": str() as digest}:  # as a spec writes copies
-                made = _Copies(architecture, digest)
+                module = _Copies(architecture, digest)
             case _:
-                made = code_of(made, field="module")
+                module = code_of(module, field="module")
         train = code_of(self.train, field="train", arguments=("module", "X", "y", "seed"))
-        object.__setattr__(self, "module", made)
+        object.__setattr__(self, "module", module)
         object.__setattr__(self, "train", train)
         with global_randomness(SeedSequence(0)):
             try:
-                first = made(**self.parameters)
+                first = module(**self.parameters)
             except TypeError as err:
-                raise InputError(f"module cannot be made from parameters {dict(self.parameters)}: {err}") from err
-        require(isinstance(first, torch.nn.Module), "module must make a torch.nn.Module", made=type(first).__name__)
+                raise InputError(f"module cannot be created from parameters {dict(self.parameters)}: {err}") from err
+        require(isinstance(first, torch.nn.Module), "module must create a torch.nn.Module", got=type(first).__name__)
 
     def require_features(self, train: Examples) -> None:
-        """Raises InputError for columns that are no numbers."""
+        """Raise InputError for columns that are not numeric."""
         example_shape(train.features)
 
     def fit(
@@ -121,13 +121,13 @@ class OwnTorch(ClaimedByUser):
         with global_randomness(seed) as number:
             module = self.module(**self.parameters).to(compute.device)
             trained = self.train(module, *_tensors(train, compute), number)
-        return _asked(module if trained is None else trained, train, compute, self.train)
+        return _probability_model(module if trained is None else trained, train, compute, self.train)
 
 
-def _asked(module: Any, train: Examples, compute: Compute, loop: Any) -> AskedModel:
-    """A trained module, which gives K logits for each example; its probabilities are their softmax."""
+def _probability_model(module: Any, train: Examples, compute: Compute, loop: Any) -> ModelOfUserCode:
+    """Return a model whose probabilities are the softmax of a trained module's K logits for each example."""
     ask = partial(_softmax_of_logits, module, train.classes, compute)
-    return AskedModel(ask, train.classes, f"the module of {location(loop)}")
+    return ModelOfUserCode(ask, train.classes, f"the module of {location(loop)}")
 
 
 def _softmax_of_logits(module: Any, classes: int, compute: Compute, features: Features) -> NDArray[np.float64]:
@@ -149,15 +149,15 @@ def _tensors(examples: Examples, compute: Compute) -> tuple[Any, Any]:
 
 
 def from_torch(module: Any, train: Callable[..., Any], claim: Claim | None = None, **parameters: Any) -> OwnTorch:
-    """A torch module and one's own training loop for an audit; see `OwnTorch`.
+    """Return a mechanism or model for a torch module and a user's training loop; see `OwnTorch`.
 
     Args:
-        module: A class or function that makes it, with fresh weights for each fit; or a module, whose weights each fit
-            starts from.
-        train: `train(module, X, y, seed)`, in place; it may give another module back.
-        claim: What it promises, where it is the mechanism.
+        module: A class or function that creates it, with fresh weights for each fit; or a module, from whose weights
+            each fit starts.
+        train: `train(module, X, y, seed)`, which trains in place or returns another module.
+        claim: The claim of the training, if it is the mechanism.
         parameters: Keyword arguments of `module`.
-    Raises: InputError when these cannot be called so, or not be sent to a worker.
+    Raises: InputError if these cannot be called with such arguments, or not be pickled for a worker.
     """
     import torch
 
@@ -167,20 +167,20 @@ def from_torch(module: Any, train: Callable[..., Any], claim: Claim | None = Non
 @register("mechanism", "opacus", source="one's own code with Yousefpour et al. (2021), arXiv:2109.12298")
 @dataclass(frozen=True)
 class OwnOpacus:
-    """A function `train(X, y, seed)` that trains with Opacus and gives (module, privacy engine).
+    """A function `train(X, y, seed)` that trains with Opacus and returns (module, privacy engine).
 
-    X are float32 tensors, y classes 0 .. K - 1; the global generators that Opacus draws from are seeded. A training
-    that spent more than is claimed, by the engine's accountant, is refused: the claim would not be about it. Its steps
-    can be watched: a canary joins the gradients inside of Opacus's optimizer, and nothing of the function changes.
+    X are float32 tensors, y classes 0 .. K - 1. The global generators that Opacus uses are seeded. A training that
+    spends more than the claim, by the engine's accountant, is refused, because the claim does not cover it. Its steps
+    can be audited: a canary joins the gradients inside Opacus's optimizer, without changes to the function.
 
     Attributes:
-        train: The function, or where it is: "module:function".
-        epsilon: What the accountant says, in nats, > 0; None leaves that to a training on as many rows as the audit's
+        train: The function, or its import path "module:function".
+        epsilon: The accountant's epsilon in nats, > 0; None takes it from a training on as many rows as the audit's
             trainings have, with `claim="accountant"`.
-        delta: At which delta it is asked, in (0, 1).
-        rows: Of how many rows at least a training is held to epsilon, >= 0: an attack's own models may have fewer.
-        steps: What the accountant saw of a training on so many rows: "rows", "noise_multiplier", "sample_rate", "steps"
-            (of all its steps the least noise); empty leaves that to a training when the audit is planned.
+        delta: The delta of epsilon, in (0, 1).
+        rows: Trainings on fewer rows, >= 0, may exceed epsilon: an attack's models may have fewer rows than the target.
+        steps: The accountant's record of a training on "rows" rows: "noise_multiplier" (the least of all steps),
+            "sample_rate" (the largest) and "steps"; if empty, a training records it when the audit is planned.
     """
 
     train: Any
@@ -199,129 +199,130 @@ class OwnOpacus:
         object.__setattr__(self, "train", code_of(self.train, field="train", arguments=("X", "y", "seed")))
 
     def claim(self) -> Claim:
-        """(epsilon, delta)-DP under adding or removing one record; refused where nobody has asked the accountant."""
+        """Return (epsilon, delta)-DP for adding or removing one record. Raises: InputError if epsilon is not set."""
         if self.epsilon is None:
-            raise InputError(
-                'from_opacus without an engine and epsilon needs `claim="accountant"` beside the mechanism'
-            )
+            raise InputError('from_opacus without an engine and epsilon needs `claim="accountant"` in the audit')
         return Claim(self.epsilon, self.delta, Relation.ADD_REMOVE)
 
     def held_to_accountant(self, train: Examples, *, seed: SeedSequence) -> OwnOpacus:
-        """The same with what the accountant says of one training on these rows, made here and now: claim and steps."""
+        """Train once on these rows, and return the mechanism with the accountant's epsilon and steps."""
         _, engine = self._trained(train, seed, Compute())
-        epsilon = _as_claim(_spent(engine, self.delta), self.delta)
+        epsilon = _rounded_up(_spent(engine, self.delta), self.delta)
         return replace(self, epsilon=epsilon, rows=len(train), steps=_steps_of(engine, len(train)))
 
     def with_steps_of(self, train: Examples, *, seed: SeedSequence) -> OwnOpacus:
-        """The same with the steps that the accountant saw of one training on these rows, made here and now."""
+        """Train once on these rows, and return the mechanism with the accountant's steps."""
         _, engine = self._trained(train, seed, Compute())
         return replace(self, steps=_steps_of(engine, len(train)))
 
     def claimed_steps(self, rows: int) -> ClaimedSteps | None:
-        """What its accountant saw of a training on so many rows: a step in clips, whatever they are."""
+        """Return the recorded steps of a training on `rows` rows, in units of the clip; None for other rows."""
         if self.steps.get("rows") != rows:
             return None
         steps = PrivateSteps(1.0, self.steps["noise_multiplier"], self.steps["sample_rate"])
         return ClaimedSteps(steps, int(self.steps["steps"]))
 
     def show_steps(self, train: Examples, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
-        """Calls the function with the canary among its gradients; refuses less noise than stated, by its accountant."""
+        """Train with the canary among the gradients. Raises: InputError if a step had less noise than recorded."""
         with steps_of_opacus(canary):
             _, engine = self._trained(train, seed, compute)
         least = _steps_of(engine, len(train))["noise_multiplier"]
         require(
             least >= self.steps["noise_multiplier"] * (1 - 1e-9),
             f"each training must have a noise multiplier of at least {self.steps['noise_multiplier']:g}",
-            do="as the one that its steps are stated by had; let its noise depend on nothing but the number of rows",
+            do="the training that recorded the steps had this noise; let the noise depend only on the number of rows",
             noise_multiplier=f"{least:g}",
         )
 
     def require_features(self, train: Examples) -> None:
-        """Raises InputError for columns that are no numbers."""
+        """Raise InputError for columns that are not numeric."""
         example_shape(train.features)
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Calls the function, whose own exceptions pass; refuses what spent more than is claimed."""
+        """Train the model. Raises: InputError if it spent more than the claim; exceptions of the function pass."""
         module, engine = self._trained(train, seed, compute)
         spent, claimed = _spent(engine, self.delta), self.claim().epsilon
         require(
             spent <= claimed or len(train) < self.rows,
             f"a training must spend at most the claimed epsilon {claimed:g} at delta={self.delta:g}",
-            do=f"Opacus's accountant says so of this one, on {len(train):,} rows: of fewer rows, a batch of "
-            'the same size takes a larger share; have the accountant state it (claim="accountant")',
+            do=f"Opacus's accountant reports more for {len(train):,} rows; with fewer rows, a batch of the same size "
+            'is a larger share. Let the accountant state the claim (claim="accountant")',
             spent=f"{spent:g}",
         )
-        return _asked(module, train, compute, self.train)
+        return _probability_model(module, train, compute, self.train)
 
     def _trained(self, train: Examples, seed: SeedSequence, compute: Compute) -> tuple[Any, Any]:
         import torch
 
         torch.set_num_threads(compute.threads)
         with global_randomness(seed) as number:
-            given = self.train(*_tensors(train, compute), number)
+            result = self.train(*_tensors(train, compute), number)
         require(
-            isinstance(given, tuple) and len(given) == 2,
-            f"{location(self.train)} must give the trained module and its PrivacyEngine",
+            isinstance(result, tuple) and len(result) == 2,
+            f"{location(self.train)} must return the trained module and its PrivacyEngine",
             do="end it with `return module, engine`",
-            given=type(given).__name__,
+            given=type(result).__name__,
         )
-        module, engine = given
+        module, engine = result
         _require_trained(engine)
         return module, engine
 
 
 def _require_trained(engine: Any) -> None:
-    """Refuses what is no privacy engine, or has seen no training."""
+    """Refuse other objects than privacy engines, and engines without a training."""
     from opacus import PrivacyEngine
 
     require(isinstance(engine, PrivacyEngine), "engine must be an opacus.PrivacyEngine", engine=type(engine).__name__)
-    require(len(engine.accountant) > 0, "the privacy engine must have seen a training: its accountant has no steps")
+    require(
+        len(engine.accountant) > 0, "the privacy engine must come from a finished training: its accountant has no steps"
+    )
 
 
 def _steps_of(engine: Any, rows: int) -> dict[str, float]:
-    """What a privacy engine's accountant saw of a training on so many rows; of all its steps the least noise."""
+    """Return an accountant's record of a training on `rows` rows: the least noise and largest rate of all steps."""
     noises, rates, counts = zip(*engine.accountant.history, strict=True)
     return {"rows": rows, "noise_multiplier": min(noises), "sample_rate": max(rates), "steps": sum(counts)}
 
 
 def _spent(engine: Any, delta: float) -> float:
-    """The epsilon of an engine's training: of Opacus's own accountants, once for all trainings of the same steps."""
+    """Return the epsilon of an engine's training; Opacus's own accountants compute equal steps only once."""
     accountant = engine.accountant
-    both = (engine, accountant)
-    if all(type(one).__module__.startswith("opacus.") and "get_epsilon" not in vars(one) for one in both):
-        return _said(accountant.__class__, tuple(map(tuple, accountant.history)), delta)
+    parts = (engine, accountant)
+    if all(type(part).__module__.startswith("opacus.") and "get_epsilon" not in vars(part) for part in parts):
+        return _recomputed_epsilon(accountant.__class__, tuple(map(tuple, accountant.history)), delta)
     return float(engine.get_epsilon(delta))
 
 
 @lru_cache(maxsize=64)
-def _said(kind: Any, history: tuple[Any, ...], delta: float) -> float:
-    """By a new accountant: the default one, `prv`, takes seconds."""
+def _recomputed_epsilon(kind: Any, history: tuple[Any, ...], delta: float) -> float:
+    """Return epsilon by a new accountant, cached because the default one, `prv`, takes seconds."""
     accountant = kind()
     accountant.history = list(history)
     return float(accountant.get_epsilon(delta))
 
 
-def _as_claim(spent: float, delta: float) -> float:
-    """Rounded up to 4 digits, so that the accountant's figure stays below it."""
+def _rounded_up(spent: float, delta: float) -> float:
+    """Return epsilon rounded up to 4 decimal places, so that later trainings stay below it."""
     must = f"Opacus's accountant must give a finite epsilon at delta={delta:g}: this training adds hardly any noise"
-    require(math.isfinite(spent), must, do="add noise, or give the epsilon that is claimed", spent=spent)
+    require(math.isfinite(spent), must, do="add noise, or state epsilon", spent=spent)
     return float(math.ceil(spent * 10**4) / 10**4)
 
 
 def from_opacus(
     train: Callable[..., Any], engine: Any = None, *, delta: float, epsilon: float | None = None
 ) -> OwnOpacus:
-    """A training with Opacus for an audit, with the claim its privacy engine's accountant states; see `OwnOpacus`.
+    """Return a mechanism for a training with Opacus, with its accountant's claim; see `OwnOpacus`.
 
     Args:
-        train: `train(X, y, seed)`, gives the trained module and its PrivacyEngine.
-        engine: The engine of a run of it: epsilon is taken from its accountant, rounded up to 4 digits.
-        delta: At which delta, in (0, 1).
-        epsilon: The claim in nats, instead of an engine. With neither, `claim="accountant"` beside the mechanism takes
-            what the accountant says of a training on as many rows as the audit's trainings have.
-    Raises: InputError when these are no such things.
+        train: `train(X, y, seed)`, which returns the trained module and its PrivacyEngine.
+        engine: The engine of a finished training; its accountant's epsilon, rounded up to 4 decimal places, is the
+            claim.
+        delta: The delta of the claim, in (0, 1).
+        epsilon: The claim in nats, instead of an engine. With neither, `claim="accountant"` in the audit takes it from
+            a training on as many rows as the audit's trainings have.
+    Raises: InputError for invalid arguments.
     """
     require(
         engine is None or epsilon is None,
@@ -330,5 +331,5 @@ def from_opacus(
     )
     if engine is not None:
         _require_trained(engine)
-        epsilon = _as_claim(_spent(engine, delta), delta)
+        epsilon = _rounded_up(_spent(engine, delta), delta)
     return OwnOpacus(train, epsilon, delta)

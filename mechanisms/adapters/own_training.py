@@ -1,4 +1,4 @@
-"""Training functions of one's own, whatever they do inside: they give a model, a vector, or the steps of DP-SGD."""
+"""Training functions of the user, which return a model or a vector, or expose the steps of DP-SGD."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpaudit.claims.composition import SubsampledGaussian
 from dpaudit.errors import InputError
 from dpaudit.given import check_fields
 from dpaudit.locations import location
-from dpaudit.mechanisms.adapters.user_code import AskedModel, ClaimedByUser, code_of, global_randomness
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, ModelOfUserCode, code_of, global_randomness
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.tables import columns
@@ -30,11 +30,11 @@ from dpaudit.registry import register
 
 @dataclass(frozen=True)
 class _OwnFunction(ClaimedByUser):
-    """A function `train(X, y, seed)` of the user's, and what it promises.
+    """A user's function `train(X, y, seed)` and its claim.
 
     Attributes:
-        train: The function, or where it is: "module:function".
-        parameters: Keyword arguments it is called with besides.
+        train: The function, or its import path "module:function".
+        parameters: Further keyword arguments of the function.
     """
 
     train: Any
@@ -51,11 +51,12 @@ class _OwnFunction(ClaimedByUser):
 @register("mechanism", "callable", source="one's own code")
 @register("model", "callable", source="one's own code")
 class OwnTraining(_OwnFunction):
-    """A function `train(X, y, seed)` that gives a trained model: a model inside any learner, or with a claim a learner.
+    """A function `train(X, y, seed)` that returns a trained model: a model inside any learner, or a learner itself.
 
-    X is a float32 array, or a data frame where columns are categorical (as text); y holds classes 0 .. K - 1; seed is a
-    whole number below 2^31, and the global generators of Python, NumPy and torch are seeded as well. What it gives has
-    `predict_proba(X)`, or is a function of X: one probability for each example and class.
+    X is a float32 array, or a data frame if columns are categorical (as text). y holds classes 0 .. K - 1. seed is a
+    whole number below 2^31, and the global generators of Python, NumPy and torch are seeded as well. The returned
+    object has `predict_proba(X)`, or is a function of X: one probability for each example and class. As a learner it
+    needs a claim.
     """
 
     made_by = "from_callable"
@@ -63,22 +64,24 @@ class OwnTraining(_OwnFunction):
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Calls the function, whose own exceptions pass; refuses what cannot be asked for probabilities."""
-
+        """Train the model. Raises: InputError if it cannot predict probabilities; exceptions of the function pass."""
         rows = _rows(train.features, train.categorical)
         with global_randomness(seed) as number, limited_threads(compute.threads):
             model = self.train(rows, train.labels.copy(), number, **self.parameters)
-        ask, seen, code = getattr(model, "predict_proba", None), None, location(self.train)
+        ask, classes, code = getattr(model, "predict_proba", None), None, location(self.train)
         if callable(ask):
-            seen = getattr(model, "classes_", None)  # scikit-learn's word for the columns' classes
+            classes = getattr(model, "classes_", None)  # scikit-learn's word for the columns' classes
         elif callable(model):
             ask = model
         else:
             raise InputError(
-                f"{code} must give something with predict_proba(X), or a function of X, got {type(model).__name__}"
+                f"{code} must return an object with predict_proba(X), or a function of X, got {type(model).__name__}"
             )
-        answer, seen = partial(_answer, ask, train.categorical), None if seen is None else np.asarray(seen, np.int64)
-        return AskedModel(answer, train.classes, f"the model of {code}", seen)
+        answer, classes = (
+            partial(_answer, ask, train.categorical),
+            None if classes is None else np.asarray(classes, np.int64),
+        )
+        return ModelOfUserCode(answer, train.classes, f"the model of {code}", classes)
 
 
 def _answer(ask: Callable[[Any], object], categorical: tuple[str, ...], features: Features) -> object:
@@ -86,29 +89,29 @@ def _answer(ask: Callable[[Any], object], categorical: tuple[str, ...], features
 
 
 def _rows(features: Features, categorical: tuple[str, ...]) -> Any:
-    """A copy, since what workers share is read-only: an array of the same shape, or a data frame."""
+    """Return a writable copy of shared data: an array of the same shape, or a data frame."""
     return np.array(features) if isinstance(features, np.ndarray) else columns(features, categorical)
 
 
 def from_callable(train: Callable[..., Any], claim: Claim | None = None, **parameters: Any) -> OwnTraining:
-    """A training function `train(X, y, seed)` for an audit; see `OwnTraining`.
+    """Return a mechanism or model for a training function `train(X, y, seed)`; see `OwnTraining`.
 
     Args:
-        train: Gives something with `predict_proba(X)`, or a function from X to probabilities.
-        claim: What it promises, where it is the mechanism.
-        parameters: Keyword arguments it is called with besides.
-    Raises: InputError when it cannot be called so, or not be sent to a worker.
+        train: Returns an object with `predict_proba(X)`, or a function from X to probabilities.
+        claim: The claim of the function, if it is the mechanism.
+        parameters: Further keyword arguments of the function.
+    Raises: InputError if it cannot be called with these arguments, or not be pickled for a worker.
     """
     return OwnTraining(train, parameters, claim)
 
 
 @register("mechanism", "summary", source="one's own code")
 class OwnSummary(_OwnFunction):
-    """A function `train(X, y, seed)` that trains and gives a vector of numbers, for the game `neighbours`.
+    """A function `train(X, y, seed)` that trains and returns a vector of numbers, for the game `neighbours`.
 
-    X is a float32 array of shape (n, d) that may be written to, y holds classes 0 .. K - 1, seed is a whole number
-    below 2^31; the global generators of Python, NumPy and torch are seeded as well. Anything released may go into the
-    vector: coefficients, tables, answers. Its length must not depend on the seed.
+    X is a writable float32 array of shape (n, d). y holds classes 0 .. K - 1. seed is a whole number below 2^31, and
+    the global generators of Python, NumPy and torch are seeded as well. The vector may hold any released numbers, such
+    as coefficients, tables or predictions. Its length must not depend on the seed.
     """
 
     made_by = "from_summary"
@@ -117,18 +120,18 @@ class OwnSummary(_OwnFunction):
         self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
         with global_randomness(seed) as number:
-            given = self.train(train.features, train.labels, number, **self.parameters)
-        return np.asarray(given, np.float64)
+            vector = self.train(train.features, train.labels, number, **self.parameters)
+        return np.asarray(vector, np.float64)
 
 
 def from_summary(train: Callable[..., Any], claim: Claim | None = None, **parameters: Any) -> OwnSummary:
-    """A function `train(X, y, seed) -> vector` for an audit; see `OwnSummary`.
+    """Return a mechanism for a function `train(X, y, seed) -> vector`; see `OwnSummary`.
 
     Args:
-        train: Trains, and gives a vector of numbers.
-        claim: What it promises.
-        parameters: Keyword arguments it is called with besides.
-    Raises: InputError when it cannot be called so, or not be sent to a worker.
+        train: Trains and returns a vector of numbers.
+        claim: The claim of the function.
+        parameters: Further keyword arguments of the function.
+    Raises: InputError if it cannot be called with these arguments, or not be pickled for a worker.
     """
     return OwnSummary(train, parameters, claim)
 
@@ -136,22 +139,22 @@ def from_summary(train: Callable[..., Any], claim: Claim | None = None, **parame
 @register("mechanism", "own-steps", source="one's own code")
 @dataclass(frozen=True)
 class OwnSteps:
-    """A function `train(X, y, seed, canary)` that trains by DP-SGD and lets a canary into its steps.
+    """A function `train(X, y, seed, canary)` that trains by DP-SGD and adds a canary to its steps.
 
     X is a float32 array, y holds classes 0 .. K - 1, seed is a whole number below 2^31. At each step, numbered from 0:
 
-        gradients = canary.join(step, gradients)    # one row an example, before they are clipped
-        noisy = ...                                 # clipped, summed, noise added, divided
-        canary.observe(step, noisy)                 # what the weights are moved by, one vector
+        gradients = canary.join(step, gradients)    # one row for each example, before clipping
+        noisy = ...                                 # clip, sum, add noise, divide
+        canary.observe(step, noisy)                 # the gradient of the update, one vector
 
     Attributes:
-        train: The function, or where it is: "module:function". What it gives is not looked at.
-        noise_multiplier: Standard deviation of the noise on a sum over `clip`, > 0.
-        steps: How many there are, >= 1.
+        train: The function, or its import path "module:function". Its return value is ignored.
+        noise_multiplier: Standard deviation of the noise on a sum, divided by `clip`, > 0.
+        steps: Number of steps, >= 1.
         clip: Largest norm of one example's gradient, > 0.
         sample_rate: Probability that an example is in a step, in (0, 1].
-        divisor: What each noisy sum is divided by, > 0.
-        delta: Where the claim of the whole training is printed, in (0, 1).
+        divisor: Divisor of each noisy sum, > 0.
+        delta: The delta at which the claim of the whole training is printed, in (0, 1).
     """
 
     train: Any
@@ -185,13 +188,13 @@ class OwnSteps:
 
 
 def from_steps(train: Callable[..., Any], *, noise_multiplier: float, steps: int, **stated: Any) -> OwnSteps:
-    """A loop of DP-SGD `train(X, y, seed, canary)` for an audit step by step; see `OwnSteps`.
+    """Return a mechanism for a DP-SGD loop `train(X, y, seed, canary)`, audited step by step; see `OwnSteps`.
 
     Args:
-        train: Lets the canary into its steps and shows each one's noisy gradient.
-        noise_multiplier: Standard deviation of the noise on a sum over the clip, > 0.
-        steps: How many there are, >= 1.
+        train: Adds the canary to its steps and shows each noisy gradient.
+        noise_multiplier: Standard deviation of the noise on a sum, divided by the clip, > 0.
+        steps: Number of steps, >= 1.
         stated: clip, sample_rate, divisor, delta.
-    Raises: InputError when it cannot be called so, or not be sent to a worker.
+    Raises: InputError if it cannot be called with these arguments, or not be pickled for a worker.
     """
     return OwnSteps(train, noise_multiplier, steps, **stated)

@@ -1,4 +1,4 @@
-"""A network as it is released: its trained weights and what it answers at the points asked about, as one vector."""
+"""A released network as one vector: its trained weights, and its logits at the points of a poisoning."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from dpaudit.registry import register
 @register("mechanism", "released-model", source="Lu et al. (2022), section 4.1: ClipBKD with more in the summary")
 @dataclass(frozen=True)
 class ReleasedModel:
-    """A learner of networks (`opacus-dp-sgd`, `dp-sgd`, `non-private`), summed up for the game `neighbours`.
+    """A learner of networks (`opacus-dp-sgd`, `dp-sgd`, `non-private`), summarised for the game `neighbours`.
 
-    The vector holds all trained weights, and the logits at the points that the poisoning asks about: `clip-bkd` asks
-    at its own point, at zero and at some rows of the data.
+    The vector holds all trained weights, and the logits at the points of the poisoning: for `clip-bkd`, the inserted
+    point, zero and some rows of the data.
 
     Attributes:
-        learner: What trains; its claim is audited.
+        learner: The learner, whose claim is audited.
     """
 
     learner: Learner = field(default=DpSgd(1.0), metadata={"kind": "mechanism"})
@@ -39,9 +39,9 @@ class ReleasedModel:
         return self.learner.claim()
 
     def without_noise(self) -> ReleasedModel | None:
-        """Of the learner without its noise; None where it does not say how."""
-        bare = getattr(self.learner, "without_noise", lambda: None)()
-        return None if bare is None else replace(self, learner=bare)
+        """Return the mechanism without noise, or None if the learner has no such version."""
+        noiseless = getattr(self.learner, "without_noise", lambda: None)()
+        return None if noiseless is None else replace(self, learner=noiseless)
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
@@ -51,7 +51,7 @@ class ReleasedModel:
     def summarise(
         self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
-        """Weights and logits, shape (P + m K,); refuses a learner that trains no network."""
+        """Return weights and logits, shape (P + m K,). Raises: InputError if the learner trains no network."""
         model = self.learner.fit(train, seed=seed, compute=compute)
         require(isinstance(model, NetworkModel), "learner must train a network", model=type(model).__name__)
         assert isinstance(model, NetworkModel)

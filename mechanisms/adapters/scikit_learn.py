@@ -1,6 +1,6 @@
-"""Any classifier that speaks scikit-learn, as it is: HistGradientBoosting, LightGBM, XGBoost, a pipeline, one's own.
+"""Any scikit-learn compatible classifier: HistGradientBoosting, LightGBM, XGBoost, a pipeline, or a user's class.
 
-An estimator as its class and its parameters: what a run folder can write down, hash, and make again.
+An estimator is described by its class and parameters, which a run folder can store, hash and rebuild.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import has_location
 from dpaudit.mechanisms.adapters.user_code import (
-    AskedModel,
     ClaimedByUser,
+    ModelOfUserCode,
     code_of,
     global_randomness,
     whole_number,
@@ -34,44 +34,44 @@ from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 _READS_CATEGORIES = ("HistGradientBoostingClassifier", "LGBMClassifier", "Pipeline")
-"""Classes that read pandas' categories themselves, or a pipeline whose steps name the columns."""
-_MAX_CATEGORIES = 100  # One-hot columns for each categorical column at most; the rare categories share one
+"""Classes that support pandas' categories, and pipelines, whose steps name the columns."""
+_MAX_CATEGORIES = 100  # most one-hot columns for a categorical column; rare categories share one
 
 
 @dataclass(frozen=True)
 class Settings:
-    """An object with `get_params`, by its class and those parameters that are not the class's defaults."""
+    """Description of an object with `get_params`: its class, and the parameters that differ from the defaults."""
 
     estimator: Callable[..., Any]
-    parameters: Mapping[str, Any]  # as `_as_settings` has them
+    parameters: Mapping[str, Any]  # as `_as_settings` returns them
 
     def make(self) -> Any:
-        return self.estimator(**{name: _made(value) for name, value in self.parameters.items()})
+        return self.estimator(**{name: _from_settings(value) for name, value in self.parameters.items()})
 
 
 @dataclass(frozen=True)
 class _Imported:
     """A function or class as the value of a parameter."""
 
-    imported: Any  # it, or where it is
+    imported: Any  # the object, or its import path
 
 
 @dataclass(frozen=True)
 class _Pairs:
-    """A dictionary whose keys are no words, such as weights by class."""
+    """A dictionary whose keys are not text, such as weights by class."""
 
     pairs: tuple[tuple[Any, Any], ...]
 
 
 def _settings_of(estimator: Any) -> Settings:
-    """An estimator's class and parameters; the seeds are left out, they come from the plan."""
+    """Return the class and parameters of an estimator, without seeds, which come from the plan."""
     name = type(estimator).__name__
     parameters = estimator.get_params(deep=False)
     kind = type(parameters).__name__
-    require(isinstance(parameters, Mapping), f"{name}.get_params must give a dictionary of parameters", given=kind)
+    require(isinstance(parameters, Mapping), f"{name}.get_params must return a dictionary of parameters", given=kind)
     try:
         defaults = type(estimator)().get_params(deep=False)
-    except TypeError:  # it must be given some
+    except TypeError:  # it has required parameters
         defaults = {}
     described = {
         parameter: _as_settings(value, f"parameter {parameter} of {name}")
@@ -82,7 +82,7 @@ def _settings_of(estimator: Any) -> Settings:
 
 
 def _as_settings(value: Any, at: str) -> Any:
-    """A parameter in words: numbers, text, lists and dictionaries of them, `Settings`, `_Imported`, `_Pairs`."""
+    """Describe a parameter by numbers, text, lists and dictionaries of them, `Settings`, `_Imported` and `_Pairs`."""
     match value:
         case None | bool() | int() | float() | str() | Settings() | _Imported() | _Pairs():
             return value
@@ -107,23 +107,23 @@ def _as_settings(value: Any, at: str) -> Any:
     if callable(getattr(value, "get_params", None)):
         return _settings_of(value)
     raise InputError(
-        f"{at} must be plain (a number, text, a list), an estimator or a function, got {type(value).__name__}; make it "
-        "inside a function of your own and use from_callable"
+        f"{at} must be plain (a number, text, a list), an estimator or a function, got {type(value).__name__}; create "
+        "it inside a function of yours and use from_callable"
     )
 
 
-def _made(value: Any) -> Any:
+def _from_settings(value: Any) -> Any:
     match value:
         case Settings():
             return value.make()
         case _Imported():
             return value.imported
         case _Pairs():
-            return {_made(key): _made(item) for key, item in value.pairs}
+            return {_from_settings(key): _from_settings(item) for key, item in value.pairs}
         case list() | tuple():
-            return type(value)(_made(item) for item in value)
+            return type(value)(_from_settings(item) for item in value)
         case Mapping():
-            return {key: _made(item) for key, item in value.items()}
+            return {key: _from_settings(item) for key, item in value.items()}
     return value
 
 
@@ -131,7 +131,7 @@ def _same(value: Any, default: Any) -> bool:
     if type(value) is not type(default):
         return False
     if isinstance(value, bool | int | float | str):
-        return bool(value == default) or value != value  # NaN, which XGBoost has for missing
+        return bool(value == default) or value != value  # NaN, XGBoost's value for missing
     return value is default
 
 
@@ -139,17 +139,17 @@ def _same(value: Any, default: Any) -> bool:
 @register("model", "sklearn", source="the package of the estimator; Pedregosa et al. (2011) for the interface")
 @dataclass(frozen=True)
 class SklearnClassifier(ClaimedByUser):
-    """A classifier of scikit-learn's kind: a model inside any learner, or with a claim a learner of its own.
+    """A scikit-learn compatible classifier: a model inside any learner, or with a claim a learner itself.
 
-    A new estimator is made for each fit. Every `random_state` in it is seeded from the plan's seed, every `n_jobs` set
-    to the unit's threads. A class that a training set lacks has probability 0; labels of one class only are answered
-    by their shares.
+    Each fit creates a new estimator. Every `random_state` in it is seeded from the plan's seed, and every `n_jobs` is
+    set to the unit's threads. A class that a training set lacks has probability 0. A training set of a single class
+    is not fitted; its class shares are the prediction.
 
     Attributes:
-        estimator: Its class, or where it is: "sklearn.ensemble:HistGradientBoostingClassifier".
-        parameters: Those it is made with; a nested estimator is `{estimator: ..., parameters: {...}}`.
-        categories: How it takes categorical columns: "one-hot"; "native" as pandas' categories; "auto" is native for
-            HistGradientBoosting, LightGBM and pipelines, one-hot for others (XGBoost reads categories natively only
+        estimator: Its class, or the import path "sklearn.ensemble:HistGradientBoostingClassifier".
+        parameters: Its parameters; a nested estimator is `{estimator: ..., parameters: {...}}`.
+        categories: Encoding of categorical columns: "one-hot", or "native" as pandas' categories. "auto" is native for
+            HistGradientBoosting, LightGBM and pipelines, one-hot for others (XGBoost supports native categories only
             with enable_categorical=True).
     """
 
@@ -180,7 +180,7 @@ class SklearnClassifier(ClaimedByUser):
             return Settings(self.estimator, self.parameters).make()
         except (TypeError, ValueError) as err:
             name = self.estimator.__qualname__
-            raise InputError(f"{name} cannot be made from parameters {dict(self.parameters)}: {err}") from err
+            raise InputError(f"{name} cannot be created from parameters {dict(self.parameters)}: {err}") from err
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
@@ -192,13 +192,13 @@ class SklearnClassifier(ClaimedByUser):
             return constant
         estimator = self._prepared(train, seed, compute)
         reader = _Reader.of(train, native=self._native())
-        present, labels = np.unique(train.labels, return_inverse=True)  # XGBoost wants classes without gaps
+        present, labels = np.unique(train.labels, return_inverse=True)  # XGBoost needs classes without gaps
         with global_randomness(seed), limited_threads(compute.threads), warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            warnings.simplefilter("ignore", FutureWarning)  # n_jobs, where an estimator is about to drop it
-            estimator.fit(reader.read(train.features), labels)
+            warnings.simplefilter("ignore", FutureWarning)  # from estimators that deprecate n_jobs
+            estimator.fit(reader.convert(train.features), labels)
         code = f"{type(estimator).__name__}.predict_proba"
-        return AskedModel(partial(_answer, estimator, reader), train.classes, code, present)
+        return ModelOfUserCode(partial(_answer, estimator, reader), train.classes, code, present)
 
     def _native(self) -> bool:
         names = {kind.__name__ for kind in self.estimator.__mro__}
@@ -227,15 +227,15 @@ class SklearnClassifier(ClaimedByUser):
 
 
 def _answer(estimator: Any, reader: _Reader, features: Features) -> object:
-    return estimator.predict_proba(reader.read(features))
+    return estimator.predict_proba(reader.convert(features))
 
 
 @dataclass(frozen=True, eq=False)
 class _Reader:
-    """Features as the estimator was trained on them."""
+    """Converts features to the form of the training."""
 
     categorical: tuple[str, ...]
-    types: Mapping[str, Any]  # of these columns in pandas, with training's categories; none where it reads none itself
+    types: Mapping[str, Any]  # pandas types of these columns, with the training's categories; empty unless native
 
     @classmethod
     def of(cls, train: Examples, *, native: bool) -> _Reader:
@@ -248,30 +248,32 @@ class _Reader:
         kinds = {name: pd.CategoricalDtype(sorted(frame[name].unique())) for name in train.categorical}
         return cls(train.categorical, kinds)
 
-    def read(self, features: Features) -> Any:
-        """A float32 array of shape (n, d), or a data frame; a category that training lacked is missing there."""
+    def convert(self, features: Features) -> Any:
+        """Return a float32 array of shape (n, d) or a data frame, where categories unknown in training are missing."""
         frame = columns(features, self.categorical)
         if isinstance(frame, np.ndarray):
             return frame
-        known = {name: frame[name].where(frame[name].isin(kind.categories)) for name, kind in self.types.items()}
-        return frame.assign(**known).astype(dict(self.types))
+        known_categories = {
+            name: frame[name].where(frame[name].isin(kind.categories)) for name, kind in self.types.items()
+        }
+        return frame.assign(**known_categories).astype(dict(self.types))
 
 
 def _check(estimator: Any) -> None:
-    """Refuses before anything is trained what could only fail after minutes."""
+    """Refuse, before any training, estimators that would fail after minutes."""
     from sklearn.base import BaseEstimator, clone
 
     name = type(estimator).__name__
     require(
         hasattr(estimator, "predict_proba"),
-        f"{name} must have predict_proba as it is set up",
-        do="of a classifier choose a loss or option with probabilities, or wrap it in "
+        f"{name} must have predict_proba with these parameters",
+        do="choose a loss or option with probabilities, or wrap the classifier in "
         "sklearn.calibration.CalibratedClassifierCV; audit a regressor by its coefficients, with `from_summary`",
     )
     try:
         clone(estimator)
     except (TypeError, RuntimeError) as err:
-        raise InputError(f"{name} must be cloneable, as scikit-learn's `clone` asks: {err}") from err
+        raise InputError(f"{name} must be cloneable by scikit-learn's `clone`: {err}") from err
     if isinstance(estimator, BaseEstimator) and "_parameter_constraints" in vars(type(estimator)):
         try:
             estimator._validate_params()
@@ -282,20 +284,20 @@ def _check(estimator: Any) -> None:
 def from_sklearn(
     estimator: Any, claim: Claim | None = None, *, categories: Literal["auto", "one-hot", "native"] = "auto"
 ) -> SklearnClassifier:
-    """A classifier of scikit-learn's kind for an audit: `LP1ST(1.0, model=from_sklearn(...))`, or audited itself.
+    """Return a scikit-learn compatible classifier for `LP1ST(1.0, model=from_sklearn(...))`, or as a mechanism.
 
     Args:
         estimator: An unfitted classifier with `predict_proba`, or its class. It is not changed, and its `random_state`
-            is not used: seeds come from the plan.
-        claim: What it promises, where it is the mechanism: `Claim(inf)` for an ordinary one.
-        categories: How it takes categorical columns, see `SklearnClassifier`.
-    Raises: InputError when it is no such classifier.
+            is not used, because seeds come from the plan.
+        claim: The claim of the classifier, if it is the mechanism: `Claim(inf)` for a non-private one.
+        categories: Encoding of categorical columns; see `SklearnClassifier`.
+    Raises: InputError for other objects.
     """
     if isinstance(estimator, type):
         return SklearnClassifier(estimator, {}, categories, claim)
     require(
         callable(getattr(estimator, "get_params", None)),
-        "from_sklearn takes an estimator with get_params and predict_proba",
+        "from_sklearn needs an estimator with get_params and predict_proba",
         do="for any other code use from_callable",
         given=type(estimator).__name__,
     )

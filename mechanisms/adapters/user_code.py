@@ -1,4 +1,4 @@
-"""What all adapters ask of code that is not ours: its claim, where it is, how it is called, what it answers."""
+"""Common parts of all adapters of user code: its claim, its import, its global seeds and its predictions."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from dpaudit.mechanisms.examples import Features
 
 
 class ClaimedByUser:
-    """Somebody else's code, audited against the claim that its user gave.
+    """User code, audited against a claim that the user states.
 
     Attributes:
-        claimed: What it promises, for a learner; a model needs none.
+        claimed: The claim of a mechanism; a model inside a learner needs none.
     """
 
-    made_by: ClassVar[str]  # what a user calls to make one
+    made_by: ClassVar[str]  # the function that users call, for messages
     claimed: Claim | None
 
     def claim(self) -> Claim:
-        """The claim it was given; refused where it has none."""
+        """Return the user's claim. Raises: InputError if there is none."""
         if self.claimed is None:
             raise InputError(
                 f"a mechanism made by {self.made_by} needs a claim: {self.made_by}(..., claim=Claim(epsilon, delta, "
@@ -42,18 +42,18 @@ class ClaimedByUser:
 
 
 def code_of(
-    given: object, *, field: str, arguments: tuple[str, ...] | None = None, parameters: Collection[str] = ()
+    source: object, *, field: str, arguments: tuple[str, ...] | None = None, parameters: Collection[str] = ()
 ) -> Callable[..., Any]:
-    """A class or function, given as it is or as "module:name"; `field` is its name in messages.
+    """Return a class or function, given directly or as "module:name"; `field` is its name in messages.
 
-    Where the positional `arguments` are given, it must take them, and the keyword arguments `parameters`.
+    With `arguments`, it must accept these positional arguments and the keyword arguments `parameters`.
 
-    Raises: InputError when it cannot be imported, called so, or sent to a worker.
+    Raises: InputError if it cannot be imported, called with these arguments, or pickled for a worker.
     """
     import cloudpickle  # type: ignore[import-untyped]
 
-    code = found(given, field=field)
-    require(has_location(code), f"{field} must be a function or a class, or where one is as `module:name`", given=code)
+    code = imported(source, field=field)
+    require(has_location(code), f"{field} must be a function or a class, or its import path `module:name`", given=code)
     if arguments is not None:
         try:
             inspect.signature(code).bind(*arguments, **dict.fromkeys(parameters))
@@ -62,40 +62,40 @@ def code_of(
             raise InputError(f"{field} must take ({wanted}): {location(code)} does not, {err}") from err
     try:
         cloudpickle.dumps(code)
-    except Exception as err:  # whatever its closure holds may raise anything
+    except Exception as err:  # objects in its closure may raise anything
         raise InputError(
-            f"{field} cannot be sent to a worker: {location(code)} holds something that cannot be pickled ({err}); "
-            "make it inside the function"
+            f"{field} cannot be sent to a worker: {location(code)} holds an object that cannot be pickled ({err}). "
+            "Create that object inside the function"
         ) from err
     return code  # type: ignore[no-any-return]
 
 
-def found(given: object, *, field: str) -> Any:
-    """What is given as it is, or as "module:name"; `field` is its name in messages.
+def imported(source: object, *, field: str) -> Any:
+    """Return `source`, or the object that it names as "module:name"; `field` is its name in messages.
 
-    Raises: InputError when it cannot be imported.
+    Raises: InputError if it cannot be imported.
     """
     try:
-        return import_object(given) if isinstance(given, str) else given
+        return import_object(source) if isinstance(source, str) else source
     except UnknownNameError as err:
         raise InputError(f"{field}: {err}") from err
 
 
 def whole_number(seed: SeedSequence) -> int:
-    """A seed as a number in 0..2^31 - 1, which every library takes."""
+    """Return a seed as a number in 0..2^31 - 1, which every library accepts."""
     return int(seed.generate_state(1)[0] >> 1)
 
 
 @contextmanager
 def global_randomness(seed: SeedSequence) -> Iterator[int]:
-    """Inside, the global generators of Python, NumPy and torch draw from `seed`; gives it as a number."""
+    """Seed the global generators of Python, NumPy and torch inside the block; yield the seed as a number."""
     python, numpy, torch_seed = (int(word) for word in seed.generate_state(3))
     torch = sys.modules.get("torch")
     states = random.getstate(), np.random.get_state(), None if torch is None else torch.get_rng_state()
     random.seed(python)
     np.random.seed(numpy)
     if torch is not None:
-        # On a CPU alone the same as `torch.manual_seed`, which takes 2 ms to find that there is nothing else to seed.
+        # Without a GPU equal to `torch.manual_seed`, which takes 2 ms to look for other devices.
         seeded = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
         seeded(torch_seed)
     try:
@@ -108,29 +108,29 @@ def global_randomness(seed: SeedSequence) -> Iterator[int]:
 
 
 @dataclass(frozen=True, eq=False)
-class AskedModel:
-    """A model that is not ours: what it answers is held to be probabilities."""
+class ModelOfUserCode:
+    """A model trained by user code, whose predictions are checked and normalised."""
 
     ask: Callable[[Features], object]
     classes: int  # of the data, K
-    code: str  # what answers, for messages
-    columns: NDArray[np.int64] | None = None  # the class of each column of an answer; None: all K in order
+    code: str  # name of the predicting code, for messages
+    columns: NDArray[np.int64] | None = None  # class of each column of a prediction; None: all K in order
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes), each row summing to 1.
+        """Return class probabilities, shape (n, classes), each row summing to 1.
 
-        Raises: InputError for an answer of another shape; TrainingError for one that holds what is no probability.
+        Raises: InputError for a wrong shape; TrainingError for negative, non-finite or all-zero rows.
         """
-        given = np.asarray(self.ask(features), dtype=np.float64)
+        answers = np.asarray(self.ask(features), dtype=np.float64)
         expected = len(features), self.classes if self.columns is None else len(self.columns)
-        must = f"{self.code} must give one probability for each example and class, an array of shape {expected}"
-        require(given.shape == expected, must, shape=given.shape)
-        if not (np.isfinite(given).all() and (given >= 0).all() and (given.sum(axis=1) > 0).all()):
+        must = f"{self.code} must return one probability for each example and class, an array of shape {expected}"
+        require(answers.shape == expected, must, shape=answers.shape)
+        if not (np.isfinite(answers).all() and (answers >= 0).all() and (answers.sum(axis=1) > 0).all()):
             raise TrainingError(
-                f"{self.code} gave numbers that are no probabilities (negative, NaN, infinite or all 0)"
+                f"{self.code} returned numbers that are not probabilities (negative, NaN, infinite or all 0)"
             )
-        probabilities = given
+        probabilities = answers
         if self.columns is not None:
             probabilities = np.zeros((len(features), self.classes))
-            probabilities[:, self.columns] = given
+            probabilities[:, self.columns] = answers
         return np.asarray(probabilities / probabilities.sum(axis=1, keepdims=True))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -22,14 +19,9 @@ from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import ClassSums, GaussianNaiveBayes, NoisySums
 from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST
 from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.protocols import LabelMechanism, Model
 from dpaudit.mechanisms.ranges import require_at_least, require_epsilon
-from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.registry import register
-
-if TYPE_CHECKING:
-    from dpaudit.mechanisms.training.stack import Stack
 
 
 @register("mechanism", "planted-one-hot-laplace-sigma-for-b", source="planted defect")
@@ -175,14 +167,6 @@ class PATEWithoutNoise(PATE):
         return np.asarray(votes.argmax(axis=1), dtype=np.int64)
 
 
-@register("mechanism", "planted-alibi-sigma-for-b", source="planted defect")
-class AlibiSigmaForB(Alibi):
-    """DEFECT ON PURPOSE: ALIBI with 2 / eps taken for the noise's standard deviation; the truth is sqrt(2) eps."""
-
-    def labels(self) -> OneHotLaplace:
-        return OneHotLaplaceSigmaForB(self.epsilon)
-
-
 @register("mechanism", "planted-alibi-half-scale", source="planted defect")
 class AlibiHalfScale(Alibi):
     """DEFECT ON PURPOSE: ALIBI with half its noise; the truth is 2 eps."""
@@ -204,53 +188,3 @@ class NaiveBayesExposedSize(GaussianNaiveBayes):
             moved = count[every, largest] + sums.count.sum() - count.sum(1)
             count[every, largest] = np.maximum(moved, 1.0)
         return NoisySums(count, released.mean, released.variance)
-
-
-@register("mechanism", "planted-redrawn-noise", source="planted defect")
-@dataclass(frozen=True)
-class RedrawnNoise(StackTrainer):
-    """DEFECT ON PURPOSE: LP-1ST that draws the noise of its labels again in each epoch; costs epochs times its claim.
-
-    Attributes:
-        epsilon: What is claimed, in nats, > 0.
-        model: The network and how it is trained.
-    """
-
-    epsilon: float
-    model: Network = field(default=Mlp(), metadata={"kind": "model"})
-
-    def __post_init__(self) -> None:
-        require_epsilon(self.epsilon)
-        require_network(self.model, of="planted-redrawn-noise")
-
-    def claim(self) -> Claim:
-        return Claim(self.epsilon)
-
-    def stack_type(self) -> Callable[..., Stack]:
-        return partial(_redrawing_stack(), mechanism=RandomizedResponse(self.epsilon))
-
-
-@cache
-def _redrawing_stack() -> Callable[..., Stack]:
-    import torch
-
-    from dpaudit.mechanisms.training.stack import Stack
-
-    class RedrawingStack(Stack):
-        """Gets other labels before each epoch."""
-
-        def __init__(self, *args: Any, mechanism: LabelMechanism, **settings: Any) -> None:
-            super().__init__(*args, **settings)
-            self.mechanism = mechanism
-
-        def run_epoch(self, epoch: int) -> None:
-            drawn = []
-            for task in self.tasks:
-                (noise,) = spawned(task.seed, 4)[3:]  # behind the three seeds of an ordinary training
-                true = np.asarray(task.labels, np.int64)
-                labels = redrawn_labels(self.mechanism, true, epoch, classes=self.classes, seed=noise)
-                drawn.append(torch.from_numpy(labels))
-            self.relabel(drawn)
-            super().run_epoch(epoch)
-
-    return RedrawingStack

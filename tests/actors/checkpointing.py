@@ -1,4 +1,4 @@
-"""A training that needs several attempts: each goes on where the last one's checkpoint left it."""
+"""A training that needs several attempts: each resumes from the checkpoint of the last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 
 
 @dataclass(frozen=True)
-class CountsOn:
+class CountsSteps:
     steps: int
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:

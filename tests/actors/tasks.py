@@ -1,4 +1,4 @@
-"""Tasks that do little, for tests of the actors."""
+"""Small tasks for tests of the actors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 
 @dataclass(frozen=True)
 class Add:
-    """The number, plus the shared number, plus all numbers it needs."""
+    """Adds its number, the shared number, and the results of the units it needs."""
 
     number: int
     sleep_s: float = 0.0
@@ -56,8 +56,8 @@ class FailsFirst:
 
 
 @dataclass(frozen=True)
-class GoesOn:
-    """Leaves a mark in its scratch folder, fails, and finds the mark at the next attempt."""
+class Resumes:
+    """Writes a checkpoint and fails; the next attempt finds the checkpoint."""
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         assert compute.scratch is not None
@@ -80,8 +80,8 @@ class WritesToItsInput:
 
 
 @dataclass(frozen=True)
-class Leaves:
-    """Ends by something that is no `Exception`."""
+class Exits:
+    """Raises an exception that is not an `Exception`."""
 
     how: str
 
@@ -90,8 +90,8 @@ class Leaves:
 
 
 @dataclass(frozen=True)
-class Says:
-    """Fails with an error of `megabytes`, and with characters that no file can hold."""
+class LongError:
+    """Fails with an error of `megabytes`, which contains a surrogate."""
 
     megabytes: float = 0.0
 
@@ -101,7 +101,7 @@ class Says:
 
 @dataclass(frozen=True)
 class HangsFirst:
-    """Its first attempt sleeps for `sleep_s`, or stops its own process as `kill -STOP` does."""
+    """Sleeps for `sleep_s` in its first attempt, or stops its process as `kill -STOP` does."""
 
     folder: str
     how: str = "sleep"
@@ -119,19 +119,19 @@ class HangsFirst:
 
 @dataclass(frozen=True)
 class Draws:
-    """Something random: from its seed, or from nowhere."""
+    """Draws numbers, from its seed or unseeded."""
 
     seed: int
-    own: bool = True
+    seeded: bool = True
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        rng = np.random.default_rng(self.seed if self.own else None)
+        rng = np.random.default_rng(self.seed if self.seeded else None)
         return pa.table({"total": [np.nan, *rng.random(3)]})
 
 
 @dataclass(frozen=True)
 class Where:
-    """Waits for a file, sleeps, and says on which node and in which process it ran, and which GPUs it was given."""
+    """Waits for a file, sleeps, and returns its node, process and GPUs."""
 
     number: int
     sleep_s: float = 0.0

@@ -1,4 +1,4 @@
-"""A local folder and its remote copy: nothing half, nothing lost, outages said and survived."""
+"""Synchronisation of a local folder with its remote copy, through changes, outages and lost workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpaudit.actors.storage.mirror import FileStore, Mirror
 from dpaudit.actors.storage.places import join_place
 from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.errors import RunError
-from tests.actors.checkpointing import CountsOn
+from tests.actors.checkpointing import CountsSteps
 
 pytestmark = pytest.mark.usefixtures("code_read_once")
 
@@ -25,11 +25,11 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    return {name: path.read_bytes() for name, path in found.items() if not path.name.startswith(".")}
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in files.items() if not path.name.startswith(".")}
 
 
-def test_what_is_written_here_is_there_and_what_is_there_comes_here(uri: str, tmp_path: Path) -> None:
+def test_pushed_changes_are_pulled(uri: str, tmp_path: Path) -> None:
     one, other = Mirror(tmp_path / "one", uri), Mirror(tmp_path / "other", uri, excluded=("left",))
     (one.folder / "units").mkdir()
     (one.folder / "left").mkdir()
@@ -45,8 +45,8 @@ def test_what_is_written_here_is_there_and_what_is_there_comes_here(uri: str, tm
     assert tree(other.folder) == {"report.html": b"another one"}
 
 
-def test_what_was_never_brought_there_is_not_lost_by_what_is(uri: str, tmp_path: Path) -> None:
-    """An outage left a finished unit here alone; meanwhile another machine wrote."""
+def test_files_not_yet_pushed_survive_a_pull(uri: str, tmp_path: Path) -> None:
+    """An outage left a finished unit only on this machine, while another machine pushed."""
     one, other = Mirror(tmp_path / "one", uri), Mirror(tmp_path / "other", uri)
     (one.folder / "first").write_text("1")
     one.push()
@@ -61,7 +61,7 @@ def test_what_was_never_brought_there_is_not_lost_by_what_is(uri: str, tmp_path:
     assert tree(one.folder) == tree(other.folder) == {"first": b"changed", "second": b"2"}
 
 
-def test_a_copy_at_another_place_is_whole_though_one_was_made_elsewhere(tmp_path: Path) -> None:
+def test_a_copy_at_a_second_place_is_complete(tmp_path: Path) -> None:
     first, second = (f"file://{tmp_path / name}" for name in ("there", "elsewhere"))
     mirror = Mirror(tmp_path / "one", first)
     (mirror.folder / "a").write_text("a")
@@ -75,12 +75,12 @@ def test_only_what_changed_is_copied(uri: str, tmp_path: Path, monkeypatch: pyte
     mirror = Mirror(tmp_path / "one", uri)
     copied: list[str] = []
     upload, download = Mirror._upload, Mirror._download
-    monkeypatch.setattr(Mirror, "_upload", lambda self, name, here: (copied.append(name), upload(self, name, here)))
+    monkeypatch.setattr(Mirror, "_upload", lambda self, name, local: (copied.append(name), upload(self, name, local)))
     monkeypatch.setattr(Mirror, "_download", lambda self, name, mark: (copied.append(name), download(self, name, mark)))
     for name in ("a", "b", "bounds.json"):
         (mirror.folder / name).write_text(name)
     mirror.push()
-    assert copied == ["a", "b", "bounds.json"], "what speaks of the others comes last"
+    assert copied == ["a", "b", "bounds.json"], "files that refer to others come last"
     (mirror.folder / "b").write_text("changed")
     mirror.push()
     again = Mirror(tmp_path / "one", uri)
@@ -88,55 +88,55 @@ def test_only_what_changed_is_copied(uri: str, tmp_path: Path, monkeypatch: pyte
     assert copied[3:] == ["b"]
 
 
-def test_an_outage_is_said_once_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    mirror = Mirror(tmp_path / "here", f"file://{tmp_path / 'there'}", on_trouble=said.append)
+def test_an_outage_is_reported_once_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[str] = []
+    mirror = Mirror(tmp_path / "here", f"file://{tmp_path / 'there'}", on_trouble=messages.append)
     upload, failing = Mirror._upload, [OSError(5, "out of reach")] * 3
 
-    def sometimes(self: Mirror, name: str, here: tuple[int, int]) -> None:
+    def sometimes(self: Mirror, name: str, local: tuple[int, int]) -> None:
         if failing:
             raise failing.pop()
-        upload(self, name, here)
+        upload(self, name, local)
 
     monkeypatch.setattr(Mirror, "_upload", sometimes)
     monkeypatch.setattr("dpaudit.actors.storage.mirror.time.sleep", lambda seconds: None)
     with mirror.synchronized(interval_s=0.01):
         (mirror.folder / "unit").write_text("1")
     assert (tmp_path / "there/unit").read_text() == "1"
-    assert len(said) == 2
-    assert "does not answer, and is tried again: [Errno 5] out of reach" in said[0]
-    assert said[1].endswith("answers again")
+    assert len(messages) == 2
+    assert "does not answer, and is tried again: [Errno 5] out of reach" in messages[0]
+    assert messages[1].endswith("answers again")
 
 
-def test_what_cannot_be_brought_there_stays_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_that_cannot_be_uploaded_stay_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = Mirror(tmp_path / "here", f"file://{tmp_path / 'there'}")
 
     def never(*_: object) -> None:
         raise OSError(5, "out of reach")
 
     monkeypatch.setattr(Mirror, "_upload", never)
-    kept = mirror.synchronized(interval_s=60, patience_s=0)
-    with pytest.raises(RunError, match=r"did not accept uploads for 0 s.*all results are in .*here"), kept:
+    synchronized = mirror.synchronized(interval_s=60, patience_s=0)
+    with pytest.raises(RunError, match=r"did not accept uploads for 0 s.*all results are in .*here"), synchronized:
         (mirror.folder / "unit").write_text("1")
     assert (mirror.folder / "unit").read_text() == "1"
 
 
 @pytest.mark.parametrize(
-    ("uri", "said"),
+    ("uri", "message"),
     [
         ("s3://key:hidden-secret@bucket/run", "without credentials"),
         ("nowhere://bucket/run", "must be a place that can be reached"),
     ],
 )
-def test_a_place_that_is_none_is_refused(uri: str, said: str) -> None:
-    with pytest.raises(RunError, match=said) as refused:
+def test_an_invalid_place_is_refused(uri: str, message: str) -> None:
+    with pytest.raises(RunError, match=message) as refused:
         FileStore.at(uri)
     assert "hidden-secret" not in str(refused.value)
 
 
-def test_a_training_goes_on_from_the_checkpoint_that_a_lost_worker_left(uri: str, tmp_path: Path) -> None:
-    """Each attempt leaves a checkpoint and fails, as on a node that goes; the next one, elsewhere, goes on from it."""
-    unit = Unit(CountsOn(3), "long training")
+def test_a_training_resumes_from_the_checkpoint_of_a_lost_worker(uri: str, tmp_path: Path) -> None:
+    """Each attempt writes a checkpoint and fails; the next one resumes on another node."""
+    unit = Unit(CountsSteps(3), "long training")
     for attempt in range(1, 4):
         os.environ["TMPDIR"] = str(tmp_path / f"node {attempt}")
         (tmp_path / f"node {attempt}").mkdir()
@@ -149,29 +149,29 @@ def test_a_training_goes_on_from_the_checkpoint_that_a_lost_worker_left(uri: str
     assert table["count"].to_pylist() == [3]
     empty = Mirror(tmp_path / "after", join_place(uri, unit.key))
     empty.pull()
-    assert tree(empty.folder) == {}, "a finished unit leaves nothing"
+    assert tree(empty.folder) == {}, "a finished unit leaves no checkpoints"
 
 
-def test_the_log_speaks_of_no_unit_that_has_not_been_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It grows while units are uploaded, and is brought after them, as long as it was before."""
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir()
-    (here / "events.jsonl").write_text("one\n")
-    (here / "units.parquet").write_text("1")
-    brought: list[str] = []
+def test_the_uploaded_log_names_no_unit_that_is_not_uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log grows while units are uploaded. It is uploaded after them, with its size before the upload."""
+    local, remote = tmp_path / "here", tmp_path / "there"
+    local.mkdir()
+    (local / "events.jsonl").write_text("one\n")
+    (local / "units.parquet").write_text("1")
+    uploaded: list[str] = []
     upload = Mirror._upload
 
-    def grows(mirror: Mirror, name: str, facts: tuple[int, int]) -> None:
-        brought.append(name)
+    def grows(mirror: Mirror, name: str, state: tuple[int, int]) -> None:
+        uploaded.append(name)
         if name != "events.jsonl":
-            with (here / "events.jsonl").open("a") as log:
+            with (local / "events.jsonl").open("a") as log:
                 log.write("two\n")
-        upload(mirror, name, facts)
+        upload(mirror, name, state)
 
     monkeypatch.setattr(Mirror, "_upload", grows)
-    mirror = Mirror(here, f"file://{there}")
+    mirror = Mirror(local, f"file://{remote}")
     mirror.push()
-    assert brought == ["units.parquet", "events.jsonl"]
-    assert (there / "events.jsonl").read_text() == "one\n"
+    assert uploaded == ["units.parquet", "events.jsonl"]
+    assert (remote / "events.jsonl").read_text() == "one\n"
     mirror.push()
-    assert (there / "events.jsonl").read_text() == "one\ntwo\n"
+    assert (remote / "events.jsonl").read_text() == "one\ntwo\n"

@@ -1,4 +1,4 @@
-"""Names in a store as files below a folder."""
+"""Names in an object store must be safe paths below a folder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.loops import Cases
 GOOD = ["plan.parquet", "units/a.parquet", "scores/one/00000.parquet", ".mirror.json", "a..b", "dot./x", "Ünits/ß"]
 
 
-def test_names_of_a_run_are_files_below_a_folder() -> None:
+def test_names_of_a_run_are_accepted() -> None:
     _require_safe_names(GOOD, "s3://bucket/run")
 
 
-def test_a_name_that_leaves_the_folder_or_meets_another_is_refused() -> None:
+def test_unsafe_and_clashing_names_are_refused() -> None:
     with Cases() as cases:
         for name in [
             "../evil",
@@ -43,6 +43,6 @@ def test_a_name_that_leaves_the_folder_or_meets_another_is_refused() -> None:
         ]:
             with cases.case(name):
                 refused = r"must hold only files that .* below a folder.*nothing was copied"
-                with pytest.raises(RunError, match=refused) as said:
+                with pytest.raises(RunError, match=refused) as raised:
                     _require_safe_names([*GOOD, name], "s3://bucket/run")
-                assert str(said.value).isprintable()
+                assert str(raised.value).isprintable()

@@ -1,4 +1,4 @@
-"""What comes from outside and what code raised itself, where both are a `KeyboardInterrupt`."""
+"""Interrupts by a signal are distinguished from interrupts that code raises."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from dpaudit.actors.audited.signals import raised_externally, signals_interrupt
 
 
-def as_catboost(number: signal.Signals) -> None:
+def interrupt_like_catboost(number: signal.Signals) -> None:
     try:
         os.kill(os.getpid(), number)
     except KeyboardInterrupt:
@@ -18,13 +18,13 @@ def as_catboost(number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_library_that_raises_its_own_interrupt_after_a_signal_was_interrupted(number: signal.Signals) -> None:
+def test_an_interrupt_raised_by_a_library_after_a_signal_is_external(number: signal.Signals) -> None:
     with signals_interrupt(), signals_interrupt((signal.SIGINT,)):
         with pytest.raises(KeyboardInterrupt) as caught:
-            as_catboost(number)
+            interrupt_like_catboost(number)
         assert raised_externally(caught.value)
 
 
-def test_an_interrupt_that_code_raises_by_itself_is_its_own() -> None:
+def test_an_interrupt_raised_by_code_is_not_external() -> None:
     with signals_interrupt(), signals_interrupt((signal.SIGINT,)):
         assert not raised_externally(KeyboardInterrupt())

@@ -1,4 +1,4 @@
-"""Keys of units: whatever code may decide a result is in them."""
+"""The hash of sources in unit keys covers every source file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(dpaudit.__file__).parent
 
 
 def _linked_package(place: Path) -> Path:
-    """A package laid out like ours: most folders are links."""
+    """Return a package with linked folders, as in an editable installation of dpaudit."""
     package, floor = place / "package", place / "floor" / "room"
     package.mkdir()
     floor.mkdir(parents=True)
@@ -23,32 +23,26 @@ def _linked_package(place: Path) -> Path:
     return package
 
 
-def test_every_source_file_counts(tmp_path: Path) -> None:
+def test_the_hash_covers_source_files_only(tmp_path: Path) -> None:
     package = _linked_package(tmp_path)
     before = hash_of_sources(package)
+    (package / "floor" / "room" / "page.html.j2").write_text("<p>")
+    assert hash_of_sources(package) == before
     (package / "floor" / "room" / "counting.py").write_text("SIGN = -1\n")
     changed = hash_of_sources(package)
     (package / "floor" / "room" / "other.py").write_text("")
     assert len({before, changed, hash_of_sources(package)}) == 3
 
 
-def test_what_is_no_source_does_not_count(tmp_path: Path) -> None:
-    package = _linked_package(tmp_path)
-    before = hash_of_sources(package)
-    (package / "floor" / "room" / "page.html.j2").write_text("<p>")
-    assert hash_of_sources(package) == before
-
-
 @pytest.mark.parametrize("name", ["engine/planning/plan.py", "engine/planning/power.py", "engine/data/partition.py"])
-def test_files_that_were_left_out_once_are_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negating every score in one of these left keys and version as they were."""
-    read: list[Path] = []
-    content = Path.read_bytes
+def test_files_of_the_engine_are_hashed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[Path] = []
+    read_bytes = Path.read_bytes
 
-    def noted(path: Path) -> bytes:
-        read.append(path)
-        return content(path)
+    def recorded(path: Path) -> bytes:
+        hashed.append(path)
+        return read_bytes(path)
 
-    monkeypatch.setattr(Path, "read_bytes", noted)
+    monkeypatch.setattr(Path, "read_bytes", recorded)
     hash_of_sources(ROOT)
-    assert ROOT / name in read
+    assert ROOT / name in hashed

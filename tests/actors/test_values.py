@@ -1,4 +1,4 @@
-"""Values as Arrow and back: whatever a unit may give comes back as it was."""
+"""Round trips of values through Arrow tables."""
 
 from __future__ import annotations
 
@@ -56,29 +56,27 @@ class Row:
     replay: int = field(default=0, metadata={"stored": "int32"})
 
 
-def same(one: Any, other: Any) -> bool:
-    if dataclasses.is_dataclass(one):
-        return type(one) is type(other) and all(
-            same(getattr(one, part.name), getattr(other, part.name)) for part in dataclasses.fields(one)
-        )
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, np.ndarray):
-        return one.shape == other.shape and one.dtype.kind == other.dtype.kind and np.array_equal(one, other)
-    if isinstance(one, pa.Table):
-        return bool(one.equals(other))
-    return type(one) is type(other) and bool(one == other)
+def same(value: Any, other: Any) -> bool:
+    if dataclasses.is_dataclass(value):
+        return type(value) is type(other) and all(same(part, vars(other)[name]) for name, part in vars(value).items())
+    if isinstance(value, tuple):
+        return len(value) == len(other) and all(map(same, value, other))
+    if isinstance(value, np.ndarray):
+        return value.shape == other.shape and value.dtype.kind == other.dtype.kind and np.array_equal(value, other)
+    if isinstance(value, pa.Table):
+        return bool(value.equals(other))
+    return type(value) is type(other) and bool(value == other)
 
 
 def stored(table: pa.Table, path: Any) -> pa.Table:
-    """Through a file, as a unit's result goes."""
+    """Return `table` after a round trip through a Parquet file."""
     pq.write_table(table, path)
     return pq.read_table(path)
 
 
 def example(seed: int, **changes: Any) -> Outer:
     rng = np.random.default_rng(seed)
-    made = Outer(
+    value = Outer(
         vector=rng.integers(0, 9, 5),
         matrix=rng.normal(size=(2, 3)),
         bits=rng.random(4) < 0.5,
@@ -92,7 +90,7 @@ def example(seed: int, **changes: Any) -> Outer:
         metrics={"accuracy": 0.5},
         inner=Inner(rng.normal(size=(2, 1, 2)).astype(np.float32), "pictures"),
     )
-    return dataclasses.replace(made, **changes)
+    return dataclasses.replace(value, **changes)
 
 
 @pytest.mark.parametrize(
@@ -106,34 +104,34 @@ def example(seed: int, **changes: Any) -> Outer:
         {"matrix": np.array(3.0)},
     ],
 )
-def test_a_value_comes_back(changes: dict[str, Any], tmp_path: Any) -> None:
+def test_a_value_is_restored(changes: dict[str, Any], tmp_path: Any) -> None:
     value = example(0, **changes)
-    (found,) = decode(stored(encode([value], Outer), tmp_path / "x.parquet"), Outer)
-    assert same(value, found)
+    (restored,) = decode(stored(encode([value], Outer), tmp_path / "x.parquet"), Outer)
+    assert same(value, restored)
 
 
-def test_several_values_come_back_in_order(tmp_path: Any) -> None:
+def test_several_values_are_restored_in_order(tmp_path: Any) -> None:
     values = [example(0), example(1, missing=np.arange(2.0)), example(2, other=Inner(np.ones((1, 1), np.float32), "b"))]
-    found = decode(stored(encode(values, Outer), tmp_path / "x.parquet"), Outer)
-    assert len(found) == 3
-    assert all(map(same, values, found))
+    restored = decode(stored(encode(values, Outer), tmp_path / "x.parquet"), Outer)
+    assert len(restored) == 3
+    assert all(map(same, values, restored))
 
 
 def test_rows_hold_a_matrix_as_a_column_of_lists(tmp_path: Any) -> None:
     values = [Row(np.full((n, 3), n + 0.5), np.ones(n, np.bool_), replay=n) for n in (2, 5)]
-    found = decode(stored(encode(values, Row), tmp_path / "x.parquet"), Row)
-    assert all(map(same, values, found))
-    found[1].score[0, 0] = 9.0
-    assert found[1].score[0].tolist() == [9.0, 5.5, 5.5]
+    restored = decode(stored(encode(values, Row), tmp_path / "x.parquet"), Row)
+    assert all(map(same, values, restored))
+    restored[1].score[0, 0] = 9.0
+    assert restored[1].score[0].tolist() == [9.0, 5.5, 5.5]
 
 
 def test_arrays_can_be_written_to() -> None:
-    (found,) = decode(encode([example(0)], Outer), Outer)
-    found.vector[0] = 100
-    assert found.vector[0] == 100
+    (restored,) = decode(encode([example(0)], Outer), Outer)
+    restored.vector[0] = 100
+    assert restored.vector[0] == 100
 
 
-def test_rows_are_one_table_that_anyone_can_read(tmp_path: Any) -> None:
+def test_rows_are_plain_columns(tmp_path: Any) -> None:
     scores = [
         Row(np.array([0.5, -1.0], np.float32).astype(float), np.array([True, False]), replay=number)
         for number in (4, 7)
@@ -143,22 +141,24 @@ def test_rows_are_one_table_that_anyone_can_read(tmp_path: Any) -> None:
     assert table.column("score").to_pylist() == [0.5, -1.0, 0.5, -1.0]
     assert table.column("replay").to_pylist() == [4, 4, 7, 7]
     assert (table.schema.field("score").type, table.schema.field("replay").type) == (pa.float32(), pa.int32())
-    found = decode(table, Row)
-    assert [value.replay for value in found] == [4, 7]
-    assert all(same(one.truth, other.truth) and other.doubt is None for one, other in zip(scores, found, strict=True))
+    restored = decode(table, Row)
+    assert [value.replay for value in restored] == [4, 7]
+    assert all(
+        same(row.truth, other.truth) and other.doubt is None for row, other in zip(scores, restored, strict=True)
+    )
 
 
-def test_replays_of_one_number_stay_apart() -> None:
+def test_values_with_equal_numbers_stay_separate() -> None:
     values = [Row(np.array([float(number)]), np.array([True])) for number in range(3)]
     assert [value.score.tolist() for value in decode(encode(values, Row), Row)] == [[0.0], [1.0], [2.0]]
 
 
-def test_no_values_are_no_rows() -> None:
+def test_no_values_are_an_empty_table() -> None:
     assert decode(encode([], Row), Row) == decode(encode([], Outer), Outer) == []
 
 
 @pytest.mark.parametrize("kind", [Row, Outer])
-def test_another_kind_is_refused_in_a_sentence(kind: Any) -> None:
+def test_tables_of_another_class_are_refused(kind: Any) -> None:
     with pytest.raises(RunError, match=f"must hold {kind.__name__}"):
         decode(pa.table({"bound": [1.0]}), kind)
 
@@ -183,11 +183,11 @@ def test_another_kind_is_refused_in_a_sentence(kind: Any) -> None:
         np.array(["x", "yz"]),
     ],
 )
-def test_arrays_are_those_of_arrow(values: Any) -> None:
-    found, expected = arrow_array(values), pa.array(values)
-    found.validate(full=True)
-    assert found.type == expected.type
-    assert found.equals(expected)
+def test_arrays_equal_those_of_pyarrow(values: Any) -> None:
+    restored, expected = arrow_array(values), pa.array(values)
+    restored.validate(full=True)
+    assert restored.type == expected.type
+    assert restored.equals(expected)
     for column in (expected, expected.slice(1)):
         if not pa.types.is_nested(column.type):
             np.testing.assert_array_equal(numpy_array(column), column.to_numpy(zero_copy_only=False))

@@ -1,4 +1,4 @@
-"""Work: calls of functions whose results are arguments of others."""
+"""Graphs of calls of unit functions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pieces(number: Numbers, compute: Compute, *, first: int, last: int) -> Itera
 
 
 @unit
-def pieces_told(number: Numbers) -> Outcome[Iterator[Numbers]]:
+def pieces_with_failure(number: Numbers) -> Outcome[Iterator[Numbers]]:
     return Outcome(iter((number, number)), failures=("one is missing",))
 
 
@@ -55,7 +55,7 @@ def total(many: Any) -> Numbers:
 
 
 def run(work: Work) -> dict[str, pa.Table]:
-    """Every unit's table, by key."""
+    """Return the table of every unit by key."""
     tables: dict[str, pa.Table] = {}
     for planned in work.units.values():
         shared = {name: work.shared[name] for name in planned.shared}
@@ -69,17 +69,21 @@ def value(tables: dict[str, pa.Table], planned: Unit) -> Any:
     return value_of(planned, tables[planned.key])
 
 
-def test_values_go_from_unit_to_unit() -> None:
+def test_values_are_passed_between_units() -> None:
     work = Work()
     drawn = tuple(work.add(draw, 3, seed=Seed(1).child(part), label=f"part {part}", resources=ONE) for part in range(2))
     both = work.add(add_up, drawn, drawn[0], work.share("target:abc", np.ones(2)), label="sum", resources=ONE)
     assert both.needs == tuple(unit.key for unit in drawn)
     assert both.shared == ("target:abc",)
     tables = run(work)
-    one, two = (Seed(1).child(part).rng().normal(size=3) for part in range(2))
-    assert value(tables, both).values.tolist() == (one + two + one).tolist()
-    said = outcome_metadata(tables[drawn[0].key].schema)
-    assert (said.notes, said.failures, said.metrics) == (("chose nothing",), ("trial 3 failed",), {"mean": one.mean()})
+    first, second = (Seed(1).child(part).rng().normal(size=3) for part in range(2))
+    assert value(tables, both).values.tolist() == (first + second + first).tolist()
+    outcome = outcome_metadata(tables[drawn[0].key].schema)
+    assert (outcome.notes, outcome.failures, outcome.metrics) == (
+        ("chose nothing",),
+        ("trial 3 failed",),
+        {"mean": first.mean()},
+    )
     assert outcome_metadata(tables[both.key].schema) == Outcome(None)
 
 
@@ -96,36 +100,36 @@ def test_a_loop_is_split_and_may_be_inlined() -> None:
     without = [work.add(total, inlined(part), label="counted at once", resources=ONE) for part in parts]
     assert [unit.needs for unit in without] == [(drawn.key,)] * 3
     tables = run(work)
-    for one, other in zip(counted, without, strict=True):
-        assert value(tables, one).values.tolist() == value(tables, other).values.tolist()
+    for stored, other in zip(counted, without, strict=True):
+        assert value(tables, stored).values.tolist() == value(tables, other).values.tolist()
 
 
-def test_what_is_said_beside_several_values_is_kept_wherever_they_are_made() -> None:
+def test_outcomes_of_several_values_are_stored_by_the_unit_that_computes_them() -> None:
     work = Work()
-    told = work.add(pieces_told, Numbers(np.ones(3)), label="told", resources=ONE)
-    both = [work.add(total, given, label="summed", resources=ONE) for given in (told, inlined(told))]
+    source = work.add(pieces_with_failure, Numbers(np.ones(3)), label="source", resources=ONE)
+    both = [work.add(total, argument, label="summed", resources=ONE) for argument in (source, inlined(source))]
     tables = run(work)
     assert [value(tables, unit).values.tolist() for unit in both] == [[6.0], [6.0]]
-    made_here, made_there = (outcome_metadata(tables[planned.key].schema).failures for planned in reversed(both))
-    assert outcome_metadata(tables[told.key].schema).failures == made_here == ("one is missing",)
-    assert made_there == ()
+    when_inlined, when_separate = (outcome_metadata(tables[planned.key].schema).failures for planned in reversed(both))
+    assert outcome_metadata(tables[source.key].schema).failures == when_inlined == ("one is missing",)
+    assert when_separate == ()
 
 
-def test_a_call_without_a_unit_is_made_where_it_is_needed() -> None:
-    """Its units and large inputs are those of the unit that needs it, however deep it is."""
+def test_an_inlined_call_is_computed_by_the_unit_that_needs_it() -> None:
+    """That unit also needs the units and large inputs of the call, at any depth."""
     work = Work()
     drawn = work.add(draw, 3, seed=Seed(1), label="drawn", resources=ONE)
     sum_of = inlined(add_up, (drawn, drawn), None, work.share("target:abc", np.ones(2)))
-    again = inlined(add_up, (), sum_of)
-    whole = work.add(total, (again, sum_of), label="total", resources=ONE)
-    assert (whole.needs, whole.shared, len(work.units)) == ((drawn.key,), ("target:abc",), 2)
+    nested = inlined(add_up, (), sum_of)
+    last = work.add(total, (nested, sum_of), label="total", resources=ONE)
+    assert (last.needs, last.shared, len(work.units)) == ((drawn.key,), ("target:abc",), 2)
     tables = run(work)
-    assert value(tables, whole).values.tolist() == pytest.approx([4 * value(tables, drawn).values.sum()])
+    assert value(tables, last).values.tolist() == pytest.approx([4 * value(tables, drawn).values.sum()])
     with pytest.raises(InputError, match="@unit"):
         inlined(value)
 
 
-def test_pieces_behind_others_keep_their_number() -> None:
+def test_pieces_are_counted_from_the_offset() -> None:
     work = Work()
     drawn = work.add(draw, 3, seed=Seed(1), label="drawn", resources=ONE)
     parts = work.split(pieces, 3, 2, drawn, label="pieces", resources=ONE, offset=10)
@@ -133,26 +137,26 @@ def test_pieces_behind_others_keep_their_number() -> None:
     assert ends == [(10, 12), (12, 13)]
 
 
-def test_equal_calls_are_one_unit_and_others_have_other_keys() -> None:
+def test_only_equal_calls_share_a_unit() -> None:
     work = Work()
-    one = work.add(draw, 3, seed=Seed(1), label="drawn", resources=ONE)
-    assert work.add(draw, 3, seed=Seed(1), label="drawn again", resources=ONE) is one
+    drawn = work.add(draw, 3, seed=Seed(1), label="drawn", resources=ONE)
+    assert work.add(draw, 3, seed=Seed(1), label="drawn again", resources=ONE) is drawn
     others = [
         work.add(draw, 4, seed=Seed(1), label="", resources=ONE),
         work.add(draw, 3, seed=Seed(2), label="", resources=ONE),
         work.add(draw, 3, seed=Seed(1), label="", resources=replace(ONE, cpus=2)),
-        work.add(draw, 3, seed=Seed(1), label="", resources=ONE, after=(one.key,)),
-        work.add(total, (one,), label="", resources=ONE),
+        work.add(draw, 3, seed=Seed(1), label="", resources=ONE, after=(drawn.key,)),
+        work.add(total, (drawn,), label="", resources=ONE),
     ]
-    assert len({unit.key for unit in (one, *others)}) == 6
+    assert len({unit.key for unit in (drawn, *others)}) == 6
 
 
-def test_what_is_no_unit_is_refused() -> None:
-    def inside() -> Numbers:
+def test_invalid_units_are_refused() -> None:
+    def local() -> Numbers:
         return Numbers(np.zeros(1))
 
     with pytest.raises(InputError, match="module level"):
-        unit(inside)
+        unit(local)
     with pytest.raises(InputError, match="@unit"):
         Work().add(value, label="", resources=ONE)
     with pytest.raises(
@@ -161,20 +165,19 @@ def test_what_is_no_unit_is_refused() -> None:
         Work().add(draw, 3, label="", resources=ONE)
 
 
-def test_code_is_read_once_however_many_units_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading it for each unit took 82 s for 20,000 of them."""
-    read: list[str] = []
-    content = fingerprint.read_module
+def test_code_is_read_once_for_all_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules: list[str] = []
+    read_module = fingerprint.read_module
 
-    def noted(name: str) -> fingerprint.Sources:
-        read.append(name)
-        return content(name)
+    def recorded(name: str) -> fingerprint.Sources:
+        modules.append(name)
+        return read_module(name)
 
-    monkeypatch.setattr(fingerprint, "read_module", noted)
+    monkeypatch.setattr(fingerprint, "read_module", recorded)
     work = Work()
     work.add(total, KeepsEverything(), label="", resources=ONE)
-    first = list(read)
+    first = list(modules)
     for number in range(50):
         work.add(total, KeepsEverything(float(number + 2)), label="", resources=ONE)
     assert "tests" in first
-    assert read == first
+    assert modules == first

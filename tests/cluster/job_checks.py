@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dpaudit.cluster.jobs import Jobs
 from dpaudit.engine.cli.remote import job_of
-from dpaudit.engine.run.watching import run_status
+from dpaudit.engine.run.run_status import run_status
 from tests.waiting import until
 
 

@@ -12,7 +12,7 @@ from benchmarks.chaos import content, started, workplace
 from benchmarks.chaos_cluster import SPEC, outcome, reference
 from benchmarks.nodes import cluster, kill
 from dpaudit.actors.storage.mirror import FileStore
-from dpaudit.engine.run.watching import fetch, run_status
+from dpaudit.engine.run.run_status import fetch, run_status
 from dpaudit.errors import SpecError
 from tests.waiting import until
 

@@ -27,7 +27,7 @@ from dpaudit.actors.events import EventKind, read_events
 from dpaudit.cluster.jobs import Job, Jobs
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.cli.remote import job_of
-from dpaudit.engine.run.watching import fetch
+from dpaudit.engine.run.run_status import fetch
 from dpaudit.errors import RunError, SpecError
 from tests.cluster.head import Head, another_node, head_node
 from tests.waiting import until
@@ -279,10 +279,10 @@ def test_a_job_whose_results_would_not_last_is_refused(
     working_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(working_dir)
-    with pytest.raises(SpecError, match="must last longer than the job"):
+    with pytest.raises(SpecError, match="must be a URI, or an absolute path"):
         job_of(Path("spec.yaml"), Path("runs/here"), working_dir=working_dir)
     (tmp_path / "outside.yaml").write_text(SPEC)
-    with pytest.raises(SpecError, match="must be in the folder that travels"):
+    with pytest.raises(SpecError, match="must be in the uploaded folder"):
         job_of(tmp_path / "outside.yaml", tmp_path / "run", working_dir=working_dir)
     with pytest.raises(RunError, match="without credentials"):
         job_of(Path("spec.yaml"), "s3://key:word@bucket/run", working_dir=working_dir)
@@ -377,7 +377,7 @@ def test_an_address_where_nothing_answers_is_one_sentence(
     ("state", "shown"),
     [
         ("PENDING", " (PENDING) and not started yet; `dpaudit logs -f "),
-        ("FAILED", ", which ended as FAILED and left no plan; `dpaudit logs "),
+        ("FAILED", ", which ended as FAILED without a plan; see `dpaudit logs "),
     ],
 )
 def test_status_of_an_output_that_was_submitted_says_how_its_job_stands(
@@ -404,7 +404,7 @@ def test_status_says_that_a_job_was_submitted_though_its_cluster_does_not_answer
     CliRunner().invoke(main, ["submit", "spec.yaml", "-o", str(tmp_path / "run"), "--address", dashboard])
     status = CliRunner().invoke(main, ["status", str(tmp_path / "run"), "--address", "http://127.0.0.1:1"])
     assert status.exit_code == 0
-    assert "not started yet; how the job stands is unknown: no job server answers at " in status.output
+    assert "not started yet. The state of the job is unknown: no job server answers at " in status.output
     other = CliRunner().invoke(main, ["status", str(tmp_path / "other")])
     assert other.exit_code == 2, "nothing was submitted to write this one"
 

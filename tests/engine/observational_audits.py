@@ -120,7 +120,7 @@ class Observed:
         trained, unseen = slice(self.canaries), slice(self.canaries, None)
         answers, held_out_answers = self._answers(rows, truth, rng)
         game = self._replays(rows, proxy, answers, trained, Seed(seed).child("game"))
-        controls = [type(answers).silent(self.held_out, self.classes)]
+        controls = [type(answers).uninformative(self.held_out, self.classes)]
         if held_out_answers is not None:
             controls.append(held_out_answers)
         held_out: list[list[OneRunTally]] = []

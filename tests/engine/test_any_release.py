@@ -91,9 +91,9 @@ def test_no_proxy_is_asked_and_no_class(spec: Mapping[str, Any]) -> None:
 
 
 def test_data_of_another_kind_are_refused() -> None:
-    with pytest.raises(SpecError, match="plays with rows of the class Records, the data have Sequences"):
+    with pytest.raises(SpecError, match="the game needs rows of class Records, got Sequences"):
         make_plan(load_spec({**TABLE, "data": SEQUENCES["data"]}))
-    with pytest.raises(SpecError, match="plays with rows of the class Records, the data have Examples"):
+    with pytest.raises(SpecError, match="the game needs rows of class Records, got Examples"):
         make_plan(load_spec({**TABLE, "data": "iris"}))
     with pytest.raises(SpecError, match="plays with rows of the class Examples, the data have Records"):
         make_plan(load_spec({"mechanism": {"name": "lp-1st", "epsilon": 1.0}, "data": TABLE["data"]}))

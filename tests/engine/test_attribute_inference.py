@@ -185,11 +185,11 @@ def test_the_score_is_bayes_rule_against_the_proxy() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"game": AttributeInference(columns=("race",))}, "no column 'race' to protect; they have age, sex"),
+        ({"game": AttributeInference(columns=("race",))}, "'race' is none; there are age, sex"),
         ({"split": Partition(target=0.8, reference=0.0, test=0.2)}, r"split\.reference"),
         (
             {"game": AttributeInference(columns=("age",), bins=500)},
-            r"must have 2\.\.200 values together, they have 500",
+            r"must have 2\.\.200 combined values, they have 500",
         ),
         (
             {"mechanism": RandomizedResponse(1.0), "claim": Claim(1.0, relation=Relation.REPLACE)},

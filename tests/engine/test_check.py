@@ -51,12 +51,12 @@ from dpaudit.engine.request.check import (
     check_spec,
     choices,
     made_data,
-    seconds_a_training,
     within_seconds,
 )
 from dpaudit.engine.request.error_budget import JointTest
 from dpaudit.engine.request.loading import load_spec
-from dpaudit.engine.run.checking import decided
+from dpaudit.engine.request.timing import seconds_a_training
+from dpaudit.engine.run.checking import rerun_undecided
 from dpaudit.engine.run.driver import audit, report_again, resume
 from dpaudit.engine.run.policy import Policy
 from dpaudit.errors import InputError, SpecError, VerdictError
@@ -382,12 +382,12 @@ def test_later_looks_wait_while_one_is_played_again(tmp_path: Path, leak: Report
     waiting = frozenset().union(
         *(pair.confirmation.keys - pair.first.keys for pair in reader.pairs if pair.confirmation)
     )
-    assert reader.held(nothing, nothing) == waiting
-    assert reader.held(done, nothing) == (second.keys | third.keys | fourth.keys) - first.keys
-    assert reader.spared(done, nothing) == nothing
+    assert reader.waiting(nothing, nothing) == waiting
+    assert reader.waiting(done, nothing) == (second.keys | third.keys | fourth.keys) - first.keys
+    assert reader.skippable(done, nothing) == nothing
     both = done | store.finished(first.confirmation.keys)
-    assert reader.held(both, nothing) <= second.keys | third.keys | fourth.keys
-    assert reader.spared(both, nothing) == (second.keys | third.keys | fourth.keys) - first.keys
+    assert reader.waiting(both, nothing) <= second.keys | third.keys | fourth.keys
+    assert reader.skippable(both, nothing) == (second.keys | third.keys | fourth.keys) - first.keys
 
 
 @pytest.mark.nightly
@@ -446,7 +446,7 @@ def test_a_first_pass_that_was_begun_ends_soon_after_the_budget(
     begun = frozenset({min(second)})
 
     def spared(seconds: float) -> frozenset[str]:
-        return Policy(plan, store, lambda: seconds).spared(begun, frozenset())
+        return Policy(plan, store, lambda: seconds).skippable(begun, frozenset())
 
     assert not spared(59.0) & second
     assert not spared(65.0) & second
@@ -526,11 +526,11 @@ def test_nothing_but_the_first_look_is_begun_after_time_is_up_and_what_was_begun
     plan = make_plan(check_spec(CheckRequest(RandomizedResponse(1.0), budget="60s")))
     reader = Policy(plan, UnitStore(tmp_path), lambda: 61.0)
     first, second, third, fourth = reader.pairs
-    assert reader.spared(frozenset(), frozenset()) == (second.keys | third.keys | fourth.keys) - first.keys
+    assert reader.skippable(frozenset(), frozenset()) == (second.keys | third.keys | fourth.keys) - first.keys
     begun = frozenset({second.first.trainings[0]})
-    assert reader.spared(begun, frozenset()) == third.keys | fourth.keys
+    assert reader.skippable(begun, frozenset()) == third.keys | fourth.keys
     in_time = Policy(plan, UnitStore(tmp_path), lambda: 59.0)
-    assert in_time.spared(frozenset(), frozenset()) == frozenset()
+    assert in_time.skippable(frozenset(), frozenset()) == frozenset()
 
 
 def test_a_spec_may_leave_the_choice_to_check(tmp_path: Path) -> None:
@@ -653,14 +653,14 @@ def test_what_stays_undecided_is_played_once_more_with_more_trials(tmp_path: Pat
     assert spec.confidence == pytest.approx(0.9995)  # both runs share the error of 0.001
     assert check_spec(request, CheckOptions(run=HERE)).confidence == 0.999
     report = audit(spec, output=tmp_path / "run", quiet=True)
-    assert decided(spec, report, tmp_path / "run", quiet=True) is report
+    assert rerun_undecided(spec, report, tmp_path / "run", quiet=True) is report
     assert report.joint is not None
     channel = report.joint.deciding
     assert channel is not None
     assert channel.name == "label-channel"
     channel = replace(channel, confirmation=Confirmation.MISSING)
     undecided = replace(report, joint=replace(report.joint, tests=(channel,), confirmations={}), results=(channel,))
-    more = decided(spec, undecided, tmp_path / "run", quiet=True)
+    more = rerun_undecided(spec, undecided, tmp_path / "run", quiet=True)
     assert more.folder == f"{tmp_path / 'run'}-more"
     assert (more.seed, more.joint and more.joint.verdict) == (spec.seed + 1, Verdict.VIOLATION)
     assert {result.name.removesuffix(", confirmatory run") for result in more.results} == {channel.name}

@@ -44,7 +44,6 @@ def write(path: Path, text: str | bytes) -> Path:
 def test_catalogue_names_every_data_set() -> None:
     assert list(catalogue("data")) == [
         "adult",
-        "ag-news",
         "beta-priors",
         "breast-cancer",
         "cifar-10",
@@ -52,9 +51,7 @@ def test_catalogue_names_every_data_set() -> None:
         "criteo",
         "criteo-synthetic",
         "csv",
-        "dbpedia",
         "digits",
-        "encoded-sentences",
         "fashion-mnist",
         "gaussian-mixture",
         "in-memory",
@@ -62,12 +59,9 @@ def test_catalogue_names_every_data_set() -> None:
         "joined",
         "made-phrases",
         "mnist",
-        "one-prior",
-        "own-priors",
         "parquet",
         "schema-rows",
         "sst-2",
-        "trec",
         "wine",
     ]
     assert all(entry.summary.endswith((".", "?")) and entry.source for entry in catalogue("data").values())

@@ -95,7 +95,7 @@ def counted_as(kind: Any, keys: Iterable[str]) -> dict[str, Unit]:
 def test_replays_found_apart_give_the_same_digits(estimator: ScoreEstimator[Any]) -> None:
     kind = estimator.tally_type
     stored = {str(part): encode([estimator.tally(scores(2 * part + at)) for at in (1, 0)], kind) for part in range(4)}
-    whole = estimator.find([tally for table in stored.values() for tally in decode(table, kind)], lost=1)
+    whole = estimator.find([tally for table in stored.values() for tally in decode(table, kind)], failed_replays=1)
     work, counted = Work(), counted_as(kind, stored)
     units = [
         work.add(bound_replays, estimator, tuple(counted[key] for key in keys), replays=9, label="", resources=ONE)
@@ -106,7 +106,7 @@ def test_replays_found_apart_give_the_same_digits(estimator: ScoreEstimator[Any]
     for known in (units, units[1:]):
         parts = found_parts(known, again.keys(), tables.__getitem__)
         assert len(parts) == len(known)
-        found = estimator.find([tally for group in again.values() for tally in group], lost=1, parts=parts)
+        found = estimator.find([tally for group in again.values() for tally in group], failed_replays=1, parts=parts)
         assert as_plain(found) == as_plain(whole), "what is missing is found now"
     assert len(found_parts(units, again.keys() - {"2"}, tables.__getitem__)) == 2, "of tallies that are not there"
 

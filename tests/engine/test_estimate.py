@@ -20,8 +20,8 @@ from scipy.stats import binom
 
 import dpaudit
 from dpaudit import Bound, Claim, Estimate, Relation, Verdict
+from dpaudit.engine.cli.estimate import estimates_by
 from dpaudit.engine.cli.main import main
-from dpaudit.engine.cli.own_scores import estimates_by
 from dpaudit.engine.estimate import measures as measuring
 from dpaudit.engine.estimate import tables
 from dpaudit.engine.estimate.estimating import Question, natural_method
@@ -272,7 +272,7 @@ def test_the_command_line_compares_with_a_claim(tmp_path: Path) -> None:
     assert (exceeding.exit_code, exceeding.output.splitlines()[0][:9]) == (1, "UNDECIDED")
     assert command(path, "--claim", "0.5").exit_code == 0
     for option in ("--fail-on-violation", "--fail-on-inconclusive"):
-        assert f"{option} must come with --claim" in command(path, option).output
+        assert f"{option} needs --claim" in command(path, option).output
     np.savez(tmp_path / "losses.npz", score=-SCORES, member=MEMBERS)
     assert command(tmp_path / "losses.npz", "--claim", "0.5", "--fail-on-violation").exit_code == 0
     assert command(tmp_path / "losses.npz", "--claim", "0.5", "--fail-on-inconclusive").exit_code == 4
@@ -533,7 +533,7 @@ def test_slices_from_the_command_line(tmp_path: Path) -> None:
         "region=north: NO VIOLATION FOUND",
         "region=south: VIOLATION",
     ]
-    assert shown[3] == "The 2 bounds hold together: each has an equal part of the error."
+    assert shown[3] == "The 2 bounds hold together: each has an equal share of the error."
     told = json.loads(CliRunner().invoke(main, [*asked, "--json"]).output)
     assert set(told["slices"]) == {"region=east", "region=north", "region=south"}
     assert CliRunner().invoke(main, [*asked, "--fail-on-violation"]).exit_code == 1

@@ -95,7 +95,7 @@ def test_a_module_that_exits_when_it_is_imported_gives_no_result(folder: Path) -
     (folder / "mine.py").write_text("raise SystemExit(0)")
     done = ended(folder, "")
     assert done.code == 3
-    assert "code that was run or imported ended the program (sys.exit(0)): no result" in done.err
+    assert "audited or imported code ended the program (sys.exit(0)): no result" in done.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
@@ -109,7 +109,9 @@ def test_a_signal_ends_the_command_as_ctrl_c_does(folder: Path, number: signal.S
     running.send_signal(number)
     _, errors = running.communicate(timeout=60)
     assert running.returncode == 3
-    assert errors == f"dpaudit: interrupted by {number.name}; what was finished is kept, `dpaudit resume run` goes on\n"
+    assert (
+        errors == f"dpaudit: interrupted by {number.name}; finished units are kept, `dpaudit resume run` continues it\n"
+    )
     last = list(read_events(folder / "run" / "events.jsonl"))[-1]
     assert (last.kind, last.detail) == (EventKind.INTERRUPTED, number.name)
     assert not os.path.exists(f"/proc/{worker}")
@@ -139,6 +141,6 @@ def test_an_exit_that_is_not_the_command_s_own_is_a_failed_run(
     def exits(**_: object) -> None:
         raise SystemExit(code)
 
-    monkeypatch.setattr(supervisor, "put_doors", lambda: None)
+    monkeypatch.setattr(supervisor, "install_escaping_streams", lambda: None)
     monkeypatch.setattr("dpaudit.engine.cli.main.main", exits)
     assert supervisor._command() == meant

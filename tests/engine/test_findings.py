@@ -158,7 +158,7 @@ def test_queries_share_the_error_and_a_lost_one_costs_its_share() -> None:
     two = two_cut_audit(900, 1000, 300, 1000, estimator.orders, confidence=0.975)
     three = two_cut_audit(900, 1000, 300, 1000, estimator.orders, confidence=1 - 0.05 / 3)
     assert estimator.find(tallies).forward == two.forward
-    lossy = estimator.find(tallies, lost=1)
+    lossy = estimator.find(tallies, failed_replays=1)
     assert lossy.forward == three.forward
     assert all(less < more for less, more in zip(lossy.lower, two.lower, strict=True))
     assert dict(lossy.counts)["lost queries"] == 1
@@ -187,7 +187,7 @@ def test_exact_advantages_refute_a_smaller_epsilon_and_never_the_true_one() -> N
 def test_a_lost_release_counts_as_no_advantage() -> None:
     estimator = LabelAdvantage()
     tally = estimator.tally(released_labels(1.0))
-    assert estimator.find([tally], lost=1).mean == pytest.approx(estimator.find([tally]).mean / 2)
+    assert estimator.find([tally], failed_replays=1).mean == pytest.approx(estimator.find([tally]).mean / 2)
 
 
 def test_a_finding_as_published_is_no_violation_anywhere(tmp_path: Path) -> None:

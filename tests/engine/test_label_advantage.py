@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpaudit.actors.unit import Inputs
-from dpaudit.engine.data.drawn_priors import BetaPriors, OnePrior, OwnPriors
+from dpaudit.engine.data.drawn_priors import BetaPriors
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.advantages.game import (
     Utility,
@@ -22,7 +22,7 @@ from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.label_comparison import label_studies
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.run.driver import audit
-from dpaudit.errors import DataError, InputError, SpecError
+from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags
@@ -104,7 +104,7 @@ def test_a_calibrated_model_keeps_away_from_certainty_and_means_what_it_says() -
     assert shown[0] >= 1 / 3002
     assert shown == pytest.approx([0.0, 0.09, 0.49, 1.0], abs=0.12)
     three = Examples(features, labels, 3)
-    with pytest.raises(SpecError, match="a calibrated model is for two classes, got 3"):
+    with pytest.raises(SpecError, match="a calibrated model needs two classes, got 3"):
         proxy.predictor(reference=three, data=None, seed=np.random.SeedSequence(2), compute=Compute())
 
 
@@ -142,23 +142,6 @@ def test_auc_counts_pairs() -> None:
     pairs = [(p > n) + 0.5 * (p == n) for p in score[label == 1] for n in score[label == 0]]
     assert auc(score, label) == pytest.approx(np.mean(pairs))
     assert math.isnan(auc(score, np.ones(4, np.int64)))
-
-
-def test_drawn_labels_follow_their_priors_and_own_ones_are_read(tmp_path: Path) -> None:
-    """False failure < 1e-6 by the normal law, 5 deviations."""
-    data = OnePrior(0.03, 40_000).load(seed=1)
-    assert abs(data.labels.mean() - 0.03) < 5 * math.sqrt(0.03 * 0.97 / 40_000)
-    path = tmp_path / "priors.csv"
-    path.write_text("prior,other\n0.25,a\n1,b\n0,c\n", encoding="utf-8")
-    own = OwnPriors(str(path))
-    assert own.load(seed=0).labels[1:].tolist() == [1, 0]
-    assert own.posterior(own.load(seed=0).features)[:, 1].tolist() == [0.25, 1.0, 0.0]
-    for column, message in (("other", "must hold a column of numbers"), ("absent", "must hold a column of numbers")):
-        with pytest.raises(DataError, match=message):
-            OwnPriors(str(path), column).load()
-    path.write_text("prior\n1.25\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"must hold probabilities in \[0, 1\]"):
-        own.load()
 
 
 @pytest.mark.parametrize(

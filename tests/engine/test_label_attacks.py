@@ -88,7 +88,7 @@ def test_likelihood_ratio_is_that_of_the_two_worlds() -> None:
 
 
 def test_likelihood_ratio_needs_a_mechanism_that_states_its_law() -> None:
-    with pytest.raises(SpecError, match="NonPrivate has none: use attack label-inference"):
+    with pytest.raises(SpecError, match=r"NonPrivate has none\. Use attack label-inference"):
         LikelihoodRatio().for_mechanism(NonPrivate(), 4)
 
 

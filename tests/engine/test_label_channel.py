@@ -314,4 +314,4 @@ def test_releases_of_labels_are_compared_by_what_they_say() -> None:
     train = Examples(np.zeros((300, 1), np.float32), np.arange(300) % 10, 10)
     for honest in (RandomizedResponse(1.0), TellsByFailing(1.0)):
         assert detect_state(honest, b"", train, Compute(), seed=Seed(1)) == StateBetweenCalls(0.0)
-    assert detect_state(ConstantSeedResponse(1.0), b"", train, Compute(), seed=Seed(1)).alike == 1.0
+    assert detect_state(ConstantSeedResponse(1.0), b"", train, Compute(), seed=Seed(1)).share_equal == 1.0

@@ -134,7 +134,7 @@ def test_an_interrupt_names_the_folder_to_resume(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     Path("spec.yaml").write_text("name: mine\ndata: iris\nmechanism: {name: randomized-response, epsilon: 1}\n")
     given = dpaudit("run", "spec.yaml", "-o", "a folder")
-    assert (given.exit_code, "`dpaudit resume 'a folder'` goes on" in given.output) == (3, True)
+    assert (given.exit_code, "`dpaudit resume 'a folder'` continues it" in given.output) == (3, True)
     assert "`dpaudit resume runs/mine-" in dpaudit("run", "spec.yaml", "--quiet").output
 
 

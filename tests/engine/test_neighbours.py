@@ -219,8 +219,8 @@ def test_a_poisoning_gives_neighbours_of_its_relation(name: str, copies: int) ->
     assert len(both) == len(data) - copies
     assert worlds.points.shape[1] == data.features.shape[1]
     (again,) = decode(encode([worlds], Worlds), Worlds)
-    assert again.zero.digest == worlds.world_zero.digest
-    assert again.one.digest == worlds.world_one.digest
+    assert again.world_zero.digest == worlds.world_zero.digest
+    assert again.world_one.digest == worlds.world_one.digest
     assert np.array_equal(again.points, worlds.points)
 
 

@@ -282,5 +282,5 @@ def test_init_writes_over_no_file_that_is_there(tmp_path: Path) -> None:
     for name in ("mine", "link"):
         ended = CliRunner().invoke(main, ["init", str(tmp_path / name), "--data", "iris"])
         assert ended.exit_code == 2, ended.output
-        assert "must not be there yet" in ended.output
+        assert "exists already" in ended.output
     assert (tmp_path / "mine").read_text() == "years of work"

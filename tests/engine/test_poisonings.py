@@ -235,7 +235,7 @@ def test_a_record_in_a_corner_is_alone_in_its_leaf_where_the_farthest_row_is_not
         worlds = poisoning.worlds(data, 1, RNG(0))
         chances = [
             learner.sample_summaries(world, worlds.points, 4_000, seed=SeedSequence(1), compute=Compute())[:, 1].mean()
-            for world in (worlds.zero, worlds.one)
+            for world in (worlds.world_zero, worlds.world_one)
         ]
         return float(abs(chances[1] - chances[0]))
 

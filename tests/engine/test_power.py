@@ -206,7 +206,7 @@ def test_a_plan_says_what_its_audits_could_show() -> None:
     assert canaries.needed < 300
     assert canaries.lines[0].startswith("sensitivity: would detect noise scaled down 1.")
     assert canaries.lines[2].startswith("noise scaled down 2 times needs ")
-    assert "as if features told nothing" in planned(LabelInference()).lines[0]
+    assert "independent of the label" in planned(LabelInference()).lines[0]
 
 
 def test_membership_is_planned_by_its_canaries() -> None:

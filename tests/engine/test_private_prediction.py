@@ -252,7 +252,7 @@ def test_a_lost_query_keeps_its_share_of_the_error() -> None:
     assert laws is not None
     estimator = Answers()
     tally = estimator.tally(answered(laws.one, laws.zero, 10**6, np.random.default_rng(1)))
-    assert (estimator.find([tally], lost=9).bound.larger < estimator.find([tally]).bound.larger).all()
+    assert (estimator.find([tally], failed_replays=9).bound.larger < estimator.find([tally]).bound.larger).all()
 
 
 def test_totals_of_natural_queries_add_up_and_repeated_ones_multiply() -> None:
@@ -456,7 +456,7 @@ def test_no_answer_is_an_outcome_and_what_is_no_class_is_refused() -> None:
     assert from_predictor(Refusing, claim).answers(data, data.features[:3], **asked).tolist() == [2, 2, 2]
     assert from_predictor(Says, claim, what=True).answers(data, data.features[:1], **asked).tolist() == [1]
     for wrong in (float("nan"), 7, -1, 0.5, "cat", [1]):
-        with pytest.raises(InputError, match="`answer` must give a class, 0 to 1, or None"):
+        with pytest.raises(InputError, match="`answer` must return a class, 0 to 1, or None"):
             from_predictor(Says, claim, what=wrong).answers(data, data.features[:1], **asked)
 
 

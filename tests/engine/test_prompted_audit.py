@@ -81,7 +81,7 @@ def test_an_audit_survives_its_endpoint_and_the_key_is_in_none_of_its_files(
         report = audit(made, output=tmp_path / "run")
         assert not report.failed
         assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
-        assert len(server.asked) == 3 + len({str(body) for body in server.asked})
+        assert len(server.bodies) == 3 + len({str(body) for body in server.bodies})
     found = {result.name: result for result in report.results}
     for result in report.results:
         assert result.finding is not None
@@ -101,9 +101,9 @@ def test_a_run_that_broke_off_asks_for_what_is_missing_alone(tmp_path: Path) -> 
         server.faults = []
         report = audit(made, output=tmp_path / "again")
         assert not report.failed
-        answered = len(server.asked)
+        answered = len(server.bodies)
         assert audit(made, output=tmp_path / "third").results[0].finding is not None
-        assert len(server.asked) == answered, "another run, and nothing is asked"
+        assert len(server.bodies) == answered, "another run, and nothing is asked"
 
 
 def test_the_price_is_said_before_anything_is_asked(tmp_path: Path) -> None:

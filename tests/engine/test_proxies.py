@@ -86,7 +86,7 @@ def test_the_truth_is_known_of_generated_data_only() -> None:
     data = GaussianMixture(classes=3, rows=20)
     rows = data.load(seed=1)
     assert np.array_equal(asked(TruePosterior(), rows, data=data), data.posterior(rows.features))
-    with pytest.raises(SpecError, match="true posterior is known for generated data only"):
+    with pytest.raises(SpecError, match="must have a method `posterior`"):
         asked(TruePosterior(), rows, data=Iris())
 
 

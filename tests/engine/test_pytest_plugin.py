@@ -74,7 +74,7 @@ def test_a_refused_check_shows_no_frame_of_ours(pytester: pytest.Pytester) -> No
     pytester.makepyfile("def test_refused(dp_audit):\n    dp_audit.check(lambda rows, rng: 1, claim=1.0)\n")
     ended = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:xdist")
     ended.assert_outcomes(failed=1)
-    ended.stdout.fnmatch_lines(["*SpecError: a function on rows must come with a schema*"])
+    ended.stdout.fnmatch_lines(["*SpecError: a function on rows needs a schema*"])
     assert not [name for name in OWN_FILES if name in ended.stdout.str()]
 
 
@@ -120,4 +120,4 @@ def test_what_the_session_decides_is_not_given_to_a_check(tmp_path: Path) -> Non
 def test_an_error_that_is_no_probability_is_refused(given: str, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     ended = pytester.runpytest_inprocess("-p", "no:xdist", f"--dp-audit-error={given}", "-k", "honest")
-    assert "must lie between 0 and 1" in ended.stdout.str() + ended.stderr.str()
+    assert "must be in (0, 1)" in ended.stdout.str() + ended.stderr.str()

@@ -17,7 +17,7 @@ from dpaudit import AuditSpec, RunOptions, audit, load_spec
 from dpaudit.actors.events import Event, EventKind, EventLog
 from dpaudit.engine.run.driver import report_again, resume
 from dpaudit.engine.run.run_folder import working_folder
-from dpaudit.engine.run.watching import fetch, run_status
+from dpaudit.engine.run.run_status import fetch, run_status
 from dpaudit.errors import RunError, SpecError
 from tests.remote import SECRET
 from tests.waiting import until
@@ -99,7 +99,7 @@ def test_status_of_a_local_run_and_of_no_run(tmp_path: Path) -> None:
     audit(spec(), output=tmp_path / "run", quiet=True)
     shown = str(run_status(tmp_path / "run"))
     assert f"{tmp_path / 'run'}: finished" in shown
-    assert "0 given to workers, 0 failed" in shown
+    assert "0 on workers, 0 failed" in shown
     assert json.loads((tmp_path / "run" / "bounds.json").read_text())["results"][0]["verdict"] in shown
     with pytest.raises(SpecError, match=r"must be the folder of a run \(with plan.parquet\)"):
         run_status(tmp_path)

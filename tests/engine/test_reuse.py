@@ -145,7 +145,7 @@ def test_a_damaged_unit_is_run_again_and_said(write: Callable[[str, str], None],
     assert f"damaged, not used: units/{unit.name}" in str(report_again(tmp_path / "run"))
     report = run(tmp_path)
     assert report.executed == 1
-    assert f"damaged, run again: units/{unit.name}: its content is not what was written" in str(report)
+    assert f"damaged, run again: units/{unit.name}: its content has changed since it was written" in str(report)
     assert report.results[0].finding == made.results[0].finding
     assert EventKind.UNIT_DAMAGED in [event.kind for event in read_events(tmp_path / "run" / "events.jsonl")]
     assert run(tmp_path).damaged == ()

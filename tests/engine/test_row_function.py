@@ -26,7 +26,7 @@ from dpaudit.actors.work import Call
 from dpaudit.claims import GaussianDP
 from dpaudit.claims.parsing import parse_claim
 from dpaudit.claims.scope import Scope
-from dpaudit.engine.cli.main import settings_in_words
+from dpaudit.engine.cli.options import parse_settings
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.engine.games.functions.game import Asked, RowFunctionGame, offered
 from dpaudit.engine.planning import plan as planning
@@ -37,9 +37,9 @@ from dpaudit.engine.request.check import (
     CheckRequest,
     Choice,
     check_spec,
-    cost_of_a_call,
-    function_on_rows,
 )
+from dpaudit.engine.request.function_request import function_on_rows
+from dpaudit.engine.request.timing import cost_of_a_call
 from dpaudit.errors import InputError, SpecError
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
@@ -549,7 +549,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(change: dict[str, Any], word
 
 
 def test_settings_of_a_command_line() -> None:
-    found = settings_in_words("bounds_X=(0,1);fit_intercept=true,false;name='a,b',c; n = 1, 2.5 ;none=null")
+    found = parse_settings("bounds_X=(0,1);fit_intercept=true,false;name='a,b',c; n = 1, 2.5 ;none=null")
     assert found == {
         "bounds_X": [(0, 1)],
         "fit_intercept": [True, False],
@@ -558,7 +558,7 @@ def test_settings_of_a_command_line() -> None:
         "none": [None],
     }
     with pytest.raises(SpecError, match="settings must be like"):
-        settings_in_words("bounds")
+        parse_settings("bounds")
 
 
 def test_pairs_with_each_of_the_settings_are_offered() -> None:

@@ -292,7 +292,11 @@ def test_answers_are_stored_as_they_are() -> None:
     assert (again.probabilities.tolist(), again.probabilities.dtype) == (asked.probabilities.tolist(), np.float32)
     for released in (LabelRelease.revealing(np.array([2, 0]), 3), LabelRelease.uninformative(2, 3)):
         (same,) = decode(encode([released], LabelRelease), LabelRelease)
-        assert (same.labels.tolist(), same.classes, same.told) == (released.labels.tolist(), 3, released.informative)
+        assert (same.labels.tolist(), same.classes, same.informative) == (
+            released.labels.tolist(),
+            3,
+            released.informative,
+        )
         assert same.probabilities.tolist() == released.probabilities.tolist()
     assert LabelRelease.revealing(np.array([2, 0]), 3).probabilities.tolist() == [[0, 0, 1], [1, 0, 0]]
     assert LabelRelease.uninformative(2, 4).probabilities.tolist() == [[0.25] * 4] * 2

@@ -1,4 +1,4 @@
-"""A run folder: nothing finished is lost, nothing of anybody else's is overwritten, one driver at a time."""
+"""Run folders: finished units are kept, other files are never overwritten, and one driver writes at a time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from dpaudit.engine.cli.main import main
 from dpaudit.engine.run import driver, run_folder
 from dpaudit.engine.run.driver import report_again, resume
 from dpaudit.engine.run.forecast import times_of_run
-from dpaudit.engine.run.run_folder import Record, lease, remote_lease
-from dpaudit.engine.run.watching import run_status
+from dpaudit.engine.run.run_folder import PlanRecord, lease, remote_lease
+from dpaudit.engine.run.run_status import run_status
 from dpaudit.errors import RunError, SpecError
 from tests.waiting import HANGS_S
 from tests.warm import python
@@ -56,6 +56,10 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
 def csv_of(folder: Path, rows: int = 200, other: str = "") -> dict[str, Any]:
     (folder / "x.csv").write_text("a,y\n" + "1,0\n2,1\n" * (rows // 2) + other)
     data = {"name": "csv", "path": str(folder / "x.csv"), "label": "y"}
@@ -67,13 +71,13 @@ def test_a_spec_in_the_output_folder_is_not_overwritten(tmp_path: Path, monkeypa
     Path("spec.yaml").write_text(YAML)
     refused = dpaudit("run", "spec.yaml", "-o", ".", "--quiet")
     assert refused.exit_code == 2
-    assert "the run folder must be new, empty or one that a run made, . holds spec.yaml" in refused.output
+    assert "the run folder must be new, empty or the folder of a run, but . contains spec.yaml" in refused.output
     assert dpaudit("resume", ".").exit_code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["spec.yaml"]
     assert Path("spec.yaml").read_text() == YAML
 
 
-def test_scores_of_a_renamed_audit_are_gone(tmp_path: Path) -> None:
+def test_scores_of_a_renamed_audit_are_deleted(tmp_path: Path) -> None:
     run(tmp_path, audits=[{"name": "before"}, {"name": "stays"}])
     units = set((tmp_path / "units").iterdir())
     run(tmp_path, audits=[{"name": "after"}, {"name": "stays"}])
@@ -81,36 +85,34 @@ def test_scores_of_a_renamed_audit_are_gone(tmp_path: Path) -> None:
     assert units <= set((tmp_path / "units").iterdir())
 
 
-def test_other_data_and_report_change_nothing(tmp_path: Path) -> None:
+def test_report_and_resume_refuse_changed_data_and_write_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(folder, **csv_of(tmp_path))
     before = contents(folder)
     csv_of(tmp_path, other="3,1\n")
-    for ask in (lambda: report_again(folder), lambda: resume(folder, quiet=True)):
-        with pytest.raises(RunError, match="the data are others"):
-            ask()
+    for call in (lambda: report_again(folder), lambda: resume(folder, quiet=True)):
+        with pytest.raises(RunError, match="the data have changed"):
+            call()
     (tmp_path / "x.csv").unlink()
     assert dpaudit("report", folder).exit_code == 2
     assert contents(folder) == before
 
 
-def test_results_of_other_code_are_kept_and_what_differs_is_said_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_units_of_other_code_are_kept_and_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path)
     before = contents(tmp_path)
     monkeypatch.setattr("dpaudit.actors.unit._hash_of_sources", lambda: "another code")
     refused = dpaudit("resume", tmp_path, "--quiet")
     assert refused.exit_code == 3
-    assert "+another code;" in refused.output
-    assert "--fresh` runs anew beside them" in refused.output
+    assert "+another code." in refused.output
+    assert "--fresh`" in refused.output
     assert contents(tmp_path) == before
     assert dpaudit("report", tmp_path, "--quiet").exit_code == 0
     report = resume(tmp_path, fresh=True, quiet=True)
     assert report.executed == report.units
     after = contents(tmp_path)
-    kept = {name: digest for name, digest in before.items() if name.startswith("units/")}
-    assert kept.items() <= after.items()
+    old_units = {name: digest for name, digest in before.items() if name.startswith("units/")}
+    assert old_units.items() <= after.items()
     (earlier,) = (tmp_path / "earlier").iterdir()
     assert contents(earlier)["plan.parquet"] == before["plan.parquet"]
     assert json.loads((earlier / "bounds.json").read_text())["name"] == "small"
@@ -118,41 +120,40 @@ def test_results_of_other_code_are_kept_and_what_differs_is_said_first(
     assert resume(tmp_path, quiet=True).executed == 0
 
 
-def test_an_edited_spec_is_not_resumed_in_silence(tmp_path: Path) -> None:
+def test_report_and_resume_refuse_an_edited_spec(tmp_path: Path) -> None:
     run(tmp_path)
     (tmp_path / "spec.yaml").write_text((tmp_path / "spec.yaml").read_text().replace("epsilon: 1.0", "epsilon: 2.0"))
-    for ask in (lambda: report_again(tmp_path), lambda: resume(tmp_path, quiet=True)):
+    for call in (lambda: report_again(tmp_path), lambda: resume(tmp_path, quiet=True)):
         with pytest.raises(RunError, match="the spec has changed"):
-            ask()
+            call()
 
 
-def test_a_plan_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_an_invalid_or_missing_plan_is_refused(tmp_path: Path) -> None:
     run(tmp_path)
     (tmp_path / "plan.parquet").write_bytes(b"PAR1 odd")
     for verb in ("report", "resume"):
         refused = dpaudit(verb, tmp_path, "--quiet")
-        assert (refused.exit_code, "is no plan that can be read" in refused.output) == (3, True)
+        assert (refused.exit_code, "is not a valid plan" in refused.output) == (3, True)
     (tmp_path / "plan.parquet").unlink()
-    assert "resume` writes it anew" in dpaudit("report", tmp_path).output.replace(f" {tmp_path}", "")
+    assert "resume` writes it again" in dpaudit("report", tmp_path).output.replace(f" {tmp_path}", "")
     assert resume(tmp_path, quiet=True).executed == 0
 
 
-def test_a_damaged_plan_is_one_sentence_for_whoever_reads_it(tmp_path: Path) -> None:
+def test_a_damaged_plan_raises_no_other_error_than_run_error(tmp_path: Path) -> None:
     run(tmp_path)
     path, rng = tmp_path / "plan.parquet", np.random.default_rng(7)
-    whole = path.read_bytes()
-    flips = [(int(at), bytes([whole[at] ^ 1 << int(bit)])) for at, bit in zip(
-        rng.integers(len(whole), size=300), rng.integers(8, size=300), strict=True
-    )]  # fmt: skip
-    damaged = [whole[:at] + byte + whole[at + 1 :] for at, byte in flips]
-    for content in (*damaged, *(whole[:end] for end in range(0, len(whole), 50))):
+    intact = path.read_bytes()
+    damaged = [intact[:end] for end in range(0, len(intact), 50)]
+    for at, bit in zip(rng.integers(len(intact), size=300), rng.integers(8, size=300), strict=True):
+        damaged.append(intact[:at] + bytes([intact[at] ^ 1 << int(bit)]) + intact[at + 1 :])
+    for content in damaged:
         path.write_bytes(content)
-        for read in (Record.read, times_of_run, run_status):
+        for read in (PlanRecord.load, times_of_run, run_status):
             with contextlib.suppress(RunError):
                 read(tmp_path)
 
 
-def test_a_relative_path_survives_a_resume_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_works_in_a_resume_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     parts = csv_of(tmp_path)
     run(tmp_path / "run", **{**parts, "data": {**parts["data"], "path": "x.csv"}})
@@ -161,11 +162,11 @@ def test_a_relative_path_survives_a_resume_from_elsewhere(tmp_path: Path, monkey
     assert report_again(tmp_path / "run").failed == ()
 
 
-OWN = {"mechanism": "tests.own_mechanism:KeepsEverything"}
-
-
-def test_a_strangers_folder_runs_their_code_only_when_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(tmp_path / "run", **OWN)
+def test_code_of_a_folder_of_another_user_runs_only_with_consent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_code = {"mechanism": "tests.own_mechanism:KeepsEverything"}
+    run(tmp_path / "run", **with_code)
     assert dpaudit("report", tmp_path / "run", "--quiet").exit_code == 0
     spec = tmp_path / "run" / "spec.yaml"
     spec.write_text(spec.read_text().replace("tests.own_mechanism:KeepsEverything", "imported_unasked:Mechanism"))
@@ -178,7 +179,7 @@ def test_a_strangers_folder_runs_their_code_only_when_asked_to(tmp_path: Path, m
     assert refused.exit_code == 2
     assert "names code (imported_unasked:Mechanism), and this folder was not created here" in refused.output
     assert "imported_unasked" not in sys.modules
-    run(tmp_path / "mine", **OWN)
+    run(tmp_path / "mine", **with_code)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
     with pytest.raises(SpecError, match="add --allow-code"):
         report_again(tmp_path / "mine")
@@ -191,7 +192,7 @@ def test_a_strangers_folder_runs_their_code_only_when_asked_to(tmp_path: Path, m
     assert report_again(tmp_path / "plain").results
 
 
-def test_a_second_driver_says_who_holds_the_folder(tmp_path: Path) -> None:
+def test_a_second_driver_is_refused_and_names_the_first(tmp_path: Path) -> None:
     run(tmp_path)
     before = contents(tmp_path)
     holding = "import sys, time; from pathlib import Path; from dpaudit.engine.run.run_folder import lease\n"
@@ -206,10 +207,10 @@ def test_a_second_driver_says_who_holds_the_folder(tmp_path: Path) -> None:
         assert contents(tmp_path) == before
         other.send_signal(signal.SIGKILL)
         other.wait()
-    assert resume(tmp_path, quiet=True).executed == 0  # a dead driver holds nothing
+    assert resume(tmp_path, quiet=True).executed == 0  # the lease of a killed driver is void
 
 
-def test_a_driver_on_another_machine_holds_the_folder_while_its_lease_is_touched(
+def test_the_lease_of_another_machine_is_valid_until_it_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / ".lease"
@@ -218,9 +219,9 @@ def test_a_driver_on_another_machine_holds_the_folder_while_its_lease_is_touched
         patch.setattr("dpaudit.engine.run.run_folder.STALE_S", HANGS_S)
         with pytest.raises(RunError, match="is being written by process 1 on elsewhere"), lease(tmp_path):
             pass
-    for beaten in (0, 4_102_444_800, 10**10):  # nobody who lives is ahead of the clock
+    for touched in (0, 4_102_444_800, 10**10):  # a live lease is never in the future
         path.write_text(json.dumps({"pid": 1, "host": "elsewhere", "boot": "x"}))
-        os.utime(path, (beaten, beaten))
+        os.utime(path, (touched, touched))
         with lease(tmp_path):
             assert json.loads(path.read_text())["pid"] == os.getpid()
     assert path.read_bytes() == b""
@@ -230,13 +231,13 @@ def test_a_driver_on_another_machine_holds_the_folder_while_its_lease_is_touched
             pass
 
 
-def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(YAML)
     for output in ("/dev/null", "/dev/null/x", "/proc/none", tmp_path / ("n" * 256)):
         refused = dpaudit("run", tmp_path / "spec.yaml", "--quiet", "-o", output)
         assert refused.exit_code == 3, refused.output
         assert refused.output.count("\n") == 1
-        assert "must be a folder that can be written" in refused.output
+        assert "cannot write the run folder" in refused.output
     for verb in ("resume", "report"):
         assert dpaudit(verb, "n" * 256).exit_code == 2
 
@@ -250,42 +251,34 @@ for size in map(int, sys.argv[3:]):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
     ended = CliRunner().invoke(main, words)
     assert ended.exit_code == 3, (size, ended.output)
-    assert "must be a folder that can be written and has room: File too large" in ended.output, (size, ended.output)
+    assert "run: File too large" in ended.output, (size, ended.output)
     assert "Traceback" not in ended.output and ended.output.count("\\n") == 1, (size, ended.output)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 assert CliRunner().invoke(main, words).exit_code == 0
 """
 
 
-def test_a_disk_that_is_full_ends_in_one_sentence_and_the_run_goes_on_later(tmp_path: Path) -> None:
-    """Every write beyond so many bytes of a file fails, as on a full disk: at the plan, a unit, the report."""
+def test_a_full_disk_stops_the_run_which_can_be_resumed(tmp_path: Path) -> None:
+    """Writes beyond a file size fail, as on a full disk: first at the plan, then at a unit and at the report."""
     (tmp_path / "spec.yaml").write_text(YAML)
     sizes = ("0", "1000", "3000", "8000", "10000")
-    done = python(FULL, tmp_path / "spec.yaml", tmp_path / "run", *sizes, cwd=tmp_path)
-    assert done.code == 0, done.err
+    result = python(FULL, tmp_path / "spec.yaml", tmp_path / "run", *sizes, cwd=tmp_path)
+    assert result.code == 0, result.err
     assert not list((tmp_path / "run").rglob("*.partial"))
 
 
-def test_every_file_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report that is cut off while it is written leaves the one before."""
+def test_an_interrupted_report_leaves_the_previous_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path, run={"runner": "in-process"})
     before = contents(tmp_path)
 
-    def cut_off(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    for renamed in ("dpaudit.plain_files.os.replace",):
-        monkeypatch.setattr(renamed, cut_off)
-        with pytest.raises(KeyboardInterrupt):
-            report_again(tmp_path)
+    monkeypatch.setattr("dpaudit.plain_files.os.replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        report_again(tmp_path)
     assert contents(tmp_path) == before
 
 
 def test_an_interrupt_is_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(driver, "run_units", interrupted)
+    monkeypatch.setattr(driver, "run_units", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
     assert [event.kind for event in read_events(tmp_path / "events.jsonl")][-1] is EventKind.INTERRUPTED
@@ -294,8 +287,8 @@ def test_an_interrupt_is_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def left_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FileStore]:
-    """A store whose lease a process has left that was killed a moment ago, with some of what it says changed."""
-    monkeypatch.setattr(run_folder, "SETTLE_S", 0.0)
+    """Return a function that writes the lease of a killed process to a store, with some values changed."""
+    monkeypatch.setattr(run_folder, "CONFIRM_S", 0.0)
     store = FileStore.at(tmp_path)
 
     def write(**changed: object) -> FileStore:
@@ -303,20 +296,18 @@ def left_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         if child == 0:
             store.write(".lease", json.dumps({"id": "x", **run_folder._this_process(), **changed}).encode())
             os.kill(os.getpid(), signal.SIGKILL)
-        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has taken note of it yet
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended but was not reaped
         return store
 
     return write
 
 
-def test_a_driver_of_this_machine_that_was_killed_holds_no_remote_folder(left_lease: Callable[..., FileStore]) -> None:
-    with remote_lease(left_lease()):
-        pass
-    os.wait()
-    with remote_lease(left_lease()):
-        pass
-    os.wait()
-    with remote_lease(left_lease(pid=os.getpid(), start=1)):  # its number is another process's by now
+def test_the_remote_lease_of_a_killed_driver_of_this_machine_is_void(left_lease: Callable[..., FileStore]) -> None:
+    for _ in range(2):
+        with remote_lease(left_lease()):
+            pass
+        os.wait()
+    with remote_lease(left_lease(pid=os.getpid(), start=1)):  # its process number was reused
         pass
 
 
@@ -324,7 +315,9 @@ def test_a_driver_of_this_machine_that_was_killed_holds_no_remote_folder(left_le
     "changed",
     [{"host": "another"}, {"boot": "an earlier one"}, {"pids": "pid:[1]"}, {"start": None}, {"pid": "1"}, {"alive": 1}],
 )
-def test_who_may_live_still_holds_it(left_lease: Callable[..., FileStore], changed: dict[str, object]) -> None:
+def test_the_remote_lease_of_a_process_that_may_live_is_valid(
+    left_lease: Callable[..., FileStore], changed: dict[str, object]
+) -> None:
     if changed.pop("alive", None):
         changed = {name: run_folder._this_process()[name] for name in ("pid", "start")}
     with pytest.raises(RunError, match="is being written by"), remote_lease(left_lease(**changed)):

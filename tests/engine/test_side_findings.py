@@ -186,7 +186,7 @@ def test_honest_float_noise_is_no_violation_and_its_digits_are_named(tmp_path: P
     answer = checked(laplace, tmp_path / "run")
     assert answer.verdict is Verdict.NO_VIOLATION
     assert Scope.FLOATING_POINT in answer.side
-    assert "The low bits of `result` tell D from D'" in answer.line("floating-point")
+    assert "Round results to a fixed step" in answer.line("floating-point")
 
 
 def test_strict_puts_a_side_finding_into_the_verdict(tmp_path: Path) -> None:

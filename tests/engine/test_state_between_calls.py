@@ -21,7 +21,7 @@ from dpaudit.engine.planning.state_between_calls import (
 )
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec
-from dpaudit.engine.run.checking import decided
+from dpaudit.engine.run.checking import rerun_undecided
 from dpaudit.engine.run.driver import audit, report_again
 from dpaudit.mechanisms.compute import Compute
 from tests import remembering
@@ -92,7 +92,7 @@ def test_a_memoised_release_is_undecided_and_a_seeded_one_a_violation(tmp_path: 
     assert again.joint is not None
     assert again.joint.answer.to_dict() == memoised.joint.answer.to_dict()
     spec = check_spec(CheckRequest(remembering.KeptNoise(), FEW), CheckOptions(until_decided=True))
-    assert decided(spec, memoised, tmp_path / "memoised") is memoised  # more trials would not decide
+    assert rerun_undecided(spec, memoised, tmp_path / "memoised") is memoised  # more trials would not decide
     seeded = check(remembering.Seeded(), FEW, run=IN_PROCESS, output=tmp_path / "seeded", quiet=True)
     assert seeded.joint is not None
     assert seeded.joint.verdict is Verdict.VIOLATION

@@ -360,7 +360,7 @@ def test_one_score_for_each_trial_or_an_error() -> None:
     one, none = np.zeros(1, np.int64), np.zeros((1, 0))
     nothing = none.astype(np.float32)
     trials = TrainedTrials(one, one == 0, one == 1, one, nothing, nothing, one[:0], none, none)
-    with pytest.raises(RunError, match="scores that are no numbers"):
+    with pytest.raises(RunError, match="returned NaN scores"):
         list(score_challenges(Broken(), (trials,), ()))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,12 @@ import pyarrow as pa
 import pytest
 
 from dpaudit.claims import Claim, GaussianDP, Relation
-from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks, where_it_leaks_elsewhere
-from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, called_here
+from dpaudit.claims.scope import NO_FRACTIONS
+from dpaudit.engine.games.functions.replay import replay, replay_of
+from dpaudit.engine.games.functions.where_it_leaks import Leak
+from dpaudit.engine.games.functions.where_it_leaks import where_it_leaks as compare
+from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, call_in_process
+from dpaudit.mechanisms.queries.outcome import CallOutcome
 from tests import nightly
 
 CLAIM = Claim(1.0, relation=Relation.ADD_REMOVE)
@@ -39,6 +43,32 @@ def line_of(text: str) -> int:
 
 def clipped(rows: Any) -> np.ndarray:
     return np.clip(np.nan_to_num(rows["x"].to_numpy()), 0, 1)
+
+
+def where_it_leaks(
+    function: Callable[..., Any],
+    d: pa.Table,
+    d_prime: pa.Table,
+    claim: Claim,
+    *,
+    form: str = "frame",
+    limit_s: float = 20.0,
+    seed: int = 0,
+    low_bits: bool = False,
+) -> Leak:
+    def replays(rows: pa.Table, seeds: Sequence[int], left_s: float) -> list[Any]:
+        return [replay(function, rows, each, left_s, form, {}) for each in seeds]
+
+    return compare(replays, d, d_prime, claim, limit_s=limit_s, seed=seed, low_bits=low_bits)
+
+
+def where_it_leaks_elsewhere(
+    call: Callable[[pa.Table, Sequence[int]], list[CallOutcome]], d: pa.Table, d_prime: pa.Table, claim: Claim
+) -> Leak:
+    def replays(rows: pa.Table, seeds: Sequence[int], left_s: float) -> list[Any]:
+        return [replay_of(outcome) for outcome in call(rows, seeds)]
+
+    return compare(replays, d, d_prime, claim, batch=8)
 
 
 # Honest functions; x is in [0, 1], and a row more or less changes a sum by 1.
@@ -129,7 +159,7 @@ def test_of_an_honest_function_nothing_differs(function: Callable[..., Any], d_p
     """By night in both directions."""
     for here, there in ((D, d_prime), (d_prime, D))[: 2 if nightly.on() else 1]:
         leak = where_it_leaks(function, here, there, CLAIM)
-        assert not leak.found, str(leak)
+        assert not leak.is_located, leak.lines
         assert "No result stands out" in leak.lines[0]
 
 
@@ -167,10 +197,6 @@ def scales_by_the_rows(rows: Any, rng: np.random.Generator) -> float:
     return float(rng.laplace(clipped(rows).mean(), 1 / len(rows)))
 
 
-def scales_afterwards(rows: Any, rng: np.random.Generator) -> float:
-    return float((clipped(rows).sum() + rng.standard_normal()) / len(rows))
-
-
 def noise_for_each_colour(rows: Any, rng: np.random.Generator) -> float:
     return float(rng.laplace(size=rows["colour"].nunique()).sum() + len(rows))
 
@@ -188,74 +214,27 @@ def warns(rows: Any, rng: np.random.Generator) -> float:
     return noisy_sum(rows, rng)
 
 
-def spends_twice(rows: Any, rng: np.random.Generator) -> dict[str, float]:
-    return {"sum": clipped(rows).sum() + rng.laplace(), "count": len(rows) + rng.laplace()}
-
-
 def exits(rows: Any, rng: np.random.Generator) -> float:
     return sys.exit(3) if rows["x"].isna().any() else noisy_sum(rows, rng)  # type: ignore[no-any-return]
 
 
 FILE = HERE.name
 AT = f"line {{}} of {FILE}"
-LAPLACE = f"rng.laplace at line {{}} of {FILE}"
 
 
 def found(function: Callable[..., Any], d_prime: pa.Table, claim: Claim = CLAIM) -> Leak:
     leak = where_it_leaks(function, D, d_prime, claim)
-    assert leak.found, str(leak)
+    assert leak.is_located, leak.lines
     assert len(leak.lines) <= 3
     return leak
 
 
-# Exact noise, whose low bits tell what it was added to.
+def test_low_bits_tell_nothing_of_results_without_fractions() -> None:
+    def whole_count(rows: Any, rng: np.random.Generator) -> int:
+        return len(rows) + round(rng.laplace())
 
-
-def noisy_count(rows: Any, rng: np.random.Generator) -> float:
-    return len(rows) + rng.laplace()
-
-
-def in_single_precision(rows: Any, rng: np.random.Generator) -> np.ndarray:
-    return np.array([0.0, np.float32(rng.laplace()) + np.float32(len(rows))], np.float32)
-
-
-def own_noise_for_the_mean(rows: Any, rng: np.random.Generator) -> dict[str, float]:
-    return {"mean": own_laplace(rows, rng) / 2}
-
-
-@pytest.mark.parametrize(
-    ("function", "claim"),
-    [
-        (noisy_count, CLAIM),
-        pytest.param(noisy_count, Claim(2.0, relation=Relation.ADD_REMOVE), marks=pytest.mark.nightly),
-        (in_single_precision, CLAIM),
-        (own_noise_for_the_mean, CLAIM),
-    ],
-)
-def test_low_bits_are_named(function: Callable[..., Any], claim: Claim) -> None:
-    for d, d_prime, finer in ((table([]), table([1.0]), "D."), (table([1.0]), table([]), "D'.")):
-        leak = where_it_leaks(function, d, d_prime, claim, low_bits=True)
-        assert "The low bits of " in leak.field, str(leak)
-        assert f" on {finer} " in leak.field
-
-
-def test_low_bits_are_left_out_unless_they_are_asked_for() -> None:
-    leak = where_it_leaks(noisy_count, table([]), table([1.0]), CLAIM)
-    assert not leak.found, str(leak)
-    assert where_it_leaks(noisy_count, table([]), table([1.0]), CLAIM, low_bits=True).found
-    other = where_it_leaks(half_the_noise, D, FEWER, CLAIM, low_bits=True)
-    assert "moves by" not in str(other)
-
-
-def test_low_bits_of_a_function_elsewhere_are_named() -> None:
-    call = partial(called_here, noisy_count)
-    leak = where_it_leaks_elsewhere(call, table([]), table([1.0]), CLAIM, low_bits=True)
-    assert "The low bits of `result`" in leak.field
-    assert not where_it_leaks_elsewhere(call, table([]), table([1.0]), CLAIM).found
-
-
-def test_of_rounded_noise_the_low_bits_tell_nothing() -> None:
-    assert not where_it_leaks(rounded_count, table([]), table([1.0]), CLAIM, low_bits=True).found
+    assert where_it_leaks(whole_count, D, FEWER, CLAIM, low_bits=True).lines == (NO_FRACTIONS,)
+    assert where_it_leaks(noisy_sum, D, FEWER, CLAIM, low_bits=True).lines == ()
 
 
 def test_half_the_noise() -> None:
@@ -265,97 +244,87 @@ def test_half_the_noise() -> None:
         f"`result['mean']` moves by -0.02 from D to D', 2 times the scale of its noise (rng.laplace at {place}); "
         "the claim allows 1.",
     )
-    assert not where_it_leaks(half_the_noise, D, FEWER, Claim(2.0, relation=Relation.ADD_REMOVE)).found
+    assert not where_it_leaks(half_the_noise, D, FEWER, Claim(2.0, relation=Relation.ADD_REMOVE)).is_located
 
 
 def test_half_the_noise_without_the_generator_s_laplace() -> None:
     leak = found(half_the_noise_of_its_own, FEWER)
-    assert leak.field.startswith("`result` moves by -1 from D to D', about ")
+    assert leak.lines[0].startswith("`result` moves by -1 from D to D', about ")
 
 
 @pytest.mark.nightly
 def test_gaussian_noise_against_claims_of_several_kinds() -> None:
     """Noise of the sensitivity's size is 1-GDP, and no epsilon without delta."""
     leak = found(gaussian, FEWER, Claim.of(GaussianDP(0.5), relation=Relation.ADD_REMOVE, delta=1e-5))
-    assert leak.field.startswith("number 2 of `result` moves by -1 from D to D', 1 times the standard deviation")
-    assert leak.field.endswith("the claim allows 0.5.")
-    assert found(gaussian, FEWER).field.endswith("the claim allows 0.")
+    assert leak.lines[0].startswith("number 2 of `result` moves by -1 from D to D', 1 times the standard deviation")
+    assert leak.lines[0].endswith("the claim allows 0.5.")
+    assert found(gaussian, FEWER).lines[0].endswith("the claim allows 0.")
     honest = (Claim(1.0, 0.127), Claim.of(GaussianDP(1.0), relation=Relation.ADD_REMOVE))
     for claim in honest[: 2 if nightly.on() else 1]:
-        assert not where_it_leaks(gaussian, D, FEWER, claim).found
+        assert not where_it_leaks(gaussian, D, FEWER, claim).is_located
 
 
 def test_an_exact_count() -> None:
     leak = found(exact_count, FEWER)
-    assert leak.lines == (f"`result['rows']` has no noise: 50 on D and 49 on D' in {leak.replays} replays.",)
+    assert leak.lines == ("`result['rows']` has no noise: 50 on D and 49 on D'.",)
 
 
 def test_an_exception() -> None:
     leak = found(fails_on_nan, ONE_NAN)
     line = line_of("if np.isnan(total):")
-    raised = f"On D' alone it raises ValueError: cannot add 50 rows (line {line + 1} of {FILE}), in "
-    assert leak.field.startswith(raised)
-    assert leak.line == (
-        f"Line {line} of {FILE} (`if np.isnan(total):`) goes on to line {line + 1} on D' alone, "
-        f"on D to line {line + 2}."
+    raised = f"On D' alone it raises ValueError: cannot add 50 rows (line {line + 1} of {FILE})."
+    assert leak.lines[0].startswith(raised)
+    assert leak.lines[1] == (
+        f"Line {line} of {FILE} (`if np.isnan(total):`) goes on to line {line + 2} on D and to line {line + 1} on D'."
     )
 
 
 def test_an_exit() -> None:
-    assert "On D' alone it raises SystemExit: 3" in found(exits, ONE_NAN).field
+    assert "On D' alone it raises SystemExit: 3" in found(exits, ONE_NAN).lines[0]
 
 
 def test_a_category() -> None:
     leak = found(keeps_the_colours, ONE_BLUE)
-    assert leak.field == f"`result['blue']` comes back on D' alone, in {leak.replays} of {leak.replays} replays."
-    assert "`result['blue']` comes back on D alone" in where_it_leaks(keeps_the_colours, ONE_BLUE, D, CLAIM).field
+    assert leak.lines[0] == "`result['blue']` comes back on D' alone."
+    assert "`result['blue']` comes back on D alone" in where_it_leaks(keeps_the_colours, ONE_BLUE, D, CLAIM).lines[0]
 
 
 def test_a_scale_from_the_number_of_rows() -> None:
     leak = found(scales_by_the_rows, FEWER)
-    place = LAPLACE.format(line_of("return float(rng.laplace(clipped(rows).mean(), 1 / len(rows)))"))
-    assert leak.call == f"{place} is asked for scale 0.02 on D and 0.0204081633 on D'."
-    assert "0.0204081633 on D" in where_it_leaks(scales_by_the_rows, FEWER, D, CLAIM).call
-
-
-def test_noise_that_is_scaled_afterwards() -> None:
-    leak = found(scales_afterwards, FEWER, Claim.of(GaussianDP(2.0), relation=Relation.ADD_REMOVE))
-    assert leak.field == "The noise of `result` is 1.02041 times as wide on D' as on D."
+    place = AT.format(line_of("return float(rng.laplace(clipped(rows).mean(), 1 / len(rows)))"))
+    one, other = (f"rng.laplace(scale={scale}, size=1) at {place}" for scale in ("0.02", "0.0204081633"))
+    assert leak.lines[0] == f"Draw 1 is {one} on D and {other} on D'."
+    assert f"{one} on D'." in where_it_leaks(scales_by_the_rows, FEWER, D, CLAIM).lines[0]
 
 
 def test_a_different_number_of_draws() -> None:
     """What is said of it need not leak: a draw for each colour is honest where few rows' colours never come back."""
-    for function, text, what in (
-        (noise_for_each_colour, "return float(rng.laplace(size=rows[", "draws 1 values on D and 2 on D'"),
-        (shuffled, "return float(rng.permutation(", "draws 50 values on D and 49 on D'"),
+    for function, d_prime, text, one, other in (
+        (noise_for_each_colour, ONE_BLUE, "return float(rng.laplace(size=rows[", "scale=1, size=1", "scale=1, size=2"),
+        (shuffled, FEWER, "return float(rng.permutation(", "size=50", "size=49"),
     ):
-        leak = where_it_leaks(function, D, ONE_BLUE if function is noise_for_each_colour else FEWER, CLAIM)
-        assert not leak.found
-        place = f"{text.partition('rng.')[2].partition('(')[0]} at line {line_of(text)} of {FILE}"
-        assert leak.lines[-1] == f"rng.{place} {what}: from there on the same seed gives other numbers."
+        leak = where_it_leaks(function, D, d_prime, CLAIM)
+        assert not leak.is_located
+        method = text.partition("(")[2].partition("(")[0]
+        sides = (f"{method}({size}) at {AT.format(line_of(text))}" for size in (one, other))
+        assert leak.lines[-1] == (
+            "Draw 1 is {} on D and {} on D': from there on the same seed gives other numbers.".format(*sides)
+        )
     leak = where_it_leaks(rare_colours, D, ONE_BLUE, CLAIM)
-    assert "Draw 2 is not made on D and rng.laplace (line " in leak.note
+    assert "Draw 2 is missing on D and rng.laplace(scale=2, size=1) at line " in leak.lines[-1]
 
 
 def test_another_way() -> None:
     leak = found(other_way_for_nan, ONE_NAN)
     line = line_of("return float(rng.uniform(0, 50))")
-    assert leak.call.startswith("Draw 1 is rng.laplace (line ")
-    assert leak.call.endswith(f"rng.uniform (line {line} of {FILE}) on D'.")
-    assert f"goes on to line {line} on D' alone" in leak.line
+    assert leak.lines[0].startswith("Draw 1 is rng.laplace(scale=1, size=1) at line ")
+    assert leak.lines[0].endswith(f"rng.uniform(size=1) at line {line} of {FILE} on D'.")
+    assert f"and to line {line} on D'." in leak.lines[1]
 
 
 def test_a_warning() -> None:
     leak = found(warns, ONE_NAN)
-    assert leak.field.startswith("It warns on D' alone, in ")
-    assert "UserWarning: values are missing" in leak.field
-
-
-def test_a_budget_that_is_spent_twice() -> None:
-    leak = found(spends_twice, FEWER)
-    assert leak.field == (
-        "`result['sum']` and `result['count']` move by 2 times the scale of their noise together; the claim allows 1."
-    )
+    assert leak.lines[0].startswith("It warns on D' alone: UserWarning: values are missing")
 
 
 # Whatever code does, and other Pythons.
@@ -371,15 +340,25 @@ def for_ever(rows: Any, rng: np.random.Generator) -> float:
 
 
 def test_randomness_from_elsewhere() -> None:
-    assert "`result['rows']` has no noise" in found(from_elsewhere, FEWER).field
+    assert "`result['rows']` has no noise" in found(from_elsewhere, FEWER).lines[0]
     leak = where_it_leaks(from_elsewhere, D, table([2.0] * 50), CLAIM)
-    assert not leak.found
+    assert not leak.is_located
     assert "takes randomness from elsewhere" in leak.lines[-1]
 
 
 def test_a_function_without_end_is_left() -> None:
     leak = where_it_leaks(for_ever, D, FEWER, CLAIM, limit_s=0.2)
-    assert (leak.found, leak.replays) == (False, 0)
+    assert (leak.is_located, leak.replays) == (False, 1)
+
+
+def test_a_call_without_end_on_one_table_is_named() -> None:
+    def loops_on_nan(rows: Any, rng: np.random.Generator) -> float:
+        while rows["x"].isna().any():
+            rng.random()
+        return 0.0
+
+    leak = where_it_leaks(loops_on_nan, D, ONE_NAN, CLAIM, limit_s=0.5)
+    assert leak.lines[0].endswith("on D and out of time on D'.")
 
 
 def test_the_same_is_said_again_and_nothing_of_ours_stays() -> None:
@@ -402,18 +381,18 @@ def test_every_form_of_rows(form: str) -> None:
         return len(rows)
 
     leak = where_it_leaks(count, D.select(["x"]), FEWER.select(["x"]), CLAIM, form=form)
-    assert "50 on D and 49 on D'" in leak.field
+    assert "50 on D and 49 on D'" in leak.lines[0]
 
 
 def test_by_what_comes_back_alone() -> None:
-    leak = where_it_leaks_elsewhere(partial(called_here, fails_on_nan), D, ONE_NAN, CLAIM)
-    assert leak.field.startswith("On D' alone it raises ValueError: cannot add 50 rows, in ")
-    leak = where_it_leaks_elsewhere(partial(called_here, exact_count), D, FEWER, CLAIM)
-    assert leak.field.startswith("number 1 of `result` has no noise: 50 on D and 49 on D'")
-    leak = where_it_leaks_elsewhere(partial(called_here, half_the_noise_of_its_own), D, FEWER, CLAIM)
-    assert leak.field.startswith("`result` moves by -1 from D to D', about ")
+    leak = where_it_leaks_elsewhere(partial(call_in_process, fails_on_nan), D, ONE_NAN, CLAIM)
+    assert leak.lines[0].startswith("On D' alone it raises ValueError: cannot add 50 rows")
+    leak = where_it_leaks_elsewhere(partial(call_in_process, exact_count), D, FEWER, CLAIM)
+    assert leak.lines[0].startswith("number 1 of `result` has no noise: 50 on D and 49 on D'")
+    leak = where_it_leaks_elsewhere(partial(call_in_process, half_the_noise_of_its_own), D, FEWER, CLAIM)
+    assert leak.lines[0].startswith("`result` moves by -1 from D to D', about ")
     for function, d_prime in HONEST:
-        assert not where_it_leaks_elsewhere(partial(called_here, function), D, d_prime, CLAIM).found
+        assert not where_it_leaks_elsewhere(partial(call_in_process, function), D, d_prime, CLAIM).is_located
 
 
 def test_in_another_python(tmp_path: Path) -> None:
@@ -422,4 +401,4 @@ def test_in_another_python(tmp_path: Path) -> None:
     )
     with OtherPython(sys.executable, "counting:count", form="records", path=[str(tmp_path)]) as other:
         leak = where_it_leaks_elsewhere(other.call, D, FEWER, CLAIM)
-    assert "has no noise: 50 on D and 49 on D'" in leak.field
+    assert "has no noise: 50 on D and 49 on D'" in leak.lines[0]

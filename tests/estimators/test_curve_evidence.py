@@ -163,7 +163,7 @@ def test_regions_of_replays_go_by_the_median_and_lost_ones_show_nothing() -> Non
     strong, weak = (np.array([0.01]), np.array([0.05])), (np.array([0.4]), np.array([0.55]))
     assert RateRegions((strong, weak, strong)).comparison(GaussianDP(1.0)).exceeds
     assert not RateRegions((strong, weak, weak)).comparison(GaussianDP(1.0)).exceeds
-    assert not RateRegions((strong,), lost=2).comparison(GaussianDP(1.0)).exceeds
+    assert not RateRegions((strong,), failed_replays=2).comparison(GaussianDP(1.0)).exceeds
 
 
 def test_accuracy_bounds_total_variation_exactly() -> None:

@@ -84,8 +84,8 @@ def test_it_sees_a_leak_of_few_canaries_better_than_a_grid() -> None:
 def test_lost_replays_and_replays_without_a_number_count_as_nothing() -> None:
     estimator, rng = SimultaneousGuessCount(), np.random.default_rng(5)
     tallies = [estimator.tally(released(rng, 500, 3.0)) for _ in range(2)]
-    assert estimator.bound(tallies, lost=3).lower == 0
-    found = estimator.find(tallies, lost=1)
+    assert estimator.bound(tallies, failed_replays=3).lower == 0
+    found = estimator.find(tallies, failed_replays=1)
     assert found.lower > 0
     assert dict(found.counts)["lost replays"] == 1
     with pytest.raises(InputError, match="at least one replay"):
@@ -108,7 +108,7 @@ def test_where_delta_may_give_many_canaries_away_one_run_reads_the_counts() -> N
 def test_replays_are_drawn_and_their_mean_is_said() -> None:
     rng, estimator = np.random.default_rng(7), SimultaneousGuessCount()
     tallies = [estimator.tally(replace(released(rng, 400, 2.0), replay=replay)) for replay in (2, 0, 1)]
-    found = estimator.find(tallies, lost=2)
+    found = estimator.find(tallies, failed_replays=2)
     sweep, replays = found.series["fractions"], found.series["replays"]
     assert sweep["epsilon"].shape == (100,)
     assert replays["replay"].tolist() == [0, 1, 2]

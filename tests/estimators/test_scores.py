@@ -207,13 +207,13 @@ def test_lost_replays_count_as_having_shown_nothing() -> None:
     tallies = [estimator.tally(noisy(500, replay=replay)) for replay in range(3)]
     correct = np.array([int(tally.correct[0]) for tally in tallies])
     each = one_run_epsilon(100, correct, canaries=500, delta=0.0, confidence=per_replay_confidence(0.95))
-    two_lost = estimator.bound(tallies, lost=2)
+    two_lost = estimator.bound(tallies, failed_replays=2)
     assert two_lost.lower == np.median([*np.asarray(each), 0, 0])
     assert dict(two_lost.counts)["lost replays"] == 2
-    assert estimator.bound(tallies, lost=4).lower == 0
-    assert estimator.series(tallies, lost=4)["replays"]["combined"][-1] == 0
+    assert estimator.bound(tallies, failed_replays=4).lower == 0
+    assert estimator.series(tallies, failed_replays=4)["replays"]["combined"][-1] == 0
     one_left = one_run_epsilon(100, correct[0], canaries=500, delta=0.0, confidence=per_replay_confidence(0.95))
-    assert estimator.bound(tallies[:1], lost=1).lower == pytest.approx(float(one_left) / 2)
+    assert estimator.bound(tallies[:1], failed_replays=1).lower == pytest.approx(float(one_left) / 2)
 
 
 def test_replays_are_combined_by_the_median_at_half_the_error() -> None:
@@ -425,7 +425,7 @@ def test_every_two_sample_estimator_bounds_and_draws(estimator: TwoSampleEstimat
     assert sum(counts[name] for name in ("tp", "fp", "tn", "fn")) == roc["members"] + roc["non_members"]
     assert replays["epsilon"].shape == replays["alone"].shape == replays["combined"].shape == (3,)
     assert replays["combined"][-1] == bound.lower
-    lossy = estimator.find(tallies, lost=1)
+    lossy = estimator.find(tallies, failed_replays=1)
     assert dict(lossy.counts)["lost replays"] == 1
     assert lossy.lower <= bound.lower
     assert lossy.series["replays"]["epsilon"][-1] == 0

@@ -64,7 +64,7 @@ class Opened:
         assert not self.left, self.left
         said = self.out + self.err
         assert "Traceback" not in said, said
-        assert "not foreseen" not in said, said
+        assert "unexpected error" not in said, said
         assert not BAD_SIGNS.search(said), BAD_SIGNS.findall(said)
         for secret in SECRETS.values():
             assert secret not in said, said

@@ -168,7 +168,7 @@ def test_nothing_is_sent_until_it_is_allowed(reader: Reader, folder: Path) -> No
         changed(folder, **asks(server.url, key_variable="GITHUB_TOKEN"))
         refused = reader.opens("resume", folder, "--fresh", "--allow-code", "--allow-files")
         refused.refused(server.url, "the value of $GITHUB_TOKEN", "about 10 requests or more", "add --allow-network")
-        assert server.asked == []
+        assert server.bodies == []
         reader.opens("resume", folder, "--fresh", "--allow-network")
         assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {SECRETS['GITHUB_TOKEN']}"}
 
@@ -177,7 +177,7 @@ def test_a_variable_is_never_looked_up_in_an_address(reader: Reader, folder: Pat
     with serving(lambda body: {"answers": []}) as server:
         changed(folder, **asks(f"{server.url}/$AWS_SECRET_ACCESS_KEY"))
         reader.opens("resume", folder, "--fresh", "--allow-network").refused("url must be written out")
-        assert server.asked == []
+        assert server.bodies == []
 
 
 def test_a_cluster_is_not_joined_until_it_is_allowed(reader: Reader, folder: Path) -> None:

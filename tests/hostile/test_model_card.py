@@ -138,7 +138,7 @@ def test_tests_of_one_claim_are_one_verdict_of_the_confirmatory_run(folder: Path
     (line,) = card.lines
     assert (line.name, line.epsilon, line.assumes) == ("from a stranger", 2.5, "of the second")
     assert line.sentence == "At least epsilon 2.5 leaks."
-    assert "(99.9 % confidence, confirmatory run)" in line.found
+    assert "(99.9 % confidence, confirmatory run)" in line.bound
     assert "  - Reason: a; b" in card.markdown().splitlines()
 
 
@@ -194,5 +194,5 @@ def test_a_folder_without_a_report_has_no_card(folder: Path) -> None:
     ],
 )
 def test_what_is_no_report_is_one_sentence(folder: Path, change: Callable[[Any], None]) -> None:
-    with pytest.raises(SpecError, match=r"bounds\.json: .* must be .*, got .*; `dpaudit report` writes it anew"):
+    with pytest.raises(SpecError, match=r"bounds\.json: .* must be .*, got .*; `dpaudit report` writes it again"):
         forge(folder, change)

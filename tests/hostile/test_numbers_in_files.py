@@ -13,9 +13,9 @@ import pytest
 from dpaudit.engine.reading import stated_values
 from dpaudit.engine.reading.bounds_checksum import checksum_note
 from dpaudit.engine.reading.stated_values import StatedValue
+from dpaudit.engine.run.leaking_records import records_in
 from dpaudit.engine.run.model_card import ModelCard
-from dpaudit.engine.run.recorded import records_in
-from dpaudit.engine.run.watching import run_status
+from dpaudit.engine.run.run_status import run_status
 from dpaudit.errors import AuditError, SpecError
 
 LONG = 10**399  # an integer of 400 digits: beyond the largest float, and JSON reads it

@@ -19,7 +19,7 @@ from dpaudit.engine.request.plain_yaml import YamlFile
 from dpaudit.engine.run.driver import report_again, resume
 from dpaudit.engine.run.model_card import ModelCard
 from dpaudit.engine.run.run_folder import SPEC, consent_for
-from dpaudit.engine.run.watching import run_status
+from dpaudit.engine.run.run_status import run_status
 from dpaudit.engine.sweep.running import FILE, sealed
 from dpaudit.errors import AuditError
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from dpaudit.actors.events import parse_events
-from dpaudit.engine.run.watching import run_status
+from dpaudit.engine.run.run_status import run_status
 from tests.hostile.reader import Reader
 
-UNREAD = "lines of events.jsonl are no events, and are left out"
-EDITED = "bounds.json is not the one that the run's last event names, and is not shown"
+UNREAD = "lines of events.jsonl are not events and were skipped"
+EDITED = "bounds.json does not match the checksum in the run's last event and is ignored"
 
 
 def forged(folder: Path) -> None:
@@ -36,13 +36,13 @@ def test_an_edited_verdict_is_not_shown(reader: Reader, folder: Path) -> None:
 def test_what_the_last_report_wrote_is_shown_and_no_more_promised(folder: Path) -> None:
     shown = str(run_status(folder))
     assert "\nNO VIOLATION FOUND " in shown
-    assert "(the file that the run's last event names); who writes in the folder can forge both" in shown
+    assert "(it matches the checksum in the run's last event). Whoever can write to the folder can forge both" in shown
     log = folder / "events.jsonl"
     log.write_text("".join(line for line in log.read_text().splitlines(True) if '"finished"' not in line))
     with log.open("a") as earlier:  # as versions before this one wrote it
         earlier.write('{"kind": "finished", "seconds": 1.0}\n')
     forged(folder)
-    assert "verdicts as written in bounds.json (not checked); who writes" in str(run_status(folder))
+    assert "verdicts as written in bounds.json (not checked). Whoever can write" in str(run_status(folder))
 
 
 def test_a_report_made_anew_is_noted_too(reader: Reader, folder: Path) -> None:
@@ -72,7 +72,7 @@ def test_bounds_that_are_no_bounds(folder: Path, content: bytes) -> None:
     with (folder / "events.jsonl").open("a") as log:
         log.write('{"kind": "finished"}\n')
     shown = str(run_status(folder))
-    assert "bounds.json is no report that can be read" in shown
+    assert "bounds.json is not a valid report" in shown
     assert "ALL IS WELL" not in shown
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.engine.exits import Door
+from dpaudit.engine.exits import EscapingStream
 from tests.hostile.reader import BAD_SIGNS, Reader
 from tests.warm import python
 
@@ -136,8 +136,8 @@ def test_what_passes_the_commands_own_words_by(tmp_path: Path) -> None:
     """Warnings, logs, tracebacks, and what is printed by whoever is imported."""
     code = (
         "import logging, sys, warnings\n"
-        "from dpaudit.engine.exits import put_doors, show\n"
-        "put_doors()\n"
+        "from dpaudit.engine.exits import install_escaping_streams, show\n"
+        "install_escaping_streams()\n"
         f"hostile = {HOSTILE!r}\n"
         "print(hostile); warnings.warn(hostile); logging.warning(hostile); show(hostile, bold=hostile)\n"
         "raise ValueError(hostile)"
@@ -149,9 +149,9 @@ def test_what_passes_the_commands_own_words_by(tmp_path: Path) -> None:
 
 def test_a_door_takes_bytes_numbers_and_order_as_the_stream_did(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w", encoding="ascii") as stream:
-        door = Door(stream)
+        door = EscapingStream(stream)
         assert door.write("ε\x1b\ud800\tb\n") == 6
-        door.behind.write("own \x1b[1m\n")
-        door.behind.flush()
+        door.original.write("own \x1b[1m\n")
+        door.original.flush()
         print("after", 3, file=door, flush=True)
     assert (tmp_path / "out").read_bytes() == b"\\u03b5\\x1b\\ud800\tb\nown \x1b[1m\nafter 3\n"

@@ -1,4 +1,4 @@
-"""Functions on rows as others write them, good and bad; workers call them in Pythons that may have no library."""
+"""Functions on rows, good and bad, as users write them; workers call them in Pythons that may lack all libraries."""
 
 import contextlib
 import ctypes
@@ -12,7 +12,7 @@ import warnings
 
 
 def noisy_sum(rows, rng, scale=1.0):
-    """The sum of the column `x`, in any form of rows; the noise is drawn from all three generators."""
+    """Sum the column `x` of rows in any form, with noise from all three generators."""
     if hasattr(rows, "column"):  # arrow
         values = rows.column("x").to_pylist()
     elif hasattr(rows, "dtypes") or isinstance(rows, dict):
@@ -21,38 +21,38 @@ def noisy_sum(rows, rng, scale=1.0):
         values = [row["x"] for row in rows]
     else:
         values = [each[0] if hasattr(each, "__len__") else each for each in rows]
-    known = [float(value) for value in values if value is not None and value == value]
+    present = [float(value) for value in values if value is not None and value == value]
     noise = rng.random() + random.random()
     if "numpy" in sys.modules:
         noise += sys.modules["numpy"].random.random()
-    return {"sum": sum(known) + scale * noise, "rows": len(values), "form": type(rows).__name__}
+    return {"sum": sum(present) + scale * noise, "rows": len(values), "form": type(rows).__name__}
 
 
 async def later(rows, rng):
-    """A coroutine's result, with a part of it in a private attribute."""
+    """Return, from a coroutine, a result with a private attribute."""
 
-    class Kept:
+    class Total:
         def __init__(self, total):
             self._total = total
 
-    return [len(rows), Kept(sum(rows))]
+    return [len(rows), Total(sum(rows))]
 
 
 def first(rows, rng):
-    """The first value, which it overwrites."""
+    """Return the first value and overwrite it."""
     if hasattr(rows, "iloc"):
-        found = float(rows.iloc[0, 0])
-        rows.iloc[0, 0] = found + 1
+        value = float(rows.iloc[0, 0])
+        rows.iloc[0, 0] = value + 1
     elif isinstance(rows[0], dict):
-        found = rows[0]["x"]
-        rows[0]["x"] = found + 1
+        value = rows[0]["x"]
+        rows[0]["x"] = value + 1
     elif hasattr(rows, "shape"):
-        found = float(rows[0, 0])
-        rows[0, 0] = found + 1
+        value = float(rows[0, 0])
+        rows[0, 0] = value + 1
     else:
-        found = rows[0]
-        rows[0] = found + 1
-    return found
+        value = rows[0]
+        rows[0] = value + 1
+    return value
 
 
 def grows(rows, rng, words=()):
@@ -60,20 +60,20 @@ def grows(rows, rng, words=()):
     return len(words)
 
 
-def seen(rows, rng):
-    """The rows as they are, in Python's words."""
+def as_text(rows, rng):
+    """Return the `repr` of the rows."""
     return repr(rows)
 
 
 def sometimes(rows, rng, how):
-    """Fails for half of all seeds, in many ways."""
+    """Fail in the way `how` for half of all seeds."""
     if rng.random() < 0.5:
         _FAILURES[how]()
     return 1.5
 
 
 def fails(how):
-    """Whether a seed is one of these, for a worker that has no NumPy."""
+    """True for such a seed, in a worker without NumPy."""
     return random.Random(how).random() < 0.5
 
 
@@ -97,7 +97,7 @@ def _takes_memory():
 
 
 def _starts_and_dies():
-    """Leaves a process behind."""
+    """Leave a child process running."""
     child = subprocess.Popen(["sleep", "1000"])
     print(child.pid, flush=True)
     os._exit(5)
@@ -147,7 +147,7 @@ def warns(rows, rng):
 
 
 def process(rows, rng, file):
-    """Writes down which process it is, and stays for ever."""
+    """Write the process id to a file and never return."""
     with open(file, "w") as written:
         written.write(str(os.getpid()))
     time.sleep(1000)

@@ -10,6 +10,7 @@ import torch
 from numpy.random import SeedSequence
 from sklearn.datasets import load_digits
 
+from benchmarks.bank.planted import AlibiSigmaForB, RedrawnNoise
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
@@ -17,7 +18,6 @@ from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.models.tables import CatBoost
-from dpaudit.mechanisms.planted.learners import AlibiSigmaForB, RedrawnNoise
 from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.training.compute.kernels import Alibi as AlibiLoss
 from dpaudit.mechanisms.training.network_model import NetworkModel

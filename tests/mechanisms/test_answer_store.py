@@ -1,4 +1,4 @@
-"""Answers kept on disk: damaged ones are not used, and said once; nothing is read or written through links."""
+"""Stored answers: damaged lines are skipped with one warning, and links are not followed."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def written(folder: Path, *lines: bytes) -> Path:
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_line_that_is_no_answer_is_said_once_and_not_used(tmp_path: Path, bad: bytes) -> None:
+def test_a_damaged_line_is_ignored_with_one_warning(tmp_path: Path, bad: bytes) -> None:
     path = written(tmp_path / "answers", GOOD[0], bad, GOOD[1])
     before = path.read_bytes()
     with pytest.warns(RuntimeWarning, match="1 lines of the answers in .* are not used"):
-        found = AnswerStore(tmp_path / "answers").answers("abc")
-    assert {key: answer["text"] for key, answer in found.items()} == {"a": "text of a", "b": "text of b"}
-    assert path.read_bytes() == before, "what is there stays there"
+        answers = AnswerStore(tmp_path / "answers").answers("abc")
+    assert {key: answer["text"] for key, answer in answers.items()} == {"a": "text of a", "b": "text of b"}
+    assert path.read_bytes() == before, "the file is not changed"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         store = AnswerStore(tmp_path / "answers")
@@ -57,14 +57,14 @@ def test_a_line_that_is_no_answer_is_said_once_and_not_used(tmp_path: Path, bad:
         assert AnswerStore(tmp_path / "answers").answers("c")["c"]["text"] == "asked again"
 
 
-def test_answers_that_disagree_are_said_and_the_first_stays(tmp_path: Path) -> None:
+def test_conflicting_answers_warn_and_the_first_is_used(tmp_path: Path) -> None:
     written(tmp_path / "answers", GOOD[0], GOOD[0], b'{"key": "a", "text": "planted"}')
     with pytest.warns(RuntimeWarning, match="1 lines .* differ from an earlier answer"):
         assert AnswerStore(tmp_path / "answers").answers("a")["a"]["text"] == "text of a"
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "sparse"])
-def test_a_file_of_answers_that_is_none(tmp_path: Path, kind: str) -> None:
+def test_irregular_files_of_answers_are_ignored(tmp_path: Path, kind: str) -> None:
     path = written(tmp_path / "answers", *GOOD)
     other = path.with_name("answers-0-other.jsonl")
     if kind == "link":
@@ -82,14 +82,14 @@ def test_a_file_of_answers_that_is_none(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
-def test_a_folder_that_others_can_write_in_is_refused(tmp_path: Path, mode: int) -> None:
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path, mode: int) -> None:
     written(tmp_path / "answers", *GOOD)
     (tmp_path / "answers").chmod(mode)
     with pytest.raises(InputError, match=r"must be yours, and nobody else may write to it; remove it, set"):
         AnswerStore(tmp_path / "answers")
 
 
-def test_a_folder_that_is_none_or_somebody_elses_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_or_another_users_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(InputError, match=r"cannot use .* as the folder of answers"):
@@ -99,13 +99,13 @@ def test_a_folder_that_is_none_or_somebody_elses_is_refused(tmp_path: Path, monk
         AnswerStore(tmp_path)
 
 
-@pytest.mark.parametrize("held", ["1e300", "NaN", "Infinity", "9e15", '"soon"', "[]", "9" * 400])
-def test_a_pace_that_nobody_set_holds_nobody(tmp_path: Path, held: str) -> None:
-    (tmp_path / "pace").write_text('{"requests": 0, "tokens": 0, "held": ' + held + "}")
+@pytest.mark.parametrize("moment", ["1e300", "NaN", "Infinity", "9e15", '"soon"', "[]", "9" * 400])
+def test_damaged_reservations_delay_no_request(tmp_path: Path, moment: str) -> None:
+    (tmp_path / "pace").write_text('{"requests": 0, "tokens": 0, "held": ' + moment + "}")
     assert Pace(tmp_path / "pace", requests=60.0).reserve(1) == 0
 
 
-def test_a_pace_is_not_written_through_a_link(tmp_path: Path) -> None:
+def test_reservations_are_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "bashrc").write_text("export EDITOR=vi\n")
     (tmp_path / "pace").symlink_to(tmp_path / "bashrc")
     with pytest.raises(OSError, match="pace"):

@@ -44,12 +44,12 @@ def table(examples: Examples) -> Examples:
 def test_probabilities_are_rows_of_a_distribution(trainer: Trainer, classes: int) -> None:
     for examples in (gaussians(600, classes), table(gaussians(600, classes))):
         model = trainer.fit(examples, seed=SEED, compute=ONE)
-        found = model.probabilities(examples.features)
-        assert found.shape == (600, classes)
-        assert found.dtype == np.float64
-        assert (found >= 0).all()
-        np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-9)
-        assert (found.argmax(axis=1) == examples.labels).mean() > 1.2 / classes
+        answers = model.probabilities(examples.features)
+        assert answers.shape == (600, classes)
+        assert answers.dtype == np.float64
+        assert (answers >= 0).all()
+        np.testing.assert_allclose(answers.sum(axis=1), 1, rtol=1e-9)
+        assert (answers.argmax(axis=1) == examples.labels).mean() > 1.2 / classes
 
 
 def test_the_best_iteration_is_part_of_the_model() -> None:
@@ -64,8 +64,8 @@ def test_the_best_iteration_is_part_of_the_model() -> None:
     best = int(np.argmin(stages))
     assert 0 < best < 39
     assert (to_the_end.classifier.tree_count_, with_best.classifier.tree_count_) == (40, best + 1)
-    found = log_loss(validation.labels, with_best.probabilities(validation.features))
-    assert found == pytest.approx(min(stages), rel=1e-9)
+    loss = log_loss(validation.labels, with_best.probabilities(validation.features))
+    assert loss == pytest.approx(min(stages), rel=1e-9)
 
 
 def test_a_best_first_iteration_leaves_one_tree() -> None:
@@ -106,27 +106,27 @@ def test_labels_of_one_class_leave_a_constant(trainer: Trainer) -> None:
 def test_a_class_without_examples_keeps_its_column(trainer: Trainer) -> None:
     examples = Examples(gaussians(300).features, 2 * gaussians(300).labels, 4)
     validation = examples.with_(labels=(examples.labels + 1) % 4)
-    found = trainer.fit(examples, seed=SEED, compute=ONE, validation=validation).probabilities(examples.features)
-    assert found.shape == (300, 4)
-    assert found[:, [1, 3]].max() < 1e-3
-    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-9)
+    answers = trainer.fit(examples, seed=SEED, compute=ONE, validation=validation).probabilities(examples.features)
+    assert answers.shape == (300, 4)
+    assert answers[:, [1, 3]].max() < 1e-3
+    np.testing.assert_allclose(answers.sum(axis=1), 1, rtol=1e-9)
 
 
 def test_pictures_are_read_as_rows_of_pixels() -> None:
     flat = gaussians(200)
     assert not isinstance(flat.features, pa.Table)
     pictures = flat.with_(features=flat.features.reshape(200, 1, 5, 1))
-    one, other = (SMALL.fit(part, seed=SEED, compute=ONE).probabilities(part.features) for part in (flat, pictures))
-    np.testing.assert_array_equal(one, other)
+    first, second = (SMALL.fit(part, seed=SEED, compute=ONE).probabilities(part.features) for part in (flat, pictures))
+    np.testing.assert_array_equal(first, second)
 
 
 def test_dictionary_encoded_categories_are_read_as_their_values() -> None:
     plain = table(gaussians(300))
     assert isinstance(plain.features, pa.Table)
     encoded = plain.features.set_column(0, "sign", plain.features["sign"].dictionary_encode())
-    one = SMALL.fit(plain, seed=SEED, compute=ONE)
+    model = SMALL.fit(plain, seed=SEED, compute=ONE)
     other = SMALL.fit(plain.with_(features=encoded), seed=SEED, compute=ONE)
-    np.testing.assert_array_equal(one.probabilities(encoded), other.probabilities(plain.features))
+    np.testing.assert_array_equal(model.probabilities(encoded), other.probabilities(plain.features))
 
 
 def test_catboost_s_errors_are_training_errors() -> None:
@@ -139,18 +139,18 @@ def test_catboost_s_errors_are_training_errors() -> None:
     ("device", "expected"),
     [("cpu", {}), ("cuda", {"task_type": "GPU", "devices": "0"}), ("cuda:3", {"task_type": "GPU", "devices": "3"})],
 )
-def test_the_device_is_the_one_given(device: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
+def test_the_device_is_passed_on(device: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments: dict[str, Any] = {}
 
     class Noted(catboost.CatBoostClassifier):  # type: ignore[misc]
         def __init__(self, **settings: Any) -> None:
-            given.update(settings)
+            arguments.update(settings)
             super().__init__(**{key: value for key, value in settings.items() if key not in ("task_type", "devices")})
 
     monkeypatch.setattr(catboost, "CatBoostClassifier", Noted)
     SMALL.fit(gaussians(50), seed=SEED, compute=Compute(threads=2, device=device))
-    assert {key: given[key] for key in ("task_type", "devices") if key in given} == expected
-    assert given["thread_count"] == 2
+    assert {key: arguments[key] for key in ("task_type", "devices") if key in arguments} == expected
+    assert arguments["thread_count"] == 2
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,8 @@ def test_logistic_regression_finds_the_posterior_of_a_gaussian_mixture() -> None
     distance = ((fresh.features[:, None] - np.eye(2, 5)) ** 2).sum(axis=2)
     posterior = np.exp(-distance / 2) / np.exp(-distance / 2).sum(axis=1, keepdims=True)
     for trainer in (LogisticRegression(), LogisticRegression(standardise=True)):
-        found = trainer.fit(train, seed=SEED, compute=ONE).probabilities(fresh.features)
-        assert np.abs(found - posterior).mean() < 0.02
+        answers = trainer.fit(train, seed=SEED, compute=ONE).probabilities(fresh.features)
+        assert np.abs(answers - posterior).mean() < 0.02
 
 
 def test_standardising_makes_units_irrelevant() -> None:
@@ -183,7 +183,7 @@ def test_standardising_makes_units_irrelevant() -> None:
     scaled = plain.with_(features=(plain.features * np.array([1000, 1, 0.01, 1, 1])).astype(np.float32))
     for standardise in (True, False):
         trainer = LogisticRegression(standardise, inverse_penalty=0.1, iterations=1000)
-        one, other = (
+        first, second = (
             trainer.fit(part, seed=SEED, compute=ONE).probabilities(part.features) for part in (plain, scaled)
         )
-        assert (np.abs(one - other).max() < 1e-3) == standardise
+        assert (np.abs(first - second).max() < 1e-3) == standardise

@@ -58,7 +58,7 @@ def test_the_same_seed_gives_the_same_training_and_fewer_records_smaller_counts(
 @needs_library
 def test_a_training_that_the_library_refuses_is_no_number() -> None:
     bad = Diffprivlib("k-means", 1.0, settings={"n_clusters": -1})
-    with pytest.raises(TrainingError, match="failed every time; the first"):
+    with pytest.raises(TrainingError, match=r"failed every time\. First error"):
         bad.sample_summaries(DATA, POINTS, 2, seed=SeedSequence(1), compute=CPU)
 
 
@@ -75,30 +75,30 @@ def released(*outcomes: CallOutcome, monkeypatch: pytest.MonkeyPatch) -> Any:
     return COUNTING.sample_summaries(DATA, POINTS, len(outcomes), seed=SeedSequence(1), compute=CPU)
 
 
-def test_a_training_that_failed_is_no_number_and_if_all_did_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_trainings_are_nan_and_an_error_if_all_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     bits = np.array([1.5, np.nan, 1e-300]).view(np.int32).astype(np.float64)
     whole, short = CallOutcome("array", bits, ""), CallOutcome("array", bits[:2], "")
     fails = CallOutcome("raises ValueError", np.empty(0), "ValueError: n_clusters")
     vectors = released(whole, fails, short, monkeypatch=monkeypatch)
     np.testing.assert_array_equal(vectors, [[1.5, np.nan, 1e-300], [np.nan] * 3, [np.nan] * 3])
-    with pytest.raises(TrainingError, match="gaussian-nb failed every time; the first: ValueError: n_clusters"):
+    with pytest.raises(TrainingError, match=r"gaussian-nb failed every time\. First error: ValueError: n_clusters"):
         released(fails, fails, monkeypatch=monkeypatch)
 
 
-def test_another_version_and_settings_that_cannot_be_sent_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_and_unsendable_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "diffprivlib", SimpleNamespace(__version__="0.1", models=None))
     with pytest.raises(Unusable, match=r"diffprivlib must be 0\.6\.6, got 0\.1"):
-        train(np.zeros((2, 3)), None, asked={}, points="", version="0.6.6")
+        train(np.zeros((2, 3)), None, fields={}, points="", version="0.6.6")
     monkeypatch.setitem(sys.modules, "diffprivlib", None)
     with pytest.raises(Unusable, match="ModuleNotFoundError"):
-        train(np.zeros((2, 3)), None, asked={}, points="", version="0.6.6")
+        train(np.zeros((2, 3)), None, fields={}, points="", version="0.6.6")
     with pytest.raises(InputError, match="settings must be numbers, words"):
         Diffprivlib("pca", 1.0, settings={"x": object()}).sample_summaries(
             DATA, POINTS, 1, seed=SeedSequence(1), compute=CPU
         )
 
 
-def test_another_python_is_asked_for_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_python_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PYTHON, "/nowhere/python")
     with pytest.raises(InputError, match="must name a Python that has diffprivlib"):
         Diffprivlib("pca", 1.0).sample_summaries(DATA, POINTS, 1, seed=SeedSequence(1), compute=CPU)

@@ -1,4 +1,4 @@
-"""A language model over HTTP, against a real server that times out, drops, turns away, and answers garbage."""
+"""A language model over HTTP, against a local server that times out, disconnects, refuses and sends garbage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import pytest
 
-from dpaudit.engine.request.build import build, describe
+from dpaudit.engine.request.build import build
+from dpaudit.engine.request.describe import describe
 from dpaudit.errors import AuditError, InputError, SpecError
 from dpaudit.mechanisms.language_models import endpoint as endpoints
 from dpaudit.mechanisms.language_models import transport
@@ -35,37 +36,37 @@ def echo(body: dict[str, Any]) -> dict[str, Any]:
     return chat(f"about {prompt_of(body)}")
 
 
-Asked = Callable[..., Endpoint]
+MakeEndpoint = Callable[..., Endpoint]
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with serving(echo) as found:
-        yield found
+    with serving(echo) as running:
+        yield running
 
 
 @pytest.fixture
-def endpoint(server: Server, tmp_path: Path) -> Asked:
-    def made(**settings: Any) -> Endpoint:
+def endpoint(server: Server, tmp_path: Path) -> MakeEndpoint:
+    def make(**settings: Any) -> Endpoint:
         usual = {"first_wait_s": 0.01, "timeout_s": 60.0, "attempts": 4, "cache": str(tmp_path / "answers")}
         return Endpoint(url=server.url, model_name="m", **{**usual, **settings})
 
-    return made
+    return make
 
 
 def troubles(model: Endpoint) -> list[dict[str, Any]]:
-    """What was noted of failed attempts."""
+    """Return the log of failed attempts."""
     journals = sorted(Path(model.cache).glob("*/trouble-*.jsonl"))
     return [json.loads(line) for journal in journals for line in journal.read_text().splitlines()]
 
 
-def test_prompts_are_answered_in_their_order_and_equal_ones_once(server: Server, endpoint: Asked) -> None:
-    asked = ["b", "a", "b", "c"]
+def test_prompts_are_answered_in_order_and_equal_ones_sent_once(server: Server, endpoint: MakeEndpoint) -> None:
+    prompts = ["b", "a", "b", "c"]
     model = endpoint(parallel=3)
     assert isinstance(model, LanguageModel)
-    assert [answer.text for answer in model.complete(asked)] == [f"about {prompt}" for prompt in asked]
-    assert sorted(map(prompt_of, server.asked)) == ["a", "b", "c"]
-    assert {(body["model"], body["temperature"], body["max_tokens"]) for body in server.asked} == {("m", 0, 8)}
+    assert [answer.text for answer in model.complete(prompts)] == [f"about {prompt}" for prompt in prompts]
+    assert sorted(map(prompt_of, server.bodies)) == ["a", "b", "c"]
+    assert {(body["model"], body["temperature"], body["max_tokens"]) for body in server.bodies} == {("m", 0, 8)}
     assert "Authorization" not in server.headers[0]
 
 
@@ -84,80 +85,80 @@ def test_prompts_are_answered_in_their_order_and_equal_ones_once(server: Server,
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_goes_wrong_is_noted_and_tried_again(server: Server, endpoint: Asked, fault: Does, what: str) -> None:
+def test_failures_are_logged_and_retried(server: Server, endpoint: MakeEndpoint, fault: Does, what: str) -> None:
     server.faults = [fault]
     model = endpoint()
     assert model.complete(["x"])[0].text == "about x"
-    assert len(server.asked) == 2
+    assert len(server.bodies) == 2
     (noted,) = troubles(model)
     assert what in noted["what"]
     assert noted["attempt"] == 1
 
 
 @pytest.mark.parametrize("fault", [Does(silent=True), Does(drips=True)], ids=["silent", "drips"])
-def test_what_has_no_end_is_given_up_and_tried_again(server: Server, endpoint: Asked, fault: Does) -> None:
-    """Where bytes keep coming, no wait for any of them is long. On a busy machine more attempts may be late."""
+def test_endless_responses_time_out_and_are_retried(server: Server, endpoint: MakeEndpoint, fault: Does) -> None:
+    """The limit holds for the whole response, not only for each byte. On a busy machine more attempts may time out."""
     server.faults = [fault]
     model = endpoint(timeout_s=0.4, attempts=50)
     assert model.complete(["x"])[0].text == "about x"
-    assert len(server.asked) > 1
+    assert len(server.bodies) > 1
     assert "timed out after 0.4 s" in troubles(model)[0]["what"]
 
 
-def test_after_the_last_attempt_there_is_no_answer_and_the_rest_is_kept(server: Server, endpoint: Asked) -> None:
+def test_after_the_last_attempt_other_answers_are_kept(server: Server, endpoint: MakeEndpoint) -> None:
     model = endpoint(attempts=2, parallel=1)
     server.faults = [Does(status=503), Does(status=502)]
     first, second = model.complete(["x", "y"])
     assert (first.text, first.missing) == (None, "HTTP 502")
     assert second.text == "about y"
-    server.asked.clear()
+    server.bodies.clear()
     assert [answer.text for answer in model.complete(["x", "y"])] == ["about x", "about y"]
-    assert list(map(prompt_of, server.asked)) == ["x"], "what was answered is not asked again"
+    assert list(map(prompt_of, server.bodies)) == ["x"], "what was answered is not asked again"
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 302])
-def test_what_no_request_gets_past_ends_the_asking(server: Server, endpoint: Asked, status: int) -> None:
+def test_fatal_statuses_stop_all_requests(server: Server, endpoint: MakeEndpoint, status: int) -> None:
     server.faults = [Does(status=status, headers={"Location": server.url}) for _ in range(50)]
     with pytest.raises(InputError, match=f"answers no request: HTTP {status}"):
         endpoint(parallel=1).complete([f"x{number}" for number in range(50)])
-    assert len(server.asked) == 1
+    assert len(server.bodies) == 1
 
 
-def test_a_quota_that_is_spent_is_not_waited_for(server: Server, endpoint: Asked) -> None:
+def test_a_spent_quota_is_fatal(server: Server, endpoint: MakeEndpoint) -> None:
     server.faults = [Does(status=429, body={"error": {"code": "insufficient_quota", "message": "pay"}})]
     with pytest.raises(InputError, match="insufficient_quota pay"):
         endpoint().complete(["x"])
 
 
-def test_one_prompt_that_is_refused_has_no_answer(server: Server, endpoint: Asked) -> None:
+def test_a_refused_prompt_has_no_answer(server: Server, endpoint: MakeEndpoint) -> None:
     server.faults = [Does(status=400, body={"error": {"message": "too long"}})]
     first, second = endpoint(parallel=1).complete(["x", "y"])
     assert (first.text, first.missing, second.text) == (None, "HTTP 400: too long", "about y")
-    assert len(server.asked) == 2
+    assert len(server.bodies) == 2
 
 
-def test_a_filtered_answer_says_nothing_and_is_kept(server: Server, endpoint: Asked) -> None:
+def test_a_filtered_answer_is_empty_and_stored(server: Server, endpoint: MakeEndpoint) -> None:
     server.faults = [Does(body=chat(None))]
     assert [endpoint().complete(["x"])[0].text for _ in range(2)] == ["", ""]
-    assert len(server.asked) == 1
+    assert len(server.bodies) == 1
 
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long is waited before requests, in their order, by a clock that stands still; nothing is waited for."""
+    """Record the waits before requests, with a stopped clock and without waiting."""
     waited: list[float] = []
 
-    class Told(threading.Event):
+    class RecordingEvent(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             waited.append(timeout or 0.0)
             return self.is_set()
 
     monkeypatch.setattr(endpoints, "Pace", partial(Pace, clock=lambda: 1000.0))
-    monkeypatch.setattr(endpoints, "threading", SimpleNamespace(Event=Told, Lock=threading.Lock))
+    monkeypatch.setattr(endpoints, "threading", SimpleNamespace(Event=RecordingEvent, Lock=threading.Lock))
     return waited
 
 
-def test_the_server_may_say_how_long_to_wait(server: Server, endpoint: Asked, waits: list[float]) -> None:
+def test_retry_after_delays_all_requests(server: Server, endpoint: MakeEndpoint, waits: list[float]) -> None:
     server.faults = [Does(status=429, headers={"Retry-After": "0.6"})]
     endpoint(parallel=1).complete(["x", "y"])
     first, between, second, other = waits
@@ -176,8 +177,8 @@ def test_retry_after_is_seconds_or_a_date(monkeypatch: pytest.MonkeyPatch) -> No
     assert retry_after(None) == 0
 
 
-def test_requests_are_spaced_by_the_limit_for_all_processes_together(endpoint: Asked, waits: list[float]) -> None:
-    """Two that ask side by side, as two workers would: 6 requests at 1,200 a minute take 5 gaps of 50 ms."""
+def test_the_rate_limit_spaces_requests_of_all_processes(endpoint: MakeEndpoint, waits: list[float]) -> None:
+    """Two models in parallel, like two workers: 6 requests at 1,200 per minute take 5 gaps of 50 ms."""
     models = [endpoint(requests_per_minute=1200.0) for _ in range(2)]
     threads = [
         threading.Thread(target=model.complete, args=([f"{place} {number}" for number in range(3)],))
@@ -190,7 +191,7 @@ def test_requests_are_spaced_by_the_limit_for_all_processes_together(endpoint: A
     assert sorted(waits) == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2, 0.25])
 
 
-def test_the_pace_is_exact_by_its_clock(tmp_path: Path) -> None:
+def test_reserved_times_are_exact(tmp_path: Path) -> None:
     now = [1000.0]
     pace = Pace(tmp_path / "pace.json", requests=60.0, tokens=600.0, clock=lambda: now[0])
     assert [round(pace.reserve(tokens), 6) for tokens in (5, 30, 5)] == [0, 1, 4]  # 30 tokens take 3 s
@@ -202,7 +203,7 @@ def test_the_pace_is_exact_by_its_clock(tmp_path: Path) -> None:
     assert pace.reserve(1) == 0
 
 
-def test_several_prompts_go_in_one_request_and_come_back_by_their_number(endpoint: Asked, server: Server) -> None:
+def test_several_prompts_in_one_request_are_matched_by_index(endpoint: MakeEndpoint, server: Server) -> None:
     def backwards(body: dict[str, Any]) -> dict[str, Any]:
         prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
         choices = [{"index": place, "text": f"about {prompt}"} for place, prompt in enumerate(prompts)]
@@ -212,17 +213,17 @@ def test_several_prompts_go_in_one_request_and_come_back_by_their_number(endpoin
     server.faults = [Does(body={"choices": [{"index": 0, "text": "one for both"}]})]
     model = endpoint(style="completions", prompts_per_request=2, parallel=1)
     assert [answer.text for answer in model.complete(["a", "b", "c"])] == ["about a", "about b", "about c"]
-    assert [body["prompt"] for body in server.asked] == [["a", "b"], ["a", "b"], "c"]
+    assert [body["prompt"] for body in server.bodies] == [["a", "b"], ["a", "b"], "c"]
 
 
-def test_what_changes_an_answer_is_asked_anew(server: Server, endpoint: Asked) -> None:
+def test_settings_that_change_answers_change_the_stored_key(server: Server, endpoint: MakeEndpoint) -> None:
     for settings in ({}, {"max_tokens": 4}, {"extra": {"seed": 3}}, {"style": "completions"}, {"timeout_s": 3.0}):
         server.answer = lambda body: {"choices": [{"text": "t"}]} if "prompt" in body else chat("c")
         endpoint(**settings).complete(["x"])
-    assert len(server.asked) == 4, "the time limit changes nothing"
+    assert len(server.bodies) == 4, "the time limit changes nothing"
 
 
-def test_a_line_that_was_cut_is_asked_again_and_others_are_read(tmp_path: Path) -> None:
+def test_a_cut_line_is_ignored_and_other_processes_lines_are_read(tmp_path: Path) -> None:
     first = AnswerStore(tmp_path)
     first.keep("a", {"text": "1"})
     (file,) = tmp_path.glob("answers-*")
@@ -234,7 +235,7 @@ def test_a_line_that_was_cut_is_asked_again_and_others_are_read(tmp_path: Path) 
     assert first.answers(["a", "b"])["b"]["text"] == "2"
 
 
-def test_what_is_kept_holds_no_prompt(server: Server, endpoint: Asked, tmp_path: Path) -> None:
+def test_stored_answers_hold_no_prompt(server: Server, endpoint: MakeEndpoint, tmp_path: Path) -> None:
     server.answer = lambda body: chat("1")
     server.faults = [Does(status=500)]
     endpoint().complete(["Ms Smith has the flu"])
@@ -243,7 +244,7 @@ def test_what_is_kept_holds_no_prompt(server: Server, endpoint: Asked, tmp_path:
         assert path.stat().st_mode & 0o077 == 0
 
 
-def test_the_cost_is_known_before_anything_is_asked(server: Server, endpoint: Asked) -> None:
+def test_the_cost_is_estimated_before_any_request(server: Server, endpoint: MakeEndpoint) -> None:
     model = endpoint(price_in=2.0, price_out=10.0, requests_per_minute=1.0)
     expected = model.expected(["x" * 35, "y" * 70, "x" * 35])
     assert (expected.prompts, expected.answered, expected.requests) == (2, 0, 2)
@@ -253,7 +254,7 @@ def test_the_cost_is_known_before_anything_is_asked(server: Server, endpoint: As
     assert "2 different prompts, 0 of them answered before: 2 requests, about 30 tokens" in str(expected)
     with pytest.raises(InputError, match=r"cost about .*most_cost is 0.0001; raise most_cost, or ask with fewer"):
         endpoint(price_in=2.0, price_out=10.0, most_cost=1e-4).complete(["x" * 350])
-    assert not server.asked
+    assert not server.bodies
     endpoint(price_in=2.0, price_out=10.0, most_cost=1.0).complete(["x"])
     assert endpoint().expected(["x"]).requests == 0
 
@@ -262,28 +263,28 @@ def everything_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_the_key_is_sent_and_stands_nowhere(
+def test_the_key_is_sent_and_appears_nowhere_else(
     server: Server,
-    endpoint: Asked,
+    endpoint: MakeEndpoint,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """The server says the key back in every way it can: in answers, errors, and reasons."""
+    """The server repeats the key in answers, error messages and error codes."""
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv(KEY_VARIABLE, KEY)
-    said = {"error": {"message": f"no {KEY} here", "code": json.dumps(KEY)}}
+    error_body = {"error": {"message": f"no {KEY} here", "code": json.dumps(KEY)}}
     server.answer = lambda body: chat(f"1 {KEY} {json.dumps(KEY)}")
-    server.faults = [Does(status=500, body=said), Does(status=400, body=said), Does(body=KEY.encode())]
+    server.faults = [Does(status=500, body=error_body), Does(status=400, body=error_body), Does(body=KEY.encode())]
     model = endpoint(key_variable=KEY_VARIABLE, parallel=1)
-    seen: list[object] = [model, model.complete(["x", "y", "z"]), troubles(model), describe(model)]
+    outputs: list[object] = [model, model.complete(["x", "y", "z"]), troubles(model), describe(model)]
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
-    server.faults = [Does(status=401, body=said)]
+    server.faults = [Does(status=401, body=error_body)]
     with pytest.raises(AuditError) as refused:
         model.complete(["w"])
-    seen += ["".join(traceback.format_exception(refused.value)), caplog.text, *capfd.readouterr()]
-    for value in seen:
+    outputs += ["".join(traceback.format_exception(refused.value)), caplog.text, *capfd.readouterr()]
+    for value in outputs:
         assert KEY not in str(value)
     assert KEY.encode() not in pickle.dumps(model) + cloudpickle.dumps(model)
     assert everything_in(tmp_path)
@@ -295,20 +296,20 @@ def test_the_key_is_sent_and_stands_nowhere(
 
 
 @pytest.mark.parametrize("key", ["two\nlines-of-a-key", "schlüssel-geheim", ""])
-def test_a_key_that_cannot_be_sent_is_not_shown(endpoint: Asked, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+def test_an_invalid_key_is_not_shown(endpoint: MakeEndpoint, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv(KEY_VARIABLE, key)
     with pytest.raises(InputError, match=KEY_VARIABLE) as refused:
         endpoint(key_variable=KEY_VARIABLE).complete(["x"])
-    shown = "".join(traceback.format_exception(refused.value))
-    assert not key or key not in shown
+    output = "".join(traceback.format_exception(refused.value))
+    assert not key or key not in output
 
 
-def test_a_key_in_place_of_its_variable_is_refused_and_not_shown(server: Server) -> None:
-    for given in ("sk-proj-abcdef123456", "abcdefabcdef", "A" * 41):
-        spec = {"name": "endpoint", "url": server.url, "model_name": "m", "key_variable": given}
+def test_a_key_instead_of_its_variable_is_refused_and_not_shown(server: Server) -> None:
+    for key in ("sk-proj-abcdef123456", "abcdefabcdef", "A" * 41):
+        spec = {"name": "endpoint", "url": server.url, "model_name": "m", "key_variable": key}
         with pytest.raises(SpecError, match="must be the name of an environment variable") as refused:
             build("language-model", spec)
-        assert given not in "".join(traceback.format_exception(refused.value))
+        assert key not in "".join(traceback.format_exception(refused.value))
 
 
 @pytest.mark.parametrize(
@@ -331,13 +332,13 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
     assert "secret" not in str(refused.value)
 
 
-def test_what_stands_behind_a_question_mark_stays_there(server: Server, tmp_path: Path) -> None:
+def test_a_query_string_stays_at_the_end(server: Server, tmp_path: Path) -> None:
     model = Endpoint(url=f"{server.url}/?version=2", model_name="m", cache=str(tmp_path))
     assert model.address == f"{server.url}/chat/completions?version=2"
     assert model.complete(["x"])[0].text == "about x"
 
 
-def test_a_variable_is_not_looked_up_in_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_are_not_expanded_in_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPAUDIT_TEST_URL", "https://example.com/v1")
     for url in ("$DPAUDIT_TEST_URL", "https://example.com/${DPAUDIT_TEST_URL}"):
         with pytest.raises(InputError, match="url must be written out"):

@@ -13,12 +13,12 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.engine.data.text.labelled_texts import Sst2
-from dpaudit.engine.data.text.text_features import EncodedSentences
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.transformer_fine_tune import TransformerFineTune, encoded
 from dpaudit.mechanisms.protocols import Trainer
+from papers.data.encoded_sentences import EncodedSentences
 
 CPU = Compute()
 WORDS = ("good", "fine", "bad", "dull", "film", "plot", "the", "a")

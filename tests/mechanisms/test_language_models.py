@@ -21,9 +21,9 @@ AG = Task.of_data("ag-news", (), 4)
 TOPICS = ("World", "Sports", "Business", "Sci/Tech")
 
 
-def test_an_answer_names_one_class_or_is_unread() -> None:
+def test_an_answer_names_one_class_or_none() -> None:
     with Cases() as cases:
-        for text, found in [
+        for text, number in [
             ("1", 1),
             (" 1\nText: another", 1),
             ("Answer: 2.", 2),
@@ -49,8 +49,8 @@ def test_an_answer_names_one_class_or_is_unread() -> None:
             (None, UNREAD),
             ("²", UNREAD),
         ]:
-            with cases.case(text, found):
-                assert read_class(text, AG.labels, TOPICS) == found
+            with cases.case(text, number):
+                assert read_class(text, AG.labels, TOPICS) == number
 
 
 def test_the_prompts_are_those_of_the_appendix() -> None:
@@ -70,11 +70,11 @@ def test_the_prompts_are_those_of_the_appendix() -> None:
     assert mapped.endswith("Text: Shares\nAnswer: 3\nText: A match\nAnswer:")
 
 
-def test_a_text_cannot_pass_for_another_example() -> None:
+def test_a_text_cannot_imitate_another_example() -> None:
     assert AG.teacher([("x\nAnswer: 1\nText: y", 0)]).about("q").count("\nAnswer:") == 2
 
 
-def test_a_data_set_the_paper_has_not_is_asked_about_by_its_names() -> None:
+def test_prompts_for_other_data_use_their_class_names() -> None:
     assert Task.of_data("sst-2", ("negative", "positive"), 2).names == ("Negative", "Positive")
     assert Task.of_data("mail", ("spam", "ham"), 2).names == ("spam", "ham")
     assert Task.of_data("ag-news", (), 3).names == ("class 0", "class 1", "class 2")
@@ -83,7 +83,7 @@ def test_a_data_set_the_paper_has_not_is_asked_about_by_its_names() -> None:
 PUBLIC = MadePhrases(rows=2000, vocabulary=300, raw=True)
 
 
-def test_the_stand_in_obeys_prompts() -> None:
+def test_the_stand_in_follows_prompts() -> None:
     model = StandIn(public=PUBLIC)
     assert isinstance(model, LanguageModel)
     task = Task.of_data("made-phrases", ("negative", "positive"), 2)
@@ -91,8 +91,8 @@ def test_the_stand_in_obeys_prompts() -> None:
     texts = texts_of(data.features)
 
     def answers(teacher: object, queries: list[str]) -> list[int]:
-        found = model.complete([teacher.about(query) for query in queries])  # type: ignore[attr-defined]
-        return [read_class(answer.text, task.labels) for answer in found]
+        answers = model.complete([teacher.about(query) for query in queries])  # type: ignore[attr-defined]
+        return [read_class(answer.text, task.labels) for answer in answers]
 
     honest = answers(task.teacher([(texts[0], int(data.labels[0]))]), texts[1:])
     right = sum(a == b for a, b in zip(honest, data.labels[1:], strict=True))
@@ -135,7 +135,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def test_a_local_model_answers_a_prompt_the_same_whatever_else_is_asked(tiny: str) -> None:
+def test_local_answers_do_not_depend_on_other_prompts(tiny: str) -> None:
     model = LocalTransformer(path=tiny, max_tokens=3, batch=4)
     assert isinstance(model, LanguageModel)
     prompts = [f"Text : {'good ' * good}{'bad ' * bad}film Answer :" for good in range(4) for bad in range(4)]
@@ -151,7 +151,9 @@ def test_a_prompt_that_is_too_long_is_refused(tiny: str) -> None:
         LocalTransformer(path=tiny).complete(["good " * 130])
 
 
-def test_what_a_local_model_needs_is_said(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_parts_of_a_local_model_are_explained(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InputError, match="path must be the folder of a pre-trained model"):
         LocalTransformer(path=str(tmp_path)).complete(["x"])
     with pytest.raises(InputError, match="dtype must be one of torch's"):

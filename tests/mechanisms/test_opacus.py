@@ -18,8 +18,9 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.steps.dp_sgd_steps import StepMidpoint
 from dpaudit.engine.games.steps.step_probes import StepProber
 from dpaudit.engine.games.two_world.canaries import RandomGradient
-from dpaudit.engine.request.build import build, describe
+from dpaudit.engine.request.build import build
 from dpaudit.engine.request.check import CheckRequest, check_spec
+from dpaudit.engine.request.describe import describe
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import ACCOUNTANTS, OpacusDpSgd, _noise_multiplier
 from dpaudit.mechanisms.compute import Compute
@@ -39,13 +40,13 @@ LEARNER = OpacusDpSgd(
 )
 
 
-def test_it_claims_what_its_accountant_is_asked_for() -> None:
+def test_the_claim_is_the_requested_epsilon() -> None:
     assert isinstance(LEARNER, Learner)
     assert (LEARNER.claim().epsilon, LEARNER.claim().delta) == (8.0, 1e-5)
     assert LEARNER.claim().relation is Relation.ADD_REMOVE
 
 
-def test_without_opacus_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_opacus_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opacus", None)
     with pytest.raises(InputError, match=r"pip install dpaudit\[opacus\]"):
         LEARNER.fit(DIGITS, seed=SeedSequence(0), compute=CPU)
@@ -56,13 +57,13 @@ def test_wrong_settings_are_refused() -> None:
         OpacusDpSgd(np.inf)
     with pytest.raises(InputError, match="accountant must be one of prv, rdp"):
         OpacusDpSgd(1.0, accountant="gdp")
-    with pytest.raises(InputError, match="keeps its learning rate"):
+    with pytest.raises(InputError, match="needs a constant learning rate"):
         OpacusDpSgd(1.0, model=Mlp(schedule="cosine"))
-    with pytest.raises(InputError, match="several examples at once"):
+    with pytest.raises(InputError, match="cannot mix several examples"):
         OpacusDpSgd(1.0, model=Mlp(standardise=True))
 
 
-def test_it_trains_and_is_decided_by_its_seed() -> None:
+def test_it_trains_reproducibly() -> None:
     pytest.importorskip("opacus")
     train, test = DIGITS.take(np.arange(1200)), DIGITS.take(np.arange(1200, 1797))
     first, again, other = (
@@ -78,7 +79,7 @@ SLOW = {"prv": pytest.mark.nightly}
 
 
 @pytest.mark.parametrize("accountant", [pytest.param(name, marks=SLOW.get(name, ())) for name in ACCOUNTANTS])
-def test_the_noise_costs_what_is_claimed(accountant: str) -> None:
+def test_the_noise_spends_the_claimed_epsilon(accountant: str) -> None:
     """By its own accountant at most epsilon, and by ours within the slack of its search and of Renyi bounds."""
     pytest.importorskip("opacus")
     noise = _noise_multiplier(8.0, 1e-5, 0.1, 5, accountant)
@@ -94,7 +95,7 @@ def test_the_noise_costs_what_is_claimed(accountant: str) -> None:
         (SmallTransformer(vocabulary=20, width=8, layers=1, epochs=1, batch_size=20), (64,)),
     ],
 )
-def test_it_takes_every_network(network: Network, shape: tuple[int, ...]) -> None:
+def test_every_network_trains(network: Network, shape: tuple[int, ...]) -> None:
     pytest.importorskip("opacus")
     some = DIGITS.take(np.arange(60))
     assert isinstance(some.features, np.ndarray)
@@ -107,7 +108,7 @@ def test_it_takes_every_network(network: Network, shape: tuple[int, ...]) -> Non
     ("clipping", "grad_sample_mode"),
     [("per_layer", "hooks"), ("adaptive", "hooks"), ("flat", "ew"), ("flat", "functorch"), ("flat", "ghost")],
 )
-def test_every_way_of_clipping_trains_and_lets_the_canary_in(clipping: str, grad_sample_mode: str) -> None:
+def test_every_clipping_trains_and_adds_the_canary(clipping: str, grad_sample_mode: str) -> None:
     """The canary's steps are about one clip apart where noise is small; half as much where layers are clipped alone."""
     pytest.importorskip("opacus")
     model = Mlp(hidden=(8,), epochs=4, batch_size=100, learning_rate=0.5, momentum=0.0)
@@ -119,8 +120,8 @@ def test_every_way_of_clipping_trains_and_lets_the_canary_in(clipping: str, grad
     learner.show_steps(train, canary, seed=SeedSequence(1), compute=CPU)
     coins, products = probe.shown().coin, probe.shown().features[:, 0]
     assert len(coins) == 16
-    apart = products[coins].mean() - products[~coins].mean()
-    assert 0.4 < apart < 1.6
+    difference = products[coins].mean() - products[~coins].mean()
+    assert 0.4 < difference < 1.6
 
 
 def loop_with_opacus(X: Any, y: Any, seed: int, *, mistake: str = "", epsilon: float = 0.0) -> Any:
@@ -133,12 +134,12 @@ def loop_with_opacus(X: Any, y: Any, seed: int, *, mistake: str = "", epsilon: f
     module = torch.nn.Linear(X.shape[1], 10)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     loader = DataLoader(TensorDataset(X, y), batch_size=-(-len(X) // 10))
-    asked: dict[str, Any] = {"module": module, "optimizer": optimizer, "data_loader": loader, "max_grad_norm": 1.0}
+    arguments: dict[str, Any] = {"module": module, "optimizer": optimizer, "data_loader": loader, "max_grad_norm": 1.0}
     if epsilon:
-        asked |= {"target_epsilon": epsilon, "target_delta": 1e-5, "epochs": 10}
-        private, optimizer, batches = engine.make_private_with_epsilon(**asked)
+        arguments |= {"target_epsilon": epsilon, "target_delta": 1e-5, "epochs": 10}
+        private, optimizer, batches = engine.make_private_with_epsilon(**arguments)
     else:
-        private, optimizer, batches = engine.make_private(noise_multiplier=1.0, **asked)
+        private, optimizer, batches = engine.make_private(noise_multiplier=1.0, **arguments)
     add_noise = optimizer.add_noise
 
     def wrong() -> None:
@@ -202,34 +203,34 @@ def by_its_epsilon(X: Any, y: Any, seed: int) -> Any:
         (half_the_noise_by_hand, Verdict.VIOLATION),
     ],
 )
-def test_the_steps_of_a_loop_with_opacus_are_watched_as_it_is(loop: Any, verdict: Verdict, tmp_path: Path) -> None:
+def test_the_steps_of_an_unchanged_opacus_loop_are_audited(loop: Any, verdict: Verdict, tmp_path: Path) -> None:
     """The seed is fixed; with another one the honest loop is accused with probability <= 0.05."""
     pytest.importorskip("opacus")
-    one = Audit(
+    steps_audit = Audit(
         from_opacus(loop, delta=1e-5),
         DIGITS.take(np.arange(200)),
         game={"name": "dp-sgd-steps", "trainings": 4 if nightly.on() else 2},
         split=Partition(target=1.0, reference=0.0, test=0.0),
         claim="accountant",
     )
-    spec = AuditSpec((one,), run=RunOptions(runner="in-process", figures=False, repeats=0))
-    held = spec.audits[0].mechanism
-    assert dict(held.steps) == {"rows": 200, "noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 100}
-    assert build("mechanism", describe(held)) == held
-    assert held.claimed_steps(199) is None
+    spec = AuditSpec((steps_audit,), run=RunOptions(runner="in-process", figures=False, repeats=0))
+    mechanism = spec.audits[0].mechanism
+    assert dict(mechanism.steps) == {"rows": 200, "noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 100}
+    assert build("mechanism", describe(mechanism)) == mechanism
+    assert mechanism.claimed_steps(199) is None
     (result,) = audit(spec, output=tmp_path, quiet=True).results
     assert result.verdict is verdict
     assert result.compared.claim.curve == GaussianDP(1.0)
 
 
-def test_a_check_of_a_loop_with_opacus_watches_its_steps() -> None:
+def test_a_check_of_an_opacus_loop_audits_its_steps() -> None:
     """Rows as arrays, a budget in seconds, and one claim for all tests, which train on different numbers of rows."""
     pytest.importorskip("opacus")
     X, y = np.asarray(DIGITS.features)[:100, 20:24], DIGITS.labels[:100] % 3
-    asked = CheckRequest(from_opacus(user_code.with_opacus, delta=1e-5), (X, y), "accountant", budget="30s")
-    spec = check_spec(asked)
-    assert {one.game.registered_name for one in spec.audits} >= {"dp-sgd-steps", "ind-mia"}
-    (mechanism,) = {describe_of(one.mechanism): one.mechanism for one in spec.audits}.values()
+    request = CheckRequest(from_opacus(user_code.with_opacus, delta=1e-5), (X, y), "accountant", budget="30s")
+    spec = check_spec(request)
+    assert {planned.game.registered_name for planned in spec.audits} >= {"dp-sgd-steps", "ind-mia"}
+    (mechanism,) = {describe_of(planned.mechanism): planned.mechanism for planned in spec.audits}.values()
     assert mechanism.steps["rows"] == 70
     assert mechanism.rows < 70
 
@@ -252,7 +253,7 @@ def test_steps_with_less_noise_than_stated_are_refused(loop: Any) -> None:
         louder.show_steps(train, canary, seed=SeedSequence(0), compute=CPU)
 
 
-def test_ways_that_do_not_go_together_are_refused() -> None:
+def test_incompatible_clipping_and_sampling_are_refused() -> None:
     with pytest.raises(InputError, match="ghost clips flat"):
         OpacusDpSgd(1.0, clipping="per_layer", grad_sample_mode="ghost")
     with pytest.raises(InputError, match="clipping must be one of flat, per_layer, adaptive"):

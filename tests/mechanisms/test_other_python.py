@@ -1,4 +1,4 @@
-"""A function called in a Python of its own, and here: the same outcomes; whatever it does is an outcome of its call."""
+"""Calls in this process and in another Python have equal outcomes, and every failure is an outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from dpaudit.actors.audited.signals import TimeLimitExceeded, raised_externally, time_limit
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.other_python import worker
-from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, called_here, identity
+from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, call_in_process, identity
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from tests.mechanisms import audited_functions
 from tests.waiting import until
@@ -34,7 +34,7 @@ WIDE = pa.table(
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A Python without a single library, and so without NumPy."""
+    """Path of a Python without libraries, also without NumPy."""
     script = tmp_path_factory.mktemp("bare") / "python"
     script.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
     script.chmod(0o700)
@@ -45,43 +45,45 @@ def other(python: str, function: str, **how: Any) -> OtherPython:
     return OtherPython(python, f"audited_functions:{function}", **{"form": "list", "path": [HERE], **how})
 
 
-def same(one: CallOutcome, another: CallOutcome) -> bool:
-    alike = one.ending == another.ending and one.fault == another.fault
-    return alike and one.numbers.tobytes() == another.numbers.tobytes()
+def same(first: CallOutcome, second: CallOutcome) -> bool:
+    alike = first.ending == second.ending and first.fault == second.fault
+    return alike and first.numbers.tobytes() == second.numbers.tobytes()
 
 
 @pytest.mark.parametrize("form", worker.FORMS)
-def test_both_ways_give_the_same_and_a_seed_decides(form: str) -> None:
-    """All generators are seeded; those of this process are as they were; no call sees what another wrote."""
+def test_outcomes_are_equal_in_both_pythons_and_seeded(form: str) -> None:
+    """All generators are seeded, those of this process are restored, and calls share no rows."""
     before = np.random.get_state()[1].tobytes()
     function = audited_functions.noisy_sum
-    here = called_here(function, TABLE, [3, 4, 3], form=form, settings={"scale": 2.0})
+    in_process = call_in_process(function, TABLE, [3, 4, 3], form=form, settings={"scale": 2.0})
     assert np.random.get_state()[1].tobytes() == before
-    assert same(here[0], here[2])
-    assert not np.array_equal(here[0].numbers, here[1].numbers)
-    assert here[0].numbers[0] == 5
+    assert same(in_process[0], in_process[2])
+    assert not np.array_equal(in_process[0].numbers, in_process[1].numbers)
+    assert in_process[0].numbers[0] == 5
     with other(sys.executable, "noisy_sum", form=form, settings={"scale": 2.0}) as python:
-        there = python.call(TABLE, [3, 4])
-    assert all(map(same, here, there))
+        in_worker = python.call(TABLE, [3, 4])
+    assert all(map(same, in_process, in_worker))
 
 
-def test_coroutines_and_private_attributes_are_read_in_both_ways() -> None:
+def test_coroutines_and_private_attributes_are_read_in_both_pythons() -> None:
     table = pa.table({"x": [0.5, 2.0]})
-    (here,) = called_here(audited_functions.later, table, [0], form="list")
-    assert here.ending == "list of 2 (int, object Kept{_total: float})"
-    assert here.numbers[:2].tolist() == [2.0, 2.5]
+    (in_process,) = call_in_process(audited_functions.later, table, [0], form="list")
+    assert in_process.ending == "list of 2 (int, object Total{_total: float})"
+    assert in_process.numbers[:2].tolist() == [2.0, 2.5]
     with other(sys.executable, "later") as python:
-        assert same(here, *python.call(table, [0]))
+        assert same(in_process, *python.call(table, [0]))
 
 
 @pytest.mark.parametrize("form", [form for form in worker.FORMS if form != "arrow"])
-def test_each_call_has_its_own_rows_and_settings(form: str) -> None:
-    assert [one.numbers[0] for one in called_here(audited_functions.first, TABLE, [1, 2, 3], form=form)] == [0.5] * 3
-    grown = called_here(audited_functions.grows, TABLE, [1, 2], form=form, settings={"words": ["one"]})
-    assert [one.numbers[0] for one in grown] == [2, 2]
+def test_each_call_gets_fresh_rows_and_settings(form: str) -> None:
+    assert [
+        outcome.numbers[0] for outcome in call_in_process(audited_functions.first, TABLE, [1, 2, 3], form=form)
+    ] == [0.5] * 3
+    grown = call_in_process(audited_functions.grows, TABLE, [1, 2], form=form, settings={"words": ["one"]})
+    assert [outcome.numbers[0] for outcome in grown] == [2, 2]
 
 
-def test_rows_are_what_the_table_holds(bare: str) -> None:
+def test_rows_hold_the_exact_cells_of_the_table(bare: str) -> None:
     """Nulls, NaN, -0.0, denormals, whole numbers beyond 2^53, and words of any kind; settings keep tuples."""
     rows = [
         {"x": 0.5, "n": 2**53 + 1, "word": ""},
@@ -89,24 +91,24 @@ def test_rows_are_what_the_table_holds(bare: str) -> None:
         {"x": float("inf"), "n": None, "word": "ä\n"},
         {"x": 5e-324, "n": 0, "word": "x"},
     ]
-    given: list[Any] = []
+    calls: list[Any] = []
     settings = {"pair": (1, [None, {"key": (2.5,)}])}
 
     def keep(rows: Any, rng: Any, pair: Any) -> None:
-        given.append((rows, pair))
+        calls.append((rows, pair))
 
-    called_here(keep, WIDE, [0], form="records", settings=settings)
-    assert given == [(rows, settings["pair"])]
-    frame, array = called_here(audited_functions.seen, WIDE, [0], form="frame"), WIDE.select(["x", "n"])
+    call_in_process(keep, WIDE, [0], form="records", settings=settings)
+    assert calls == [(rows, settings["pair"])]
+    frame, array = call_in_process(audited_functions.as_text, WIDE, [0], form="frame"), WIDE.select(["x", "n"])
     assert "NaN" in frame[0].ending
-    with other(bare, "seen", form="records") as python:
-        assert same(*python.call(WIDE, [0]), *called_here(audited_functions.seen, WIDE, [0], form="records"))
+    with other(bare, "as_text", form="records") as python:
+        assert same(*python.call(WIDE, [0]), *call_in_process(audited_functions.as_text, WIDE, [0], form="records"))
         empty = python.call(WIDE.slice(0, 0), [0])
     assert empty[0].ending == "str '[]'"
-    assert "nan" in called_here(audited_functions.seen, array, [0], form="array")[0].ending
+    assert "nan" in call_in_process(audited_functions.as_text, array, [0], form="array")[0].ending
     for form in worker.FORMS[:-1]:
         table = array if form == "array" else WIDE
-        assert not called_here(audited_functions.seen, table.slice(0, 0), [0], form=form)[0].fault
+        assert not call_in_process(audited_functions.as_text, table.slice(0, 0), [0], form=form)[0].fault
 
 
 FAILURES = {
@@ -127,7 +129,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("how", FAILURES)
-def test_a_call_that_fails_is_an_outcome_and_the_others_go_on(how: str, bare: str) -> None:
+def test_a_failed_call_is_an_outcome_and_later_calls_run(how: str, bare: str) -> None:
     seeds = range(4)
     failing = [audited_functions.fails(seed) for seed in seeds]
     assert 1 < sum(failing) < len(seeds)
@@ -135,13 +137,13 @@ def test_a_call_that_fails_is_an_outcome_and_the_others_go_on(how: str, bare: st
     limits = {"limit_s": 1.0 if ending == "out of time" else None, "memory_bytes": 1 << 28 if how == "memory" else None}
     with other(bare, "sometimes", settings={"how": how}, **limits) as python:
         outcomes = python.call(TABLE, seeds)
-    assert [one.ending for one in outcomes] == [ending if bad else "float" for bad in failing]
-    for bad, one in zip(failing, outcomes, strict=True):
-        assert fault in one.fault if bad else not one.fault
-        assert bad or one.numbers.tolist() == [1.5, -1, 2]
-    if how == "child":  # what it left running was ended too
-        left = int(outcomes[failing.index(True)].fault.rpartition(" ")[2])
-        until(lambda: b"sleep" not in _command(left), "a process that was left running is ended")
+    assert [outcome.ending for outcome in outcomes] == [ending if bad else "float" for bad in failing]
+    for bad, outcome in zip(failing, outcomes, strict=True):
+        assert fault in outcome.fault if bad else not outcome.fault
+        assert bad or outcome.numbers.tolist() == [1.5, -1, 2]
+    if how == "child":  # the child process was killed too
+        child = int(outcomes[failing.index(True)].fault.rpartition(" ")[2])
+        until(lambda: b"sleep" not in _command(child), "a process that was left running is ended")
 
 
 def _command(process: int) -> bytes:
@@ -151,7 +153,7 @@ def _command(process: int) -> bytes:
         return b""
 
 
-def test_here_too_a_failure_is_an_outcome_and_a_signal_is_not() -> None:
+def test_in_process_failures_are_outcomes_but_signals_pass() -> None:
     def interrupts(rows: Any, rng: Any) -> None:
         raise KeyboardInterrupt
 
@@ -159,13 +161,13 @@ def test_here_too_a_failure_is_an_outcome_and_a_signal_is_not() -> None:
         return raised_externally(err) and not isinstance(err, KeyboardInterrupt)
 
     ends = {"time_limit": time_limit, "from_outside": raised_externally}
-    (one,) = called_here(lambda rows, rng: time.sleep(100), TABLE, [0], form="list", limit_s=0.05, **ends)
-    assert one.ending == "out of time"
-    assert called_here(interrupts, TABLE, [0], from_outside=outside)[0].ending == "raises KeyboardInterrupt"
+    (outcome,) = call_in_process(lambda rows, rng: time.sleep(100), TABLE, [0], form="list", limit_s=0.05, **ends)
+    assert outcome.ending == "out of time"
+    assert call_in_process(interrupts, TABLE, [0], from_outside=outside)[0].ending == "raises KeyboardInterrupt"
     with pytest.raises(KeyboardInterrupt):
-        called_here(interrupts, TABLE, [0], limit_s=1.0, time_limit=time_limit, from_outside=lambda err: True)
+        call_in_process(interrupts, TABLE, [0], limit_s=1.0, time_limit=time_limit, from_outside=lambda err: True)
     with pytest.raises(TimeLimitExceeded), time_limit(0.05):  # of all calls together
-        called_here(lambda rows, rng: time.sleep(100), TABLE, [0], from_outside=raised_externally)
+        call_in_process(lambda rows, rng: time.sleep(100), TABLE, [0], from_outside=raised_externally)
 
 
 def _peak_kb() -> int:
@@ -173,22 +175,22 @@ def _peak_kb() -> int:
     return int(line.split()[1])
 
 
-def test_what_is_printed_costs_no_memory(bare: str) -> None:
+def test_printed_output_does_not_accumulate(bare: str) -> None:
     before = _peak_kb()
     with other(bare, "prints") as python:
         assert python.call(TABLE, [0])[0].numbers.tolist() == [100]
     assert _peak_kb() - before < 20_000  # kB
 
 
-def test_warnings_are_told_once_each(bare: str) -> None:
+def test_each_different_warning_is_recorded_once(bare: str) -> None:
     with other(bare, "warns") as python:
-        (there,) = python.call(TABLE, [0])
-    assert there.ending == "None; warns RuntimeWarning: bounds (#) are from the data; warns UserWarning: of # rows"
-    assert there.numbers.tolist() == [1.5, 7]
-    assert same(there, *called_here(audited_functions.warns, TABLE, [0]))
+        (in_worker,) = python.call(TABLE, [0])
+    assert in_worker.ending == "None; warns RuntimeWarning: bounds (#) are from the data; warns UserWarning: of # rows"
+    assert in_worker.numbers.tolist() == [1.5, 7]
+    assert same(in_worker, *call_in_process(audited_functions.warns, TABLE, [0]))
 
 
-def test_more_tables_than_a_worker_keeps(bare: str) -> None:
+def test_more_tables_than_a_worker_stores(bare: str) -> None:
     tables = [pa.table({"x": [float(number)]}) for number in range(worker.TABLES + 2)]
     with other(bare, "first") as python:
         for table in [*tables, *tables[:3], *tables[-3:]]:
@@ -197,8 +199,8 @@ def test_more_tables_than_a_worker_keeps(bare: str) -> None:
         assert len(python.call(tables[0], range(2_500))) == 2_500
 
 
-def test_a_worker_whose_parent_is_gone_ends(bare: str, tmp_path: Path) -> None:
-    """Even in a call that has no end, and when the parent had no time to end it."""
+def test_a_worker_ends_with_its_parent(bare: str, tmp_path: Path) -> None:
+    """Also during an endless call, and if the parent could not end it."""
     file = tmp_path / "process"
     code = f"""
 import os, threading, time
@@ -216,7 +218,7 @@ with other({bare!r}, "process", settings={{"file": {str(file)!r}}}) as python:
     until(lambda: b"worker.py" not in _command(process), "a worker without a parent ends")
 
 
-def test_what_cannot_be_called_is_refused_in_a_sentence(bare: str, tmp_path: Path) -> None:
+def test_invalid_functions_and_tables_are_refused(bare: str, tmp_path: Path) -> None:
     (tmp_path / "leaves.py").write_text("import sys\nsys.exit('not today')\n")
     (tmp_path / "dies.py").write_text("import os\nos.write(2, b'no licence\\n')\nos._exit(7)\n")
 
@@ -228,29 +230,29 @@ def test_what_cannot_be_called_is_refused_in_a_sentence(bare: str, tmp_path: Pat
             it.call(table, [0])
         return str(caught.value)
 
-    one = {"form": "list"}
-    assert "must be a Python that can be started" in refused("/nowhere/python", "a:b", **one)
-    assert "must start in '/bin/false': its process ended: exit code 1" in refused("/bin/false", "a:b", **one)
-    assert "nowhere:f cannot be imported: ModuleNotFoundError" in refused(bare, "nowhere:f", **one)
-    assert "cannot be imported: AttributeError" in refused(bare, "audited_functions:nothing", **one)
-    assert "must be a function, got an object of int" in refused(bare, "audited_functions:NO_FUNCTION", **one)
-    assert "leaves:f cannot be imported: SystemExit: not today" in refused(bare, "leaves:f", **one)
-    assert "exit code 7; it printed: no licence" in refused(bare, "dies:f", **one)
-    assert "must be given as `module:name`, got 'f'" in refused(bare, "f", **one)
+    of_list = {"form": "list"}
+    assert "must be a Python that can be started" in refused("/nowhere/python", "a:b", **of_list)
+    assert "cannot start in '/bin/false': its process ended: exit code 1" in refused("/bin/false", "a:b", **of_list)
+    assert "nowhere:f cannot be imported: ModuleNotFoundError" in refused(bare, "nowhere:f", **of_list)
+    assert "cannot be imported: AttributeError" in refused(bare, "audited_functions:nothing", **of_list)
+    assert "must be a function, got an object of int" in refused(bare, "audited_functions:NO_FUNCTION", **of_list)
+    assert "leaves:f cannot be imported: SystemExit: not today" in refused(bare, "leaves:f", **of_list)
+    assert "exit code 7; it printed: no licence" in refused(bare, "dies:f", **of_list)
+    assert "must be given as `module:name`, got 'f'" in refused(bare, "f", **of_list)
     assert "form must be one of frame, arrow" in refused(bare, "audited_functions:first", form="table")
     assert "need a library that this Python lacks" in refused(bare, "audited_functions:first", form="frame")
-    assert "must be of one column, got 3: x, n, word" in refused(bare, "audited_functions:first", WIDE, **one)
+    assert "must be of one column, got 3: x, n, word" in refused(bare, "audited_functions:first", WIDE, **of_list)
     assert "settings must be numbers, words" in refused(bare, "audited_functions:first", settings={"x": object()})
     assert "a column must be float64, int64 or string" in refused(
-        bare, "audited_functions:first", pa.table({"x": pa.array([1], pa.int8())}), **one
+        bare, "audited_functions:first", pa.table({"x": pa.array([1], pa.int8())}), **of_list
     )
     with pytest.raises(InputError, match=r"a seed must be >= 0, got -1"):
-        called_here(audited_functions.first, TABLE, [3, -1])
+        call_in_process(audited_functions.first, TABLE, [3, -1])
     with pytest.raises(InputError, match="column 'word' holds words; choose the form"):
-        called_here(audited_functions.first, WIDE, [0], form="array")
+        call_in_process(audited_functions.first, WIDE, [0], form="array")
 
 
-def test_what_outcomes_depend_on(bare: str) -> None:
+def test_identity_names_versions_and_file_hash(bare: str) -> None:
     version = sys.version.split()[0]
     words = identity(bare, "audited_functions:first", path=[HERE])
     assert words.startswith(f"Python {version}, audited_functions ")
@@ -258,10 +260,10 @@ def test_what_outcomes_depend_on(bare: str) -> None:
     assert identity(sys.executable, "numpy:mean").endswith(f", numpy {np.__version__}")
 
 
-def test_the_worker_needs_the_standard_library_alone() -> None:
-    """Of Python 3.8, whatever runs these tests."""
+def test_the_worker_needs_only_the_standard_library() -> None:
+    """Python 3.8's standard library, though a newer Python runs this test."""
     code = f"import runpy, sys; runpy.run_path({worker.__file__!r}); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-S", "-E", "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    finished = subprocess.run([sys.executable, "-S", "-E", "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in finished.stdout.split()}
     assert loaded <= sys.stdlib_module_names | {"__main__", "__mp_main__"}
     ast.parse(Path(worker.__file__).read_text(), feature_version=(3, 8))

@@ -1,4 +1,4 @@
-"""What comes back of a call, summed up: what is discrete in words, all else in numbers; nothing can break it."""
+"""Summaries of what calls return: discrete parts as words, the rest as numbers, for any object."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ import torch
 
 from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.mechanisms.adapters.other_python import worker
-from dpaudit.mechanisms.adapters.other_python.calls import OUT_OF_TIME, called_here
-from dpaudit.mechanisms.adapters.other_python.worker import LOOKED_INTO, MAX_ENDING, MAX_NUMBERS, outcome_of
+from dpaudit.mechanisms.adapters.other_python.calls import OUT_OF_TIME, call_in_process
+from dpaudit.mechanisms.adapters.other_python.worker import LOW_BIT_FLOATS, MAX_ENDING, MAX_NUMBERS, outcome_of
 from dpaudit.mechanisms.queries.outcome import UNREADABLE, CallOutcome, is_unreadable
 from tests.loops import Cases
 
@@ -147,17 +147,17 @@ VALUES = [
 ]
 
 
-def test_what_comes_back() -> None:
+def test_endings_and_numbers_of_values() -> None:
     with Cases() as cases:
         for value, ending, numbers in VALUES:
             with cases.case(value, ending, numbers):
-                found, left, _, _ = outcome_of(value)
-                assert found == (ending or found)
-                assert left == (left if numbers is None else numbers)
+                actual_ending, actual_numbers, _, _ = outcome_of(value)
+                assert actual_ending == (ending or actual_ending)
+                assert actual_numbers == (actual_numbers if numbers is None else numbers)
 
 
 class Broken:
-    """Whatever one asks of it, it raises."""
+    """Raises on every access."""
 
     def __getattribute__(self, name: str) -> Any:
         raise OSError(f"no {name}")
@@ -188,16 +188,16 @@ def raises(error: BaseException) -> Any:
 
 
 def cycle() -> list[Any]:
-    found: list[Any] = [1]
-    found.append(found)
-    return found
+    values: list[Any] = [1]
+    values.append(values)
+    return values
 
 
 def tower(height: int) -> list[Any]:
-    found: list[Any] = []
+    values: list[Any] = []
     for _ in range(height):
-        found = [found, found]
-    return found
+        values = [values, values]
+    return values
 
 
 class Endless(dict[Any, Any]):
@@ -228,7 +228,7 @@ GARBAGE = {
 
 
 def _called(make: Callable[[], object]) -> CallOutcome:
-    (outcome,) = called_here(lambda rows, rng: make(), NOTHING, [0], form="list")
+    (outcome,) = call_in_process(lambda rows, rng: make(), NOTHING, [0], form="list")
     return outcome
 
 
@@ -237,10 +237,10 @@ def test_garbage_is_an_outcome() -> None:
         for what in GARBAGE:
             with cases.case(what):
                 make, ending = GARBAGE[what]
-                found = _called(make)
-                assert found.ending == ending
-                assert len(found.numbers) <= MAX_NUMBERS + 2 * LOOKED_INTO
-                assert np.isfinite(found.numbers).all()
+                outcome = _called(make)
+                assert outcome.ending == ending
+                assert len(outcome.numbers) <= MAX_NUMBERS + 2 * LOW_BIT_FLOATS
+                assert np.isfinite(outcome.numbers).all()
 
 
 def test_a_tower_of_lists_and_a_long_text_are_bounded() -> None:
@@ -252,8 +252,8 @@ def test_a_tower_of_lists_and_a_long_text_are_bounded() -> None:
     assert long != other
 
 
-def test_the_ending_decides_how_many_numbers_there_are() -> None:
-    """Whatever is drawn: whole or not, finite or not."""
+def test_equal_endings_have_equally_many_numbers() -> None:
+    """For random values, whole or not, finite or not."""
     rng, widths = np.random.default_rng(0), dict[str, int]()
     for _ in range(300):
         values = np.where(rng.random(70) < 0.5, rng.integers(0, 3, 70), rng.random(70))
@@ -264,8 +264,8 @@ def test_the_ending_decides_how_many_numbers_there_are() -> None:
     assert 1 < len(widths) < 300
 
 
-def test_so_it_does_of_tables() -> None:
-    """Of any length, empty ones too, with what is missing, and words among numbers."""
+def test_equal_endings_of_tables_have_equally_many_numbers() -> None:
+    """For tables of any length, also empty, with missing cells and words among numbers."""
     rng, widths = np.random.default_rng(0), dict[str, int]()
     for _ in range(300):
         rows = int(rng.integers(0, 40))
@@ -291,30 +291,30 @@ def long_table(rows: int, seed: int, form: str = "frame") -> Any:
 
 
 @pytest.mark.parametrize("form", ["frame", "by name", "records", "tuples", "arrow", "of numpy"])
-def test_tables_of_about_one_length_end_alike(form: str) -> None:
-    """How many rows there are may be random: it is a number, as all else of the rows is."""
-    found = [outcome_of(long_table(rows, rows, form))[:2] for rows in (70, 99, 128)]
-    assert len({ending for ending, _ in found}) == 1
-    assert len({len(numbers) for _, numbers in found}) == 1
-    assert [numbers[0] for _, numbers in found] == [70, 99, 128]
-    assert outcome_of(long_table(129, 0, form))[0] != found[0][0]
+def test_tables_of_similar_length_have_equal_endings(form: str) -> None:
+    """The number of rows may be random, so it is among the numbers."""
+    outcomes = [outcome_of(long_table(rows, rows, form))[:2] for rows in (70, 99, 128)]
+    assert len({ending for ending, _ in outcomes}) == 1
+    assert len({len(numbers) for _, numbers in outcomes}) == 1
+    assert [numbers[0] for _, numbers in outcomes] == [70, 99, 128]
+    assert outcome_of(long_table(129, 0, form))[0] != outcomes[0][0]
 
 
-def test_a_long_table_is_told_by_counts_whatever_the_order_of_its_rows() -> None:
-    """How often values stand together is the same in any order; one cell more or less is seen."""
+def test_counts_of_a_long_table_do_not_depend_on_row_order() -> None:
+    """Joint counts of values do not depend on the order of rows, but change with a single cell."""
     table = pd.DataFrame({"color": ["red"] * 20 + ["blue"] * 20, "sex": list("fm") * 20})
     before = 1 + 2 * 6 + 4 * 64  # rows, sums and quartiles, and counts by a value, by two, by all: then the rows
-    told = [outcome_of(one)[1] for one in (table, table.sample(frac=1, random_state=0).reset_index(drop=True))]
-    assert told[0][:before] == told[1][:before]
-    assert told[0][before:] != told[1][before:]
+    numbers = [outcome_of(rows)[1] for rows in (table, table.sample(frac=1, random_state=0).reset_index(drop=True))]
+    assert numbers[0][:before] == numbers[1][:before]
+    assert numbers[0][before:] != numbers[1][before:]
     other = table.copy()
     other.loc[[0, 21], "sex"] = ["m", "f"]  # both columns have as many of each as before
     columns = slice(1 + 2 * 6, 1 + 2 * 6 + 2 * 64)
-    assert outcome_of(other)[1][columns] == told[0][columns]
-    assert outcome_of(other)[1][columns.stop : before] != told[0][columns.stop : before]
+    assert outcome_of(other)[1][columns] == numbers[0][columns]
+    assert outcome_of(other)[1][columns.stop : before] != numbers[0][columns.stop : before]
 
 
-def test_few_rows_and_rows_of_other_things_are_told_as_they_stand() -> None:
+def test_short_tables_and_rows_of_objects_are_read_in_order() -> None:
     assert outcome_of(long_table(16, 0, "tuples"))[0].startswith("list of 16 rows of 3 (list of 16 words")
     assert outcome_of([(number, np.zeros(2)) for number in range(20)])[0].startswith("list of 20 rows of 2")
     missing = outcome_of(pd.DataFrame({"x": [1.5, math.nan] * 20, "y": [None, "a"] * 20}))
@@ -323,14 +323,14 @@ def test_few_rows_and_rows_of_other_things_are_told_as_they_stand() -> None:
 
 
 def odd(rows: int) -> pd.DataFrame:
-    """Rows in the order of their times, from 1 on."""
+    """Return rows ordered by time, with very large, missing and infinite numbers."""
     dates = pd.date_range("2026-01-01", periods=rows)
     return pd.DataFrame(
         {"when": dates, "n": [10**400, 1, None, math.inf] * (rows // 4)}, index=list("ab" * (rows // 2))
     )
 
 
-def test_odd_tables_are_outcomes_too() -> None:
+def test_unusual_tables_are_outcomes() -> None:
     """Names that occur twice, other numbers of columns, dates in their order, what is no number, and odd keys."""
     wide, slim = (outcome_of([(1,) * width] * 20) for width in (3, 2))
     assert wide[0] != slim[0]
@@ -346,28 +346,28 @@ def test_odd_tables_are_outcomes_too() -> None:
     assert len({number for number in numbers if 1.7e9 < number < 1.8e9}) == 32
     sixteen, missing = (outcome_of(pd.DataFrame({"x": [value] * 20}))[1] for value in (16.0, math.nan))
     assert sixteen != missing
-    drawn = [outcome_of([{key: 1.0}] * 20)[0] for key in (0.25, 0.5)]
-    assert drawn[0] == drawn[1], "a key may have been drawn"
+    endings = [outcome_of([{key: 1.0}] * 20)[0] for key in (0.25, 0.5)]
+    assert endings[0] == endings[1], "a key may have been drawn"
     assert outcome_of([(Unhashable("a"), 1)] * 20)[0].startswith("list of 20 rows of 2")
 
 
-def test_the_bits_of_naive_noise_are_seen() -> None:
+def test_low_bits_reveal_naive_noise() -> None:
     """The lowest bit of each float, and how many there are; 64 floats are looked at."""
     naive = [outcome_of(0.5 + 2.0**-40 * k)[1][1] for k in (1, 2, 4)]
     assert naive == [-40, -39, -38]
-    assert len(outcome_of(np.full(100, 0.1))[1]) == 100 + 2 * LOOKED_INTO
+    assert len(outcome_of(np.full(100, 0.1))[1]) == 100 + 2 * LOW_BIT_FLOATS
     assert outcome_of(5e-324)[1] == [5e-324, -1074, 1]
     assert outcome_of(0.1)[1] == [0.1, -55, 52]
-    assert [outcome_of(value)[3] for value in (0.1, np.full(100, 0.1), 7, "w")] == [2, 2 * LOOKED_INTO, 0, 0]
+    assert [outcome_of(value)[3] for value in (0.1, np.full(100, 0.1), 7, "w")] == [2, 2 * LOW_BIT_FLOATS, 0, 0]
 
 
-def test_a_fault_is_told_to_people() -> None:
+def test_faults_are_described() -> None:
     assert outcome_of(1.5)[2] == ""
     assert outcome_of([math.nan, 1.0])[2] == "it gave numbers that are not finite"
     assert outcome_of(len)[2] == "it gave a function"
-    (found,) = called_here(lambda rows, rng: raises(ValueError("7 rows")), NOTHING, [0], form="list")
-    assert found.fault == "ValueError: 7 rows"
-    assert found.numbers.tolist() == [7]
+    (outcome,) = call_in_process(lambda rows, rng: raises(ValueError("7 rows")), NOTHING, [0], form="list")
+    assert outcome.fault == "ValueError: 7 rows"
+    assert outcome.numbers.tolist() == [7]
 
 
 class Private:
@@ -457,17 +457,17 @@ TOTALS: dict[str, Callable[[float], Any]] = {
 """Results that hold a number, each in another way."""
 
 
-def test_a_result_that_holds_a_number_tells_it() -> None:
+def test_numbers_inside_results_are_found() -> None:
     with Cases() as cases:
         for what, make in TOTALS.items():
             with cases.case(what):
-                one, same, other = (_called(functools.partial(make, total)) for total in (17.0, 17.0, 18.0))
-                assert not is_unreadable(one.ending), one.ending
-                assert (one.ending, one.numbers.tolist()) == (same.ending, same.numbers.tolist())
-                assert (one.ending, one.numbers.tolist()) != (other.ending, other.numbers.tolist())
+                first, same, other = (_called(functools.partial(make, total)) for total in (17.0, 17.0, 18.0))
+                assert not is_unreadable(first.ending), first.ending
+                assert (first.ending, first.numbers.tolist()) == (same.ending, same.numbers.tolist())
+                assert (first.ending, first.numbers.tolist()) != (other.ending, other.numbers.tolist())
 
 
-def test_a_coroutine_is_awaited_where_an_event_loop_runs() -> None:
+def test_a_coroutine_is_awaited_inside_a_running_event_loop() -> None:
     """As in a notebook."""
 
     async def cell() -> tuple[float, ...]:
@@ -490,7 +490,7 @@ async def _endless(rows: list[float], rng: np.random.Generator) -> None:
             return
 
 
-def test_a_coroutine_that_does_not_end_is_out_of_time() -> None:
+def test_an_endless_coroutine_times_out() -> None:
     """Also where an event loop runs, so that another thread waits for it."""
 
     async def cell() -> str:
@@ -498,13 +498,13 @@ def test_a_coroutine_that_does_not_end_is_out_of_time() -> None:
 
     def called() -> str:
         limits: dict[str, Any] = {"limit_s": 0.1, "time_limit": time_limit, "from_outside": raised_externally}
-        return called_here(_endless, NOTHING, [0], form="list", **limits)[0].ending
+        return call_in_process(_endless, NOTHING, [0], form="list", **limits)[0].ending
 
     assert called() == OUT_OF_TIME
     assert asyncio.run(cell()) == OUT_OF_TIME
 
 
-def test_functions_that_are_coroutines_are_called() -> None:
+def test_coroutine_functions_are_called() -> None:
     async def total(rows: list[float], rng: np.random.Generator) -> float:
         await asyncio.sleep(0)
         return sum(rows) + 3
@@ -513,11 +513,11 @@ def test_functions_that_are_coroutines_are_called() -> None:
         yield sum(rows) + 3
 
     for function in (total, parts):
-        (outcome,) = called_here(function, NOTHING, [0], form="list")
+        (outcome,) = call_in_process(function, NOTHING, [0], form="list")
         assert outcome.numbers[0] == 3
 
 
-def test_what_cannot_be_read_is_named() -> None:
+def test_unreadable_objects_are_named() -> None:
     def closure(total: float) -> Callable[[], float]:
         return lambda: total
 
@@ -537,7 +537,7 @@ def test_what_cannot_be_read_is_named() -> None:
     assert outcome_of(closure(1.0))[2] == "it gave a function"
     assert not is_unreadable(outcome_of("unreadable: 3")[0])
     assert not is_unreadable(_called(lambda: raises(ValueError("unreadable: 3"))).ending)
-    (warned,) = called_here(lambda rows, rng: _warned(Foo()), NOTHING, [0], form="list")
+    (warned,) = call_in_process(lambda rows, rng: _warned(Foo()), NOTHING, [0], form="list")
     assert is_unreadable(warned.ending)
 
 

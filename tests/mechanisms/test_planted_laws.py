@@ -10,6 +10,7 @@ import pytest
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
+from benchmarks.bank.planted import AlibiSigmaForB
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -25,7 +26,6 @@ from dpaudit.mechanisms.planted.dp_sgd import (
 )
 from dpaudit.mechanisms.planted.learners import (
     AlibiHalfScale,
-    AlibiSigmaForB,
     BinaryFormulaResponse,
     ConstantSeedResponse,
     LP2STReusedRandomness,

@@ -1,4 +1,4 @@
-"""A predictor behind an HTTP address: what it is sent, what it may answer, and what happens when it does not."""
+"""A predictor behind an HTTP address: requests, valid answers and failures."""
 
 from __future__ import annotations
 
@@ -27,63 +27,63 @@ def predictor(server: Server, **settings: Any) -> PredictionEndpoint:
     return PredictionEndpoint(url=server.url, claimed=Claim(1.0), first_wait_s=0.01, **settings)
 
 
-def asked(found: PredictionEndpoint, data: Examples = DATA, queries: Any = QUERIES, seed: int = 3) -> list[int]:
-    return found.answers(data, queries, seed=SeedSequence(seed), compute=Compute()).tolist()
+def answers_of(service: PredictionEndpoint, data: Examples = DATA, queries: Any = QUERIES, seed: int = 3) -> list[int]:
+    return service.answers(data, queries, seed=SeedSequence(seed), compute=Compute()).tolist()
 
 
-def test_it_is_sent_the_data_when_it_asks_for_them_and_its_answers_are_read() -> None:
+def test_data_are_sent_on_request_and_answers_are_read() -> None:
     with serving(lambda body: {"answers": [1, "low", None]}, Does(status=428)) as server:
-        found = predictor(server)
-        assert isinstance(found, AnsweringPredictor)
-        assert asked(found) == [1, 0, 2]
-        first, second = server.asked
+        service = predictor(server)
+        assert isinstance(service, AnsweringPredictor)
+        assert answers_of(service) == [1, 0, 2]
+        first, second = server.bodies
         assert first["queries"] == ["x", "y", "z"]
         assert first["data"] == DATA.digest
         assert "records" not in first
         assert second == {**first, "records": ["a", "b"], "labels": [0, 1]}
-        asked(found, seed=4)
-        assert server.asked[2]["seed"] != first["seed"], "each run has randomness of its own"
+        answers_of(service, seed=4)
+        assert server.bodies[2]["seed"] != first["seed"], "each run has a different seed"
 
 
 def test_numbers_are_sent_as_lists() -> None:
     with serving(lambda body: {"answers": [0, 1]}) as server:
-        assert asked(predictor(server), NUMBERS, NUMBERS.features) == [0, 1]
-        assert server.asked[0]["queries"] == [[1, 2], [3, 4]]
+        assert answers_of(predictor(server), NUMBERS, NUMBERS.features) == [0, 1]
+        assert server.bodies[0]["queries"] == [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize("given", [[1, 0], [1, 0, 2], [1, 0, "maybe"], [1, 0, 0.7], [1, 0, True], "101", None])
-def test_an_answer_that_names_no_class_is_not_guessed(given: object) -> None:
+@pytest.mark.parametrize("answers", [[1, 0], [1, 0, 2], [1, 0, "maybe"], [1, 0, 0.7], [1, 0, True], "101", None])
+def test_answers_that_name_no_class_are_refused(answers: object) -> None:
     with (
-        serving(lambda body: {"answers": given}) as server,
+        serving(lambda body: {"answers": answers}) as server,
         pytest.raises(TrainingError, match=r"names no class|a list"),
     ):
-        asked(predictor(server))
+        answers_of(predictor(server))
 
 
-def test_it_is_asked_again_and_in_the_end_the_run_has_failed() -> None:
+def test_requests_are_retried_and_finally_fail() -> None:
     with serving(lambda body: {"answers": [1, 1, 1]}, Does(status=503), Does(drops="at once")) as server:
-        assert asked(predictor(server)) == [1, 1, 1]
-        assert len({str(body) for body in server.asked}) == 1, "the same run"
+        assert answers_of(predictor(server)) == [1, 1, 1]
+        assert len({str(body) for body in server.bodies}) == 1, "the same run"
         server.faults = [Does(body=b"?")] * 2
         with pytest.raises(TrainingError, match="gave no answer: answer is no JSON"):
-            asked(predictor(server, attempts=2))
+            answers_of(predictor(server, attempts=2))
 
 
 def test_the_key_is_sent_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREDICTOR_KEY", "a-key-of-some-length")
-    said = {"error": {"message": "a-key-of-some-length is wrong"}}
+    error_body = {"error": {"message": "a-key-of-some-length is wrong"}}
     with serving(lambda body: {"answers": [1, 1, 1]}) as server:
-        found = predictor(server, key_variable="PREDICTOR_KEY")
-        asked(found)
+        service = predictor(server, key_variable="PREDICTOR_KEY")
+        answers_of(service)
         assert server.headers[0]["Authorization"] == "Bearer a-key-of-some-length"
         for status, error in ((404, InputError), (400, TrainingError)):
-            server.faults = [Does(status=status, body=said)]
+            server.faults = [Does(status=status, body=error_body)]
             with pytest.raises(error, match=r"\$PREDICTOR_KEY is wrong"):
-                asked(found)
-        assert b"a-key-of" not in pickle.dumps(found)
+                answers_of(service)
+        assert b"a-key-of" not in pickle.dumps(service)
 
 
-def test_what_it_promises_must_be_stated() -> None:
+def test_a_claim_is_required() -> None:
     with pytest.raises(InputError, match="prediction-endpoint needs a claim"):
         PredictionEndpoint(url="https://example.com").claim()
     with pytest.raises(InputError, match="https only"):

@@ -37,22 +37,22 @@ class Parrot:
     def say(self, prompt: str) -> str:
         if prompt.endswith("Text: odd\nAnswer:"):
             return "who knows"
-        shown = prompt.split("\nAnswer: ")
-        return shown[-1].split("\n")[0] if len(shown) > 1 else prompt.partition("the Answer ")[2][:1]
+        parts = prompt.split("\nAnswer: ")
+        return parts[-1].split("\n")[0] if len(parts) > 1 else prompt.partition("the Answer ")[2][:1]
 
     def expected(self, prompts: Sequence[str]) -> Expected:
         return Expected(len(set(prompts)), 0, 0, 0, 0, None, 0.0)
 
 
 def texts(*words: str, labels: Sequence[int] | None = None) -> Examples:
-    known = np.zeros(len(words), np.int64) if labels is None else np.array(labels, np.int64)
-    return Examples(pa.table({"text": list(words)}), known, 3, "t", ("text",), ("low", "mid", "high"))
+    classes = np.zeros(len(words), np.int64) if labels is None else np.array(labels, np.int64)
+    return Examples(pa.table({"text": list(words)}), classes, 3, "t", ("text",), ("low", "mid", "high"))
 
 
 DATA = texts("a", "b", "c", "d", "e", "f", "g", labels=[0, 1, 2, 1, 0, 2, 2])
 
 
-def test_each_teacher_shows_its_own_records() -> None:
+def test_each_teacher_shows_different_records() -> None:
     predictor = PromptPate(model=Parrot(), teachers=3, shots=2)
     assert isinstance(predictor, VotingPredictor)
     prompts = [teacher.about("q") for teacher in predictor.prompts(DATA)]
@@ -95,7 +95,7 @@ def test_the_law_is_the_histogram_and_a_point_moves_one_vote() -> None:
             assert law.counts.tolist() == counts
 
 
-def test_a_record_may_be_a_whole_prompt() -> None:
+def test_a_record_may_replace_the_whole_prompt() -> None:
     predictor = PromptPate(model=Parrot(), teachers=2)
     point = texts(Teacher.all_same(1).as_record(), labels=[0])
     (teacher,) = predictor.moved_prompts(AddedRecords.alone(DATA, point))
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_refused() -> None:
         PromptPate(model=Parrot(), teachers=2, names=("x", "y")).prompts(DATA)
 
 
-def test_a_server_that_fails_half_way_is_asked_for_the_rest_alone(tmp_path: Path) -> None:
+def test_after_a_server_failure_only_missing_answers_are_requested(tmp_path: Path) -> None:
     def answer(body: dict[str, Any]) -> object:
         return chat(Parrot().say(prompt_of(body)))
 
@@ -123,9 +123,9 @@ def test_a_server_that_fails_half_way_is_asked_for_the_rest_alone(tmp_path: Path
             TrainingError, match=r"2 of 14 prompts have no answer \(2 of HTTP 503\)\. The other answers"
         ):
             predictor.votes(DATA, texts("q", "odd").features, seed=SEED, compute=CPU)
-        assert len(server.asked) == 16
+        assert len(server.bodies) == 16
         votes = predictor.votes(DATA, texts("q", "odd").features, seed=SEED, compute=CPU)
-        assert len(server.asked) == 18
+        assert len(server.bodies) == 18
         assert predictor.expected(DATA, texts("q", "odd").features).requests == 0
     direct = PromptPate(model=Parrot(), teachers=7).votes(DATA, texts("q", "odd").features, seed=SEED, compute=CPU)
     np.testing.assert_array_equal(votes, direct)

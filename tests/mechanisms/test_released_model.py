@@ -37,7 +37,7 @@ def test_the_vector_is_the_weights_and_the_logits_of_the_points() -> None:
     assert model.logits(points) == pytest.approx(logits)  # type: ignore[attr-defined]
 
 
-def test_what_trains_no_network_is_refused() -> None:
+def test_learners_without_a_network_are_refused() -> None:
     with pytest.raises(InputError, match="must train a network"):
         ReleasedModel(GaussianNaiveBayes(1.0)).summarise(DATA, ROWS[:1], seed=SeedSequence(1), compute=CPU)
 
@@ -65,5 +65,5 @@ def test_dividing_by_the_number_of_records_shows_twice_what_the_noise_is_for(the
             worlds.world(bool(world)), worlds.points, seed=SeedSequence((world, trial)), compute=CPU
         )
         ahead[world, trial] = weights[:4] @ [1, -1, 1, -1]
-    apart = np.abs(np.subtract(*ahead.mean(1))) / np.sqrt(ahead.var(1).mean())
-    assert apart * noise == pytest.approx(2.0 if theirs else 1.0, abs=0.35)
+    separation = np.abs(np.subtract(*ahead.mean(1))) / np.sqrt(ahead.var(1).mean())
+    assert separation * noise == pytest.approx(2.0 if theirs else 1.0, abs=0.35)

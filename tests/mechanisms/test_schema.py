@@ -31,9 +31,9 @@ def test_a_mapping_is_a_schema() -> None:
     assert PEOPLE.arrow() == pa.schema([("age", pa.int64()), ("share", pa.float64()), ("sex", pa.string())])
 
 
-def test_what_is_no_schema_is_refused_in_a_sentence() -> None:
+def test_invalid_schemas_are_refused() -> None:
     with Cases() as cases:
-        for given, sentence in [
+        for source, sentence in [
             (None, "a schema must be a mapping from columns to ranges or words, got NoneType; write, for example, {"),
             ("age", "a schema must be a mapping from columns to ranges or words, got age; write"),
             ({}, "a schema must have at least one column; write {column: [low, high]}"),
@@ -64,14 +64,14 @@ def test_what_is_no_schema_is_refused_in_a_sentence() -> None:
             (plain_values("a: [0, 1e6]"), "a: a bound must be a number, got the word 1e6; write it with a point"),
             (plain_values("a: [1e3, 1e6]"), "a: a bound must be a number, got the word 1e3; write it with a point"),
         ]:
-            with cases.case(given, sentence):
+            with cases.case(source, sentence):
                 with pytest.raises(InputError) as refused:
-                    Schema.of(given)
+                    Schema.of(source)
                 assert str(refused.value).startswith(sentence)
                 assert "\n" not in str(refused.value)
 
 
-def test_a_column_checks_itself() -> None:
+def test_invalid_columns_are_refused() -> None:
     for wrong in (lambda: Number("0", 1), lambda: Number(0, 0.5, whole=True), lambda: Category("fm")):  # type: ignore[arg-type]
         with pytest.raises(InputError, match="must be"):
             wrong()
@@ -79,7 +79,7 @@ def test_a_column_checks_itself() -> None:
     assert repr(Number(0, 3, whole=True).cell(3.0)) == "3"
 
 
-def test_rows_are_drawn_from_all_of_the_schema_and_from_nothing_else() -> None:
+def test_drawn_rows_cover_exactly_the_schema() -> None:
     """False failure < 1e-80: of 20,000 rows none would have age 100, or all would have a share above -0.99."""
     rows = PEOPLE.draw(20_000, RNG(0))
     assert rows.schema == PEOPLE.arrow()
@@ -93,7 +93,7 @@ def test_rows_are_drawn_from_all_of_the_schema_and_from_nothing_else() -> None:
     assert len(PEOPLE.draw(0, RNG(0))) == 0
 
 
-def test_the_widest_ranges_are_drawn_from() -> None:
+def test_the_widest_ranges_can_be_drawn() -> None:
     widest = Schema.of({"a": (-1.7e308, 1.7e308), "b": (-(2**53), 2**53), "c": (0.5, 0.5), "d": (0.0, 5e-324)})
     rows = widest.draw(1_000, RNG(0))
     assert widest.outside(rows) == []
@@ -104,7 +104,7 @@ def test_the_widest_ranges_are_drawn_from() -> None:
 USUAL = {"age": 3, "share": 0.5, "sex": "f"}
 
 
-def test_a_table_keeps_its_cells_and_says_which_columns_go_beyond() -> None:
+def test_a_table_keeps_its_cells_and_names_columns_outside_the_schema() -> None:
     with Cases() as cases:
         for column, cell, kind, inside in [
             ("age", 0, "int64", True),
@@ -132,8 +132,8 @@ def test_a_table_keeps_its_cells_and_says_which_columns_go_beyond() -> None:
             with cases.case(column, cell, kind, inside):
                 table = PEOPLE.table([USUAL, USUAL | {column: cell}, USUAL])
                 assert str(table.schema.field(column).type) == kind
-                kept = table[column].to_pylist()[1]
-                assert repr(kept) == repr(float(cell) if kind == "double" and cell is not None else cell)
+                cell = table[column].to_pylist()[1]
+                assert repr(cell) == repr(float(cell) if kind == "double" and cell is not None else cell)
                 assert PEOPLE.outside(table) == ([] if inside else [column])
                 assert PEOPLE.outside(table.slice(0, 1)) == []
                 assert PEOPLE.outside(table.slice(0, 0)) == []

@@ -1,4 +1,4 @@
-"""Where a request may go: to whom the url names, and to nobody inside whom it does not."""
+"""Requests reach the host in the url, and private addresses only if the url names them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.http_servers import serving
 from tests.loops import Cases
 
 
-def test_an_address_that_is_not_what_it_seems_is_refused() -> None:
+def test_disguised_addresses_are_refused() -> None:
     with Cases() as cases:
         for url in [
             "http://2130706433/",
@@ -52,16 +52,16 @@ def test_an_address_that_is_not_what_it_seems_is_refused() -> None:
 @pytest.mark.parametrize(
     "url", ["http://localhost:8000/v1", "http://127.0.0.1/", "http://[::1]:80/", "http://10.1.2.3/", "https://a.b/?c=d"]
 )
-def test_an_address_that_says_what_it_is_is_taken(url: str) -> None:
+def test_plain_addresses_are_accepted(url: str) -> None:
     require_url(url, sends_key=False, plain_http=False)
 
 
-def test_a_name_leads_inside_only_where_it_says_so() -> None:
+def test_private_addresses_must_be_named() -> None:
     with Cases() as cases:
         for host, address, named_by_itself, in_private in [
             ("api.example.com", "93.184.216.34", True, True),
             ("api.example.com", "2606:2800:220:1::1", True, True),
-            ("api.example.com", "64:ff9b::5db8:d822", True, True),  # 93.184.216.34 where there is no IPv4
+            ("api.example.com", "64:ff9b::5db8:d822", True, True),  # 93.184.216.34 in a network without IPv4
             ("localhost", "127.0.0.1", True, True),
             ("localhost", "::1", True, True),
             ("localhost", "10.0.0.1", False, True),
@@ -82,43 +82,43 @@ def test_a_name_leads_inside_only_where_it_says_so() -> None:
             ("llm.internal", "100.64.0.9", False, True),
         ]:
             with cases.case(host, address, named_by_itself, in_private):
-                found = ipaddress.ip_address(address)
-                assert may_connect(host, found, private_network=False) is named_by_itself
-                assert may_connect(host, found, private_network=True) is in_private
+                parsed = ipaddress.ip_address(address)
+                assert may_connect(host, parsed, private_network=False) is named_by_itself
+                assert may_connect(host, parsed, private_network=True) is in_private
 
 
 def resolves_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
-    """Every name that is no address leads there."""
+    """Resolve every name under `.example` to `addresses`."""
     real = socket.getaddrinfo
 
-    def found(host: str, port: int, *settings: Any, **more: Any) -> Any:
+    def resolve(host: str, port: int, *settings: Any, **more: Any) -> Any:
         if host.endswith(".example"):
             return [entry for address in addresses for entry in real(address, port, *settings, **more)]
         return real(host, port, *settings, **more)
 
-    monkeypatch.setattr(transport.socket, "getaddrinfo", found)
+    monkeypatch.setattr(transport.socket, "getaddrinfo", resolve)
 
 
 @pytest.mark.parametrize("addresses", [("127.0.0.1",), ("93.184.216.34", "127.0.0.1")])
-def test_a_name_that_leads_to_this_machine_gets_no_request(
+def test_a_name_that_resolves_to_this_machine_gets_no_request(
     monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, ...]
 ) -> None:
     resolves_to(monkeypatch, *addresses)
     with serving(lambda body: {}) as server:
         url = server.url.replace("127.0.0.1", "evil.example")
         for private in (False, True):
-            found = HttpService(url=url, timeout_s=5.0, private_network=private).send(url, {}, key="")
-            assert found == RequestFailure(PRIVATE_ADDRESS, retryable=False, fatal=True)
-        assert server.asked == []
+            reply = HttpService(url=url, timeout_s=5.0, private_network=private).send(url, {}, key="")
+            assert reply == RequestFailure(PRIVATE_ADDRESS, retryable=False, fatal=True)
+        assert server.bodies == []
 
 
-def test_a_proxy_of_the_environment_is_asked_for_https_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over http it would read the key; and what is named by its address is meant from here."""
+def test_the_environments_proxy_is_used_for_https_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over http a proxy would read the key, and a written address means this machine's network."""
     with serving(lambda body: {"seen": True}) as server, serving(lambda body: {"proxy": True}) as proxy:
         for name in ("http_proxy", "https_proxy", "all_proxy"):
             monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
         assert HttpService(url=server.url, timeout_s=5.0).send(server.url, {}, key="") == {"seen": True}
-        assert proxy.asked == []
+        assert proxy.bodies == []
     assert transport._proxy("https://api.example.com/v1")
     assert not transport._proxy("https://127.0.0.1/v1")
     assert not transport._proxy("http://api.example.com/v1")

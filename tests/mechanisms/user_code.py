@@ -1,4 +1,4 @@
-"""Other people's code, named in specs by where it is."""
+"""User code that specs name by its import path."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 
 def shares(X: Any, y: NDArray[np.int64], seed: int, pull: float = 1.0) -> Any:
-    """Answers everyone with the shares of the classes, and a little noise of its own."""
+    """Predict the noisy class shares for all rows."""
     counts = np.bincount(y, minlength=2) + pull
     noise = np.random.default_rng(seed).random() + random.random() + np.random.random()
     return lambda rows: np.tile((counts + noise) / (counts + noise).sum(), (len(rows), 1))
 
 
 def squeezed(X: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Features between -pi / 2 and pi / 2."""
+    """Map features to the range -pi / 2 to pi / 2."""
     return np.arctan(X)
 
 
@@ -27,13 +27,13 @@ ROWS: list[int] = []
 
 
 def counts_rows(X: NDArray[np.float32], y: NDArray[np.int64], seed: int) -> Callable[[Any], Any]:
-    """Keeps how many rows it was given; answers everyone alike."""
+    """Record the number of rows; predict equal probabilities."""
     ROWS.append(len(X))
     return lambda rows: np.full((len(rows), 3), 1 / 3)
 
 
 def descend(module: torch.nn.Module, X: torch.Tensor, y: torch.Tensor, seed: int) -> None:
-    """Plain gradient descent."""
+    """Train by gradient descent."""
     optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
     for _ in range(30):
         optimizer.zero_grad()
@@ -49,7 +49,7 @@ class Linear(torch.nn.Linear):
 
 
 def with_opacus(X: torch.Tensor, y: torch.Tensor, seed: int) -> Any:
-    """DP-SGD, whose sample rate, and so the privacy spent, depends on the number of rows."""
+    """Train by DP-SGD, whose sample rate and epsilon depend on the number of rows."""
     from opacus import PrivacyEngine
     from torch.utils.data import DataLoader, TensorDataset
 
@@ -70,12 +70,12 @@ def with_opacus(X: torch.Tensor, y: torch.Tensor, seed: int) -> Any:
 
 
 class Frank:
-    """Answers every query with the most frequent class."""
+    """Predicts the most frequent class for every query."""
 
     def answer(self, query: Any, data: Any, rng: np.random.Generator) -> int:
         return int(np.bincount(data[1]).argmax())
 
 
 def noisy_count(rows: Any, rng: np.random.Generator) -> float:
-    """How many rows there are, about."""
+    """Return the number of rows with Laplace noise."""
     return float(len(rows) + rng.laplace())

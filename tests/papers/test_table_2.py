@@ -14,13 +14,13 @@ import pytest
 from dpaudit.engine.data.images import Cifar10, FashionMnist
 from dpaudit.engine.data.text.labelled_texts import Sst2
 from dpaudit.engine.data.text.made_phrases import MadePhrases
-from dpaudit.engine.data.text.text_features import EncodedSentences
 from dpaudit.engine.report import page
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.mechanisms.models.networks import SmallCnn
 from papers import bayesian_pictures, bayesian_table_2
 from papers.bayesian_table_2 import METHODS, PRINTED, Line, Size
+from papers.data.encoded_sentences import EncodedSentences
 from papers.making import Options
 
 TINY = Size(trials=24, shadows=8, stack=12, rows=200)

@@ -26,7 +26,8 @@ from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_test, pairs
-from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks, where_it_leaks_elsewhere
+from dpaudit.engine.games.functions.replay import Replay, replay, replay_of
+from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks
 from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.summaries import MAX_NUMBER, MIN_FAILED_BATCH, Samples
 from dpaudit.engine.games.neighbours.world_scores import (
@@ -487,22 +488,17 @@ def _in_one_line(source: str) -> str:
 def locate(mechanism: Any, tables: Tables, claim: Claim, *, seed: Seed, low_bits: bool = False) -> Leak:
     """Find where the function treats both tables differently; of a function elsewhere by what comes back alone."""
     settings, number = mechanism.alternatives()[tables.settings], int(seed.rng().integers(2**31))
-    if isinstance(mechanism, OwnFunction) and not mechanism.python:
-        return where_it_leaks(
-            mechanism.function,
-            tables.d,
-            tables.d_prime,
-            claim,
-            form=mechanism.form,
-            settings=settings,
-            seed=number,
-            low_bits=low_bits,
-        )
+    here = isinstance(mechanism, OwnFunction) and not mechanism.python
 
-    def call(rows: pa.Table, seeds: Sequence[int]) -> list[CallOutcome]:
-        return list(mechanism.outcomes(rows, seeds, settings, CallLimits(LOCATED_S, 1, time_limit, raised_externally)))
+    def replays(rows: pa.Table, seeds: Sequence[int], limit_s: float) -> list[Replay]:
+        limit_s = min(limit_s, LOCATED_S)
+        if here:
+            return [replay(mechanism.function, rows, each, limit_s, mechanism.form, settings) for each in seeds]
+        limits = CallLimits(limit_s, 1, time_limit, raised_externally)
+        return [replay_of(outcome) for outcome in mechanism.outcomes(rows, seeds, settings, limits)]
 
-    return where_it_leaks_elsewhere(call, tables.d, tables.d_prime, claim, seed=number, low_bits=low_bits)
+    batch = 1 if here else 8
+    return where_it_leaks(replays, tables.d, tables.d_prime, claim, batch=batch, seed=number, low_bits=low_bits)
 
 
 def _every(tried: tuple[Any, ...]) -> list[TriedTables]:

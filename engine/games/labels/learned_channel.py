@@ -251,7 +251,7 @@ class WholeRelease:
         return levels
 
     def _table(self, planted: Ints, levels: Ints) -> Floats:
-        """Return log-probabilities of levels given the label, shape (K, levels); equal unless the counts differ clearly."""
+        """Return log-probabilities of levels given the label, shape (K, levels); they differ only on clear evidence."""
         most = int(levels.max()) + 2  # one more for new levels
         counts = _counts((planted, levels), (self._classes, most))
         alike = _shares(counts.sum(axis=0), 1.0, np.full(most, 1 / most))

@@ -227,9 +227,9 @@ class Neighbours(SummaryGame):
         rounds = [len(candidates), *(survivors for survivors in ROUND_SURVIVORS if survivors < len(candidates))]
         trainings_each = [2 * (trainings // len(rounds) // count // 2) for count in rounds]
         if trainings_each[0] < MIN_CANDIDATE_TRAININGS:
-            required_search = -(-MIN_CANDIDATE_TRAININGS * len(rounds) * len(candidates) // search.share)
+            least = -(-MIN_CANDIDATE_TRAININGS * len(rounds) * len(candidates) // search.share)
             raise SpecError(
-                f"search must be at least {required_search:.0f} to try {len(candidates)} poisonings, got {self.search}. "
+                f"search must be at least {least:.0f} to try {len(candidates)} poisonings, got {self.search}. "
                 "Increase it, name fewer poisonings in `among`, or set a single `poisoning`"
             )
         offers: Any = tuple(

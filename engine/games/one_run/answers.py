@@ -1,4 +1,4 @@
-"""What the audited mechanism answers about the points of a one-run game."""
+"""Answers of the audited mechanism about the points of a one-run game."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class CanaryView:
-    """What the adversary sees of m canaries: outputs on the points it is shown, and nothing of the truth."""
+    """The attacker's view of m canaries: outputs on the shown points, without the secret bits."""
 
-    # class probabilities of the audited mechanism, shape (m, classes); in the attribute game, the probability it gives
-    # the record's label with each value of the attribute, shape (m, values)
+    # class probabilities of the audited mechanism, shape (m, classes); in the attribute game, its probability of the
+    # record's label for each value of the attribute, shape (m, values)
     target: NDArray[np.float32]
-    # probabilities of the adversary's own model M' for what is at stake, of the same shape
+    # probabilities of the reference model M' for the secret label or attribute, same shape
     reference: NDArray[np.float32]
-    labels: NDArray[np.int64]  # the labels it is shown (in the attribute game, the values), shape (m,)
+    labels: NDArray[np.int64]  # shown labels (in the attribute game, shown values), shape (m,)
     shows: ClassVar[str] = "a model's answers on the canaries of one training"
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Answers of a trained model."""
+    """Outputs of a trained model."""
 
-    # of the classes, or whatever else the game asks the model for; shape (n, classes)
+    # class probabilities, or other outputs that the game requests; shape (n, classes)
     probabilities: NDArray[np.float32]
 
     def __len__(self) -> int:
@@ -35,7 +35,7 @@ class Predictions:
 
     @classmethod
     def uninformative(cls, count: int, classes: int) -> Predictions:
-        """The same probability for every class."""
+        """Return the same probability for every class."""
         return cls(np.full((count, classes), 1 / classes, np.float32))
 
     @classmethod
@@ -51,25 +51,25 @@ class Predictions:
 
 @dataclass(frozen=True, eq=False)
 class LabelRelease:
-    """What a label mechanism released."""
+    """Labels released by a label mechanism."""
 
-    labels: NDArray[np.int64]  # one label for each of n points, shape (n,), in 0 .. classes - 1.
+    labels: NDArray[np.int64]  # one label for each of n points, in 0 .. classes - 1, shape (n,)
     classes: int  # number of classes K
-    informative: bool = True  # whether the labels say something; otherwise they are the same for everybody
+    informative: bool = True  # False if all labels are a constant that says nothing
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @cached_property
     def probabilities(self) -> NDArray[np.float32]:
-        """The same for adversaries that read models: certain of the released label, or of none; shape (n, classes)."""
+        """Class probabilities for attacks on models: one-hot of the released label, or uniform; shape (n, classes)."""
         if not self.informative:
             return Predictions.uninformative(len(self), self.classes).probabilities
         return Predictions.revealing(self.labels, self.classes).probabilities
 
     @classmethod
     def uninformative(cls, count: int, classes: int) -> LabelRelease:
-        """The same label for everybody, whatever theirs."""
+        """Return a constant label for every point."""
         return cls(np.zeros(count, np.int64), classes, informative=False)
 
     @classmethod
@@ -85,7 +85,7 @@ class LabelRelease:
 
 @dataclass(frozen=True, eq=False)
 class ReleaseView(CanaryView):
-    """What the adversary sees of m canaries of a label mechanism; `target` is certain of the released label."""
+    """The attacker's view of m canaries of a label mechanism; `target` is one-hot of the released label."""
 
     release: LabelRelease  # the released labels themselves
-    shows: ClassVar[str] = "the labels a label mechanism released"
+    shows: ClassVar[str] = "the labels released by a label mechanism"

@@ -1,4 +1,4 @@
-"""Attribute inference (Algorithm 2): are these the record's own protected attributes, or others? Training untouched."""
+"""Attribute inference (Algorithm 2): guess if shown attributes are the true ones. Training data are unchanged."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.registry import register
 
 MAX_VALUES = 200
-"""Combinations of values of the protected columns at most; the model is asked about each, for every record."""
+"""Largest number of value combinations of protected columns; the model is queried for each, for every record."""
 LABEL = "label of the record"
-"""Column that holds the label where the proxy predicts the attribute."""
+"""Name of the feature column with the label, for a proxy that predicts the attribute."""
 
 
 @register("game", "attribute-inference", source="arXiv:2511.14084, section 5, Algorithm 2")
 @dataclass(frozen=True)
 class AttributeInference(LabelInference):
-    """Observational: shows training records with their own protected attributes or with a proxy's; training untouched.
+    """Observational: shows training records with their true or a proxy's protected attributes; training is unchanged.
 
-    Everything else about a record is public, its label too: the proxy predicts the protected columns from it. What is
-    at stake is the combined value of the columns, a number column by the bin it lies in. Of the trained model the
-    adversary learns which probability it gives the record's label with each value put in; for a bin, its middle value.
+    The rest of a record is public, including its label; the proxy predicts the protected columns from it. The secret is
+    the combined value of the columns, with numeric columns binned. The attacker queries the trained model's probability
+    of the record's label for each value; a bin is represented by its median.
 
-    Which values there are, and the bins, come from the reference part; a value it does not hold counts as its most
-    frequent one. The proxy is trained on the reference part, with the attribute as label.
+    Values and bins come from the reference part. A value that does not occur there counts as the most frequent one. The
+    proxy is trained on the reference part with the attribute as label.
 
     Attributes:
-        columns: Names of the protected columns of a table; of an array, their numbers from 0 as text.
-        bins: Bins of a number column, equally full on the reference part, >= 2.
+        columns: Names of the protected columns of a table; for an array, their numbers from 0 as text.
+        bins: Number of quantile bins of a numeric column on the reference part, >= 2.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.REPLACE,
         assumes="Given the rest of the record, the proxy's attributes must follow the same distribution as the true "
-        "ones, as far as the adversary can tell before it sees the model; a proxy that differs adds to the bound what "
-        "it gives away itself (the shift tau).",
+        "ones, as far as the attacker can tell before it sees the model. A proxy that differs adds its own shift tau "
+        "to the bound.",
         views={LEARNERS: CanaryView},
         attack="attribute-inference",
         estimator="simultaneous-guess-count",
         curve_estimator="one-run",
         uses_proxy=True,
         run_on=every_row,
-        helps="more rows in the target part, or columns that the rest of the record tells less about",
+        helps="more rows in the target part, or columns that the rest of the record predicts less",
     )
 
-    needs_reference: ClassVar[bool] = True  # the values and bins come from it
+    needs_reference: ClassVar[bool] = True  # it defines values and bins
 
     columns: tuple[str, ...] = ()
     bins: int = 4
@@ -76,7 +76,7 @@ class AttributeInference(LabelInference):
         return super().play(setting, work)
 
     def proxy_task(self, examples: Examples, reference: Examples | None) -> Examples:
-        """The record without the protected columns, its label among the features, its attribute as the label."""
+        """Return records without the protected columns, with the label as a feature and the attribute as label."""
         values = self._values(reference)
         table = as_table(examples.features)
         codes = np.zeros(len(examples), np.int64)
@@ -87,7 +87,7 @@ class AttributeInference(LabelInference):
         return Examples(public, codes, math.prod(column.size for column in values), examples.name, categorical)
 
     def model_answers(self, predict: Predictor, examples: Examples, reference: Examples | None) -> NDArray[np.float64]:
-        """The probability the model gives each record's label, with each value of the attribute; shape (n, values)."""
+        """Return the model's probability of each record's label for each attribute value, shape (n, values)."""
         values = self._values(reference)
         answers = [
             predict(self._with(examples, values, code))[np.arange(len(examples)), examples.labels]
@@ -109,38 +109,39 @@ class AttributeInference(LabelInference):
     def _values(self, reference: Examples | None) -> tuple[ProtectedColumn, ...]:
         if reference is None:
             raise SpecError(
-                "attribute inference takes its values from the reference part; give `split.reference` a share"
+                "attribute inference takes its values from the reference part, which is empty. Give `split.reference` "
+                "a share above 0"
             )
         table = as_table(reference.features)
         missing = [name for name in self.columns if name not in table.column_names]
         if missing:
             names = ", ".join(table.column_names[:20])
-            raise SpecError(f"the data have no column {missing[0]!r} to protect; they have {names}")
+            raise SpecError(f"columns must name columns of the data, {missing[0]!r} is none; there are {names}")
         values = tuple(protected_column(name, table[name], self.bins) for name in self.columns)
         count = math.prod(column.size for column in values)
         if not 2 <= count <= MAX_VALUES:
             raise SpecError(
-                f"the protected columns must have 2..{MAX_VALUES} values together, they have {count}; protect other "
-                "columns, or take other `bins`"
+                f"the protected columns must have 2..{MAX_VALUES} combined values, they have {count}. Choose other "
+                "columns or another number of `bins`"
             )
         return values
 
 
 @dataclass(frozen=True, eq=False)
 class ProtectedColumn:
-    """The values of one protected column."""
+    """Values of a protected column."""
 
-    name: str  # the column
-    inserted: pa.Array  # what is put into a record for each value: the category, or the middle of the bin
+    name: str  # name of the column
+    inserted: pa.Array  # cell inserted into a record for each value: the category, or the median of the bin
     edges: NDArray[np.float64]  # inner edges of the bins, ascending; empty for categories
-    most_frequent: int  # the most frequent value, by its place
+    most_frequent: int  # position of the most frequent value
 
     @property
     def size(self) -> int:
         return len(self.inserted)
 
     def codes(self, column: pa.ChunkedArray) -> NDArray[np.int64]:
-        """The place of each cell's value, shape (n,)."""
+        """Return the position of each cell's value, shape (n,)."""
         if pa.types.is_string(self.inserted.type):
             places = {value: place for place, value in enumerate(self.inserted.to_pylist())}
             return np.array([places.get(value, self.most_frequent) for value in column.to_pylist()], np.int64)
@@ -149,29 +150,31 @@ class ProtectedColumn:
 
 
 def protected_column(name: str, column: pa.ChunkedArray, bins: int) -> ProtectedColumn:
-    """The categories of a text column in order, or the bins of a number column."""
+    """Return the sorted categories of a text column, or the bins of a numeric column."""
     if pa.types.is_string(column.type):
         texts, counts = np.unique(np.asarray(column.to_pylist(), dtype=np.str_), return_counts=True)
         return ProtectedColumn(name, pa.array(texts.tolist(), pa.string()), np.empty(0), int(counts.argmax()))
     numbers = np.asarray(column.cast(pa.float64()).to_numpy(), np.float64)
     edges = np.unique(np.quantile(numbers, np.arange(1, bins) / bins, method="higher"))
-    edges = edges[edges > numbers.min()]  # each edge is a cell of the bin above it, so no bin is empty
+    edges = edges[edges > numbers.min()]  # an edge belongs to the bin above it, so no bin is empty
     bin_of = np.searchsorted(edges, numbers, side="right")
     middles = [float(np.median(numbers[bin_of == place])) for place in range(len(edges) + 1)]
     return ProtectedColumn(name, pa.array(middles, pa.float64()), edges, int(np.bincount(bin_of).argmax()))
 
 
 def as_table(features: Features) -> pa.Table:
-    """Features as a table; the columns of an array are called by their numbers."""
+    """Return features as a table; columns of an array are named by their numbers."""
     if isinstance(features, pa.Table):
         return features
     if features.ndim != 2:
-        raise SpecError(f"attribute inference needs columns, the features have shape {features.shape}")
+        raise SpecError(
+            f"attribute inference needs features with two dimensions (rows, columns), got shape {features.shape}"
+        )
     return pa.table({str(place): np.ascontiguousarray(column) for place, column in enumerate(features.T)})
 
 
 def in_form_of(features: Features, table: pa.Table) -> Features:
-    """A table's columns in the form the features have."""
+    """Return the columns of a table in the type of `features`."""
     if isinstance(features, pa.Table):
         return table
     return np.column_stack([np.asarray(table[name], np.float32) for name in table.column_names])

@@ -1,7 +1,7 @@
-"""A classifier that learns, without the mechanism, to tell what the proxy drew from what is true.
+"""A classifier that learns, without the mechanism, to distinguish the proxy's draws from true values.
 
-The attack may be blind to what is wrong with the proxy alone. The classifier sees what the attack sees, learns on some
-rows with the bits of rounds of its own, and is asked about the others: no row is judged by what was learned from it.
+The attack may miss errors of the proxy. The classifier gets the same view, trains on some rows with the bits of
+separate replays, and scores the other rows (cross-fitting).
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from dpaudit.engine.games.one_run.rules import OneRunRules, Replayed, RowsT
 from dpaudit.estimators.scores import Scores, scored
 
 FOLDS = 5
-"""Parts of the rows: each is asked about with what was learned from the others."""
+"""Number of folds; each is scored by a model trained on the others."""
 MAX_LEARNED = 50_000
-"""Rounds times rows that a fold learns from at most: more change the score by less than the limits are wide."""
+"""Largest number of training rows of a fold; more change scores by less than the width of the limits."""
 LEARNED_ROUNDS = 8
-"""Rounds a classifier learns from: fresh bits and draws on the same rows."""
+"""Number of replays for training: fresh bits and draws on the same rows."""
 MAX_CLASSES = 20
-"""Classes up to which each has a column of its own."""
+"""Largest number of classes with a feature column for each class."""
 _SMALLEST = 1e-9
 
 Floats = NDArray[np.float64]
 
 
 class Distinguisher:
-    """Logistic regressions on what the attack sees, one for each part of the rows that is left out."""
+    """Logistic regressions on the attacker's view, one for each left-out fold."""
 
     def __init__(self, rounds: list[ScoredReplay], rng: np.random.Generator) -> None:
-        """Learns from rounds on the same m rows; `rng` decides the parts."""
+        """Train on replays of the same m rows; `rng` assigns the folds."""
         from sklearn.linear_model import LogisticRegression  # slow to import
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
@@ -55,7 +55,7 @@ class Distinguisher:
             self._models.append(model.fit(columns[learned], bits[learned]) if both else None)
 
     def score(self, played: ScoredReplay) -> Floats:
-        """The log-odds of world 1 for each row, shape (m,); 0 where there was nothing to learn from."""
+        """Return the log-odds of world 1 for each row, shape (m,); 0 if its fold had no training rows."""
         columns = feature_columns(played.view, played.score)
         odds = np.zeros(len(columns))
         for part, model in enumerate(self._models):
@@ -66,10 +66,10 @@ class Distinguisher:
 
 
 def feature_columns(view: CanaryView, score: Floats) -> Floats:
-    """What is told of each shown value, shape (m, columns): of both models and of the attack.
+    """Return features of each shown value from both models and the attack, shape (m, columns).
 
-    A proxy whose log-probabilities are off by a factor has the log-ratio c log q(v) + log sum_y q(y)^(1 + c) to the
-    truth: such sums are among the columns.
+    They include sums of powers of probabilities: for a proxy whose log-probabilities are wrong by a factor, the
+    log-ratio to the truth is c log q(v) + log sum_y q(y)^(1 + c).
     """
     rows = np.arange(len(view.labels))
     columns = [score]
@@ -106,7 +106,7 @@ def replay_with_classifier(
     first: int,
     last: int,
 ) -> Iterator[Scores]:
-    """The same replays with a classifier in the attack's place, which learns from further rounds on other rows."""
+    """Yield the scores of the same replays by a classifier that trains on further replays of other rows."""
     learning = seed.child("learning")
     learned = scored_replays(rules, attack, replayed, design_seed, learning, range(LEARNED_ROUNDS))
     classifier = Distinguisher([played for _, played in learned], learning.child("parts").rng())

@@ -1,4 +1,4 @@
-"""The plan of games that need one training: trainings, and replays of each. It knows no model, no label, no proxy."""
+"""Plans of one-run games: trainings and replays of each, independent of models, labels and proxies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dpaudit.mechanisms.compute import Compute
 
 @dataclass(frozen=True)
 class OneRunGame(OneRunRules[RowsT]):
-    """What the plans of all one-run games share."""
+    """Base of the plans of all one-run games."""
 
     def replays_of(
         self, setting: Setting, work: Work, rules: OneRunRules[RowsT], replayed: Any, number: int
@@ -43,43 +43,43 @@ class OneRunGame(OneRunRules[RowsT]):
         )
 
     def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
-        """Units at least, for a target set of so many rows and units of at most so many score rows; those scored."""
+        """Return lower limits of the number of units and of those with scores, for a target set of `rows` rows."""
         replay_units = self.trainings * -(-self.replays // self._replays_per_unit(self.canaries or rows, rows_per_unit))
         return self.trainings + replay_units, replay_units
 
     def _replays_per_unit(self, canaries: int, rows_per_unit: int) -> int:
-        """As many as make no more than so many score rows, and at least two units."""
+        """Return the number of replays in a unit: at most `rows_per_unit` score rows, and at least two units."""
         return max(1, min(rows_per_unit // canaries, -(-self.replays // 2)))
 
     def design_seed(self, setting: Setting, number: int) -> Seed:
         return setting.seed.child("design", number)
 
     def without_counts(self) -> Self:
-        """The game without its numbers of replays and trainings: asking for more reuses what is finished."""
+        """Return the game with 1 replay and training, so that unit keys do not depend on these numbers."""
         return replace(self, replays=1, trainings=1)
 
 
 @dataclass(frozen=True)
 class ReleaseGame(OneRunGame[RowsT]):
-    """A one-run game over whatever a mechanism gives out of whatever its rows are.
+    """A one-run game for any kind of release and rows.
 
-    A game says what the mechanism is asked for (`released`) and, where the attack sees something else than the release
-    and the canaries, what it sees (`view`).
+    A subclass defines how the mechanism is run (`released`) and, if the attack sees more than the release and the
+    canaries, its view (`view`).
     """
 
     @abstractmethod
     def released(self, mechanism: Any, train: RowsT, canaries: RowsT, *, seed: Seed, compute: Compute) -> Any:
-        """Runs the mechanism and gives what it releases: a frozen dataclass of arrays, tables and numbers.
+        """Run the mechanism and return its release: a frozen dataclass of arrays, tables and numbers.
 
-        The annotation of what it gives must name the dataclass, which is what brings it to disk and back.
+        The return annotation must name the dataclass, from which the release is stored and restored.
 
         Args:
-            mechanism: What is audited.
-            train: What it is run on.
-            canaries: Rows that may be asked about, whether or not they are among `train`.
-            seed: Of this run alone.
-            compute: What may be used.
-        Raises: TrainingError when this seed's training failed.
+            mechanism: The audited mechanism.
+            train: Rows on which it runs.
+            canaries: Rows that may be shown, in `train` or not.
+            seed: Seed of this run.
+            compute: Available devices and threads.
+        Raises: TrainingError if the training with this seed failed.
         """
 
     def play(self, setting: Setting, work: Work) -> Played:
@@ -118,7 +118,7 @@ class ReleaseGame(OneRunGame[RowsT]):
 
 @unit
 def run_mechanism(rules: Any, mechanism: Any, target: Any, compute: Compute, *, design_seed: Seed, seed: Seed) -> Any:
-    """One run of the mechanism, and what it gave out, as the game asks for it."""
+    """Run the mechanism once and return its release."""
     train = rules.intervened(target, design_seed)
     return rules.released(mechanism, train, rules.canaries_of(target), seed=seed, compute=compute)
 
@@ -140,9 +140,9 @@ def play_replays(
     first: int,
     last: int,
 ) -> Iterator[Scores]:
-    """Replays of one training: fresh bits and draws, the hint, the attack's scores.
+    """Yield the scores of replays `first` to `last` - 1 of one training.
 
-    Each replay draws from a child of `seed`, the training data were drawn from `design_seed`.
+    Each replay draws from a child of `seed`; the training data were drawn from `design_seed`.
     """
     for replay, played in scored_replays(rules, attack, replayed, design_seed, seed, range(first, last)):
         yield scored(replay, played.bits, played.score)
@@ -150,11 +150,11 @@ def play_replays(
 
 @dataclass(frozen=True, eq=False)
 class ScoredReplay:
-    """One round of a game as the adversary sees it, with the bits."""
+    """A replay: the attacker's view, its scores and the bits."""
 
     view: Any
-    score: NDArray[np.float64]  # what the attack says of m canaries
-    bits: NDArray[np.bool_]  # the truth
+    score: NDArray[np.float64]  # scores of m canaries
+    bits: NDArray[np.bool_]  # the secret bits
 
 
 def scored_replays(

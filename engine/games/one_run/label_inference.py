@@ -1,4 +1,4 @@
-"""Label games: is this the training label, or another one? Observational (Algorithm 2), and with planted labels."""
+"""Label games: guess if a shown label is the training label. Observational (Algorithm 2) or with planted labels."""
 
 from __future__ import annotations
 
@@ -22,30 +22,29 @@ from dpaudit.registry import register
 @register("game", "label-inference", source="arXiv:2511.14084, Algorithm 2")
 @dataclass(frozen=True)
 class LabelInference(ProxyGame):
-    """Observational: shows each training point with its own label or with one drawn from a proxy; training untouched.
+    """Observational: shows each training point with its true label or a proxy label; training data are unchanged.
 
     Attributes:
-        control: Whether the game is played on the test part too, whose rows the mechanism never saw: there an honest
-            proxy shows nothing.
+        control: True to run the game on the test part too. The mechanism never saw those rows, so an accurate proxy
+            shows nothing there.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.LABEL,
         assumes="Given the features, the proxy's labels must follow the same distribution as the true ones, as far as "
-        "the adversary can tell before it sees the model; a proxy that differs adds what it gives away itself (the "
-        "shift tau).",
+        "the attacker can tell before it sees the model. A proxy that differs adds its own shift tau to the bound.",
         views={LABEL_MECHANISMS: ReleaseView, LEARNERS: CanaryView},
         attack="label-inference",
         estimator="simultaneous-guess-count",
         curve_estimator="one-run",
         uses_proxy=True,
         run_on=every_row,
-        helps="more rows in the target part, or `game: label-canaries`, whose planted labels no proxy knows",
+        helps="more rows in the target part, or `game: label-canaries`, whose planted labels need no proxy",
         check_tests=(
             CheckTest(
                 LEARNERS,
                 (Relation.LABEL, Relation.REPLACE),
-                "what the training labels themselves give away, the data left as they are",
+                "leaks of the training labels, with unchanged data",
                 trainings=1,
                 confirm=True,
             ),
@@ -60,22 +59,22 @@ class LabelInference(ProxyGame):
         return self.control
 
     def rests_on_proxy(self, setting: Setting) -> bool:
-        """Unless the proxy is the law of the labels itself."""
+        """Return False if the proxy is the true law of the labels."""
         return not isinstance(setting.proxy, KnownLaw)
 
     def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> TrialRandomness:
-        """A fair bit and a proxy label y1 ~ Multinoulli(M'(x)) for each canary; bit True shows the training label."""
+        """Draw a fair bit and a proxy label y1 ~ Multinoulli(M'(x)) for each canary; True shows the training label."""
         bits = rng.random(len(setup.canaries)) < 0.5
         assert setup.proxy_cdf is not None
         return TrialRandomness(bits, sample_classes(setup.proxy_cdf, rng.random(len(setup.canaries))))
 
     def response(self, canaries: Examples) -> Response:
-        """The proxy's labels come as often as the canaries'."""
+        """Return the response for proxy labels as frequent as those of the canaries."""
         counts = np.bincount(canaries.labels, minlength=canaries.classes)
         return ProxyLabels(tuple((counts / counts.sum()).tolist()))
 
     def hint(self, setup: CanarySetup[Examples], design: Design, draw: TrialRandomness) -> Reveal:
-        """Every canary, with the training label where the bit is True, else with the proxy's."""
+        """Show every canary, with its training label if the bit is True, else with the proxy label."""
         assert draw.labels is not None
         labels = np.where(draw.bits, setup.canaries.labels, draw.labels)
         return Reveal(np.arange(len(labels)), labels)
@@ -84,18 +83,17 @@ class LabelInference(ProxyGame):
 @register("game", "label-canaries", source="Malek et al. (2021), arXiv:2106.03408; one-run as in arXiv:2511.14084")
 @dataclass(frozen=True)
 class LabelCanaries(ProxyGame):
-    """Interventional: trains canaries with uniformly random labels, shows each with that label or another random one.
+    """Interventional: trains canaries with uniformly random labels; shows each with that label or another one.
 
-    The other label is drawn among those that were not planted. Given the shown label the planted one was that label or,
-    as likely, another one: fair bits, and each of the two labels is uniform whatever the features say. So there is no
-    distribution shift to worry about, and the attack has power even where features give the label away; the price is
-    that canaries spoil the training data.
-
+    The other label is drawn from the classes that were not planted. Given the shown label, the planted label is equally
+    likely that label or another one, and both are uniform and independent of the features. So there is no distribution
+    shift, and the attack has power even if features determine the true label. The price is training data with wrong
+    labels.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.LABEL,
-        assumes="Nothing beyond fair bits: the challenger draws the planted label and the other one, each uniform.",
+        assumes="Nothing beyond fair bits: the challenger draws the planted label and the other one uniformly.",
         views={LABEL_MECHANISMS: ReleaseView, LEARNERS: CanaryView},
         attack="planted-label",
         estimator="simultaneous-guess-count",
@@ -104,13 +102,11 @@ class LabelCanaries(ProxyGame):
         run_on=every_row,
         helps="more `canaries`",
         check_tests=(
-            CheckTest(
-                LABEL_MECHANISMS, (Relation.LABEL, Relation.REPLACE), "what one release gives away of its labels"
-            ),
+            CheckTest(LABEL_MECHANISMS, (Relation.LABEL, Relation.REPLACE), "leaks of labels in one release"),
             CheckTest(
                 LEARNERS,
                 (Relation.LABEL, Relation.REPLACE),
-                "planted labels that the trained model gives away",
+                "leaks of planted labels through the trained model",
                 trainings=1,
             ),
         ),
@@ -122,26 +118,26 @@ class LabelCanaries(ProxyGame):
         return Design(labels=rng.integers(0, canaries.classes, len(canaries)))
 
     def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> TrialRandomness:
-        """A fair bit and a label for each canary, uniform over those other than the planted one."""
+        """Draw a fair bit and a label other than the planted one, uniformly, for each canary."""
         assert design.labels is not None
         bits = rng.random(len(setup.canaries)) < 0.5
         steps = rng.integers(1, setup.canaries.classes, len(setup.canaries))
         return TrialRandomness(bits, (design.labels + steps) % setup.canaries.classes)
 
     def response(self, canaries: Examples) -> Response:
-        """The other label is one of those that were not planted."""
+        """Return the response for a uniform other label."""
         return PlantedLabels(canaries.classes)
 
     def hint(self, setup: CanarySetup[Examples], design: Design, draw: TrialRandomness) -> Reveal:
-        """Every canary, with the label it was trained with where the bit is True, else with the other one."""
+        """Show every canary, with its planted label if the bit is True, else with the other one."""
         assert design.labels is not None
         assert draw.labels is not None
         return Reveal(np.arange(len(draw.bits)), np.where(draw.bits, design.labels, draw.labels))
 
 
 def sample_classes(cumulative: NDArray[np.float64], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The first class whose cumulative probability, none falling, exceeds the row's uniform number; else the last."""
+    """Return the first class whose cumulative probability exceeds the row's uniform number; else the last class."""
     labels = np.zeros(len(uniform), np.int64)
-    for passed in cumulative[:, :-1].T:
-        labels += uniform >= passed
+    for limit in cumulative[:, :-1].T:
+        labels += uniform >= limit
     return labels

@@ -1,4 +1,4 @@
-"""Membership in one run: by leaving canaries out of the training data, or by showing fresh points instead of them."""
+"""One-run membership: canaries left out of the training data, or fresh points shown instead of canaries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpaudit.registry import register
 
 
 def half_of_the_canaries(game: Any, rows: int) -> tuple[int, int]:
-    """As many as coins leave: hardly ever fewer than five standard deviations below half of the canaries."""
+    """Return the expected number of training rows, and a lower limit five standard deviations below it."""
     canaries = min(game.canaries or rows, rows)
     usual = rows - canaries // 2
     return usual, max(1, rows - canaries, math.floor(usual - 2.5 * math.sqrt(canaries)))
@@ -29,50 +29,50 @@ def half_of_the_canaries(game: Any, rows: int) -> tuple[int, int]:
 @register("game", "membership", source="Steinke et al. (2023), arXiv:2305.08846; arXiv:2511.14084, section 4")
 @dataclass(frozen=True)
 class Membership(IncludedByCoin[Examples], ProxyGame):
-    """Interventional: each canary is trained on with probability 1/2; one training has one replay.
+    """Interventional: each canary is trained on with probability 1/2. One training has one replay.
 
     Attributes:
-        replays: 1: the bits decide the training, so new bits need a new training.
+        replays: Always 1, because the bits decide the training data.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,
-        assumes="Nothing beyond fair bits: the challenger decides by coin which canaries are trained on.",
+        assumes="Nothing beyond fair bits: the challenger decides by fair coins which canaries are trained on.",
         views={LEARNERS: CanaryView},
         attack="calibrated-loss",
         estimator="simultaneous-guess-count",
         curve_estimator="one-run",
         uses_proxy=True,
         run_on=half_of_the_canaries,
-        helps="more `canaries`; more `trainings` of the same canaries are no help",
+        helps="more `canaries`; more `trainings` of the same canaries do not help",
     )
 
 
 @register("game", "observational-membership", source="Ye et al. (2022), arXiv:2111.09679; arXiv:2511.14084, section 4")
 @dataclass(frozen=True)
 class ObservationalMembership(ProxyGame):
-    """Observational: shows each training point or a fresh point in its place; training untouched.
+    """Observational: shows each training point or a fresh point instead; training data are unchanged.
 
-    It is attribute inference with the whole record protected; the proxy is where the fresh points come from. Where the
-    audit itself divided the rows at random and the fresh points are the test part's, a fair coin decided which point of
-    each pair is trained on: nothing is assumed then. Otherwise the control plays the game with the reference alone.
+    It is attribute inference with the whole record protected. The source of fresh points is the proxy. If the audit
+    split the rows at random and the fresh points are from the test part, a fair coin decided which point of each pair
+    is trained on, and nothing is assumed. Otherwise the control runs the game with the reference only.
 
     Attributes:
-        fresh: One's own source of fresh points, "module:Class": a dataclass with a method
-            `sample(count, rng) -> Examples`, a generative model for one. None takes them from the test part.
+        fresh: User-defined source of fresh points, "module:Class": a dataclass with a method
+            `sample(count, rng) -> Examples`, such as a generative model. None for the test part.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.REPLACE,
-        assumes="The fresh points must have the law of the training points, independently of each other, as far as the "
-        "adversary can tell without the model; rows that the audit divides at random do.",
+        assumes="The fresh points must be independent draws from the law of the training points, as far as the "
+        "attacker can tell without the model. This holds for rows that the audit splits at random.",
         views={LEARNERS: CanaryView},
         attack="calibrated-loss",
         estimator="simultaneous-guess-count",
         curve_estimator="one-run",
         uses_proxy=True,
         run_on=every_row,
-        helps="more `canaries`, and rows in the test part for each",
+        helps="more `canaries`, with a row in the test part for each",
     )
 
     needs_fresh_points: ClassVar[bool] = True
@@ -81,17 +81,17 @@ class ObservationalMembership(ProxyGame):
     fresh: Any = field(default=None, metadata={"kind": "data"})
 
     def rests_on_proxy(self, setting: Setting) -> bool:
-        """Unless the audit's own draw decided which of a pair is trained on."""
+        """Return False if a random split by the audit decided which point of a pair is trained on."""
         return self.fresh is not None or not setting.split_at_random
 
     def control_replays(self, setting: Setting, inputs: ProxyGameInputs, trained: Unit) -> list[tuple[str, Any]]:
-        """Canary against fresh point with the reference alone."""
+        """Return the game with the reference only."""
         if not self.rests_on_proxy(setting):
             return []
         return [("reference alone", inputs.canaries(inputs.silence()))]
 
     def draw_fresh(self, count: int, rng: np.random.Generator) -> Examples | None:
-        """The generator's, when there is one."""
+        """Return points of the user-defined source, if there is one."""
         if self.fresh is None:
             return None
         if not hasattr(self.fresh, "sample"):
@@ -100,10 +100,10 @@ class ObservationalMembership(ProxyGame):
         return sampled
 
     def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> TrialRandomness:
-        """A fair bit for each canary; True shows the training point."""
+        """Draw a fair bit for each canary; True shows the training point."""
         return TrialRandomness(rng.random(len(setup.canaries)) < 0.5)
 
     def hint(self, setup: CanarySetup[Examples], design: Design, draw: TrialRandomness) -> Reveal:
-        """The canary where the bit is True, else the fresh point, each with its own label."""
+        """Show the canary if the bit is True, else the fresh point, each with its true label."""
         count = len(setup.canaries)
         return Reveal(np.where(draw.bits, np.arange(count), count + np.arange(count)))

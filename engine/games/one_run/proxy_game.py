@@ -1,4 +1,4 @@
-"""The plan of one-run games about labelled examples: reference, trainings, replays, control on held-out rows."""
+"""Plan of one-run games about labelled examples: reference, trainings, replays, control on held-out rows."""
 
 from __future__ import annotations
 
@@ -24,27 +24,29 @@ from dpaudit.mechanisms.examples import Examples, own_features
 from dpaudit.mechanisms.protocols import Model
 
 Answers = Predictions | LabelRelease
-"""What the mechanism says of each of n points: a learner's model, or a label mechanism."""
+"""Answers about each of n points, by the model of a learner or by a label mechanism."""
 CONTROL_REPLAYS = 20
-"""Replays on held-out rows at most: their median moves little beyond that."""
+"""Largest number of replays on held-out rows; more hardly change their median."""
 CEILING_REPLAYS = 20
-"""Replays against a mechanism without privacy at most: nothing but the other labels drawn differs between them."""
+"""Largest number of replays against a mechanism without privacy; they differ only in the other labels drawn."""
 
 
 @dataclass(frozen=True)
 class ProxyGame(OneRunGame[Examples]):
-    """A one-run game whose adversary has a reference of its own: what the spec's proxy says of what is at stake."""
+    """A one-run game whose attacker has a reference: the predictions of the spec's proxy."""
 
     controlled_on: ClassVar[str] = "rows the mechanism never saw,"
     answers_with_labels: ClassVar[bool] = False
-    """Whether a mechanism with no privacy answers with the labels at stake. Otherwise it tells every bit, whatever the
-    data are, and need not be played to know what it would show."""
+    """True if a mechanism with no privacy answers with the secret labels, so that the ceiling needs a run. Otherwise it
+    reveals every bit, and the ceiling follows without a run."""
     needs_reference: ClassVar[bool] = False
-    """Whether the question at stake is worded with the help of the reference part."""
+    """True if the reference part defines the secret, such as the bins of an attribute."""
 
     def play(self, setting: Setting, work: Work) -> Played:
         if setting.proxy is None:
-            raise SpecError("this game needs a `proxy`: where the adversary's reference model comes from")
+            raise SpecError(
+                "this game needs a `proxy`, the source of the attacker's reference model. Add one to the audit"
+            )
         inputs = self._inputs(setting, work)
         trainings: list[Unit] = []
         evidence: list[Unit] = []
@@ -65,7 +67,7 @@ class ProxyGame(OneRunGame[Examples]):
         )
 
     def _inputs(self, setting: Setting, work: Work) -> ProxyGameInputs:
-        """The points, and what the proxy says of them."""
+        """Return the points of the game and the proxy's predictions for them."""
         count = self.canary_count(setting.parts.target)
         require_units(self.fewest_units(len(setting.parts.target), setting.rows_per_unit)[0])
         fresh = self.draw_fresh(count, setting.seed.child("fresh").rng())
@@ -124,7 +126,7 @@ class ProxyGame(OneRunGame[Examples]):
         )
 
     def _utility_units(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
-        """The unit that measures utility where labels are planted: a training on the true ones that nobody attacks."""
+        """Return the unit that measures utility if labels are planted: a training on true labels, without an attack."""
         planted = self.plants(setting.parts.target, self.design_seed(setting, 0))
         if not planted or not len(setting.parts.test) or self._plays_releases(setting):
             return ()
@@ -141,28 +143,27 @@ class ProxyGame(OneRunGame[Examples]):
         return (measured,)
 
     def plants(self, target: Examples, seed: Seed) -> bool:
-        """Whether the mechanism is given other labels than the true ones."""
+        """Return True if the mechanism is trained on planted labels."""
         return self.design(self.canaries_of(target), seed.rng()).labels is not None
 
     def rests_on_proxy(self, setting: Setting) -> bool:
-        """Whether the bound holds only as far as a proxy has the law of the truth."""
+        """Return True if the bound relies on a proxy."""
         return False
 
     def control_replays(self, setting: Setting, inputs: ProxyGameInputs, trained: Unit) -> list[tuple[str, Any]]:
-        """What is replayed where the mechanism remembers nothing, in words and the last one best informed.
+        """Return (description, inputs) of the replays of the control, with the best informed one last.
 
-        Here: held-out rows, with the proxy alone and, where a model answers for them too, with the first trained model
-        at hand.
+        By default these use held-out rows with the proxy only and, for learners, also with the first trained model.
         """
         if not self.has_control() or not len(setting.parts.test):
             return []
         alone = ("proxy alone", inputs.held_out(inputs.silence()))
-        if self._plays_releases(setting):  # a label mechanism answers for the rows it was given only
+        if self._plays_releases(setting):  # a label mechanism has no answers for other rows
             return [alone]
         return [alone, ("model and proxy", inputs.held_out(trained))]
 
     def _control(self, setting: Setting, work: Work, inputs: ProxyGameInputs, trained: Unit) -> tuple[Unit, ...]:
-        """The controls, each once with the attack, and the best informed once more with a classifier."""
+        """Return the control units: each control with the attack, and the best informed one also with a classifier."""
         replayed_inputs = self.control_replays(setting, inputs, trained)
         if not replayed_inputs:
             return ()
@@ -191,7 +192,7 @@ class ProxyGame(OneRunGame[Examples]):
         )
 
     def _ceiling(self, setting: Setting, work: Work, inputs: ProxyGameInputs) -> tuple[Unit, ...]:
-        """The game against a mechanism without privacy, where that has to be played."""
+        """Return the unit of the game against a mechanism without privacy, if that needs a run."""
         if not self.answers_with_labels:
             return ()
         played = work.add(
@@ -217,23 +218,23 @@ class ProxyGame(OneRunGame[Examples]):
         return self.traits.capability_of(setting.mechanism) is LABEL_MECHANISMS
 
     def draw_fresh(self, count: int, rng: np.random.Generator) -> Examples | None:
-        """Fresh points from elsewhere than the test part, for games that have such a source."""
+        """Return fresh points from a source other than the test part; None if there is none."""
         return None
 
     def has_control(self) -> bool:
-        """Whether the game is played on held-out rows too, which the mechanism never saw."""
+        """Return True if the game also runs on held-out rows."""
         return False
 
     def proxy_task(self, examples: Examples, reference: Examples | None) -> Examples:
-        """What the proxy is asked: the features it sees, and as labels what is at stake. Here: the rows as they are."""
+        """Return the prediction task of the proxy, with the secret as label; by default the rows unchanged."""
         return examples
 
     def model_answers(self, predict: Predictor, examples: Examples, reference: Examples | None) -> NDArray[np.float64]:
-        """What the adversary learns of the mechanism's model at these rows. Here: its class probabilities."""
+        """Return the model outputs that the attacker sees for these rows; by default class probabilities."""
         return predict(examples)
 
     def intervene(self, train: Examples, design: Design) -> Examples:
-        """The data the mechanism is run on, with the labels that are planted."""
+        """Return the data on which the mechanism runs, with planted labels if there are any."""
         if design.labels is not None:
             labels = train.labels.copy()
             labels[: len(design.labels)] = design.labels
@@ -241,7 +242,7 @@ class ProxyGame(OneRunGame[Examples]):
         return super().intervene(train, design)
 
     def view(self, replayed: Replayed[Examples], reveal: Reveal) -> Any:
-        """What the mechanism and the proxy answer at the points that are shown, and the labels."""
+        """Return the answers of mechanism and proxy at the shown points, with the shown labels."""
         setup, labels = replayed.setup, reveal.labels
         assert replayed.reference is not None
         if labels is None:
@@ -252,7 +253,7 @@ class ProxyGame(OneRunGame[Examples]):
         return release.view(reference, labels)
 
     def held_out_of(self, test: Examples | None, count: int) -> Examples | None:
-        """The held-out rows of the control, at most as many as there are canaries; None when it is not played."""
+        """Return up to `count` held-out rows for the control; None if the game has no control."""
         if not self.has_control() or test is None:
             return None
         return test.take(np.arange(min(count, len(test))))
@@ -260,50 +261,50 @@ class ProxyGame(OneRunGame[Examples]):
 
 @dataclass(frozen=True)
 class ProxyGameInputs:
-    """What may be replayed in a game: the answers of both models, or others in place of the mechanism's.
+    """Inputs of replays: points, answers of the proxy, and answers of the mechanism or substitutes for them.
 
-    Each method gives what stands for it in the arguments of a unit.
+    Each method returns a placeholder for the arguments of a unit.
     """
 
-    rules: ProxyGame  # without its numbers of replays and trainings
-    queries: Any  # stands for the points both models are asked about
-    reference: Unit  # asked the proxy
-    kind: type[Answers]  # of the mechanism's answers
+    rules: ProxyGame  # the game with 1 replay and training
+    queries: Any  # placeholder for the points about which both models are queried
+    reference: Unit  # unit with the predictions of the proxy
+    kind: type[Answers]  # class of the mechanism's answers
 
     def canaries(self, answers: Any) -> Any:
-        """The canaries, or fresh points in their place, with these answers."""
+        """Return replay inputs for canaries and fresh points with these answers."""
         return inlined(canaries_replayed, self.rules, self.queries, self.reference, answers)
 
     def held_out(self, answers: Any) -> Any:
-        """Rows the mechanism never saw, with these answers."""
+        """Return replay inputs for held-out rows with these answers."""
         return inlined(held_out_replayed, self.rules, self.queries, self.reference, answers)
 
     def silence(self) -> Any:
-        """Answers that say nothing."""
+        """Return uninformative answers."""
         return inlined(uninformative_answers, self.kind, self.reference)
 
     def truth(self, design_seed: Seed) -> Any:
-        """Answers of a mechanism without privacy."""
+        """Return the answers of a mechanism without privacy."""
         return inlined(true_answers, self.rules, self.kind, self.queries, design_seed=design_seed)
 
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """The points both models are asked about."""
+    """Points about which both models are queried."""
 
-    canaries: Examples  # rows of the training data, m of them
-    fresh: Examples  # points shown in their place, m or none
-    held_out: Examples | None  # rows of the control, which the mechanism never saw; None when it is not played
-    reference: Examples | None  # the reference part, where the question at stake is worded with its help
+    canaries: Examples  # m rows of the training data
+    fresh: Examples  # points shown instead of canaries, m or none
+    held_out: Examples | None  # held-out rows of the control; None if there is no control
+    reference: Examples | None  # the reference part, if it defines the secret
 
     def ask(self, model: Predictor) -> NDArray[np.float32]:
-        """Answers for canaries, fresh points and held-out rows, below each other; shape (points, classes)."""
+        """Return the model's answers for canaries, fresh points and held-out rows, stacked; shape (points, classes)."""
         parts = [self.canaries, self.fresh, *([self.held_out] if self.held_out is not None else [])]
         return np.concatenate([model(points) for points in parts if len(points)]).astype(np.float32)
 
     @property
     def shown_count(self) -> int:
-        """How many points can be shown: the canaries and the fresh points."""
+        """Number of points that can be shown: canaries and fresh points."""
         return len(self.canaries) + len(self.fresh)
 
 
@@ -311,7 +312,7 @@ class Queries:
 def queries_of(
     rules: ProxyGame, target: Examples, test: Examples | None, fresh: Examples | None, reference: Examples | None
 ) -> Queries:
-    """The points of a game; `fresh` are those drawn elsewhere than from the test part."""
+    """Return the points of a game; `fresh` are points from a source other than the test part."""
     canaries = rules.canaries_of(target)
     source = next(part for part in (fresh, test, canaries) if part is not None)
     count = len(canaries)
@@ -329,7 +330,7 @@ def proxy_predictions(
     *,
     seed: Seed,
 ) -> Predictions:
-    """The proxy's probabilities of what is at stake, at every point the adversary may be shown."""
+    """Return the proxy's probabilities of the secret at every point that may be shown."""
     predict = proxy.predictor(
         reference=None if reference is None else rules.proxy_task(reference, reference).writable(),
         data=data,
@@ -352,9 +353,9 @@ def train_model(
     design_seed: Seed,
     seed: Seed,
 ) -> Outcome[Predictions]:
-    """One training of a learner; its answers at every point the adversary may be shown are taken right where it ran.
+    """Train a learner once and return its answers at every point that may be shown.
 
-    Its utility is measured too where no labels were planted.
+    The outcome has utility metrics unless labels are planted.
     """
     train = rules.intervened(target, design_seed)
     model = fitted(mechanism, train, validation, compute, seed)
@@ -372,13 +373,13 @@ def train_model(
 def measure_utility(
     mechanism: Any, target: Examples, test: Examples, validation: Examples | None, compute: Compute, *, seed: Seed
 ) -> Outcome[ModelUtility]:
-    """A training on the true labels, and how well it does on the test part."""
+    """Train on the true labels and return the utility on the test part."""
     measured = utility(fitted(mechanism, target, validation, compute, seed), test)
     return Outcome(measured, metrics=asdict(measured))
 
 
 def fitted(mechanism: Any, train: Examples, validation: Examples | None, compute: Compute, seed: Seed) -> Model:
-    """A model of the mechanism. Raises: InputError for what cannot be asked for probabilities."""
+    """Return a trained model of the mechanism. Raises: InputError if it has no method `probabilities`."""
     model = mechanism.fit(
         train.writable(),
         seed=seed.sequence(),
@@ -387,7 +388,7 @@ def fitted(mechanism: Any, train: Examples, validation: Examples | None, compute
     )
     require(
         isinstance(model, Model),
-        f"{type(mechanism).__qualname__}.fit must give a model with a method `probabilities(features)`",
+        f"{type(mechanism).__qualname__}.fit must return a model with a method `probabilities(features)`",
         model=type(model).__qualname__,
     )
     return cast(Model, model)
@@ -397,7 +398,7 @@ def fitted(mechanism: Any, train: Examples, validation: Examples | None, compute
 def release_labels(
     rules: ProxyGame, mechanism: Any, target: Examples, *, design_seed: Seed, seed: Seed
 ) -> LabelRelease:
-    """One release of a label mechanism: the released labels of the canaries."""
+    """Run a label mechanism once and return the released labels of the canaries."""
     train = rules.intervened(target, design_seed)
     rng = np.random.default_rng(seed.sequence())
     released = mechanism.release(train.labels.copy(), classes=train.classes, rng=rng)
@@ -407,17 +408,17 @@ def release_labels(
 
 @dataclass(frozen=True)
 class ModelUtility:
-    """What a model is worth on held-out examples."""
+    """Utility of a model on held-out examples."""
 
     test_accuracy: float
-    test_log_loss: float  # mean, in nats, of probabilities cut at 1e-15
+    test_log_loss: float  # mean in nats, with probabilities clipped at 1e-15
     test_accuracy_error: float  # standard error over the test rows
-    test_log_loss_error: float  # the same
-    majority_accuracy: float  # of always answering the most frequent label of the test rows
+    test_log_loss_error: float  # standard error over the test rows
+    majority_accuracy: float  # accuracy of always predicting the most frequent label of the test rows
 
 
 def utility(model: Model, test: Examples) -> ModelUtility:
-    """Of a model that was trained on labels as they are."""
+    """Return the utility of a model trained on true labels."""
     probabilities = model.probabilities(own_features(test.features))
     right = probabilities.argmax(axis=1) == test.labels
     loss = -np.log(np.clip(probabilities[np.arange(len(test)), test.labels], 1e-15, 1.0))
@@ -433,13 +434,13 @@ def utility(model: Model, test: Examples) -> ModelUtility:
 
 @unit
 def uninformative_answers(kind: type[Answers], reference: Predictions) -> Answers:
-    """Answers of some kind that say nothing, for every point: the attack has the proxy alone."""
+    """Return uninformative answers for every point, which leave the attack the proxy only."""
     return kind.uninformative(*reference.probabilities.shape)
 
 
 @unit
 def true_answers(rules: ProxyGame, kind: type[Answers], queries: Queries, *, design_seed: Seed) -> Answers:
-    """Answers of a mechanism without privacy: of each canary what is at stake, as it is trained with."""
+    """Return the answers of a mechanism without privacy: the secret of each canary as trained."""
     canaries = rules.proxy_task(queries.canaries, queries.reference)
     planted = rules.design(canaries, design_seed.rng()).labels
     return kind.revealing(canaries.labels if planted is None else planted, canaries.classes)
@@ -449,7 +450,7 @@ def true_answers(rules: ProxyGame, kind: type[Answers], queries: Queries, *, des
 def canaries_replayed(
     rules: ProxyGame, queries: Queries, reference: Predictions, answers: Answers
 ) -> Replayed[Examples]:
-    """The canaries, or fresh points in their place."""
+    """Return replay inputs for canaries and fresh points."""
     canaries = rules.proxy_task(queries.canaries, queries.reference)
     proxy = reference.probabilities[: queries.shown_count]
     setup = CanarySetup(canaries, queries.fresh, cumulative(proxy[: len(canaries)]))
@@ -460,7 +461,7 @@ def canaries_replayed(
 def held_out_replayed(
     rules: ProxyGame, queries: Queries, reference: Predictions, answers: Answers
 ) -> Replayed[Examples]:
-    """Rows the mechanism never saw: what the attack shows there, it owes to the proxy's shift."""
+    """Return replay inputs for held-out rows, where any success of the attack is due to the proxy's shift."""
     assert queries.held_out is not None
     rows = slice(queries.shown_count, None)
     proxy = reference.probabilities[rows]
@@ -469,22 +470,23 @@ def held_out_replayed(
 
 
 def cumulative(probabilities: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Cumulative class probabilities of each row, the last one 1; shape (n, classes)."""
+    """Return cumulative class probabilities of each row, ending in 1; shape (n, classes)."""
     sums = np.cumsum(probabilities, axis=1, dtype=np.float64)
     return sums / sums[:, -1:]
 
 
 def checked_release(released: Any, train: Examples, mechanism: str) -> LabelRelease:
+    """Return validated released labels. Raises: InputError for a wrong number, type or range."""
     labels = np.asarray(released)
     require(
         labels.shape == train.labels.shape and np.issubdtype(labels.dtype, np.integer),
-        f"{mechanism}.release must give one integer label for each of {len(train)} examples",
+        f"{mechanism}.release must return one integer label for each of {len(train)} examples",
         shape=labels.shape,
         type=labels.dtype,
     )
     require(
         bool((labels >= 0).all() and (labels < train.classes).all()),
-        f"{mechanism}.release must give labels in 0..{train.classes - 1}",
+        f"{mechanism}.release must return labels in 0..{train.classes - 1}",
         lowest=labels.min(),
         highest=labels.max(),
     )

@@ -1,4 +1,4 @@
-"""A model whose probabilities mean what they say, for priors that others are measured against."""
+"""Proxy with calibrated probabilities, used as prior of label inference advantages."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from dpaudit.registry import register
 @register("proxy", "calibrated", source="Busa-Fekete et al. (2024), section 4; Zadrozny and Elkan (2002)")
 @dataclass(frozen=True)
 class CalibratedModel:
-    """A model trained without privacy whose answers are then calibrated by isotonic regression; two classes.
+    """A model trained without privacy and calibrated by isotonic regression, for two classes.
 
-    The regression is fitted on answers to examples that the model that gave them had not seen. Probabilities keep
-    1/(n + 2) away from 0 and 1, n the examples: no number of examples shows a label to be certain.
+    The regression is fitted on out-of-fold predictions. Probabilities are clipped to [1/(n + 2), 1 - 1/(n + 2)] for n
+    examples, because no number of examples proves a label certain.
 
     Attributes:
-        model: How it is trained.
-        folds: Parts the examples are divided into for the answers the calibration learns from, >= 2.
+        model: Training method of the model.
+        folds: Number of cross-fitting folds for the calibration, >= 2.
     """
 
     model: Trainer = field(default=CatBoost(learning_rate=0.1, depth=6), metadata={"kind": "model"})
@@ -39,14 +39,16 @@ class CalibratedModel:
     def predictor(
         self, *, reference: Examples | None, data: Any, seed: np.random.SeedSequence, compute: Compute
     ) -> Predictor:
-        """Trains the model on all of them, and its calibration on its answers to parts it had not seen.
+        """Train the model on all examples and the calibration on out-of-fold predictions; return the predictor.
 
-        Raises: SpecError when there are fewer examples than folds, or more than two classes.
+        Raises: SpecError for fewer examples than folds, or more than two classes.
         """
         if reference is None or len(reference) < self.folds:
-            raise SpecError(f"a calibrated model needs at least {self.folds} examples; give `split.reference` more")
+            raise SpecError(
+                f"a calibrated model needs at least {self.folds} examples. Give `split.reference` a larger share"
+            )
         if reference.classes != 2:
-            raise SpecError(f"a calibrated model is for two classes, got {reference.classes}; use `proxy: model`")
+            raise SpecError(f"a calibrated model needs two classes, got {reference.classes}. Use `proxy: model`")
         from sklearn.isotonic import IsotonicRegression
 
         whole, *parts, shuffled = spawned(seed, self.folds + 2)

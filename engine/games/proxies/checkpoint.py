@@ -1,4 +1,4 @@
-"""The incremental setting: an earlier model of an online learner is the adversary's reference."""
+"""Proxy for the incremental setting: an earlier model of an online learner is the attacker's reference."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from dpaudit.registry import register
 @register("proxy", "checkpoint", source="arXiv:2511.14084, section 5, incremental setting")
 @dataclass(frozen=True)
 class Checkpoint:
-    """An earlier model of the learner itself: trained on the oldest rows, while the audit runs on newer ones.
+    """An earlier model of the learner, trained on the oldest rows, while the audit runs on newer ones.
 
-    For data in the order of time, with `split.order: given`: then the reference part is the oldest. No model beside
-    those the learner makes anyway is needed. What has changed since the checkpoint is shift; the control shows it.
+    It is for data in order of time with `split.order: given`, where the reference part is the oldest. No additional
+    model is needed. Changes since the checkpoint are a shift, which the control measures.
 
     Attributes:
-        learner: What made the checkpoint: the audited learner as it is written in the spec, privacy and all, or
-            another one.
-        share: The checkpoint had seen this first share of the reference part, in (0, 1].
+        learner: Learner that trains the checkpoint: the audited learner of the spec with its privacy, or another one.
+        share: Share of the reference part, from its start, on which the checkpoint is trained, in (0, 1].
     """
 
     learner: Learner = field(default=NonPrivate(), metadata={"kind": "mechanism"})
@@ -44,12 +43,14 @@ class Checkpoint:
     def predictor(
         self, *, reference: Examples | None, data: Any, seed: np.random.SeedSequence, compute: Compute
     ) -> Predictor:
-        """Trains the checkpoint.
+        """Train the checkpoint and return its predictor.
 
-        Raises: SpecError when there is no row it could have seen.
+        Raises: SpecError if there are no rows to train on.
         """
         rows_seen = 0 if reference is None else round(self.share * len(reference))
         if reference is None or not rows_seen:
-            raise SpecError("a checkpoint has seen the reference part; give `split.reference` a larger share")
+            raise SpecError(
+                "the reference part has no rows to train a checkpoint. Give `split.reference` a larger share"
+            )
         model = self.learner.fit(reference.take(np.arange(rows_seen)), seed=seed, compute=compute)
         return lambda examples: model.probabilities(own_features(examples.features))

@@ -1,6 +1,6 @@
-"""Proxies: where the counterfactual labels and the adversary's reference come from.
+"""Proxies: sources of counterfactual labels and of the attacker's reference model.
 
-A proxy offers `predictor(*, reference, data, seed, compute)`, a function from examples to class probabilities.
+A proxy has a method `predictor(*, reference, data, seed, compute)`, a function from examples to class probabilities.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Predictor = Callable[[Examples], NDArray[np.float64]]
 @register("proxy", "model", source="arXiv:2511.14084, section 6.2")
 @dataclass(frozen=True)
 class ModelProxy:
-    """A model M' trained without privacy on the reference part: random halves, or the previous day of a time split.
+    """A model M' trained without privacy on the reference part, such as a random half or the previous day.
 
     Attributes:
-        model: How M' is trained.
+        model: Training method of M'.
     """
 
     model: Trainer = field(default=LogisticRegression(), metadata={"kind": "model"})
@@ -36,34 +36,36 @@ class ModelProxy:
     def predictor(
         self, *, reference: Examples | None, data: Any, seed: np.random.SeedSequence, compute: Compute
     ) -> Predictor:
-        """Trains M'.
+        """Train M' and return its predictor.
 
-        Raises: SpecError when the reference part is empty.
+        Raises: SpecError if the reference part is empty.
         """
         if reference is None:
-            raise SpecError("a model proxy is trained on the reference part; give `split.reference` a share above 0")
+            raise SpecError(
+                "a model proxy is trained on the reference part, which is empty. Give `split.reference` a share above 0"
+            )
         model = self.model.fit(reference, seed=seed, compute=compute)
         return lambda examples: model.probabilities(own_features(examples.features))
 
 
 class KnownLaw:
-    """A proxy that is the truth itself: derive from it to say so, and the audit takes nothing on trust."""
+    """Base class of proxies that are the true law, so that the bound does not rely on a proxy."""
 
 
 @register("proxy", "true-posterior", source="arXiv:2511.14084, appendix 11")
 @dataclass(frozen=True)
 class TruePosterior(KnownLaw):
-    """The true distribution of the label given the features, for generated data that knows it."""
+    """The true distribution of the label given the features, for generated data with a known law."""
 
     def predictor(
         self, *, reference: Examples | None, data: Any, seed: np.random.SeedSequence, compute: Compute
     ) -> Predictor:
-        """The data set's `posterior`.
+        """Return the data set's `posterior`.
 
-        Raises: SpecError when the data set does not know its distribution.
+        Raises: SpecError if the data set has none.
         """
         if not hasattr(data, "posterior"):
             raise SpecError(
-                "the true posterior is known for generated data only (gaussian-mixture); use `proxy: model`"
+                "the data must have a method `posterior`, as generated data do (gaussian-mixture). Use `proxy: model`"
             )
         return lambda examples: data.posterior(examples.features)

@@ -1,8 +1,7 @@
-"""Calls of a function on a table: here, or in a Python of its own; the outcomes are the same.
+"""Calls of a function on a table, in this process or in a worker process of another Python, with equal outcomes.
 
-A worker in another Python is started, written to, listened to and ended from here. The process is no one's friend: it
-may die, hang, print without end and write into every descriptor it finds. What it prints is read with what it answers,
-and its last lines are kept; an answer that is no message ends it.
+The worker runs audited code, so it may die, hang, print without end, or write into any open descriptor. Its output is
+read along with its answers, and the last lines are saved for messages. A malformed answer ends the worker.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from dpaudit.mechanisms.adapters.other_python import worker
 from dpaudit.mechanisms.adapters.user_code import global_randomness
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 
-BATCH = 1_000  # calls that are asked for at a time
-PREPARED_S = 300.0  # on a machine that is busy, libraries take long to load
-ENDED_S = 2.0  # what closed its pipes and has not ended so long after is killed
-MOST_BEHIND = 8 * (worker.MAX_NUMBERS * 2)  # bytes of numbers in an answer
-MOST_WORDS = 1 << 20  # bytes of an answer's header
-KEPT_BYTES = 4_000  # of what it printed
+BATCH = 1_000  # calls in a request
+START_LIMIT_S = 300.0  # imports are slow on a busy machine
+EXIT_LIMIT_S = 2.0  # between closing the pipes and the kill
+MAX_BODY = 8 * (worker.MAX_NUMBERS * 2)  # bytes of numbers in an answer
+MAX_HEADER = 1 << 20  # bytes of an answer's header
+OUTPUT_BYTES = 4_000  # of the worker's output, saved for messages
 CHUNK = 1 << 18  # bytes read at a time
-OUT_OF_TIME = "out of time"  # how a call ended
+OUT_OF_TIME = "out of time"  # ending of a call that exceeded its time limit
 
 
 def _no_limit(limit_s: float | None) -> AbstractContextManager[None]:
@@ -47,7 +46,7 @@ def _never(err: BaseException) -> bool:
     return False
 
 
-def called_here(
+def call_in_process(
     function: Callable[..., Any],
     table: pa.Table,
     seeds: Sequence[int],
@@ -59,21 +58,21 @@ def called_here(
     time_limit: Callable[[float | None], AbstractContextManager[None]] = _no_limit,
     from_outside: Callable[[BaseException], bool] = _never,
 ) -> list[CallOutcome]:
-    """Calls `function(rows, rng, **settings)` in this process, once for each seed.
+    """Call `function(rows, rng, **settings)` in this process, once for each seed.
 
     Args:
-        table: Columns of float64, int64 or string, with nulls; each call has a copy of its own, in `form`.
+        table: Columns of float64, int64 or string, with nulls; each call gets a separate copy in `form`.
         seeds: Whole numbers >= 0.
-        timed: Whether the seconds that a call took are one of its numbers.
-        limit_s: How long a call may take.
-        time_limit: What ends a block after so many seconds, by an exception.
-        from_outside: Whether an exception is not the function's own: a signal, which passes, or `time_limit`.
-    Raises: InputError when the form cannot hold the table.
+        timed: True to add the duration of each call in seconds to its numbers.
+        limit_s: Time limit of a call.
+        time_limit: Context manager that ends its block after a number of seconds by an exception.
+        from_outside: True for an exception that the function did not raise: a signal, which passes, or `time_limit`.
+    Raises: InputError if the form cannot hold the table.
     """
-    called = worker.Called(function, _form(form), settings or {}, timed)
-    rows = _here(called, table)
+    called = worker.AuditedFunction(function, _form(form), settings or {}, timed)
+    rows = _row_copies(called, table)
 
-    def one(seed: int) -> CallOutcome:
+    def call(seed: int) -> CallOutcome:
         try:
             with time_limit(limit_s):
                 ending, numbers, fault, low_bits = called.call(rows, seed, from_outside)
@@ -83,11 +82,11 @@ def called_here(
             return _out_of_time(limit_s)
         return CallOutcome(ending, np.array(numbers, np.float64), fault, low_bits)
 
-    with global_randomness(SeedSequence(0)):  # as they were, afterwards
-        return [one(seed) for seed in _seeds(seeds)]
+    with global_randomness(SeedSequence(0)):  # restores the global generators
+        return [call(seed) for seed in _seeds(seeds)]
 
 
-def _here(called: worker.Called, table: pa.Table) -> Callable[[], Any]:
+def _row_copies(called: worker.AuditedFunction, table: pa.Table) -> Callable[[], Any]:
     header, body = _table_message(table)
     try:
         return called.rows(worker.columns_of(header, body))
@@ -105,7 +104,7 @@ def _form(form: str) -> str:
 
 
 class OtherPython:
-    """Calls a function in a Python of its own, which is started anew when a call ends it."""
+    """Calls a function in a worker process of another Python; restarts the worker if a call ends it."""
 
     def __init__(
         self,
@@ -119,79 +118,79 @@ class OtherPython:
         memory_bytes: int | None = None,
         path: Sequence[str] = (),
     ) -> None:
-        """Nothing is started yet.
+        """Check the arguments; start no process yet.
 
         Args:
-            python: The program.
-            function: Where `function(rows, rng, **settings)` is there: "module:name".
-            form: Of the rows: one of `worker.FORMS`.
+            python: Path of the Python.
+            function: Import path "module:name" of `function(rows, rng, **settings)` in that Python.
+            form: Form of the rows, one of `worker.FORMS`.
             settings: Numbers, words, None, and lists, tuples and dicts of these.
-            timed: Whether the seconds that a call took are one of its numbers.
-            limit_s: How long a call may take; one that takes longer is ended.
-            memory_bytes: How much address space calls may take, beyond what the process has when its code is imported.
+            timed: True to add the duration of each call in seconds to its numbers.
+            limit_s: Time limit of a call; a longer one ends the worker.
+            memory_bytes: Address space for calls, besides that of the process after its imports.
             path: Folders in which the module is looked for first.
-        Raises: InputError for what no worker can be sent.
+        Raises: InputError for arguments that cannot be sent to a worker.
         """
         self._python, self._limit_s = python, limit_s
         self._request = _start(function, form, settings or {}, memory_bytes, path) | {"timed": timed}
         self._process: WorkerProcess | None = None
-        self._known: dict[int, pa.Table] = {}  # the tables that the process has, by their names
+        self._tables: dict[int, pa.Table] = {}  # tables that the worker holds, by number
         self._sent = 0
 
     def __enter__(self) -> Self:
-        """Starts the worker; InputError when it cannot be."""
-        self._up()
+        """Start the worker. Raises: InputError if it fails to start."""
+        self._running()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end(ENDED_S if err is None else 0.0)
+        self._end(EXIT_LIMIT_S if err is None else 0.0)
 
     def call(self, table: pa.Table, seeds: Sequence[int]) -> list[CallOutcome]:
-        """Calls the function on a table, once for each seed, in order; see `called_here`.
+        """Call the function on a table, once for each seed, in order; see `call_in_process`.
 
-        A call that ends its process, hangs or takes too much memory has an outcome that says so, and the next one has
-        a new process.
+        A call that ends its process, hangs or exceeds its memory has an outcome that says so. The next call gets a new
+        process.
 
-        Raises: InputError when the form cannot hold the table, or a worker cannot be started.
+        Raises: InputError if the form cannot hold the table, or a worker fails to start.
         """
-        outcomes, asked = list[CallOutcome](), _seeds(seeds)
-        while len(outcomes) < len(asked):
-            self._batch(table, asked[len(outcomes) : len(outcomes) + BATCH], outcomes)
+        outcomes, numbers = list[CallOutcome](), _seeds(seeds)
+        while len(outcomes) < len(numbers):
+            self._batch(table, numbers[len(outcomes) : len(outcomes) + BATCH], outcomes)
         return outcomes
 
     def _batch(self, table: pa.Table, seeds: Sequence[int], outcomes: list[CallOutcome]) -> None:
-        """Outcomes of the first of these seeds, up to one that ended the process."""
-        process = self._up()
+        """Append the outcomes of these seeds, up to a call that ends the process."""
+        process = self._running()
         try:
-            process.send({"table": self._name(process, table), "seeds": list(seeds)}, limit_s=self._limit_s)
+            process.send({"table": self._number_of(process, table), "seeds": list(seeds)}, limit_s=self._limit_s)
             for _ in seeds:
-                outcomes.append(_outcome(*process.answer(limit_s=self._limit_s)))  # noqa: PERF401  (kept when one ends it)
-        except Ended as err:
+                outcomes.append(_outcome(*process.answer(limit_s=self._limit_s)))  # noqa: PERF401  (must survive WorkerEnded)
+        except WorkerEnded as err:
             self._process = None
             outcomes.append(CallOutcome(err.ending, np.empty(0), str(err)))
-        except BaseException:  # answers may be left in the pipe
+        except BaseException:  # the pipe may hold further answers
             self._end()
             raise
 
-    def _up(self) -> WorkerProcess:
+    def _running(self) -> WorkerProcess:
         if self._process is None:
-            self._known = {}
-            self._process, _ = started(self._python, self._request)
+            self._tables = {}
+            self._process, _ = start_worker(self._python, self._request)
         return self._process
 
-    def _name(self, process: WorkerProcess, table: pa.Table) -> int:
-        """The name of a table, which is sent when the process has it not."""
-        for name, known in self._known.items():
-            if known is table:
+    def _number_of(self, process: WorkerProcess, table: pa.Table) -> int:
+        """Return the number of a table in the worker; send the table if the worker lacks it."""
+        for name, held in self._tables.items():
+            if held is table:
                 return name
-        if len(self._known) == worker.TABLES:  # the process forgets the same one
-            del self._known[min(self._known)]
+        if len(self._tables) == worker.TABLES:  # the worker drops the same one
+            del self._tables[min(self._tables)]
         header, body = _table_message(table)
         self._sent += 1
         process.prepare({**header, "table": self._sent}, body)
-        self._known[self._sent] = table
+        self._tables[self._sent] = table
         return self._sent
 
     def _end(self, patience_s: float = 0.0) -> None:
@@ -201,11 +200,11 @@ class OtherPython:
 
 
 def identity(python: str, function: str, *, path: Sequence[str] = ()) -> str:
-    """What the outcomes of a function depend on: its Python's version, its file, the distribution it belongs to.
+    """Return the version of the other Python, the hash of the function's file, and the distribution's version.
 
-    Raises: InputError when it cannot be imported there.
+    Raises: InputError if the function cannot be imported there.
     """
-    process, words = started(python, {**_start(function, "list", {}, None, path), "identity": True})
+    process, words = start_worker(python, {**_start(function, "list", {}, None, path), "identity": True})
     process.end()
     return words
 
@@ -238,13 +237,13 @@ def _outcome(answer: Mapping[str, Any], body: bytes) -> CallOutcome:
 
 
 def _seeds(seeds: Sequence[int]) -> list[int]:
-    found = [int(seed) for seed in seeds]
-    require(min(found, default=0) >= 0, "a seed must be >= 0", seed=min(found, default=0))
-    return found
+    numbers = [int(seed) for seed in seeds]
+    require(min(numbers, default=0) >= 0, "a seed must be >= 0", seed=min(numbers, default=0))
+    return numbers
 
 
 def _table_message(table: pa.Table) -> tuple[dict[str, Any], bytes]:
-    """A table as a worker reads it: words in the header, numbers behind it."""
+    """Encode a table for a worker: words in the header, numbers in the body."""
     columns: list[dict[str, Any]] = []
     body: list[bytes] = []
     kinds = {pa.float64(): ("float", "<f8"), pa.int64(): ("whole", "<i8")}
@@ -260,8 +259,8 @@ def _table_message(table: pa.Table) -> tuple[dict[str, Any], bytes]:
     return {"rows": table.num_rows, "columns": columns}, b"".join(body)
 
 
-class Ended(Exception):
-    """The worker is gone, or was ended; `ending` says how in a word or two, the text for people."""
+class WorkerEnded(Exception):
+    """The worker process ended. `ending` is the short form of the reason, the text the long one."""
 
     def __init__(self, ending: str, text: str) -> None:
         super().__init__(text)
@@ -269,15 +268,15 @@ class Ended(Exception):
 
 
 class WorkerProcess:
-    """One process; when it has ended, it stays ended."""
+    """A worker process, which is not restarted."""
 
     def __init__(self, python: str) -> None:
-        """Raises: InputError when there is no such Python."""
+        """Start the process. Raises: InputError if there is no such Python."""
         requests, answers, alive, printed = (os.pipe() for _ in range(4))
         self._requests, self._answers, self._printed = requests[1], answers[0], printed[0]
         self._ours = [requests[1], answers[0], alive[1], printed[0]]
         theirs = (requests[0], answers[1], alive[0])
-        self._received, self._lines, self._heard = bytearray(), bytearray(), time.monotonic()
+        self._received, self._output, self._last_message = bytearray(), bytearray(), time.monotonic()
         try:
             self._process = subprocess.Popen(
                 [python, worker.__file__, *map(str, theirs)],
@@ -285,8 +284,8 @@ class WorkerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=printed[1],
                 stderr=printed[1],
-                process_group=0,  # Ctrl-C is for the parent, and whatever it leaves running is ended with it
-                env={**os.environ, "PYTHONHASHSEED": "0"},  # sets have one order for all workers
+                process_group=0,  # Ctrl-C reaches the parent only; `end` kills the group
+                env={**os.environ, "PYTHONHASHSEED": "0"},  # the same order of sets in all workers
             )
         except OSError as err:
             self._close()
@@ -300,44 +299,44 @@ class WorkerProcess:
             self._poll.register(number, select.POLLIN)
 
     def prepare(self, header: Mapping[str, Any], body: bytes = b"") -> str:
-        """Has it do what is no call, and so is under no limit of one; what it says when it is ready.
+        """Send a request other than calls, without their time limit, and return the text of the `ready` answer.
 
-        Raises: InputError when it refuses; Ended.
+        Raises: InputError if the worker refuses; WorkerEnded.
         """
-        self.send(header, body, limit_s=PREPARED_S)
-        answer, _ = self.answer(limit_s=PREPARED_S)
+        self.send(header, body, limit_s=START_LIMIT_S)
+        answer, _ = self.answer(limit_s=START_LIMIT_S)
         if "refused" in answer:
             raise InputError(shortened(answer["refused"], 400))
         return str(answer.get("ready", ""))
 
     def send(self, header: Mapping[str, Any], body: bytes = b"", *, limit_s: float | None = None) -> None:
-        """A request, of which the process must read some every `limit_s` seconds; Ended when it does not."""
-        left = memoryview(worker.packed(header, body))
-        self._heard = time.monotonic()
+        """Send a request. Raises: WorkerEnded if the worker reads none of it for `limit_s` seconds."""
+        unsent = memoryview(worker.message(header, body))
+        self._last_message = time.monotonic()
         self._poll.register(self._requests, select.POLLOUT)
         try:
-            while left:
+            while unsent:
                 if self._wait(limit_s) & {self._requests}:
-                    left = left[os.write(self._requests, left) :]
-                    self._heard = time.monotonic()
+                    unsent = unsent[os.write(self._requests, unsent) :]
+                    self._last_message = time.monotonic()
         except BrokenPipeError:
-            raise self._gone() from None
+            raise self._ended_by_itself() from None
         finally:
             with contextlib.suppress(KeyError, OSError):
                 self._poll.unregister(self._requests)
 
     def answer(self, *, limit_s: float | None = None) -> tuple[dict[str, Any], bytes]:
-        """The next answer, which must come within `limit_s` seconds of the one before; Ended when there is none."""
-        while (found := self._next()) is None:
+        """Return the next answer. Raises: WorkerEnded if it takes more than `limit_s` seconds since the last one."""
+        while (message := self._next()) is None:
             if self._answers in self._wait(limit_s):
                 more = os.read(self._answers, CHUNK)
                 if not more:
-                    raise self._gone()
+                    raise self._ended_by_itself()
                 self._received += more
-        return found
+        return message
 
     def end(self, patience_s: float = 0.0) -> int:
-        """Ends it, and what it started, when it had so long to end by itself; its exit code."""
+        """Wait `patience_s` for the worker's exit, kill it with the processes it started, and return its exit code."""
         if patience_s:
             self._ours.remove(self._requests)
             os.close(self._requests)
@@ -350,63 +349,68 @@ class WorkerProcess:
         return code
 
     def last_lines(self) -> str:
-        """The end of what it printed, in one line."""
-        with contextlib.suppress(OSError):  # it was ended before
+        """Return the last line of the worker's output, shortened."""
+        with contextlib.suppress(OSError):  # closed already
             os.set_blocking(self._printed, False)
-            while self._hear():
+            while self._read_output():
                 pass
-        lines = self._lines.decode(errors="replace").strip().splitlines()
+        lines = self._output.decode(errors="replace").strip().splitlines()
         return shortened(lines[-1]) if lines else ""
 
     def _wait(self, limit_s: float | None) -> set[int]:
-        """Which descriptors can be used; what was printed is read."""
-        left_ms = None if limit_s is None else max(0.0, self._heard + limit_s - time.monotonic()) * 1e3
+        """Wait for and return the ready descriptors, after reading the worker's output."""
+        left_ms = None if limit_s is None else max(0.0, self._last_message + limit_s - time.monotonic()) * 1e3
         ready = {number for number, _ in self._poll.poll(left_ms)}
-        useless = not ready & {self._answers, self._requests}  # it may print without end
-        if useless and limit_s is not None and time.monotonic() - self._heard >= limit_s:
+        only_output = not ready & {self._answers, self._requests}  # the worker may print without end
+        if only_output and limit_s is not None and time.monotonic() - self._last_message >= limit_s:
             self.end()
-            raise Ended(OUT_OF_TIME, f"still running after {limit_s:g} s")
-        if self._printed in ready and not self._hear():
+            raise WorkerEnded(OUT_OF_TIME, f"still running after {limit_s:g} s")
+        if self._printed in ready and not self._read_output():
             self._poll.unregister(self._printed)
         return ready
 
-    def _hear(self) -> int:
+    def _read_output(self) -> int:
         more = os.read(self._printed, CHUNK)
-        self._lines = (self._lines + more)[-KEPT_BYTES:]
+        self._output = (self._output + more)[-OUTPUT_BYTES:]
         return len(more)
 
     def _next(self) -> tuple[dict[str, Any], bytes] | None:
         size = worker.HEAD.size
         if len(self._received) < size:
             return None
-        mark, words, behind, checksum = worker.HEAD.unpack_from(self._received)
-        if mark != worker.MARK or words > MOST_WORDS or behind > MOST_BEHIND:
+        mark, header_bytes, body_bytes, checksum = worker.HEAD.unpack_from(self._received)
+        if mark != worker.MARK or header_bytes > MAX_HEADER or body_bytes > MAX_BODY:
             raise self._garbled()
-        end = size + words + behind
+        end = size + header_bytes + body_bytes
         if len(self._received) < end:
             return None
-        header, body = bytes(self._received[size : size + words]), bytes(self._received[size + words : end])
+        header, body = (
+            bytes(self._received[size : size + header_bytes]),
+            bytes(self._received[size + header_bytes : end]),
+        )
         if checksum != zlib.crc32(body, zlib.crc32(header)):
             raise self._garbled()
         del self._received[:end]
-        self._heard = time.monotonic()
+        self._last_message = time.monotonic()
         try:
-            found = json.loads(header)
+            content = json.loads(header)
         except (ValueError, RecursionError):
             raise self._garbled() from None
-        return (found, body) if isinstance(found, dict) else ({}, body)
+        return (content, body) if isinstance(content, dict) else ({}, body)
 
-    def _garbled(self) -> Ended:
+    def _garbled(self) -> WorkerEnded:
         self.end()
-        return Ended("process ended: wrote into the pipe of its worker", "it wrote into the pipe of its worker")
+        return WorkerEnded("process ended: wrote into the pipe of its worker", "it wrote into the pipe of its worker")
 
-    def _gone(self) -> Ended:
+    def _ended_by_itself(self) -> WorkerEnded:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(ENDED_S)
+            self._process.wait(EXIT_LIMIT_S)
         last = self.last_lines()
         code = self.end()
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-        return Ended(f"process ended: {how}", f"its process ended: {how}" + (f"; it printed: {last}" if last else ""))
+        return WorkerEnded(
+            f"process ended: {how}", f"its process ended: {how}" + (f"; it printed: {last}" if last else "")
+        )
 
     def _close(self) -> None:
         ours, self._ours = self._ours, []
@@ -414,16 +418,16 @@ class WorkerProcess:
             os.close(number)
 
 
-def started(python: str, request: Mapping[str, Any]) -> tuple[WorkerProcess, str]:
-    """A worker that has imported its function, and what it says of itself.
+def start_worker(python: str, request: Mapping[str, Any]) -> tuple[WorkerProcess, str]:
+    """Start a worker, wait until it has imported its function, and return it with the text of its answer.
 
-    Raises: InputError when it does not come so far.
+    Raises: InputError if it fails to start.
     """
     process = WorkerProcess(python)
     try:
         return process, process.prepare(request)
-    except Ended as err:
-        raise InputError(f"a worker must start in {shortened(repr(python))}: {err}") from err
+    except WorkerEnded as err:
+        raise InputError(f"a worker cannot start in {shortened(repr(python))}: {err}") from err
     except InputError as err:
         process.end()
         raise InputError(f"{err}; the Python is {shortened(repr(python))}") from err

@@ -1,16 +1,17 @@
-"""Calls one function on rows, again and again, and sums up what comes back; runs in any Python from 3.8 on.
+"""Calls a function on rows repeatedly and summarises the results; runs in any Python from 3.8 on.
 
     python worker.py REQUESTS ANSWERS ALIVE
 
-The three are numbers of descriptors. REQUESTS is read and ANSWERS written; ALIVE is never written to: when the process
-that holds its other end is gone, this one is ended by the system. A message is a head (`HEAD`), a header in JSON and
-raw bytes; numbers are little-endian float64 or int64. There are no pickles, either way. The first request says what to
-call, the others are tables, each with a number for its name: all these are answered by `ready` or `refused`. Between
-them stand lists of seeds for a table; each call is answered by one message as soon as it ended, so whoever reads knows
-which call it was that ended this process.
+The arguments are numbers of pipe descriptors. This process reads REQUESTS and writes ANSWERS. ALIVE is only held open:
+the system ends this process when the parent, which holds its other end, is gone. A message is a head (`HEAD`), a JSON
+header and a body of little-endian float64 or int64 numbers. No message holds pickles.
 
-This file imports the standard library alone, and nothing of dpaudit: the other Python needs no more than the function
-does, and NumPy, pandas or pyarrow where a form of rows is made of them. dpaudit imports it for calls in process.
+The first request names the function. Further requests are numbered tables, and lists of seeds for a table. Function
+and tables are answered by `ready` or `refused`. Each call is answered by one message as soon as it ends, so that the
+parent knows which call ended this process.
+
+This file imports only the standard library, so that the other Python needs only the function's libraries, and NumPy,
+pandas or pyarrow if the form of the rows requires them. dpaudit imports it for calls in its own process.
 """
 
 from __future__ import annotations
@@ -54,39 +55,39 @@ from typing import Any
 FORMS = ("frame", "arrow", "array", "records", "list")
 """A pandas DataFrame; a pyarrow Table; a float64 array (n, d); a list of dicts; the values of the only column."""
 HEAD = struct.Struct("<4sIQI")
-"""Mark, bytes of the header, bytes behind it, checksum of both."""
+"""Mark, bytes of the header, bytes of the body, checksum of both."""
 MARK = b"dpa1"
-MAX_NUMBERS = 1 << 16  # of an outcome; of more the first are kept
-MAX_PARTS = 100_000  # of a value that are looked at
-MAX_DEPTH = 20  # of values inside values
-MAX_ENDING = 1_500  # characters; a longer one is cut, and a hash of it stands behind
+MAX_NUMBERS = 1 << 16  # of an outcome; further ones are dropped
+MAX_PARTS = 100_000  # of a value that are read
+MAX_DEPTH = 20  # of nested values
+MAX_ENDING = 1_500  # characters; a longer ending is cut and its hash appended
 MAX_TEXT = 20_000  # characters of a text that are read
-MAX_WARNINGS = 50  # that differ
-NAMED = 8  # places of numbers that are not finite, by name
-LOOKED_INTO = 64  # floats whose bits are looked at
-TABLES = 64  # that are kept; the oldest goes first
-FEW_ROWS = 16  # of a list that is looked at as it stands; how many rows a longer one, or a table, has may be random
-CODES = 16  # whole numbers from 0 on that are counted each by itself
-BUCKETS = 64  # that rows are counted in, by a value of theirs or several
-PAIRED = 5  # columns whose values are counted two by two
-UNREADABLE = "unreadable: "  # prefix of the ending of a call whose result holds something that cannot be read
+MAX_WARNINGS = 50  # different ones
+NAMED = 8  # positions of non-finite numbers that an ending lists
+LOW_BIT_FLOATS = 64  # floats whose lowest bits are recorded
+TABLES = 64  # that are stored; the oldest is dropped first
+FEW_ROWS = 16  # lists up to this length are read in order; the length of longer ones, and of tables, may be random
+CODES = 16  # whole numbers from 0 on that are counted separately
+BUCKETS = 64  # hash buckets that count rows by one or several columns
+PAIRED = 5  # columns that are counted in pairs
+UNREADABLE = "unreadable: "  # prefix of the ending of a call whose result holds an unreadable object
 
 
 class Refused(Exception):
-    """What was asked for cannot be done; its text is a sentence."""
+    """A request that cannot be carried out; its text is a sentence for the user."""
 
 
 # Messages
 
 
-def packed(header: Mapping[str, Any], body: bytes = b"") -> bytes:
-    """A message."""
+def message(header: Mapping[str, Any], body: bytes = b"") -> bytes:
+    """Return the bytes of a message."""
     words = json.dumps(header).encode()
     return HEAD.pack(MARK, len(words), len(body), zlib.crc32(body, zlib.crc32(words))) + words + body
 
 
 def little_endian(numbers: array[Any]) -> bytes:
-    """The bytes of an array of 8-byte numbers; its own inverse is `numbers_in`."""
+    """Return the bytes of an array of 8-byte numbers; the inverse is `numbers_in`."""
     if sys.byteorder == "big":
         numbers = numbers[:]
         numbers.byteswap()
@@ -94,7 +95,7 @@ def little_endian(numbers: array[Any]) -> bytes:
 
 
 def numbers_in(kind: str, raw: bytes) -> array[Any]:
-    """An array of 8-byte numbers, of kind "d" or "q"."""
+    """Return the array of 8-byte numbers, of kind "d" or "q", in `raw`."""
     numbers = array(kind)
     numbers.frombytes(raw)
     if sys.byteorder == "big":
@@ -103,7 +104,7 @@ def numbers_in(kind: str, raw: bytes) -> array[Any]:
 
 
 def plain(value: Any) -> Any:
-    """A setting as JSON holds it; tuples and dicts with keys of any kind stay what they are. Its inverse: `unplain`."""
+    """Encode a setting for JSON, with tuples and dicts of any keys; the inverse is `unplain`."""
     if isinstance(value, tuple):
         return {"tuple": [plain(each) for each in value]}
     if isinstance(value, list):
@@ -114,7 +115,7 @@ def plain(value: Any) -> Any:
 
 
 def unplain(value: Any) -> Any:
-    """A setting from JSON."""
+    """Decode a setting from JSON."""
     if isinstance(value, list):
         return [unplain(each) for each in value]
     if isinstance(value, dict):
@@ -128,13 +129,13 @@ def unplain(value: Any) -> Any:
 
 
 class Column:
-    """One column of a table: its words, or its numbers and which of them are missing."""
+    """A column of a table: its words, or its numbers and the positions of missing ones."""
 
     def __init__(self, name: str, words: list[Any], numbers: Any = None, missing: Sequence[int] = ()) -> None:
         self.name, self._words, self.numbers, self.missing = name, words, numbers, list(missing)
 
     def values(self) -> list[Any]:
-        """As Python's own numbers and words, None where one is missing."""
+        """Return Python numbers or words, None for missing ones."""
         if self.numbers is None:
             return self._words
         values: list[Any] = self.numbers.tolist()
@@ -143,7 +144,7 @@ class Column:
         return values
 
     def floats(self) -> Any:
-        """As a NumPy array of float64, NaN where one is missing."""
+        """Return a NumPy array of float64, NaN for missing numbers."""
         import numpy
 
         if self.numbers is None:
@@ -151,12 +152,12 @@ class Column:
                 f"rows in the form `array` must be numbers: column {self.name!r} holds words; "
                 "choose the form `frame`, `arrow` or `records`"
             )
-        found = numpy.array(self.numbers, dtype=numpy.float64)
-        found[self.missing] = math.nan
-        return found
+        floats = numpy.array(self.numbers, dtype=numpy.float64)
+        floats[self.missing] = math.nan
+        return floats
 
     def natural(self) -> Any:
-        """As pandas would be given it: an array of numbers (float64 where one is missing), or a list of words."""
+        """Return pandas's input: an array of numbers (float64 if some are missing), or a list of words."""
         import numpy
 
         if self.numbers is None:
@@ -165,17 +166,17 @@ class Column:
 
 
 def columns_of(header: Mapping[str, Any], body: bytes) -> list[Column]:
-    """The columns of a table that was sent."""
-    found, start = [], 0
+    """Decode the columns of a table."""
+    columns, start = [], 0
     for column in header["columns"]:
         if column["kind"] == "words":
-            found.append(Column(column["name"], column["words"]))
+            columns.append(Column(column["name"], column["words"]))
             continue
         end = start + 8 * header["rows"]
         numbers = numbers_in("d" if column["kind"] == "float" else "q", body[start:end])
-        found.append(Column(column["name"], [], numbers, column["missing"]))
+        columns.append(Column(column["name"], [], numbers, column["missing"]))
         start = end
-    return found
+    return columns
 
 
 def _frame(columns: list[Column]) -> Callable[[], Any]:
@@ -196,14 +197,14 @@ def _arrow(columns: list[Column]) -> Callable[[], Any]:
         for column in columns
     }
     table = pyarrow.table(arrays)
-    return lambda: table  # nobody can write into one
+    return lambda: table  # tables are immutable
 
 
 def _array(columns: list[Column]) -> Callable[[], Any]:
     import numpy
 
-    made = numpy.ascontiguousarray(numpy.stack([column.floats() for column in columns], axis=1))
-    return made.copy
+    rows = numpy.ascontiguousarray(numpy.stack([column.floats() for column in columns], axis=1))
+    return rows.copy
 
 
 def _records(columns: list[Column]) -> Callable[[], Any]:
@@ -235,22 +236,24 @@ _FOR_DEVELOPERS: list[Any] = [
     ("ignore", None, kind, None, 0)
     for kind in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
 ]
-"""Warnings that Python shows nobody else; some depend on when memory is freed."""
+"""Warnings that Python hides from users; some depend on when memory is freed."""
 
 
-class Called:
-    """A function with its settings, and the form of rows it is given.
+class AuditedFunction:
+    """A function with its settings and the form of its rows.
 
-    Each call has a copy of the rows and of the settings of its own, a generator seeded for it (NumPy's where NumPy is
-    there, else `random.Random`), and the global generators of Python, NumPy and torch seeded as well.
+    Each call gets separate copies of rows and settings, and a seeded generator: NumPy's, or `random.Random` if NumPy
+    is missing. The global generators of Python, NumPy and torch are seeded as well.
     """
 
     def __init__(
         self, function: Callable[..., Any], form: str, settings: Mapping[str, Any], timed: bool = False
     ) -> None:
-        """With `timed`, the seconds that a call took are one more of its numbers."""
+        """With `timed`, the duration of a call in seconds is added to its numbers."""
         self._function, self._form, self._settings, self._timed = function, form, dict(settings), timed
-        self._written_to = not all(isinstance(value, (int, float, str, type(None))) for value in settings.values())
+        self._mutable_settings = not all(
+            isinstance(value, (int, float, str, type(None))) for value in settings.values()
+        )
         try:
             import numpy
         except ImportError:
@@ -259,12 +262,15 @@ class Called:
             self._numpy = numpy
 
     def rows(self, columns: list[Column]) -> Callable[[], Any]:
-        """Makes the rows of one call after another; Refused where the form cannot hold them, or lacks its library."""
+        """Return a function that creates the rows of each call.
+
+        Raises: Refused if the form cannot hold the rows, or its library is missing.
+        """
         try:
             return _ROWS[self._form](columns)
         except ImportError as err:
             raise Refused(f"rows in the form `{self._form}` need a library that this Python lacks: {err}") from err
-        except (MemoryError, OverflowError, ValueError) as err:  # nothing that the audited code did
+        except (MemoryError, OverflowError, ValueError) as err:  # not caused by the audited code
             raise Refused(f"rows in the form `{self._form}` cannot be made: {type(err).__name__}: {err}") from err
 
     def call(
@@ -272,34 +278,34 @@ class Called:
     ) -> tuple[str, list[float], str, int]:
         """Call the function once; return the ending, numbers, fault and number of low-bit numbers of `outcome_of`.
 
-        Low-bit numbers stay last, behind the seconds of the call and the numbers in warnings. An exception is an
-        outcome too, unless `passes` says that it is not the function's own.
+        Low-bit numbers are last, after the duration and the numbers in warnings. An exception is an outcome too, unless
+        `passes` is true for it, because the function did not raise it.
         """
         rng = self._seeded(seed)
         warned: dict[str, list[float]] = {}
         with warnings.catch_warnings():
             warnings.filters[:0] = _FOR_DEVELOPERS  # type: ignore[index]
-            warnings.simplefilter("always", append=True)  # behind what the code itself hides
+            warnings.simplefilter("always", append=True)  # filters of the audited code come first
 
             def note(message: Any, category: Any, *others: Any, **more: Any) -> None:
                 if len(warned) < MAX_WARNINGS:
-                    words, numbers = without_digits(_text_of(message))
+                    words, numbers = without_numbers(_text_of(message))
                     warned.setdefault(f"{category.__name__}: {words}", numbers)
 
             warnings.showwarning = note
             began = time.perf_counter()
             try:
-                settings = copy.deepcopy(self._settings) if self._written_to else self._settings
-                given = rows()
+                settings = copy.deepcopy(self._settings) if self._mutable_settings else self._settings
+                call_rows = rows()
                 began = time.perf_counter()
-                value = awaited(self._function(given, rng, **settings))
+                value = awaited(self._function(call_rows, rng, **settings))
                 took = time.perf_counter() - began
                 ending, numbers, fault, low_bits = outcome_of(value)
             except BaseException as err:
                 if passes(err):
                     raise
                 took = time.perf_counter() - began
-                ending, numbers, fault = raised(err)
+                ending, numbers, fault = outcome_of_exception(err)
                 low_bits = 0
         numbers, last = numbers[: len(numbers) - low_bits], numbers[len(numbers) - low_bits :]
         if self._timed:
@@ -325,29 +331,28 @@ class Called:
 
 
 def outcome_of(value: Any) -> tuple[str, list[float], str, int]:
-    """Return how a call ended, its numbers, what is wrong with it for people, and how many numbers tell low bits.
+    """Return the ending of a call, its numbers, a description of a fault, and the number of low-bit numbers.
 
-    The ending holds everything discrete, and so decides how many numbers there are. Numbers are flattened in a fixed
-    order: a dict by its sorted keys, a table as `_rows` says, an object by its `summary` (called if it can be), or else
-    its public attributes; an object without public attributes by its elements if it can be iterated, or else by its
-    private attributes. Coroutines and futures are awaited, iterators are read. Words in a sequence are numbered in the
-    order of the alphabet, and counted. Behind the numbers stand, for each of the first 64 finite floats, the exponent
-    of its lowest bit that is set, and how many bits lie between that and the highest.
+    The ending holds the discrete part of the value and determines how many numbers there are. Numbers are flattened in
+    a fixed order: a dict by sorted keys, a table as in `_rows`, an object by its `summary` (called if possible), else
+    its public attributes, else its elements if it is iterable, else its private attributes. Coroutines and futures are
+    awaited, iterators are read. Words in a sequence are numbered alphabetically and counted. Two further numbers for
+    each of the first 64 finite floats are the exponent of the lowest set bit, and its distance from the highest one.
 
-    The ending begins with `UNREADABLE` if the value is, or contains, an object in which nothing could be read.
+    The ending begins with `UNREADABLE` if the value is or contains an unreadable object.
 
-    Raises: whatever the value raises when it is looked at.
+    Raises: exceptions of the value's methods and attributes.
     """
     return _Summary().outcome(value)
 
 
 def awaited(value: Any) -> Any:
-    """Return the result of a coroutine, future or other awaitable; any other value as it is.
+    """Return the result of a coroutine, future or other awaitable, or any other value unchanged.
 
-    A pending future runs its own event loop. If an event loop is running in this thread, as in a notebook, a coroutine
+    A pending future runs its event loop. If an event loop is running in this thread, as in a notebook, a coroutine
     runs in a loop of another thread.
 
-    Raises: whatever the awaitable raises.
+    Raises: exceptions of the awaitable.
     """
     for _ in range(MAX_DEPTH):
         if isinstance(value, type):
@@ -403,11 +408,11 @@ def _run(coroutine: Any) -> Any:
     return outcome["result"]
 
 
-def raised(err: BaseException) -> tuple[str, list[float], str]:
-    """A call that raised."""
+def outcome_of_exception(err: BaseException) -> tuple[str, list[float], str]:
+    """Return ending, numbers and fault of a call that raised."""
     try:
         name, text = type(err).__name__, _text_of(err)
-        words, numbers = without_digits(text)
+        words, numbers = without_numbers(text)
         return _bounded(f"raises {name}: {words}" if text else f"raises {name}"), numbers, f"{name}: {text}"[:500]
     except BaseException:  # such as a MemoryError again
         return "raises an exception that cannot be read", [], "it raised an exception that cannot be read"
@@ -417,14 +422,14 @@ _LARGEST = sys.float_info.max
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|(?:(?<!\w)[-+])?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
-def without_digits(text: str) -> tuple[str, list[float]]:
-    """A text with # for its numbers, and these; addresses of memory, which no two processes share, are none."""
+def without_numbers(text: str) -> tuple[str, list[float]]:
+    """Replace the numbers in a text by #, and return text and numbers; memory addresses are dropped, as they vary."""
     numbers: list[float] = []
 
-    def replaced(found: re.Match[str]) -> str:
-        if found.group().startswith("0x"):
+    def replaced(match: re.Match[str]) -> str:
+        if match.group().startswith("0x"):
             return "0x"
-        numbers.append(_bounded_float(float(found.group())))
+        numbers.append(_bounded_float(float(match.group())))
         return "#"
 
     return _NUMBER.sub(replaced, text[:MAX_TEXT]), numbers
@@ -438,7 +443,7 @@ def _text_of(thing: Any) -> str:
 
 
 def _writable(text: str) -> str:
-    """Without halves of signs, which UTF-8 does not know."""
+    """Escape surrogates, which UTF-8 cannot encode."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -458,21 +463,21 @@ _TEXTS = (
 
 
 def _is(value: Any, library: str, *names: str) -> bool:
-    """Whether it is of a class of a library; not, where nobody has loaded that."""
+    """True if `value` is an instance of a class of a library; False if the library is not imported."""
     module = sys.modules.get(library)
-    kinds = tuple(found for found in (getattr(module, name, None) for name in names) if isinstance(found, type))
+    kinds = tuple(kind for kind in (getattr(module, name, None) for name in names) if isinstance(kind, type))
     return isinstance(value, kinds)
 
 
 class _Summary:
-    """Goes through one value: gives words for it, and gathers its numbers."""
+    """Traverses a value, describes it in words and collects its numbers."""
 
     def __init__(self) -> None:
         self.numbers: list[float] = []
-        self.floats: list[float] = []  # the first finite ones
+        self.floats: list[float] = []  # the first finite floats
         self._parts = MAX_PARTS
         self._inside: set[int] = set()
-        self._unreadable: list[str] = []  # descriptions of the objects in which nothing could be read
+        self._unreadable: list[str] = []  # descriptions of unreadable objects
 
     def outcome(self, value: Any) -> tuple[str, list[float], str, int]:
         ending = self.of(value)
@@ -480,7 +485,7 @@ class _Summary:
         if self._unreadable:
             first = self._unreadable[0]
             ending = f"{UNREADABLE}{first}" if ending == f"<{first}>" else f"{UNREADABLE}{first}; in {ending}"
-        if not math.isfinite(sum(self.numbers)):  # cheap, and true for some that are all finite
+        if not math.isfinite(sum(self.numbers)):  # a cheap first check; large finite numbers may overflow
             words = self._not_finite()
             ending, fault = ending + words, "it gave numbers that are not finite" if words else fault
         low_bits = self._bits()
@@ -497,24 +502,24 @@ class _Summary:
         return words
 
     def _bits(self) -> list[float]:
-        found: list[float] = []
+        low_bits: list[float] = []
         for number in self.floats:
-            above, below = number.as_integer_ratio()  # one of them is odd, the other a power of two times
+            above, below = number.as_integer_ratio()  # at least one of the two is odd
             above = abs(above)
             low = (above & -above).bit_length() - 1 if above else 0
-            found += (float(low + 1 - below.bit_length()), float(above.bit_length() - low))
-        return found
+            low_bits += (float(low + 1 - below.bit_length()), float(above.bit_length() - low))
+        return low_bits
 
     def _add(self, values: list[float], floats: bool) -> None:
         room = MAX_NUMBERS - len(self.numbers)
         values = values if len(values) <= room else values[:room]
         self.numbers += values
-        room = LOOKED_INTO - len(self.floats)
+        room = LOW_BIT_FLOATS - len(self.floats)
         if floats and room > 0:
             self.floats += list(itertools.islice((value for value in values if math.isfinite(value)), room))
 
     def of(self, value: Any) -> str:
-        """Words for a value, whose numbers are gathered."""
+        """Describe a value in words and collect its numbers."""
         kind = type(value)
         if kind is float:
             self._add([value], True)
@@ -538,7 +543,7 @@ class _Summary:
     def _of_other(self, value: Any, kind: type) -> str:
         name = kind.__name__
         if isinstance(value, str):
-            words, numbers = without_digits(value)
+            words, numbers = without_numbers(value)
             self._add(numbers, False)
             return f"{name} {words!r}"
         if _is(value, "numpy", "generic") and not _is(value, "numpy", "void"):
@@ -578,12 +583,16 @@ class _Summary:
         if _is(value, "torch", "Tensor"):
             return self._array(value.detach().cpu().numpy(), f"{name} ")
         if _is(value, "scipy.sparse", "spmatrix", "sparray"):
-            found = value.tocoo()
-            return f"{name} {value.shape} {self.of((found.row, found.col, found.data))}"
+            sparse = value.tocoo()
+            return f"{name} {value.shape} {self.of((sparse.row, sparse.col, sparse.data))}"
         if isinstance(value, _CODE):
             where = _import_name(value)
             words = _kind_of_code(value)
-            return f"{words} {where}" if where else self._no_words(f"a {words} that cannot be imported by its name")
+            return (
+                f"{words} {where}"
+                if where
+                else self._unreadable_object(f"a {words} that cannot be imported by its name")
+            )
         if isinstance(value, BaseException):
             return f"{name} {self.of(_text_of(value))}"
         result = awaited(value)
@@ -594,8 +603,8 @@ class _Summary:
         if isinstance(value, io.IOBase):
             return self._file(value, name)
         if isinstance(value, Iterator):
-            found = list(itertools.islice(value, MAX_NUMBERS + 1))
-            return f"{name} {self._sequence(found)}"
+            sparse = list(itertools.islice(value, MAX_NUMBERS + 1))
+            return f"{name} {self._sequence(sparse)}"
         if _is(value, "decimal", "Decimal") or _is(value, "fractions", "Fraction"):
             self._add([_as_float(value)], True)
             return name
@@ -608,7 +617,7 @@ class _Summary:
         return self._object(value, kind, name)
 
     def _scalar(self, value: Any, name: str) -> str:
-        """A number of NumPy, or of a class that somebody made of a number."""
+        """Describe a NumPy number, or an instance of a subclass of a number."""
         python = value.item() if hasattr(value, "item") else value
         if isinstance(python, complex):
             self._add([python.real, python.imag], True)
@@ -624,7 +633,7 @@ class _Summary:
         kind, words = value.dtype.kind, f"{name}{value.dtype} {tuple(value.shape)}"
         if kind == "V" and value.dtype.names:
             return f"{words}{{{', '.join(f'{field}: {self.of(value[field])}' for field in value.dtype.names)}}}"
-        if hasattr(value, "mask"):  # what is hidden was not released
+        if hasattr(value, "mask"):  # masked values were not released
             return f"{words} {self._sequence(value.ravel()[:MAX_NUMBERS].tolist())}"
         flat = value.ravel()[:MAX_NUMBERS]
         if kind in "fiub":
@@ -641,11 +650,11 @@ class _Summary:
     def _frame(self, value: Any, name: str) -> str:
         unnamed = _is(value.index, "pandas", "RangeIndex")
         if unnamed or len(value) > FEW_ROWS:
-            kept = value.iloc[:MAX_NUMBERS, :MAX_NUMBERS]
-            levels = [] if unnamed else [kept.index.get_level_values(level) for level in range(kept.index.nlevels)]
-            held = [*levels, *(kept.iloc[:, place] for place in range(kept.shape[1]))]
-            if (many := self._rows([column.tolist() for column in held], len(value))) is not None:
-                kinds = ", ".join(f"{_text_of(column.name)}: {self._dtype(column)}" for column in held)
+            head = value.iloc[:MAX_NUMBERS, :MAX_NUMBERS]
+            levels = [] if unnamed else [head.index.get_level_values(level) for level in range(head.index.nlevels)]
+            columns_read = [*levels, *(head.iloc[:, place] for place in range(head.shape[1]))]
+            if (many := self._rows([column.tolist() for column in columns_read], len(value))) is not None:
+                kinds = ", ".join(f"{_text_of(column.name)}: {self._dtype(column)}" for column in columns_read)
                 return f"{name} {{{kinds}}} {many}"
         columns = ", ".join(
             f"{_text_of(column)}: {self._series(value.iloc[:, place])}"
@@ -657,8 +666,8 @@ class _Summary:
         return f"{self._dtype(value)} {self._array(value.to_numpy(), '')}"
 
     def _dtype(self, value: Any) -> str:
-        known = getattr(value.dtype, "categories", None)  # some may be in no row
-        return str(value.dtype) if known is None else f"categories {self.of(list(known))}"
+        categories = getattr(value.dtype, "categories", None)  # including unused ones
+        return str(value.dtype) if categories is None else f"categories {self.of(list(categories))}"
 
     def _index(self, index: Any) -> str:
         return "" if _is(index, "pandas", "RangeIndex") else f"by {self._array(index.to_numpy(), '')} "
@@ -667,13 +676,13 @@ class _Summary:
         keys = sorted(value, key=_key) if len(value) <= MAX_NUMBERS else heapq.nsmallest(MAX_NUMBERS, value, key=_key)
         parts = []
         for key in keys:
-            # A float may have been drawn: as a word it would make every ending a new one.
+            # A float key may be random. As a word it would make every ending different.
             words = self.of(key) if isinstance(key, float) or not isinstance(key, (str, int, tuple)) else repr(key)
             parts.append(f"{words}: {self.of(value[key])}")
         return f"{{{', '.join(parts)}}}"
 
     def _sequence(self, values: Any, length: int | None = None) -> str:
-        """A list, whose beginning is looked at: words by their place among those there are, rows column by column."""
+        """Describe the beginning of a list: words by their alphabetical positions, rows column by column."""
         length = len(values) if length is None else length
         values = values[:MAX_NUMBERS] if len(values) > MAX_NUMBERS else values
         kinds = set(map(type, values))
@@ -701,29 +710,29 @@ class _Summary:
         return f"of {length} ({', '.join(words if count == 1 else f'{count} {words}' for words, count in parts)})"
 
     def _rows(self, columns: list[list[Any]], length: int) -> str | None:
-        """Rows whose number and order may be random: tables of about one length leave equally many numbers.
+        """Describe rows in random number and order, so that tables of similar length give equally many numbers.
 
-        How many rows there are; of each column its sum and quartiles; how often its values occur, by themselves, with
-        those of another column, and in whole rows; then the rows, up to the next power of two. None where they hold
-        other things than numbers, words and dates.
+        The numbers are the number of rows, then sum and quartiles of each column, then how often values occur in single
+        columns, pairs of columns and whole rows, then the rows, padded to the next power of two. Return None if a cell
+        is no number, word or date.
         """
         if not columns:
             return None
         scalar = getattr(sys.modules.get("numpy"), "generic", ())
         numbers: list[list[float]] = []
         codes: list[list[int]] = []
-        broken: list[int] = []
+        with_floats: list[int] = []
         for place, column in enumerate(columns):
             column = [each.item() if isinstance(each, scalar) else each for each in column]
             kinds = set(map(type, column))
             if not all(issubclass(kind, (int, float, str, type(None))) or hasattr(kind, "isoformat") for kind in kinds):
                 return None
             if any(issubclass(kind, float) for kind in kinds):
-                broken.append(place)  # and all that is no number is one thing: it is equal to nothing
+                with_floats.append(place)  # one NaN object for all, because NaN is not equal to itself
                 column = [math.nan if isinstance(each, float) and each != each else each for each in column]
             try:
                 code = {each: _code(each) for each in set(column)}
-            except TypeError:  # of somebody's own class
+            except TypeError:  # unhashable
                 return None
             number = {each: _number(each, code[each]) for each in code}
             codes.append([code[each] for each in column])
@@ -734,16 +743,16 @@ class _Summary:
             self._add(
                 [_bounded_float(sum(column)), *(ordered[(len(ordered) - 1) * part // 4] for part in range(5))], False
             )
-        together = [*((one,) for one in codes), *itertools.combinations(codes[:PAIRED], 2), codes]
-        for salt, some in enumerate(together):
-            self._add(_in_buckets(some, salt), False)
+        groups = [*((column,) for column in codes), *itertools.combinations(codes[:PAIRED], 2), codes]
+        for salt, group in enumerate(groups):
+            self._add(_in_buckets(group, salt), False)
         upto = max(FEW_ROWS, 1 << (length - 1).bit_length())
         for place, column in enumerate(numbers):
-            self._add(column + [0.0] * (min(upto, MAX_NUMBERS) - len(column)), place in broken)
-        return f"of up to {upto} rows of {len(columns)}, floats in {broken}"
+            self._add(column + [0.0] * (min(upto, MAX_NUMBERS) - len(column)), place in with_floats)
+        return f"of up to {upto} rows of {len(columns)}, floats in {with_floats}"
 
     def _words(self, values: list[str]) -> list[str]:
-        """Which there are; their places among these, and how many of each, are numbers."""
+        """Return the different words, sorted; collect the position of each value among them, and their counts."""
         words = sorted(set(values))
         places = {word: place for place, word in enumerate(words)}
         counts = Counter(values)
@@ -751,66 +760,66 @@ class _Summary:
         return words
 
     def _object(self, value: Any, kind: type, name: str) -> str:
-        """By its summary, or by the attributes that hold numbers, arrays or text."""
+        """Describe an object by its summary, or by its attributes or elements."""
         try:
             summary = getattr(value, "summary", None)
             summary = summary() if callable(summary) else summary
         except Exception:
-            summary = None  # such as one that asks for arguments
+            summary = None  # for example, it needs arguments
         if summary is not None:
             return f"{name} summary {self.of(summary)}"
         public, private = _attributes(value, kind)
-        words = self._held(value, kind, public)
+        words = self._attribute_words(value, kind, public)
         if words is None and isinstance(value, Iterable):
             return f"object {name} {self._sequence(list(itertools.islice(value, MAX_NUMBERS + 1)))}"
         if words is None:
-            words = self._held(value, kind, private)
+            words = self._attribute_words(value, kind, private)
         if words is None:
-            return self._no_words(f"a {name} object without public attributes, slots or a `summary`")
+            return self._unreadable_object(f"a {name} object without public attributes, slots or a `summary`")
         return f"object {name}{{{words}}}"
 
-    def _held(self, value: Any, kind: type, attributes: Sequence[str]) -> str | None:
-        """Words for the attributes of an object; None if nothing could be read in any of them.
+    def _attribute_words(self, value: Any, kind: type, attributes: Sequence[str]) -> str | None:
+        """Describe the attributes of an object; None if all of them are unreadable.
 
-        Objects of another library that an object uses are skipped, unless there is nothing else to read.
+        Attributes that are objects of another library are skipped, unless there is nothing else to read.
         """
-        held: dict[str, Any] = {}
+        readable_values: dict[str, Any] = {}
         raised: dict[str, str] = {}
         for attribute in attributes:
             try:
-                held[attribute] = getattr(value, attribute)
+                readable_values[attribute] = getattr(value, attribute)
             except Exception as err:
                 raised[attribute] = f"raises {type(err).__name__}"
-        plain_ones = [attribute for attribute, what in held.items() if _plainly_readable(what)]
+        any_plain = any(_is_plain(content) for content in readable_values.values())
         words = dict(raised)
         readable = False
-        for attribute, what in held.items():
-            if _plainly_readable(what):
-                words[attribute] = self.of(what)
+        for attribute, content in readable_values.items():
+            if _is_plain(content):
+                words[attribute] = self.of(content)
                 readable = True
-            elif not plain_ones or _same_package(type(what), kind):
+            elif not any_plain or _same_package(type(content), kind):
                 unreadable = len(self._unreadable)
-                inner = self.of(what)
+                inner = self.of(content)
                 if len(self._unreadable) == unreadable:
                     words[attribute] = inner
                     readable = True
-                del self._unreadable[unreadable:]  # the object itself is unreadable if all of its attributes are
-        said = [f"{attribute}: {words[attribute]}" for attribute in attributes if attribute in words]
-        return ", ".join(said) if readable else None
+                del self._unreadable[unreadable:]  # an object is unreadable only if all of its attributes are
+        parts = [f"{attribute}: {words[attribute]}" for attribute in attributes if attribute in words]
+        return ", ".join(parts) if readable else None
 
     def _file(self, value: Any, name: str) -> str:
-        """What a file in memory or on disk contains."""
+        """Describe the content of a file in memory or on disk."""
         if hasattr(value, "getvalue"):
             return f"{name} {self.of(value.getvalue())}"
         if value.closed or not value.readable() or not value.seekable():  # reading a pipe might never end
-            return self._no_words(f"a {name} that is closed, or not a file to read from")
+            return self._unreadable_object(f"a {name} that is closed, or not a file to read from")
         value.seek(0)
         return f"{name} {self.of(value.read(MAX_TEXT))}"
 
-    def _no_words(self, what: str) -> str:
-        """Note an object in which nothing could be read."""
-        self._unreadable.append(what)
-        return f"<{what}>"
+    def _unreadable_object(self, description: str) -> str:
+        """Record an unreadable object and return its description."""
+        self._unreadable.append(description)
+        return f"<{description}>"
 
 
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
@@ -821,24 +830,24 @@ def _kind_of_code(value: Any) -> str:
 
 
 def _import_name(value: Any) -> str:
-    """Name by which code is imported; "" for code that was made while the function ran, which may hold anything."""
+    """Return the import path of code; "" for code defined at run time, which may hold any data."""
     if isinstance(value, types.ModuleType):
         return value.__name__
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-    found = sys.modules.get(module) if isinstance(module, str) else None
+    imported = sys.modules.get(module) if isinstance(module, str) else None
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return f"{module}.{name}" if found is value else ""
+        imported = getattr(imported, part, None)
+    return f"{module}.{name}" if imported is value else ""
 
 
-def _same_package(one: type, other: type) -> bool:
+def _same_package(first: type, second: type) -> bool:
     """True if two classes come from the same package, and not from Python itself."""
-    package = str(one.__module__).partition(".")[0]
-    return package == str(other.__module__).partition(".")[0] and package != "builtins"
+    package = str(first.__module__).partition(".")[0]
+    return package == str(second.__module__).partition(".")[0] and package != "builtins"
 
 
 def _code(value: Any) -> int:
-    """Whole numbers from 0 on as they are, all others alike, up to `CODES`; what is no number; words by a hash."""
+    """Return a code: small whole numbers themselves, `CODES` for other numbers, one more for NaN, a hash for words."""
     if isinstance(value, (int, float)):
         if value != value:
             return CODES + 1
@@ -848,16 +857,16 @@ def _code(value: Any) -> int:
 
 
 def _number(value: Any, code: int) -> float:
-    """A number as it is, a date as one; words by their code."""
+    """Return numbers unchanged, dates as seconds or days, words by their code."""
     if isinstance(value, (int, float)):
         return _bounded_float(_as_float(value)) if value == value else float(code)
     for name in ("timestamp", "total_seconds", "toordinal"):
         try:
-            found = float(getattr(value, name)())
-        except Exception:  # it is none, or not a time
+            seconds = float(getattr(value, name)())
+        except Exception:  # not a date, or not a time
             continue
-        if found == found:
-            return _bounded_float(found)
+        if seconds == seconds:
+            return _bounded_float(seconds)
     return float(code)
 
 
@@ -866,41 +875,41 @@ def _bounded_float(number: float) -> float:
 
 
 def _in_buckets(columns: Sequence[list[int]], salt: int) -> list[float]:
-    """How many rows are in each of `BUCKETS`, by their codes in these columns; other salts put others together."""
-    found = [0.0] * BUCKETS
+    """Return the number of rows in each of `BUCKETS` hash buckets of their codes; `salt` changes the hash."""
+    counts = [0.0] * BUCKETS
     for row, count in Counter(zip(*columns)).items():  # noqa: B905
-        alone = len(row) == 1 and row[0] <= CODES + 1
-        place = row[0] if alone else hash((salt, *row)) % BUCKETS  # whole numbers hash alike in each process
-        found[place] += count
-    return found
+        small = len(row) == 1 and row[0] <= CODES + 1
+        place = row[0] if small else hash((salt, *row)) % BUCKETS  # hashes of integers are equal in all processes
+        counts[place] += count
+    return counts
 
 
 _DESCRIPTORS = (property, types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
 def _attributes(value: Any, kind: type) -> tuple[list[str], list[str]]:
-    """Names of an object's public attributes, or else of its class's properties; names of its private attributes."""
+    """Return the names of an object's public attributes (or of its class's properties), and of its private ones."""
     try:
-        held = {name for name in vars(value) if isinstance(name, str)}
+        names = {name for name in vars(value) if isinstance(name, str)}
     except Exception:
-        held = set()
-    for one in kind.__mro__:
-        slots = vars(one).get("__slots__", ())
-        held |= {_mangled(name, one) for name in ((slots,) if isinstance(slots, str) else slots)}
-    public = {name for name in held if _public(name)}
+        names = set()
+    for base in kind.__mro__:
+        slots = vars(base).get("__slots__", ())
+        names |= {_mangled(name, base) for name in ((slots,) if isinstance(slots, str) else slots)}
+    public = {name for name in names if _public(name)}
     if not public:
         public = {
             name
-            for one in kind.__mro__
-            for name, what in vars(one).items()
-            if _public(name) and isinstance(what, _DESCRIPTORS)
+            for base in kind.__mro__
+            for name, member in vars(base).items()
+            if _public(name) and isinstance(member, _DESCRIPTORS)
         }
-    private = {name for name in held if not _public(name) and not name.startswith("__")}
+    private = {name for name in names if not _public(name) and not name.startswith("__")}
     return sorted(public)[:MAX_NUMBERS], sorted(private)[:MAX_NUMBERS]
 
 
 def _mangled(name: str, owner: type) -> str:
-    """Name of a slot as an attribute: Python puts the class before two underscores."""
+    """Return the attribute name of a slot: Python prepends the class to two underscores."""
     mangled = name.startswith("__") and not name.endswith("__")
     return f"_{owner.__name__.lstrip('_')}{name}" if mangled else name
 
@@ -909,10 +918,10 @@ def _public(name: Any) -> bool:
     return isinstance(name, str) and not name.startswith("_")
 
 
-def _plainly_readable(held: Any) -> bool:
-    """Numbers, arrays, text, what is made of these, and dataclasses; no other objects that an object uses."""
+def _is_plain(value: Any) -> bool:
+    """True for numbers, arrays, text, containers and dataclasses."""
     plain_kinds = (int, float, complex, str, bytes, type(None), list, tuple, Mapping, Set)
-    return isinstance(held, plain_kinds) or hasattr(type(held), "__array__") or hasattr(held, "__dataclass_fields__")
+    return isinstance(value, plain_kinds) or hasattr(type(value), "__array__") or hasattr(value, "__dataclass_fields__")
 
 
 def _as_float(number: Any) -> float:
@@ -925,7 +934,7 @@ def _as_float(number: Any) -> float:
 
 
 def _key(thing: Any) -> tuple[str, Any]:
-    """Sorts things of any kinds: numbers by their size, others by what they look like."""
+    """Return a sort key for values of mixed types: numbers by size, others by type and text."""
     if isinstance(thing, (int, float)):
         return "", thing
     return type(thing).__name__, thing if isinstance(thing, str) else _text_of(thing)
@@ -934,84 +943,84 @@ def _key(thing: Any) -> tuple[str, Any]:
 # The process
 
 
-class _Line:
-    """The two ends of this process's own pipes; what the audited code prints goes elsewhere."""
+class _Pipes:
+    """The pipes of requests and answers; the output of the audited code does not pass through them."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self._requests, self._answers, self._owner = requests, answers, os.getpid()
 
     def received(self) -> tuple[Mapping[str, Any], bytes]:
-        mark, words, behind, checksum = HEAD.unpack(self._read(HEAD.size))
-        header, body = self._read(words), self._read(behind)
+        mark, header_bytes, body_bytes, checksum = HEAD.unpack(self._read_bytes(HEAD.size))
+        header, body = self._read_bytes(header_bytes), self._read_bytes(body_bytes)
         if mark != MARK or checksum != zlib.crc32(body, zlib.crc32(header)):
-            raise SystemExit("a request is not what was sent: something else read from its pipe")
+            raise SystemExit("a request is damaged: other code read from its pipe")
         return json.loads(header), body
 
-    def _read(self, count: int) -> bytes:
-        found = bytearray()
-        while len(found) < count:
-            more = os.read(self._requests, min(count - len(found), 1 << 20))
+    def _read_bytes(self, count: int) -> bytes:
+        content = bytearray()
+        while len(content) < count:
+            more = os.read(self._requests, min(count - len(content), 1 << 20))
             if not more:
                 raise SystemExit(0)
-            found += more
-        return bytes(found)
+            content += more
+        return bytes(content)
 
     def send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
-        if os.getpid() != self._owner:  # a fork of the audited code came back out of the call
+        if os.getpid() != self._owner:  # a process that the audited code forked returned from the call
             os._exit(0)
-        left = memoryview(packed(header, body))
-        while left:
-            left = left[os.write(self._answers, left) :]
+        unsent = memoryview(message(header, body))
+        while unsent:
+            unsent = unsent[os.write(self._answers, unsent) :]
 
 
 def main(requests: int, answers: int, alive: int) -> None:
-    """Serves requests until there are no more."""
+    """Serve requests until the pipe is closed."""
     for number in (requests, answers, alive):
         os.set_inheritable(number, False)
-    _end_when_left(alive)
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != here]
-    line = _Line(requests, answers)
-    asked, _ = line.received()
+    _end_with_parent(alive)
+    worker_folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != worker_folder]
+    line = _Pipes(requests, answers)
+    request, _ = line.received()
     try:
-        called = _started(asked)
+        called = _load_function(request)
     except Refused as err:
         line.send({"refused": str(err)})
         return
-    line.send({"ready": _identity(asked["function"]) if asked["identity"] else ""})
+    line.send({"ready": _identity(request["function"]) if request["identity"] else ""})
     _serve(line, called)
 
 
-def _end_when_left(alive: int) -> None:
-    """Has the system end this process, whatever it is doing, when nobody holds the other end of a pipe any more."""
+def _end_with_parent(alive: int) -> None:
+    """Have the system end this process when the other end of the pipe is closed."""
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     fcntl.fcntl(alive, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(alive, fcntl.F_SETFL, fcntl.fcntl(alive, fcntl.F_GETFL) | fcntl.FASYNC)
 
 
-def _started(asked: Mapping[str, Any]) -> Called:
-    sys.path[:0] = asked["path"]
-    module, _, name = asked["function"].partition(":")
+def _load_function(request: Mapping[str, Any]) -> AuditedFunction:
+    sys.path[:0] = request["path"]
+    module, _, name = request["function"].partition(":")
     try:
         function: Any = importlib.import_module(module)
         for part in name.split("."):
             function = getattr(function, part)
-    except BaseException as err:  # whatever a module does while it is imported
-        raise Refused(f"{asked['function']} cannot be imported: {type(err).__name__}: {_text_of(err)[:300]}") from err
+    except BaseException as err:  # a module may raise anything during its import
+        raise Refused(f"{request['function']} cannot be imported: {type(err).__name__}: {_text_of(err)[:300]}") from err
     if not callable(function):
-        raise Refused(f"{asked['function']} must be a function, got an object of {type(function).__name__}")
-    called = Called(function, asked["form"], unplain(asked["settings"]), bool(asked["timed"]))
-    called.rows([Column("x", [], array("d", [0.0]))])  # imports its library, or says that it is not there
+        raise Refused(f"{request['function']} must be a function, got an object of {type(function).__name__}")
+    called = AuditedFunction(function, request["form"], unplain(request["settings"]), bool(request["timed"]))
+    called.rows([Column("x", [], array("d", [0.0]))])  # imports the form's library, or raises Refused
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    if asked["memory_bytes"] is not None:
-        most = _address_space() + asked["memory_bytes"]
+    if request["memory_bytes"] is not None:
+        most = _address_space() + request["memory_bytes"]
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
     return called
 
 
 def _address_space() -> int:
-    """Bytes it has already, libraries and all."""
+    """Return the current address space in bytes, including libraries."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
@@ -1020,7 +1029,7 @@ def _address_space() -> int:
 
 
 def _identity(function: str) -> str:
-    """This Python's version, the SHA-256 of the function's file, and the distribution that it belongs to."""
+    """Return this Python's version, the SHA-256 of the function's file, and its distribution with version."""
     from importlib import metadata
 
     name = function.partition(":")[0]
@@ -1039,22 +1048,22 @@ def _identity(function: str) -> str:
     return words
 
 
-def _serve(line: _Line, called: Called) -> None:
+def _serve(line: _Pipes, called: AuditedFunction) -> None:
     tables: dict[int, Callable[[], Any]] = {}
     while True:
-        asked, body = line.received()
-        if "columns" in asked:
+        request, body = line.received()
+        if "columns" in request:
             if len(tables) == TABLES:
                 del tables[min(tables)]
             try:
-                tables[asked["table"]] = called.rows(columns_of(asked, body))
+                tables[request["table"]] = called.rows(columns_of(request, body))
             except Refused as err:
                 line.send({"refused": str(err)})
             else:
                 line.send({"ready": ""})
             continue
-        rows = tables[asked["table"]]
-        for seed in asked["seeds"]:
+        rows = tables[request["table"]]
+        for seed in request["seeds"]:
             ending, numbers, fault, low_bits = called.call(rows, seed)
             line.send({"ending": ending, "fault": fault, "low_bits": low_bits}, little_endian(array("d", numbers)))
 

@@ -1,0 +1,217 @@
+"""`dpaudit estimate`: bounds from a file of scores or counts, printed, as JSON, or as a small page."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from dpaudit.engine.exits import end_by_verdict, show, show_lines
+from dpaudit.errors import DataError, InputError, RunError, SpecError
+from dpaudit.registry import catalogue, load
+
+if TYPE_CHECKING:
+    from dpaudit.claims import Claim
+    from dpaudit.engine.estimate.estimating import Estimate, Question
+    from dpaudit.engine.estimate.tables import SourceTable
+    from dpaudit.estimators.counts import Reading
+
+NOT_SHOWN = "A low bound is not evidence of privacy: it measures these scores only."
+
+
+def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Claim | None:
+    """Return the claim; the option takes the same texts as `dpaudit check --claim`."""
+    if value is None:
+        return None
+    from dpaudit.claims import Relation
+    from dpaudit.claims.parsing import parse_claim
+
+    try:
+        return parse_claim(value, Relation.ADD_REMOVE)
+    except InputError as err:
+        raise InputError(f"--claim: {err}") from None
+
+
+def _complete_method(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
+    entries = catalogue("estimator").values()
+    return [CompletionItem(entry.name, help=entry.summary) for entry in entries if entry.name.startswith(prefix)]
+
+
+@click.command()
+@click.argument("scores", type=click.Path(path_type=Path, allow_dash=True))
+@click.option(
+    "--method",
+    shell_complete=_complete_method,
+    help="An estimator (see `dpaudit list estimators`).  [default: by the columns]",
+)
+@click.option("--delta", type=float, help="Delta of the bound, in [0, 1).  [default: the claim's, or 0]")
+@click.option("--confidence", type=float, help="Confidence of the bound, in (0, 1).  [default: 0.95]")
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="A field of the estimator: group=4.")
+@click.option("--selection", help="Choice of the threshold or fraction: band, grid, split:0.5, fixed:0.01, ...")
+@click.option("--claim", callback=_claim, metavar="CLAIM", help="1, '1, 1e-5', rho=0.5 or mu=1; gives a verdict.")
+@click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds the claim.")
+@click.option("--fail-on-inconclusive", is_flag=True, help="Exit with 4 when the scores could not reject the claim.")
+@click.option("--group-by", "group_column", metavar="COLUMN", help="Column that identifies the canary of each row.")
+@click.option("--group-score", type=click.Choice(["max", "mean", "logsumexp"]), default="max", show_default=True)
+@click.option("--by", metavar="COLUMNS", help="One bound for each combination of values, all valid together.")
+@click.option("--ordered", is_flag=True, help="Rows are in the order of their trials (method betting).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Also write a small page (HTML).")
+@click.option("--score-column", default="score", show_default=True)
+@click.option("--member-column", default="member", show_default=True)
+def estimate(
+    scores: Path,
+    options: tuple[str, ...],
+    fail_on_violation: bool,
+    fail_on_inconclusive: bool,
+    as_json: bool,
+    output: Path | None,
+    by: str | None,
+    **question_fields: Any,
+) -> None:
+    """Bound epsilon from a file of attack scores or counts.
+
+    SCORES is a file (CSV, TSV, JSON lines, Parquet, .npy, .npz), or - for standard input.
+
+    With columns `score,member`, each row is an attack score (larger = more likely a member) and 1 or 0. The result is
+    one bound on epsilon, with AUC, accuracy, and true-positive rates at 1 % and 0.1 % false-positive rate. The bound
+    assumes that a fair coin made each canary a member, or, if that is impossible, that rows are independent trials.
+    Columns of counts give one result for each row:
+
+    \b
+      tp,fp,tn,fn               confusion tables       clopper-pearson, jeffreys, bayesian, bayesian-posterior
+      guesses,correct,canaries  one training run       one-run, one-run-f-dp, one-run-theorem-16
+      n1,n0,trials1,trials0     hits in two worlds     ratio, katz-log
+      k1,n1,k2,n2               answers in a set       two-cut
+      c1_A,c1_B,..,c2_A,..      answers of each class  k-cut
+    """
+    from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, natural_method, used_columns
+    from dpaudit.engine.estimate.tables import SourceTable
+    from dpaudit.engine.reading.verdict import Verdict
+
+    if (fail_on_violation or fail_on_inconclusive) and question_fields["claim"] is None:
+        option = "--fail-on-violation" if fail_on_violation else "--fail-on-inconclusive"
+        raise InputError(f"{option} needs --claim: without a claim there is no verdict")
+    question = Question(**question_fields)
+    columns = [] if by is None else [name.strip() for name in by.split(",")]
+    table = SourceTable.of_file(scores, partial(used_columns, question=question, by=columns))
+    if options:
+        question = replace(question, options=field_values(natural_method(table, question), options))
+    slices: dict[str, Any] = {}
+    if by is None:
+        readings = estimates(table, question)
+    else:
+        slices = estimates_by(table, question, columns)
+        readings = [reading for reading in slices.values() if isinstance(reading, Estimate)]
+    if output is not None:
+        write_page(output, table.name, readings, slices)
+    if as_json:
+        show_lines(to_json(table.name, readings, slices))
+    elif by is not None:
+        for name, reading in slices.items():
+            show_lines(f"{name}: {reading if isinstance(reading, str) else f'{reading.verdict}, {reading.headline}'}")
+        show_lines(f"The {len(readings)} bounds hold together: each has an equal share of the error.")
+    else:
+        for reading in readings:
+            show_lines(str(reading))
+            if not isinstance(reading, Estimate):  # an estimate prints its notes itself
+                for note in reading.notes:
+                    show(f"  {note}")
+    verdicts = [reading.verdict for reading in readings if isinstance(reading, Estimate)]
+    incomplete = len(verdicts) < max(1, len(slices))  # a slice or the whole table has no verdict
+    end_by_verdict(
+        rejected=not {Verdict.VIOLATION, Verdict.UNDECIDED}.isdisjoint(verdicts),
+        inconclusive=incomplete or Verdict.INCONCLUSIVE in verdicts,
+        fail_on_violation=fail_on_violation,
+        fail_on_inconclusive=fail_on_inconclusive,
+    )
+
+
+def estimates_by(table: SourceTable, question: Question, columns: Sequence[str]) -> dict[str, Estimate | str]:
+    """Return the `Estimate` of each combination of values in some columns, or the reason why it has none.
+
+    All bounds hold together with the stated confidence: each has an equal share of the error. The columns must be
+    chosen without looking at the scores.
+    """
+    from dpaudit.engine.estimate.estimating import Estimate, estimates
+
+    slices = table.slices(columns)
+    confidence = 0.95 if question.confidence is None else question.confidence
+    question = replace(question, confidence=1 - (1 - confidence) / len(slices))
+    outcomes: dict[str, Estimate | str] = {}
+    for name, rows in slices.items():
+        try:
+            slice_readings = estimates(rows, question)
+        except (DataError, InputError) as err:  # for example too few rows in this slice
+            outcomes[name] = str(err)
+            continue
+        if len(slice_readings) != 1 or not isinstance(slice_readings[0], Estimate):
+            raise SpecError("--by needs a table of scores, or one row of counts in each slice")
+        outcomes[name] = slice_readings[0]
+    return outcomes
+
+
+def to_json(source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> str:
+    """Return all readings in JSON, slices by name; infinite numbers are the strings "inf" and "-inf"."""
+    from dpaudit.engine.report.plain_values import in_json
+
+    slice_values = {
+        name: {"error": reading} if isinstance(reading, str) else _values(reading) for name, reading in slices.items()
+    }
+    named = {"slices": slice_values} if slices else {"readings": [_values(reading) for reading in readings]}
+    return in_json({"source": source, **named})
+
+
+def _values(reading: Reading) -> dict[str, Any]:
+    """Return the fields of an estimate; of other readings, the lines of their text and their notes."""
+    from dpaudit.engine.estimate.estimating import Estimate
+    from dpaudit.engine.report.plain_values import attributes
+
+    if not isinstance(reading, Estimate):
+        return {"text": str(reading).splitlines(), "notes": reading.notes}
+    carried = ("lower", "upper", "delta", "confidence", "method", "selection", "validity")
+    return {
+        "verdict": reading.verdict,
+        "answer": reading.answer.to_dict(),
+        "claim": reading.claim and attributes(reading.claim, ("epsilon", "delta", "relation")),
+        **attributes(reading, carried),
+        "counts": dict(reading.counts),
+        "notes": reading.notes,
+        "measures": reading.measures,
+    }
+
+
+def write_page(path: Path, source: str, readings: Sequence[Reading], slices: Mapping[str, Any]) -> None:
+    """Write the page; each estimate of a slice has the slice's name as its heading."""
+    from dpaudit.engine.estimate.estimating import Estimate
+    from dpaudit.engine.report.page import escaping
+    from dpaudit.plain_files import write_user_file
+
+    named = slices.items() if slices else [("", reading) for reading in readings]
+    estimates = [(name, reading) for name, reading in named if isinstance(reading, Estimate)]
+    others = [reading for reading in readings if not isinstance(reading, Estimate)]
+    page = escaping("dpaudit.engine.estimate").get_template("estimate.html.j2")
+    text = page.render(source=source, estimates=estimates, others=others, not_shown=NOT_SHOWN)
+    try:
+        write_user_file(path, text.encode())
+    except RunError as err:  # the option is wrong: no run has failed
+        raise DataError(str(err)) from err
+
+
+def field_values(method: str, options: Sequence[str]) -> dict[str, object]:
+    """Return field values from "name=value" texts; a field with several values takes them separated by commas."""
+    hints = typing.get_type_hints(load("estimator", method)) if options else {}
+    values: dict[str, object] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals or not name:
+            raise SpecError(f"--option must be NAME=VALUE, got {option!r}")
+        several = typing.get_origin(hints.get(name)) is tuple
+        values[name] = tuple(value.split(",")) if several else value
+    return values

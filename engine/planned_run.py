@@ -1,0 +1,81 @@
+"""`dpaudit plan`: units, cost and sensitivity of a spec before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpaudit.engine.planning.plan import Plan, make_plan, planning_announcement
+from dpaudit.engine.planning.power import planned_outlook
+from dpaudit.engine.request.loading import is_sweep_spec, load_spec
+from dpaudit.engine.run.forecast import Forecast, expected_cost
+
+if TYPE_CHECKING:
+    from dpaudit.engine.sweep.running import SweepOutline
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A plan with its cost."""
+
+    plan: Plan
+    cost: Forecast
+    sweep: SweepOutline | None  # None for a spec without a sweep
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        spec, rows = self.plan.spec, self.plan.table().to_pylist()
+        size = f"{len(rows)} units"
+        if self.sweep is not None:
+            size = f"{len(spec.audits)} configurations (trials), {size}, {self.cost.trainings} trainings"
+        outlooks = ((entry.audit.name, planned_outlook(entry)) for entry in self.plan.audits)
+        return (
+            f"{spec.name}: {size}, seed {spec.seed}, runner {spec.run.runner}",
+            *(() if self.sweep is None else self.sweep.besides),
+            *(
+                line
+                for name, outlook in outlooks
+                if outlook is not None
+                for line in (f"{name}:", *(f"  {text}" for text in outlook.lines))
+            ),
+            *self.plan.prices(),
+            *self.cost.lines,
+            *map(_unit_line, rows),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        spec = self.plan.spec
+        sweep = {} if self.sweep is None else {"configurations": len(spec.audits), "trainings": self.cost.trainings}
+        units = self.plan.table().to_pylist()
+        return {"name": spec.name, "seed": spec.seed, "units": units, "cost": asdict(self.cost), **sweep}
+
+
+def planned_run(
+    path: Path, *, seed: int | None = None, timings: Path | None = None, announce: Callable[[str], None]
+) -> PlannedRun:
+    """Return the planned run of a spec file. Nothing runs.
+
+    Args:
+        path: Spec of a run or sweep.
+        seed: Overrides the spec's seed.
+        timings: Folder of an earlier run that times the units. Default: the default run folder of the spec.
+        announce: Called with a sentence before planning that takes long.
+    """
+    sweep: SweepOutline | None = None
+    if is_sweep_spec(path):
+        from dpaudit.engine.sweep.running import outlined  # needed for sweeps only
+
+        sweep = outlined(path, seed)
+    spec = load_spec(path) if sweep is None else sweep.spec
+    if announcement := planning_announcement(spec):
+        announce(announcement)
+    plan = make_plan(spec if seed is None else replace(spec, seed=seed))
+    return PlannedRun(plan, expected_cost(plan, timings), sweep)
+
+
+def _unit_line(row: dict[str, Any]) -> str:
+    needs = f"  needs {' '.join(need[:8] for need in row['needs'])}" if row["needs"] else ""
+    seed = f"  seed {row['seed']}" if row["seed"] else ""
+    return f"{row['key'][:8]}  {row['label']:<34} {row['cpus']} CPU {row['gpus']:g} GPU{seed}{needs}"

@@ -1,0 +1,288 @@
+"""Status of a run, read from its run folder alone; and download of a run folder."""
+
+from __future__ import annotations
+
+import io
+import math
+import shutil
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dpaudit.actors.events import Event, EventKind, parse_events
+from dpaudit.actors.storage.mirror import FileStore
+from dpaudit.actors.storage.places import is_remote, join_place
+from dpaudit.claims.scope import Scope
+from dpaudit.engine.reading.bounds_checksum import checksum_note, last_checksum_note
+from dpaudit.engine.reading.stated_values import StatedValue
+from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.run.configurations import (
+    CONFIGURATIONS,
+    ConfigurationState,
+    configuration_states,
+    described_states,
+)
+from dpaudit.engine.run.run_folder import PLAN, read_plan
+from dpaudit.errors import RunError, SpecError, printable, shortened
+from dpaudit.plain_files import new_file
+
+_UNIT_ENDS = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED, EventKind.WORKER_LOST}
+_FINAL_STAGES = {EventKind.FINISHED: "finished", EventKind.INTERRUPTED: "interrupted"}
+MAX_LISTED = 8  # running units that are listed
+_RUN_FILES = (PLAN, "spec.yaml", "sweep.yaml")  # every folder of a run or sweep has one of these
+VERDICTS_BY_SEVERITY = (
+    Verdict.NO_VIOLATION,
+    Verdict.NO_CLAIM,
+    Verdict.INCONCLUSIVE,
+    Verdict.FAILED,
+    Verdict.UNDECIDED,
+    Verdict.VIOLATION,
+)
+"""Verdicts, the most severe last."""
+
+
+class NotPlanned(SpecError):
+    """Raised if a folder has no plan: it is no run folder, or its run has not started."""
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """A claim in `bounds.json`."""
+
+    epsilon: float
+    delta: float
+    relation: str
+    curve: str
+
+    @classmethod
+    def of(cls, stated: StatedValue) -> _Claim:
+        epsilon, delta = claim_point(stated)
+        return cls(epsilon, delta, stated["relation"].text(), stated["curve"].text())
+
+    def __str__(self) -> str:
+        return f"epsilon {self.epsilon:.4g} at delta {self.delta:g} ({self.curve}, {self.relation})"
+
+
+@dataclass(frozen=True)
+class AuditOutcome:
+    """The result of one audit, or of several tests of one claim."""
+
+    verdict: Verdict
+    claim: _Claim
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """Status of a run."""
+
+    place: str  # the run folder, a path or a URI
+    stage: str  # current activity of the driver
+    units: int  # planned units, without skipped ones
+    finished: int
+    failed: int
+    cached: int  # finished units of earlier drivers
+    retried: int  # attempts that were repeated
+    lost_workers: int
+    workers: int  # in the last event that counts them
+    running: tuple[tuple[str, float], ...]  # label of each unit on a worker, and seconds since its start
+    last_event_at: datetime | None  # UTC; None before the first event
+    units_per_second: float  # finished by the current driver
+    remaining_s: float | None  # at this rate; None if unknown
+    verdicts: tuple[tuple[str, str], ...]  # audit name and verdict from `bounds.json`; () before the report
+    configurations: tuple[tuple[str, ConfigurationState], ...] = ()  # name and state of each configuration of a sweep
+    cautions: tuple[str, ...] = ()  # limits of these values, for the reader
+    # These three are kept so that no file is read a second time, when it may have changed.
+    report: StatedValue = field(default=StatedValue(None, ""), repr=False)  # content of `bounds.json`
+    recorded_checksum: str = field(default="", repr=False)  # of `bounds.json`, in the last event that has one
+    plan_metadata: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)  # of `plan.parquet`
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.place}: {shortened(self.stage)}",
+            f"{self.finished} of {self.units} units finished ({self.cached} by an earlier driver), "
+            f"{len(self.running)} on workers, {self.failed} failed, {self.retried} retried, "
+            f"{self.lost_workers} workers lost, {self.workers} up",
+        ]
+        if self.configurations:
+            lines += described_states(self.configurations)
+        if self.last_event_at is not None:
+            rate = f"at {self.units_per_second:.2g} units a second"
+            remaining = "" if self.remaining_s is None else f", about {self.remaining_s:.0f} s left {rate}"
+            lines.append(f"last event {self.last_event_at:%Y-%m-%d %H:%M:%S} UTC{remaining}")
+        lines += [f"  {seconds:.0f} s  {shortened(label)}" for label, seconds in self.running[:MAX_LISTED]]
+        if len(self.running) > MAX_LISTED:
+            lines.append(f"  and {len(self.running) - MAX_LISTED} more")
+        lines += [f"{verdict}  {shortened(name)}" for name, verdict in self.verdicts]
+        return "\n".join(map(printable, [*lines, *self.cautions]))
+
+    @property
+    def outcomes(self) -> Mapping[str, AuditOutcome]:
+        """Outcome by audit name; for a check, of its one claim.
+
+        Raises: SpecError if the run has no report, or `bounds.json` is not valid in this version.
+        """
+        if not self.verdicts:
+            reason = "; ".join(self.cautions) or f"it is {self.stage}"
+            raise SpecError(f"{shortened(self.place)} must be a run folder with a report: {reason}")
+        return _outcomes(self.report)
+
+
+def run_status(place: str | Path) -> RunStatus:
+    """Return the status of the run in a folder. Nothing is written, and the driver is not contacted.
+
+    Raises: RunError if the folder cannot be read; NotPlanned if it is no run folder.
+    """
+    store = FileStore.at(place)
+    store.require_plain()
+    with store.explain_errors("must be a run folder that can be read"):
+        plan, log, bounds = (store.content(name) for name in (PLAN, "events.jsonl", "bounds.json"))
+        sweep = store.content("sweep.yaml") if plan is None else None
+        configuration_file = store.content(CONFIGURATIONS)
+    if plan is None and sweep is None:
+        raise NotPlanned(f"{shortened(place)} must be the folder of a run (with plan.parquet) or sweep (sweep.yaml)")
+    lines = list(parse_events(io.BytesIO(log or b"")))
+    events = [event for event in lines if event is not None]
+    start = max((at for at, event in enumerate(events) if event.kind is EventKind.UNITS_PLANNED), default=0)
+    plan_metadata: Mapping[bytes, bytes] = {}
+    if plan is None:  # while a sweep explores configurations, its plans are not written
+        planned = events[start].count if events else 0
+    else:
+        table = read_plan(plan, join_place(place, PLAN), ["key"])
+        planned, plan_metadata = table.num_rows, table.schema.metadata or {}
+    status = _status(str(place), planned, events[start:], bounds)
+    configurations: tuple[tuple[str, ConfigurationState], ...] = ()
+    problem = ""
+    if configuration_file is not None:
+        try:
+            configurations = configuration_states(configuration_file, f"{place}/{CONFIGURATIONS}", events)
+        except SpecError as err:
+            problem = str(err)
+    unreadable = len(lines) - len(events)
+    line_caution = (f"{unreadable:,} lines of events.jsonl are not events and were skipped",) if unreadable else ()
+    cautions = (*line_caution, *status.cautions, *([problem] if problem else ()))
+    return replace(
+        status,
+        configurations=configurations,
+        cautions=cautions,
+        recorded_checksum=last_checksum_note(events),
+        plan_metadata=plan_metadata,
+    )
+
+
+def _status(place: str, planned: int, all_events: Sequence[Event], bounds: bytes | None) -> RunStatus:
+    events = [event for event in all_events if event.kind is not EventKind.REPORTED]  # events of drivers
+    counts = Counter(event.kind for event in events)
+    running = {}
+    for event in events:
+        if event.kind is EventKind.UNIT_STARTED:
+            running[event.unit] = event
+        elif event.kind in _UNIT_ENDS or event.kind is EventKind.UNIT_REPEATED:
+            running.pop(event.unit, None)
+    now, is_over = time.time(), any(event.kind in (EventKind.FINISHED, EventKind.INTERRUPTED) for event in events)
+    done_count = counts[EventKind.UNIT_DONE]
+    cached = sum(event.count for event in events if event.kind is EventKind.UNITS_CACHED)
+    failed = counts[EventKind.UNIT_FAILED] + counts[EventKind.UNIT_SKIPPED]
+    units = planned - sum(event.count for event in events if event.kind is EventKind.UNITS_SPARED)
+    remaining = units - done_count - cached - failed
+    elapsed_s = max(0.0, events[-1].time - events[0].time) if events else 0.0
+    stages = [event.detail for event in events if event.kind is EventKind.STAGE]
+    last = events[-1] if events else None
+    finished = last is not None and last.kind is EventKind.FINISHED
+    verdicts, caution, report = _verdicts(place, bounds, all_events) if finished else ((), "", RunStatus.report)
+    return RunStatus(
+        place=place,
+        stage=_FINAL_STAGES.get(last.kind, stages[-1] if stages else "running") if last else "planned",
+        units=units,
+        finished=done_count + cached,
+        failed=failed,
+        cached=cached,
+        retried=counts[EventKind.UNIT_RETRIED],
+        lost_workers=counts[EventKind.WORKER_LOST],
+        workers=next((event.count for event in reversed(events) if event.kind is EventKind.WORKER_STARTED), 0),
+        running=tuple((event.label, max(0.0, now - event.time)) for event in running.values() if not is_over),
+        last_event_at=datetime.fromtimestamp(last.time, UTC) if last else None,
+        units_per_second=done_count / elapsed_s if elapsed_s else 0.0,
+        remaining_s=elapsed_s / done_count * remaining if done_count and remaining > 0 and not is_over else None,
+        verdicts=verdicts,
+        cautions=(caution,) if caution else (),
+        report=report,
+    )
+
+
+def _verdicts(
+    place: str, bounds: bytes | None, events: Sequence[Event]
+) -> tuple[tuple[tuple[str, str], ...], str, StatedValue]:
+    """Return the verdicts in `bounds.json`, a caution about them, and its content.
+
+    Verdicts and content are empty if the run's last event has the checksum of another file.
+    """
+    advice = "`dpaudit report` recomputes the verdicts from the results"
+    recorded, empty = last_checksum_note(events), RunStatus.report
+    if bounds is None:
+        return (), f"there is no bounds.json; {advice}", empty
+    if recorded and recorded != checksum_note(bounds):
+        return (), f"bounds.json does not match the checksum in the run's last event and is ignored; {advice}", empty
+    try:
+        report = StatedValue.parse(bounds, f"{place}/bounds.json", remedy="`dpaudit report` writes it again")
+        verdicts = [(audit["name"].name(), audit["verdict"].member(Verdict)) for audit in report["results"].items()]
+    except SpecError:  # its text would quote content that was not checked
+        return (), f"bounds.json is not a valid report; {advice}", empty
+    check = "it matches the checksum in the run's last event" if recorded else "not checked"
+    caution = f"verdicts as written in bounds.json ({check}). Whoever can write to the folder can forge both; {advice}"
+    return tuple(verdicts), caution, report
+
+
+def claim_point(claim: StatedValue) -> tuple[float, float]:
+    """Return epsilon and delta of a claim in `bounds.json`."""
+    return claim["epsilon"].number(0, math.inf), claim["delta"].number(0, 1)
+
+
+def _outcomes(report: StatedValue) -> dict[str, AuditOutcome]:
+    """Return the outcome of each audit by name; for a check, of its one claim.
+
+    A check without a violation also lists the tests of the claim that failed.
+    """
+    results, joint = list(report["results"].items()), report["joint"]
+    verdicts = [result["verdict"].member(Verdict) for result in results]
+    joint_verdict = joint["verdict"].member(Verdict) if joint else None
+    outcomes = {}
+    if joint_verdict is not None:
+        outcomes[report["name"].name()] = AuditOutcome(joint_verdict, _Claim.of(results[0]["claim"]))
+    for result, verdict in zip(results, verdicts, strict=True):
+        is_failed_test = verdict is Verdict.FAILED and result["scope"].text() == Scope.CLAIM
+        if joint_verdict is None or (joint_verdict is not Verdict.VIOLATION and is_failed_test):
+            outcomes[result["name"].name()] = AuditOutcome(verdict, _Claim.of(result["claim"]))
+    return outcomes
+
+
+def fetch(place: str | Path, folder: Path) -> None:
+    """Copy a run folder to a new or empty local folder, for `dpaudit report` and `dpaudit resume`.
+
+    Nothing is copied if a name in `place` leads out of `folder`.
+
+    Raises: RunError if a folder cannot be read or written; SpecError if `folder` is not empty or `place` holds no run.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise SpecError(f"the target folder must be new or empty, {folder} is not. Give another folder")
+    origin = "" if is_remote(place) else "(a path of this machine) "
+    store = FileStore.at(place)
+    store.require_plain()
+    with store.explain_errors(f"{origin}could not be fetched"):
+        files = store.file_infos()
+        if files.keys().isdisjoint(_RUN_FILES):
+            raise SpecError(
+                f"{shortened(place)} {origin}must be a run folder (with {' or '.join(_RUN_FILES)} in it), but it "
+                f"contains {shortened(', '.join(sorted(files)) or 'nothing')}"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        size, room = sum(info.size for info in files.values()), shutil.disk_usage(folder).free
+        if size > room:
+            raise RunError(f"{shortened(folder)} needs {size:,} bytes but has {room:,} free. Give another folder")
+        for name in files:
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with store.open_file(name) as source, new_file(target) as copy:
+                shutil.copyfileobj(source, copy)

@@ -1,0 +1,194 @@
+"""`dpaudit init` writes specs that can be planned; `dpaudit doctor` says what is there and what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dpaudit.engine.cli import init_and_doctor
+from dpaudit.engine.cli.main import main
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.request.loading import load_spec
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def dpaudit(*words: str, answers: str = "") -> Result:
+    return CliRunner().invoke(main, list(words), input=answers)
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # a class of one's own puts its folder there
+
+
+@pytest.mark.parametrize("answers", ["\n\n\n", "randomized-response\n2.5\niris\n"])
+def test_a_spec_from_three_answers_can_be_planned(answers: str) -> None:
+    ended = dpaudit("init", answers=answers)
+    assert ended.exit_code == 0, ended.output
+    assert "dpaudit plan audit.yaml" in ended.output
+    (entry,) = make_plan(load_spec("audit.yaml")).audits
+    wanted = 2.5 if "2.5" in answers else 1.0
+    assert entry.audit.mechanism.epsilon == wanted
+
+
+def test_what_the_options_say_is_not_asked(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text('age,"clicked: yes, or no"\n' + "1,0\n2,1\n3,0\n4,1\n5,1\n" * 20)
+    ended = dpaudit("init", "mine.yaml", "--mechanism", "randomized-response", "--epsilon", "1", "--data", "rows.csv")
+    assert ended.exit_code == 0, ended.output
+    (entry,) = make_plan(load_spec("mine.yaml")).audits
+    assert entry.audit.data.label == "clicked: yes, or no"
+
+
+def test_a_class_of_one_s_own_states_its_claim_itself(tmp_path: Path) -> None:
+    (tmp_path / "keeps_labels.py").write_text(
+        "from dpaudit import Claim\nclass Keeps:\n    def claim(self):\n        return Claim(1.0)\n"
+        "    def release(self, labels, *, classes, rng):\n        return labels\n"
+    )
+    assert dpaudit("init", "--mechanism", "keeps_labels:Keeps", "--data", "iris").exit_code == 0
+    assert make_plan(load_spec("audit.yaml")).units
+
+
+@pytest.mark.parametrize("label", ["Größe", "\N{GRINNING FACE}", "a\x7fb", "x: {y}, #z", "'", "$HOME", "null", "1"])
+def test_a_label_of_any_letters_is_written_so_that_it_is_read_back(label: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(f'\ufeffage,"{label}"\n1,0\n2,1\n', encoding="utf-8")
+    assert dpaudit("init", "--mechanism", "lp-1st", "--epsilon", "1.23456789", "--data", "rows.csv").exit_code == 0
+    (audit,) = load_spec("audit.yaml").audits
+    assert audit.data.label == label
+    assert audit.mechanism.epsilon == 1.23456789
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("age,Größe\n1,0\n".encode("latin-1"), "must be UTF-8 text; convert the file to UTF-8"),
+        ("age,clicked\n1,0\n".encode("utf-16"), "must be UTF-8 text; convert the file to UTF-8"),
+        (b"age," + b"x" * 200_000 + b"\n1,0\n", "is not a text table (field larger than field limit (131072))"),
+        (b"age," * 3_000_000 + b"clicked", "must have lines of at most 8,388,608 characters"),
+        (b"", "is empty"),
+        (b"\n\n\n", "is empty"),
+    ],
+    ids=["latin-1", "utf-16", "long field", "long line", "empty", "blank lines"],
+)
+def test_a_file_that_is_no_csv_is_one_sentence(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(content)
+    ended = dpaudit("init", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "rows.csv")
+    assert (ended.exit_code, said in ended.output) == (2, True), ended.output
+    assert ended.output.count("\n") == 1, ended.output
+    assert not (tmp_path / "audit.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--mechanism", "x:{y}\nz", "--data", "iris"], "must be a name of `dpaudit list mechanisms`"),
+        (["--mechanism", "lp-1sst"], "must be a name of `dpaudit list mechanisms`"),
+        (["--mechanism", "lp-1st", "--epsilon", "1", "--data", "nowhere.csv"], "must be a name of `dpaudit list data`"),
+        (["--mechanism", "a: b:C", "--data", "iris"], "must be a name of `dpaudit list mechanisms`"),
+        (["--mechanism", "a\nname: b:C", "--data", "iris"], "must be a name of `dpaudit list mechanisms`"),
+        (["--mechanism", "lp-1st", "--epsilon", "nan", "--data", "iris"], "epsilon must be a finite number > 0"),
+        (["--mechanism", "lp-1st", "--epsilon", "inf", "--data", "iris"], "epsilon must be a finite number > 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_nothing_written(words: list[str], said: str, tmp_path: Path) -> None:
+    ended = dpaudit("init", *words)
+    assert (ended.exit_code, said in ended.output) == (2, True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_missing_is_said(tmp_path: Path) -> None:
+    ended = dpaudit("init", "none/audit.yaml", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "iris")
+    assert (ended.exit_code, "none/audit.yaml must be a file that can be written" in ended.output) == (3, True)
+
+
+def test_a_spec_that_is_there_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "audit.yaml").write_text("mine")
+    assert dpaudit("init", answers="\n\n\n").exit_code == 2
+    assert (tmp_path / "audit.yaml").read_text() == "mine"
+
+
+def test_nothing_is_written_through_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "audit.yaml").symlink_to(tmp_path / "elsewhere.yaml")
+    ended = dpaudit("init", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "iris")
+    assert (ended.exit_code, "exists already" in ended.output) == (2, True)
+    assert not (tmp_path / "elsewhere.yaml").exists()
+
+
+@pytest.mark.parametrize("epsilon", ["0.123456789", "1e-05", "12345678.5"])
+def test_epsilon_is_written_as_it_was_given(epsilon: str) -> None:
+    assert dpaudit("init", "--mechanism", "lp-1st", "--epsilon", epsilon, "--data", "iris").exit_code == 0
+    (audit,) = load_spec("audit.yaml").audits
+    assert audit.mechanism.epsilon == float(epsilon)
+
+
+@pytest.mark.parametrize("name", ["rows: of, {mine} # \U0001f600\u2028\x85.csv", "'\"\\ - rows.csv", "1.5"])
+def test_any_name_of_a_file_or_a_column_is_one_value(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(f'age,"{name.replace(chr(34), chr(34) * 2)}"\n' + "1,0\n2,1\n" * 20, newline="")
+    ended = dpaudit("init", "a\nname: b.yaml", "--mechanism", "lp-1st", "--epsilon", "1", "--data", name)
+    assert ended.exit_code == 0, ended.output
+    spec = load_spec("a\nname: b.yaml")
+    assert (spec.audits[0].data.label, Path(spec.audits[0].data.path).name) == (name, name)
+    assert spec.name == "my audit of lp-1st"
+
+
+def test_the_doctor_finds_what_is_there() -> None:
+    ended = dpaudit("doctor")
+    assert ended.exit_code == 0, ended.output
+    for what in ("Python", "torch", "ray", "processors", "memory", "disk", "GPU"):
+        assert f"ok      {what}: " in ended.output
+
+
+def test_the_doctor_names_the_extras_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = importlib.metadata.version
+    absent = {"opacus", "mlflow-skinny", "mlflow", "diffprivlib", "aiohttp-cors"}
+
+    def without_extras(package: str) -> str:
+        if package in absent:
+            raise importlib.metadata.PackageNotFoundError
+        return there(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_extras)
+    monkeypatch.delenv("DPAUDIT_DIFFPRIVLIB_PYTHON", raising=False)
+    ended = dpaudit("doctor")
+    assert ended.exit_code == 0, ended.output
+    said = 'without extra opacus: not installed, needed for `from_opacus` and training by Opacus; pip install "opacus"'
+    assert said in ended.output
+    assert (
+        'without extra cluster: not installed, needed for `dpaudit submit`, `logs` and `stop`; pip install "ray[def'
+        in (ended.output)
+    )
+    assert (
+        "without extra diffprivlib: not installed, needed for models of diffprivlib; `make diffprivlib`" in ended.output
+    )
+    absent.remove("mlflow")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "9.9" if name == "mlflow" else without_extras(name))
+    assert "ok      extra mlflow: " in dpaudit("doctor").output
+
+
+def test_the_doctor_knows_every_extra_of_the_package() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {name for name, *_ in init_and_doctor.EXTRAS} == extras.keys() - {"dev", "docs"}
+    for name, _, install, _ in init_and_doctor.EXTRAS:
+        assert any(needed.startswith(install) for needed in extras[name])
+
+
+def test_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = importlib.metadata.version
+
+    def without_ray(package: str) -> str:
+        if package == "ray":
+            raise importlib.metadata.PackageNotFoundError
+        return there(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_ray)
+    monkeypatch.setattr(init_and_doctor, "MEMORY_GB", 1e9)
+    ended = dpaudit("doctor")
+    assert ended.exit_code == 3
+    assert "MISSING ray: not installed; pip install ray" in ended.output
+    assert "MISSING memory: " in ended.output
