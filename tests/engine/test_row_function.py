@@ -466,7 +466,7 @@ def test_the_keywords_of_a_partial_are_settings() -> None:
     assert made.claim().epsilon == 2.0
     assert made.alternatives() == [{"epsilon": 2.0, "scale": 3}, {"epsilon": 2.0, "scale": 4}]
     assert OwnFunction(functools.partial(total, scale=[1, 2])).alternatives() == [{"scale": (1, 2)}]
-    with pytest.raises(InputError, match="keyword arguments alone"):
+    with pytest.raises(InputError, match="keyword arguments only"):
         OwnFunction(functools.partial(total, None))
 
 
