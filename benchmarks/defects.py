@@ -29,7 +29,7 @@ from dpaudit.engine.games.two_world.rules import TwoWorldRules
 from dpaudit.engine.planning.plan import PlannedAudit, make_plan, pieces_of
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.request.build import describe
+from dpaudit.engine.request.describe import describe
 from dpaudit.mechanisms.adapters.diffprivlib import Diffprivlib
 from dpaudit.registry import catalogue
 

@@ -3,8 +3,6 @@
     python -m benchmarks.honest_learners | python -m benchmarks.rows honest-learners.csv --keys 1 --trials audits \\
         --limit VIOLATION "at most, 95 %" --program "python -m benchmarks.honest_learners"
 
-    python -m benchmarks.rows FILE.csv --again     # its program gave the same numbers today
-
 A row is one measurement. `docs/data/index.csv` says which program wrote each file, when, and on what machine;
 `benchmarks/pages.py` makes the tables of the pages of both.
 """
@@ -16,13 +14,12 @@ import csv
 import os
 import platform
 import re
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-
-from benchmarks.versions import version_of
 
 DATA = Path(__file__).parent.parent / "docs" / "data"
 
@@ -57,16 +54,16 @@ class Origin:
     Attributes:
         file: Its name in `docs/data`.
         program: The command that wrote it.
-        made: The date, and the commit where it is known.
+        made: The date, if known.
         machine: Processor and load, where known.
-        code: Version of the program's code (`benchmarks/versions.py`), where it was recorded.
+        commit: The commit whose code measured the numbers, or that added them.
     """
 
     file: str
     program: str
     made: str
     machine: str
-    code: str = ""
+    commit: str = ""
 
 
 def setting(conditions: Mapping[str, str]) -> str:
@@ -152,7 +149,9 @@ def measured_here(file: str, program: str) -> Origin:
     processor = names[0] if names else platform.processor()
     load, python = os.getloadavg()[0], platform.python_version()
     machine = f"{os.cpu_count()} cores of {processor}, no GPU, Python {python}, load {load:.1f} at the end"
-    return Origin(file, program, f"{datetime.now(UTC):%Y-%m-%d}", machine, version_of(program))
+    git = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, cwd=DATA, capture_output=True, text=True, check=False).stdout.strip()
+    return Origin(file, program, f"{datetime.now(UTC):%Y-%m-%d}", machine, commit)
 
 
 def note_origin(origin: Origin, folder: Path = DATA) -> None:
@@ -168,23 +167,18 @@ def main() -> None:
     """A table on standard input becomes a data file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", help="its name in docs/data")
-    parser.add_argument("--keys", type=int)
+    parser.add_argument("--keys", type=int, required=True)
     parser.add_argument("--across", default="")
     parser.add_argument("--what", default="")
     parser.add_argument("--trials", default="")
     parser.add_argument("--limit", nargs=2, action="append", default=[], metavar=("OF", "COLUMN"))
-    parser.add_argument("--program", help="the command that printed the table")
-    parser.add_argument("--again", action="store_true", help="reads no table: records the day, machine and code of now")
+    parser.add_argument("--program", required=True, help="the command that printed the table")
     given = parser.parse_args()
-    if given.again:
-        return note_origin(measured_here(given.file, origins()[given.file].program))
-    if given.keys is None or given.program is None:
-        parser.error("a table needs --keys and --program")
     lines = list(sys.stdin)
     across, what, trials, limits = given.across, given.what, given.trials, dict(given.limit)
     rows = table_rows(lines, keys=given.keys, across=across, what=what, trials=trials, limits=limits)
     write(DATA / given.file, list(rows))
-    return note_origin(measured_here(given.file, given.program))
+    note_origin(measured_here(given.file, given.program))
 
 
 if __name__ == "__main__":

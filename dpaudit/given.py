@@ -1,11 +1,12 @@
-"""What a caller in Python hands over: arguments and fields held to their types, once, at the front door.
+"""Types of arguments and fields: checked by pydantic once, where a value enters.
 
-What is no such thing is refused in one sentence. Numbers of NumPy and of `fractions` and `decimal` are numbers; text is
-never one, since `"1e-5"` given in Python is a mistake.
+Numbers of NumPy, `fractions` and `decimal` are numbers. Text is no number, since `"1e-5"` in Python is a mistake; a
+spec alone may write one as text. The first check imports pydantic; `import dpaudit` and `dpaudit list` do without.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -14,67 +15,77 @@ import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from dpaudit.errors import InputError, SpecError, shortened
+from dpaudit.errors import AuditError, InputError, SpecError, did_you_mean, shortened
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
 
 MAX_DEPTH = 40  # levels of mappings and lists in a spec
 LARGEST_WHOLE = 2**64  # Python does not write out every larger whole number
+Nested = Callable[..., Any]
+"""Returns pydantic's type of a spec's field that holds one of some dataclasses."""
+
+
+class MisfitError(ValueError):
+    """A value does not fit its type; the message continues the value's name: ".epsilon must be a number, got 'x'"."""
 
 
 def argument(name: str, value: object, hint: Any) -> Any:
-    """An argument as its type, an annotation, has it: numbers as Python's own, lists as tuples.
+    """Return an argument as the annotation `hint` has it: numbers as Python's, lists as tuples.
 
-    Raises: InputError, with `name`, when it is something else.
+    Raises: InputError, with `name`, if it does not fit.
     """
-    fits, taken = fitted(value, hint)
-    if not fits:
-        raise InputError(f"{name} must be {type_in_words(hint)}, got {_shown(value)}")
-    return taken
+    if type(value) is hint and hint in (bool, float):  # without pydantic: modules are imported without it
+        return value
+    try:
+        return validated(_adapter(hint), value)
+    except MisfitError as err:
+        raise InputError(f"{name}{err}") from None
 
 
 def fitted(value: object, hint: Any) -> tuple[bool, Any]:
-    """Whether a value is of a type, and how that type has it."""
-    return next((found for found in (_taken(value, option) for option in options_of(hint)) if found[0]), (False, None))
+    """Return whether a value fits a type, and the value as that type has it."""
+    try:
+        return True, validated(_adapter(hint), value)
+    except MisfitError:
+        return False, None
 
 
-def type_in_words(hint: Any) -> str:
-    """What a value of a type must be."""
-    return " or ".join(dict.fromkeys(_words(option) for option in options_of(hint) if option is not type(None)))
-
-
-def check_fields(made: Any) -> None:
-    """Holds each field of a new dataclass to its type, or raises InputError; its default is fine whatever it is."""
-    for name, (hint, default) in _fields(made.__class__).items():
-        value = getattr(made, name)
-        if value is not default:
-            taken = argument(name, value, hint)
-            if taken is not value:
-                object.__setattr__(made, name, taken)
+def check_fields(part: Any) -> None:
+    """Convert each field of a new dataclass to its type, or raise InputError; a field's default is never refused."""
+    hints = _hints(part.__class__)
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if value is not field.default:
+            checked = argument(field.name, value, hints[field.name])
+            if checked is not value:
+                object.__setattr__(part, field.name, checked)
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a real number; NumPy's spans of time say they are, booleans too."""
-    kind = getattr(value, "dtype", None)
+    """True for a real number, which a boolean and a time span of NumPy are not."""
+    dtype = getattr(value, "dtype", None)
     real = isinstance(value, Real | Decimal) and not isinstance(value, bool)
-    return real and (kind is None or kind.kind in "iuf")
+    return real and (dtype is None or dtype.kind in "iuf")
 
 
 def path(name: str, value: object) -> str:
-    """The name of a file or folder, or a URI; InputError for all else, and for what no file can be called."""
+    """Return the name of a file or folder, or a URI; raise InputError for anything that cannot name a file."""
     try:
-        found = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+        text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     except Exception:  # a class of the caller's own may raise anything
-        found = None
-    if not isinstance(found, str) or "\0" in found or not _is_unicode(found):
+        text = None
+    if not isinstance(text, str) or "\0" in text or not _is_unicode(text):
         raise InputError(f"{name} must be a path or a URI as text, got {_shown(value)}")
-    return str.__str__(found)
+    return str.__str__(text)
 
 
 def require_words(value: object, at: str, *, depth: int = 0) -> None:
-    """Refuses contents of a spec that YAML could not hold, at any depth below `at`: other objects pass."""
+    """Refuse contents of a spec that YAML could not hold, at any depth below `at`; other objects pass."""
     if depth > MAX_DEPTH:
         raise SpecError(f"{at} must be at most {MAX_DEPTH} levels deep")
     if isinstance(value, str) and not _is_unicode(value):
@@ -93,126 +104,188 @@ def require_words(value: object, at: str, *, depth: int = 0) -> None:
 
 
 @cache
-def _fields(made: Any) -> dict[str, tuple[Any, Any]]:
-    hints = typing.get_type_hints(made)
-    return {field.name: (hints[field.name], field.default) for field in dataclasses.fields(made)}
+def _hints(part: Any) -> dict[str, Any]:
+    return typing.get_type_hints(part)
 
 
-def options_of(hint: Any) -> tuple[Any, ...]:
-    """The types that a field may have."""
-    union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-    return typing.get_args(hint) if union else (hint,)
+@cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(pydantic_type(hint))
 
 
-def _taken(value: Any, hint: Any) -> tuple[bool, Any]:
-    """`fitted`, of a type that is no union."""
-    if hint in _PLAIN:
-        return _PLAIN[hint](value)
-    origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if origin is typing.Literal:
-        return _text(value) if isinstance(value, str) and value in inner else (False, None)
-    if origin is Callable:
-        return callable(value), value
-    if origin in (tuple, Sequence, list):
-        return _items(value, inner or (Any, ...))
-    if origin in (dict, Mapping):
-        return _mapping(value, inner or (Any, Any))
-    if isinstance(origin, type) and issubclass(origin, Enum):
-        known = isinstance(value, str) and value in {member.value for member in origin}
-        return known, origin(value) if known else None
-    if not isinstance(origin, type):
-        return True, value  # what such a type means, its class checks
-    return isinstance(value, origin), value
+def validated(adapter: TypeAdapter[Any], value: object, names: Collection[str] = ()) -> Any:
+    """Return `value` as the adapter's type has it.
 
+    Args:
+        names: Fields that a mapping may have, for the message.
+    Raises: MisfitError; an AuditError that is no ValueError passes.
+    """
+    from pydantic import ValidationError
 
-def _number(value: Any) -> tuple[bool, Any]:
-    if not is_number(value):
-        return False, None
     try:
-        number = float(value)
-    except (ValueError, OverflowError):  # a whole number beyond the largest float, a signalling NaN
-        return False, None
-    if math.isinf(number) and value != number:
-        return False, None
-    return True, value if type(value) is int else number
+        return adapter.validate_python(value)
+    except ValidationError as err:
+        raise MisfitError(_sentence(err, names)) from None
+    except AuditError:
+        raise
+    except Exception as err:  # an object of the caller may raise anything
+        raise MisfitError(f" cannot be read, got {_shown(value)}") from err
 
 
-def _whole(value: Any) -> tuple[bool, Any]:
-    fits = is_number(value) and isinstance(value, Integral) and abs(int(value)) < LARGEST_WHOLE
-    return fits, int(value) if fits else None
+_BRANCH = "|"  # in pydantic's location of an error: one of the types of a union
 
 
-def _flag(value: Any) -> tuple[bool, Any]:
-    kind = type(value)
-    fits = kind is bool or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"))
-    return fits, bool(value) if fits else None
+def _sentence(error: ValidationError, names: Collection[str]) -> str:
+    """Return pydantic's first error as the end of a sentence that begins with the name of the value."""
+    missing, placed = [], list[tuple[str, Any, Any]]()
+    for each in error.errors(include_url=False):
+        *_, last = location = [key for key in each["loc"] if key != _BRANCH] or [""]
+        if each["type"] == "extra_forbidden":
+            return f" has no field {last!r}; it has {', '.join(names) or 'none'}{did_you_mean(str(last), names)}"
+        if each["type"] == "missing":
+            missing.append(str(last))
+            continue
+        place = "".join(f"[{key}]" if type(key) is int else f".{key}" for key in location if key != "")
+        must = each.get("ctx", {}).get("error") or each["msg"].removeprefix("Input should be ")
+        placed.append((place, must, each["input"]))
+    for place, must, _ in placed:
+        if isinstance(must, MisfitError | AuditError):
+            return f"{place}{': ' if isinstance(must, AuditError) else ''}{must}"
+    if not placed:
+        return f" needs {', '.join(missing)}"
+    first, _, value = placed[0]
+    musts = dict.fromkeys(_WORDS.get(str(must), str(must)) for place, must, _ in placed if place == first)
+    return f"{first} must be {' or '.join(musts)}, got {_shown(value)}"
 
 
-def _text(value: Any) -> tuple[bool, Any]:
-    fits = isinstance(value, str) and _is_unicode(value)
-    return fits, str.__str__(value) if fits else None
+_WORDS = {"callable": "a function", "a valid dictionary": "a mapping"}
 
 
-def _items(value: Any, hints: tuple[Any, ...]) -> tuple[bool, Any]:
-    """A list as a tuple; the last of the types may stand for any number of them."""
-    several = len(hints) == 1 or hints[-1] is ...
-    if not isinstance(value, list | tuple) or not (several or len(value) == len(hints)):
-        return False, None
-    each = [hints[0]] * len(value) if several else hints
-    taken = [fitted(item, hint) for item, hint in zip(value, each, strict=True)]
-    same = isinstance(value, tuple) and all(one is item for (_, one), item in zip(taken, value, strict=True))
-    return all(fits for fits, _ in taken), value if same else tuple(one for _, one in taken)
+@dataclasses.dataclass(frozen=True)
+class Parsed:
+    """Metadata of a type: how pydantic reads a value, and its JSON schema."""
+
+    parse: Callable[[Any], Any]  # returns the value of the field; raises ValueError with what it must be
+    schema: Callable[[], dict[str, Any]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core.core_schema import no_info_plain_validator_function
+
+        return no_info_plain_validator_function(self.parse)
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        return self.schema()
 
 
-def _mapping(value: Any, hints: tuple[Any, Any]) -> tuple[bool, Any]:
-    if not isinstance(value, Mapping):
-        return False, None
-    names, inner = hints
-    return _items(list(value.keys()), (names,))[0] and _items(list(value.values()), (inner,))[0], value
+def pydantic_type(hint: Any, nested: Nested | None = None) -> Any:
+    """Return the type that makes pydantic check `hint` as dpaudit does.
 
+    Args:
+        nested: For specs, where text may stand for a number and a mapping for a dataclass; None in Python.
+    """
+    from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
 
-_PLAIN: dict[Any, Callable[[Any], tuple[bool, Any]]] = {
-    Any: lambda value: (True, value),
-    object: lambda value: (True, value),
-    type(None): lambda value: (value is None, None),
-    float: _number,
-    int: _whole,
-    bool: _flag,
-    str: _text,
-}
-_WORDS = {
-    float: "a number",
-    int: "a whole number of at most 64 bits",
-    bool: "True or False",
-    str: "text that UTF-8 can write",
-}
-
-
-def _words(hint: Any) -> str:
     origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if origin in _WORDS:
-        return _WORDS[origin]
-    if origin is typing.Literal:
-        return f"one of {', '.join(map(str, inner))}"
-    if origin is Callable:
-        return "a function"
-    if origin in (tuple, Sequence, list):
-        return f"a list, each {' or '.join(_words(option) for option in options_of(inner[0]))}" if inner else "a list"
-    if origin in (dict, Mapping):
-        return f"a mapping from {_words(inner[0])} to {_words(inner[1])}" if inner else "a mapping"
-    if isinstance(origin, type) and issubclass(origin, Enum):
-        return f"one of {', '.join(str(member.value) for member in origin)}"
-    return f"of the type {origin.__name__}" if isinstance(origin, type) else "anything"
+    if hint in _SCALARS:
+        parse, schema = _SCALARS[hint]
+        return Annotated[Any, Parsed(partial(parse, in_spec=nested is not None), lambda: schema)]
+    if origin in (types.UnionType, typing.Union):
+        options = tuple(option for option in inner if option is not type(None))
+        branches = tuple(Annotated[pydantic_type(option, nested), Tag(_BRANCH)] for option in options)
+        union: Any = typing.Union[branches]  # noqa: UP007
+        if nested and sum(map(dataclasses.is_dataclass, options)) > 1:
+            union = nested(*options)
+        elif len(options) > 1:
+            union = Annotated[union, Field(union_mode="left_to_right")]
+        return union | None if len(options) < len(inner) else union
+    if origin in (tuple, list, Sequence, dict, Mapping):
+        shape: Any = {Sequence: list, Mapping: dict}.get(origin, origin)
+        items = tuple(each if each is ... else pydantic_type(each, nested) for each in inner)
+        typed = shape[items] if inner else shape
+        return typed if shape is dict else Annotated[typed, BeforeValidator(_listed)]
+    if nested and dataclasses.is_dataclass(hint):
+        return nested(hint)
+    if origin in (Any, typing.Literal, Callable) or not isinstance(origin, type):
+        return hint
+    if issubclass(origin, Enum):
+        return Annotated[hint, WithJsonSchema({"enum": [member.value for member in origin]})]
+    return Annotated[hint, WithJsonSchema({})] if nested else Annotated[Any, Parsed(partial(_instance, origin), dict)]
+
+
+def _listed(value: object) -> object:
+    if not isinstance(value, list | tuple):
+        raise ValueError("a list")
+    return value
+
+
+def _instance(kind: type, value: object) -> object:
+    if not isinstance(value, kind):
+        raise ValueError(f"of the type {kind.__name__}")
+    return value
+
+
+def _number(value: Any, *, in_spec: bool) -> float:
+    if in_spec and isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    if is_number(value):
+        with contextlib.suppress(ValueError, OverflowError):  # a signalling NaN, or beyond the largest float
+            number = float(value)
+            if not math.isinf(number) or value == number:
+                return value if type(value) is int and not in_spec else number
+    raise ValueError("a number")
+
+
+def _whole(value: Any, *, in_spec: bool) -> int:
+    if in_spec and isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = int(value)
+    if in_spec and type(value) is float and value.is_integer():
+        value = int(value)
+    if not (is_number(value) and isinstance(value, Integral)):
+        raise ValueError("a whole number")
+    if abs(int(value)) >= LARGEST_WHOLE:
+        raise ValueError("a whole number of at most 64 bits")
+    return int(value)
+
+
+_FLAGS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def _flag(value: Any, *, in_spec: bool) -> bool:
+    if in_spec and type(value) in (str, int) and str(value).lower() in _FLAGS:
+        return _FLAGS[str(value).lower()]
+    kind = type(value)
+    if kind is bool or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_")):
+        return bool(value)
+    raise ValueError("True or False")
+
+
+def _text(value: Any, *, in_spec: bool) -> str:
+    if not (isinstance(value, str) and _is_unicode(value)):
+        raise ValueError("text that UTF-8 can write")
+    return str.__str__(value)
+
+
+_SCALARS: dict[Any, tuple[Callable[..., Any], dict[str, Any]]] = {
+    # YAML 1.1 reads 1e-5 as text
+    float: (_number, {"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[-+]?([.]?inf|[0-9].*)$"}]}),
+    int: (_whole, {"type": "integer"}),
+    bool: (_flag, {"type": "boolean"}),
+    str: (_text, {"type": "string"}),
+}
 
 
 def _shown(value: object) -> str:
-    """A plain value as it is; of any other its type, for what it would print is nobody's business here."""
+    """Return a plain value as text, and only the type of any other: it may hold private data."""
     if isinstance(value, str):
         return shortened(repr(value))
     if isinstance(value, type):
         return shortened(f"the class {value.__name__}")
     plain = isinstance(value, bytes | None) or (isinstance(value, Real | Decimal) and not isinstance(value, Collection))
-    return shortened(value if plain else f"of the type {type(value).__name__}")
+    return shortened(value if plain else f"a value of the type {type(value).__name__}")
 
 
 def _is_unicode(text: str) -> bool:

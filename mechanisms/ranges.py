@@ -24,17 +24,17 @@ class NoiseByEpsilon:
         return replace(self, epsilon=self.noiseless_epsilon)  # type: ignore[type-var]
 
 
-def require_positive(made: object, *names: str) -> None:
+def require_positive(instance: object, *names: str) -> None:
     """Refuses fields of these names that are not > 0; those that are None pass."""
     for name in names:
-        value = getattr(made, name)
+        value = getattr(instance, name)
         require(value is None or value > 0, f"{name} must be > 0", given=value)
 
 
-def require_at_least(least: int, made: object, *names: str) -> None:
+def require_at_least(least: int, instance: object, *names: str) -> None:
     """Refuses fields of these names that are not >= `least`; those that are None pass."""
     for name in names:
-        value = getattr(made, name)
+        value = getattr(instance, name)
         require(value is None or value >= least, f"{name} must be >= {least}", given=value)
 
 

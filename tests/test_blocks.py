@@ -35,13 +35,12 @@ from tests.small import few_calls
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 ELSEWHERE = {
-    "README.md": "tests/engine/test_documented.py",
     "docs/developers/extending.md": "tests/test_extending.py",
     "docs/guides/python.md": "tests/engine/test_python_page.py",
     "docs/quickstart.md": "tests/engine/test_quickstart.py",
     "docs/reference/estimators.md": "tests/engine/test_documented.py",
 }
-HERE = ("docs/guides/functions.md", "docs/guides/ml-audit.md", "docs/guides/sweeps.md", "docs/results/case-studies.md")
+HERE = ("docs/guides/functions.md", "docs/guides/ml-audit.md", "docs/guides/sweeps.md")
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def test_the_poisoning_of_the_guide_flips_the_middle(tmp_path: Path, monkeypatch
     poisoning = importlib.import_module("my_poisoning").MiddleFlip()
     worlds = poisoning.worlds(Iris().load(), 2, np.random.default_rng(0))
     alone, alone_there = worlds.in_d & ~worlds.in_d_prime, worlds.in_d_prime & ~worlds.in_d
-    assert (alone.sum(), alone_there.sum(), len(worlds.zero), len(worlds.one)) == (2, 2, 150, 150)
+    assert (alone.sum(), alone_there.sum(), len(worlds.world_zero), len(worlds.world_one)) == (2, 2, 150, 150)
     assert (worlds.rows.labels[alone] != worlds.rows.labels[alone_there]).all()
     assert np.array_equal(worlds.rows.features[alone], worlds.rows.features[alone_there])
 
@@ -117,13 +116,6 @@ def test_the_sweep_of_the_guide_names_its_best(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("dpaudit.engine.sweep.running.ray_session", lambda address: contextlib.nullcontext())
     monkeypatch.chdir(tmp_path)
     assert printed(python_of("docs/guides/sweeps.md")[0]).startswith("{'mechanism.epsilon': 2")
-
-
-def test_the_issue_shows_what_it_says() -> None:
-    (issue,) = [block for block in BLOCKS if block.language == "python" and block.page == HERE[3]]
-    after = next(block for block in BLOCKS if block.page == issue.page and block.line > issue.line)
-    pytest.importorskip("dp_accounting")
-    assert printed(issue.text) == after.text
 
 
 def printed(code: str) -> str:

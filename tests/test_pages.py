@@ -1,20 +1,17 @@
-"""The pages: their tables are what `docs/data` says, every data file is shown, and every link leads somewhere."""
+"""Pages: their tables agree with `docs/data`, every data file has a page, and every link leads to a page or a file."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from benchmarks.pages import Query, linked, origin_line, table, written
 from benchmarks.rows import DATA, Origin, Row, note_origin, origins, read, setting, table_rows, write
-from benchmarks.versions import digest, modules_of, sources, version_of
+from dpaudit.registry import catalogue
 from tests.loops import Cases
-from tests.nightly import by_night_unless_changed
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -22,36 +19,18 @@ TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
-NOTICE = re.compile(r", its code (?:has changed since|was not recorded)")
-
-
-def test_the_tables_of_every_page_are_what_the_data_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but the notices of changed code, which are read off the whole package."""
-    monkeypatch.setattr("benchmarks.pages.said_of_code", lambda origin: "")
+def test_the_tables_of_every_page_agree_with_the_data() -> None:
     known = origins()
     with Cases() as cases:
         for page, text in TEXTS.items():
             with cases.case(page.relative_to(ROOT)):
-                plain = NOTICE.sub("", text)
-                assert plain == written(plain, page, known), "`make pages` writes the tables anew"
+                assert text == written(text, page, known), "run `make pages`"
                 assert text.count("<!-- table") == text.count("<!-- end -->")
 
 
-@by_night_unless_changed("docs/data/*", "benchmarks/*", "papers/*")
-def test_the_tables_say_whose_code_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten seconds: the code behind every data file is read."""
-    monkeypatch.setattr("benchmarks.pages.version_of", cache(version_of))  # seconds where each table asks anew
-    known = origins()
-    with Cases() as cases:
-        for page, text in TEXTS.items():
-            with cases.case(page.relative_to(ROOT)):
-                assert text == written(text, page, known), "`make pages` writes the tables anew"
-
-
-def test_a_number_that_was_changed_by_hand_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.pages.said_of_code", lambda origin: "")
+def test_a_number_changed_by_hand_is_detected() -> None:
     page = ROOT / "docs" / "statistics" / "calibration.md"
-    text = NOTICE.sub("", page.read_text(encoding="utf-8"))
+    text = page.read_text(encoding="utf-8")
     changed = text.replace("|20 of 400|", "|2 of 400|")
     assert changed != text
     assert written(changed, page, origins()) == text
@@ -193,6 +172,7 @@ def test_columns_may_be_values_of_a_condition() -> None:
         ("| rows: game | columns: claim | where: what = VIOLATION | cell: share", "|mia|3 of 400|0 of 400|"),
         ("| rows: game | where: what = VIOLATION | cell: sum", "|mia|3|"),
         ("| rows: game | where: what = VIOLATION | cell: max", "|mia|3|"),
+        ("| rows: game | columns: value | where: what = VIOLATION | cell: count", "|mia|1|1|"),
         ("| rows: game | where: what = VIOLATION | cell: range", "|mia|0 to 3|"),
         ("| rows: claim | where: claim = 2 / 1; what = bound", "|2|(0.1, 0.7)|\n|1|0.5 ± 0.1|"),
     ],
@@ -209,7 +189,7 @@ def test_a_page_asks_for_a_table(query: str, shown: str) -> None:
         ("| rows: games | columns: claim", "conditions"),
         ("| rows: game | where: what = VIOLATION", "2 measurements fall into one cell"),
         ("| rows: game | where: what = VIOLATION | cell: mean", "cell must be"),
-        ("| rows: game | order: claim", "asked for by"),
+        ("| rows: game | order: claim", "requested by"),
     ],
 )
 def test_a_wrong_question_is_refused(query: str, why: str) -> None:
@@ -230,15 +210,12 @@ def test_an_origin_replaces_the_one_before(tmp_path: Path) -> None:
     assert origins(tmp_path) == {"a.csv": second, "b.csv": Origin("b.csv", "python -m b", "", "")}
 
 
-def test_a_page_marks_numbers_whose_code_has_changed() -> None:
+def test_the_line_below_a_table_has_commands_date_and_commit() -> None:
     page, commands = ROOT / "docs" / "page.md", [f"dpaudit reproduce observational-label table-{n}" for n in (2, 5)]
-    program = "; ".join(commands)
-    assert modules_of(program) == {"papers.criteo_tables"}
-    now = Origin("a.csv", program, "", "", version_of(program))
-    assert origin_line(now, page) == f"[a.csv](data/a.csv): `{commands[0]}`, `{commands[1]}`"
-    assert origin_line(replace(now, code="0" * 12), page).endswith(", its code has changed since")
-    assert origin_line(replace(now, code=""), page).endswith(", its code was not recorded")
-    assert origin_line(Origin("a.csv", "written by hand", "", ""), page).endswith("hand`")
+    origin = Origin("a.csv", "; ".join(commands), "2026-11-26", "", "0123abcd")
+    line = "[a](data/a.csv): `{}`, `{}`, 2026-11-26, commit 0123abcd".format(*commands)
+    assert origin_line(origin, page) == line
+    assert origin_line(Origin("a.csv", "written by hand", "", ""), page) == "[a](data/a.csv): `written by hand`"
 
 
 def test_commands_stand_once_a_page() -> None:
@@ -249,85 +226,17 @@ def test_commands_stand_once_a_page() -> None:
     assert "dpaudit reproduce" not in again
 
 
-def test_a_cell_that_names_a_data_file_says_when_it_was_made() -> None:
-    page, origin = ROOT / "docs" / "results" / "page.md", Origin("a.csv", "written by hand", "2026-11-25", "")
-    old = Origin("b.csv", "dpaudit reproduce observational-label table-2", "2026-11-24 (commit abc)", "", "0" * 12)
-    known = {"a.csv": origin, "b.csv": old}
-    assert linked("a.csv", page, known) == "[a](../data/a.csv), 2026-11-25"
-    assert linked("b.csv", page, known).endswith("2026-11-24 (commit abc), its code has changed since")
-    assert linked("data.csv", page, known) == "data.csv"
+def test_a_cell_that_names_a_data_file_is_a_link_to_it() -> None:
+    page = ROOT / "docs" / "results" / "page.md"
+    assert linked("a.csv", page) == "[a](../data/a.csv)"
+    asked = "<!-- table paper-overview.csv | rows: item | where: item = `table-5`; what = data -->\n<!-- end -->\n"
+    assert "|[paper-click-logs](../data/paper-click-logs.csv)|" in written(asked, page, origins())
 
 
-GUESSES = "dpaudit.estimators.one_run.right_guesses"
-LAWS = "dpaudit.engine.games.predictions.answer_laws"
-
-
-def versions_with(modules: set[str], module: str, old: str = "", new: str = "") -> tuple[str, str]:
-    """The version of a program now, and with another text in a module that it may use; a line at its end without."""
-    here = sources()
-    assert old in here[module]
-    text = here[module].replace(old, new, 1) if old else f"{here[module]}\n{new}\n"
-    return digest(here, modules), digest({**here, module: text}, modules)
-
-
-@pytest.mark.parametrize(
-    ("program", "module", "old", "new"),
-    [
-        ("criteo_tables", GUESSES, "MAX_TIED = 10_000_000", "MAX_TIED = 1"),
-        ("criteo_tables", GUESSES, "cumsum(right[order])", "cumsum(right)"),  # a helper of a function that it uses
-        ("criteo_tables", "dpaudit.engine.reading.shift", "return ShiftControl(", "return print("),
-        (
-            "criteo_tables",
-            "dpaudit.estimators.one_run.guess_band",
-            "FIRST_STEP, SMALLEST_STEP = 0.5",
-            "FIRST_STEP, SMALLEST_STEP = 1",
-        ),
-        ("private_prediction", LAWS, "@weighted.register\ndef _(", "@weighted.register\ndef _(odd, "),  # by a type
-        ("label_inference", "dpaudit.claims.curve", "class PureDP(_Point)", "class PureDP(_Point, int)"),
-    ],
-)
-def test_a_reproduction_has_another_version_where_what_it_uses_has(
-    program: str, module: str, old: str, new: str
-) -> None:
-    before, after = versions_with({f"papers.{program}"}, module, old, new)
-    assert before != after
-
-
-@pytest.mark.parametrize(
-    ("program", "module", "old", "new"),
-    [
-        ("criteo_tables", GUESSES, "", "# a comment"),
-        ("criteo_tables", GUESSES, '"""', '"""Other words. '),
-        ("criteo_tables", GUESSES, "", "def not_used() -> int:\n    return 1"),
-        ("criteo_tables", "dpaudit.engine.report.charts", "", "X = 1"),
-        ("criteo_tables", "dpaudit.engine.reading.answer_words", "Treat the claim as false", "It is false"),
-        ("private_prediction", "dpaudit.engine.reading.shift", "return ShiftControl(", "return print("),
-        (
-            "private_prediction",
-            "dpaudit.engine.games.protocol",
-            "most_trials: int | None = None",
-            "most_trials: int = 1",
-        ),
-    ],
-)
-def test_and_the_same_where_only_words_or_what_others_use_have_changed(
-    program: str, module: str, old: str, new: str
-) -> None:
-    before, after = versions_with({f"papers.{program}"}, module, old, new)
-    assert before == after
-
-
-def test_another_program_has_another_version_where_a_module_that_it_imports_has() -> None:
-    before, after = versions_with({"benchmarks.false_violations"}, GUESSES, "", "X = 1")
-    assert before != after
-    before, after = versions_with({"benchmarks.false_violations"}, GUESSES, '"""', '"""Other words. ')
-    assert before == after
-
-
-def test_every_item_of_a_program_counts() -> None:
-    both = {"papers.noisy_argmax_figures", "papers.private_prediction"}
-    items = [f"dpaudit reproduce private-prediction {item}" for item in ("figure-2", "figure-3 --data $DATA")]
-    assert modules_of("; ".join(items)) == both
-    two = {"benchmarks.defects", "benchmarks.check_defects"}
-    assert modules_of("python -m benchmarks.defects A.jsonl; python -m benchmarks.check_defects B.jsonl") == two
-    assert not modules_of("make evidence")
+def test_the_estimators_and_the_rules_of_the_verdict_are_lists_of_the_code() -> None:
+    blocks = "<!-- list of estimators -->\nSTALE\n<!-- end of list -->\n"
+    blocks += "<!-- rules of the verdict -->\nSTALE\n<!-- end of rules -->\n"
+    text = written(blocks, ROOT / "docs" / "page.md", origins())
+    assert "STALE" not in text
+    assert [name for name in catalogue("estimator") if f"| `{name}` |" not in text] == []
+    assert "| NO VIOLATION FOUND |" in text

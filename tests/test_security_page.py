@@ -34,4 +34,4 @@ def test_a_line_without_its_test_is_seen() -> None:
     table = "| who | trusted with | what protects | test |\n| - | - | - | - |\n"
     table += "| a | b | c | `tests/nowhere.py` |\n| d | e | f | `tests/conftest.py::test_nothing` |\n| g | h | i | |\n"
     assert list(untested(table)) == ["a: tests/nowhere.py", "d: tests/conftest.py::test_nothing", "g: no test"]
-    assert len(re.findall(r"^\|.+\|$", PAGE.read_text(encoding="utf-8"), re.M)) > 30
+    assert len(re.findall(r"^\|.+\|$", PAGE.read_text(encoding="utf-8"), re.M)) > 20

@@ -1,9 +1,8 @@
-"""Functions of other people's libraries as they are: real defects, each in a version that has it, and honest ones.
+"""Functions of third-party libraries: known defects, each in a version that has it, and honest functions.
 
-Each is named by the Python that `make libraries` makes for it (`.venv-NAME/bin/python`), a function of
-`examples/libraries/`, and what an audit has to be told. The pages and scripts in `docs/case-studies/` show the same
-defects without dpaudit. Where a twin is given `clean` or `digits`, what it releases is mended and rounded: most of
-these libraries add noise in floating point, whose low bits are a defect of their own.
+A case names the Python that `make libraries` makes (`.venv-NAME/bin/python`), a function of `examples/libraries/`, and
+the arguments of its audit. Honest twins with `clean` or `digits` are repaired and rounded: most of these libraries add
+noise in floating point, whose low digits are a separate defect.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ class LibraryCase:
         claim: What is audited, its relation included.
         honest: Whether nothing should be found.
         settings: Of the function, fixed; alternatives are left to the search.
-        pair: Two neighbouring tables that show it, in words; "" of an honest one.
-        shown: The epsilon that the script beside the page shows of the pair at 99.9 %; None without a script.
+        leak: The defect, in words; "" of an honest case.
+        pair: Two neighbouring tables that show it, in words; "" of an honest case.
         call_ms: One call on fifty rows, on two busy cores.
         issue: Of the library, where there is one.
     """
@@ -59,14 +58,14 @@ class LibraryCase:
     claim: Claim
     honest: bool
     settings: Mapping[str, Any] = field(default_factory=dict)
+    leak: str = ""
     pair: str = ""
-    shown: float | None = None
     call_ms: float = 1.0
     issue: str = ""
 
 
-def defect(python: str, function: str, form: str, schema: Schema, claim: Claim, pair: str, **more: Any) -> LibraryCase:
-    return LibraryCase(python, function, form, schema, claim, False, pair=pair, **more)
+def defect(python: str, function: str, form: str, schema: Schema, claim: Claim, **more: Any) -> LibraryCase:
+    return LibraryCase(python, function, form, schema, claim, False, **more)
 
 
 def honest(python: str, function: str, form: str, schema: Schema, claim: Claim, **more: Any) -> LibraryCase:
@@ -82,9 +81,9 @@ SYNTHESIZER = "data_synthesizer_functions"
 LIBRARIES: dict[str, LibraryCase] = {
     "linear-regression": defect(
         *("diffprivlib", f"{DIFFPRIVLIB}:linear_regression", "array", XY, replaced(2.0)),
+        leak="noise scaled to the lower bound only",
         pair="50 rows at (0, 0); one of them replaced by (1, 1)",
         settings={"fit_intercept": False},
-        shown=3.57,
         call_ms=30,
         issue=f"{IBM}#104, #105",
     ),
@@ -95,22 +94,22 @@ LIBRARIES: dict[str, LibraryCase] = {
     ),
     "nan-mean": defect(
         *("diffprivlib", f"{DIFFPRIVLIB}:nan_mean", "array", X, replaced(1.0)),
+        leak="noise for all rows, mean over the rows that are numbers",
         pair="49 rows NaN and one at 0; the one at 1",
-        shown=5.48,
         call_ms=0.4,
     ),
     "nan-row": defect(
         *("diffprivlib", f"{DIFFPRIVLIB}:mean", "array", X, replaced(1.0)),
+        leak="NaN passes the clipping",
         pair="50 rows at 0.5; one of them NaN",
-        shown=5.48,
         call_ms=0.4,
         issue=f"{IBM}#80",
     ),
     "domain-from-data": defect(
         *("diffprivlib", f"{DIFFPRIVLIB}:mean", "array", X, replaced(1.0)),
+        leak="bounds taken from the data",
         pair="50 rows at 0.5; one of them at 1",
         settings={"bounds": None},
-        shown=5.25,
         call_ms=0.4,
     ),
     "mean, mended": honest(
@@ -118,9 +117,9 @@ LIBRARIES: dict[str, LibraryCase] = {
     ),
     "quantile-underflow": defect(
         *("diffprivlib", f"{DIFFPRIVLIB}:quantile", "array", X, replaced(4.0)),
+        leak="weights underflow to 0",
         pair="746 rows at 0; one of them at 1 (300 rows at epsilon 10, some 2,984 at epsilon 1)",
         settings={"epsilon": 4.0},
-        shown=5.48,
         call_ms=0.3,
         issue=f"{IBM}#107",
     ),
@@ -131,23 +130,23 @@ LIBRARIES: dict[str, LibraryCase] = {
     ),
     "float-laplace": defect(
         *("diffprivlib", f"{DIFFPRIVLIB}:total", "array", X, replaced(1.0)),
+        leak="low digits of the noise",
         pair="10 rows at 0; one of them at 1: the lowest bit of the answer",
-        shown=2.99,
         call_ms=0.4,
         issue=f"{IBM}#19, #94",
     ),
     "count, geometric": honest(*("diffprivlib", f"{DIFFPRIVLIB}:count_above", "array", X, replaced(1.0)), call_ms=0.3),
     "k-means-empty-cluster": defect(
         *("diffprivlib", f"{DIFFPRIVLIB}:k_means", "array", X, replaced(2.0)),
+        leak="clusters without rows",
         pair="50 rows at 0; one of them at 1",
         settings={"inertia": False},
-        shown=4.21,
         call_ms=4,
     ),
     "k-means-inertia": defect(
         *("diffprivlib", f"{DIFFPRIVLIB}:k_means", "array", X, replaced(2.0)),
+        leak="inertia without noise",
         pair="50 rows at 0; one of them at 1: the inertia, less what 50 rows at 0 have from the nearest centre",
-        shown=5.23,
         call_ms=4,
     ),
     "k-means, patched": honest(
@@ -155,8 +154,8 @@ LIBRARIES: dict[str, LibraryCase] = {
     ),
     "scaler-count": defect(
         *("diffprivlib", f"{DIFFPRIVLIB}:standard_scaler", "array", X, added(1.0)),
+        leak="exact number of rows",
         pair="50 rows at 0.5; one fewer",
-        shown=5.48,
         call_ms=6,
     ),
     "scaler, rows counted in public": honest(
@@ -164,14 +163,15 @@ LIBRARIES: dict[str, LibraryCase] = {
     ),
     "naive-bayes-counts": defect(
         *("diffprivlib", f"{DIFFPRIVLIB}:naive_bayes", "array", LABELLED, added(1.0)),
+        leak="class counts that sum to the number of rows",
         pair="any two tables of both classes: the counts add up to the rows",
         settings={"counts": True},
         call_ms=10,
     ),
     "pipeline-dp-nan": defect(
         *("pipeline-dp", "pipeline_dp_functions:by_key", "records", KEYED, added(1.0, 1e-6)),
+        leak="NaN passes the clipping",
         pair="50 values of 0.5; one more, NaN",
-        shown=6.40,
         call_ms=0.5,
     ),
     "pipeline-dp, mended": honest(
@@ -179,8 +179,8 @@ LIBRARIES: dict[str, LibraryCase] = {
     ),
     "approx-bounds-infinity": defect(
         *("smartnoise-sql-1.0.0", "smartnoise_sql_functions:found_bounds", "frame", KEYED, added(1.0)),
+        leak="an infinite value",
         pair="50 values of 0.5; one of them infinite",
-        shown=4.09,
         call_ms=70,
         issue="opendp/smartnoise-sdk#574, fixed by #580",
     ),
@@ -189,8 +189,8 @@ LIBRARIES: dict[str, LibraryCase] = {
     ),
     "covariance-not-clipped": defect(
         *("smartnoise-synth-1.0.5", "smartnoise_synth_functions:covariance", "frame", XY, replaced(1.0)),
+        leak="clipped values are not used",
         pair="50 rows at (0, 0); one of them at (100, 100), which is outside the range",
-        shown=4.09,
         call_ms=7,
         issue="opendp/smartnoise-sdk#622, fixed by #624",
     ),
@@ -201,17 +201,17 @@ LIBRARIES: dict[str, LibraryCase] = {
     ),
     "flower-zero-update": defect(
         *("flower", "flower_functions:local_update", "array", UPDATE, replaced(1.0, 1e-5)),
+        leak="an update of zero raises an error",
         pair="a row at (0, 0); the row at (1, 0)",
         settings={"sensitivity": 2.0},
-        shown=5.48,
         call_ms=0.4,
         issue="flwrlabs/flower#7631",
     ),
     "flower-sensitivity": defect(
         *("flower", "flower_functions:local_update", "array", UPDATE, replaced(1.0, 1e-5)),
+        leak="noise for half of the sensitivity",
         pair="a row at (-1, 0); the row at (1, 0)",
         settings={"sensitivity": 0.1},
-        shown=5.05,
         call_ms=0.4,
     ),
     "flower, mended": honest(
@@ -220,20 +220,21 @@ LIBRARIES: dict[str, LibraryCase] = {
     ),
     "data-synthesizer-seed": defect(
         *("data-synthesizer", f"{SYNTHESIZER}:description", "frame", VALUE, replaced(1.0)),
+        leak="fixed seed",
         pair="50 values of 0.01; one of them 0.99",
-        shown=4.09,
         call_ms=11,
         issue="DataResponsibly/DataSynthesizer#46, merged, not released",
     ),
     "data-synthesizer-missing": defect(
         *("data-synthesizer", f"{SYNTHESIZER}:description", "frame", VALUE, replaced(1.0)),
+        leak="exact share of missing values",
         pair="50 values of 0.01; one of them missing",
         settings={"fixed_seed": False},
-        shown=4.09,
         call_ms=11,
     ),
     "data-synthesizer-ends": defect(
         *("data-synthesizer", f"{SYNTHESIZER}:description", "frame", VALUE, replaced(1.0)),
+        leak="exact smallest and largest value",
         pair="50 values of 0.01; one of them 0.99: the smallest and the largest value are told",
         settings={"fixed_seed": False, "ends": True},
         call_ms=11,
@@ -243,9 +244,9 @@ LIBRARIES: dict[str, LibraryCase] = {
     ),
     "data-synthesizer-conditional": defect(
         *("data-synthesizer-0.1.4", f"{SYNTHESIZER}:conditional", "frame", BITS, added(1.0)),
+        leak="noise divided by the number of rows",
         pair="40 rows (0, 0) and 10 rows (1, 1); one of the 40 is (0, 1)",
         settings={"public_rows": True},
-        shown=4.78,
         call_ms=20,
         issue="DataResponsibly/DataSynthesizer#34",
     ),
@@ -256,8 +257,8 @@ LIBRARIES: dict[str, LibraryCase] = {
     ),
     "dpart-bounds": defect(
         *("dpart", "dpart_functions:independent", "frame", VALUE, added(1.0)),
+        leak="bounds taken from the data",
         pair="50 values up to 0.49; the largest of them 1: how far the synthetic values reach",
-        shown=3.58,
         call_ms=25,
         issue="hazy/dpart#6, merged, not released",
     ),
@@ -266,8 +267,8 @@ LIBRARIES: dict[str, LibraryCase] = {
     ),
     "eeprivacy-mean": defect(
         *("small-libraries", "small_libraries_functions:energy_mean", "list", VALUE, replaced(1.0)),
+        leak="values are not clamped",
         pair="50 values of 0; one of them 50, which is outside the bounds",
-        shown=6.83,
         call_ms=0.1,
     ),
     "eeprivacy-mean, clipped": honest(
@@ -277,8 +278,8 @@ LIBRARIES: dict[str, LibraryCase] = {
     ),
     "one-sided-count": defect(
         *("small-libraries", "small_libraries_functions:count", "list", VALUE, added(1.0)),
+        leak="noise with one sign only",
         pair="11 values above one half; one fewer",
-        shown=6.60,
         call_ms=0.1,
     ),
     "two-sided-count": honest(
@@ -300,8 +301,8 @@ LIBRARIES: dict[str, LibraryCase] = {
     ),
     "jax-privacy-float32": defect(
         *("jax-privacy", "jax_privacy_functions:gradient_step", "array", XY, GAUSSIAN),
+        leak="low digits of the noise",
         pair="50 rows at (0, 0); one more at (1, 1): low bits of the sum",
-        shown=3.63,
         call_ms=15,
     ),
     "jax-privacy, rounded": honest(

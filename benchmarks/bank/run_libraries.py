@@ -69,7 +69,17 @@ def run(name: str, case: LibraryCase, seed: int) -> dict[str, Any]:
 
 def table(made: Sequence[Mapping[str, Any]]) -> list[str]:
     """One row a case that was run."""
-    rows = ["| library | function | case | verdict | epsilon at least, median | seconds, median |", "| --- " * 6 + "|"]
+    columns = (
+        "library",
+        "function",
+        "case",
+        "leak",
+        "claimed",
+        "verdict",
+        "epsilon at least, median",
+        "seconds, median",
+    )
+    rows = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
     for name, case in LIBRARIES.items():
         own = [line for line in made if line["case"] == name]
         if own:
@@ -78,7 +88,9 @@ def table(made: Sequence[Mapping[str, Any]]) -> list[str]:
             took = statistics.median(line["seconds"] for line in own)
             words = ", ".join(verdict if count == 1 else f"{verdict} ({count})" for verdict, count in said.items())
             kind = "honest" if case.honest else "defect"
-            rows.append(f"| {case.python} | {name} | {kind} | {words} | {shown:.3f} | {took:.0f} |")
+            claimed = f"{case.claim.epsilon:.4g}"
+            cells = (case.python, name, kind, case.leak, claimed, words, f"{shown:.3f}", f"{took:.0f}")
+            rows.append(f"| {' | '.join(cells)} |")
     return rows
 
 

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import inspect
 import json
-import re
 import textwrap
-import types
-import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from dpaudit.engine.exits import show, show_lines
+from dpaudit.engine.request.build import PART, Schema, fields_schema, init_fields, meanings_of
 from dpaudit.errors import InputError, UnknownNameError, did_you_mean
 from dpaudit.registry import PACKAGES, Entry, catalogue, load, plural
 
@@ -49,7 +46,6 @@ _FUNCTIONAL = (
     "bound",
 )
 """The modules of `dpaudit.estimators` whose public functions and types are there to be called by anyone."""
-Schema = dict[str, Any]
 
 
 def _complete_kind(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -136,96 +132,64 @@ def schema() -> None:
 
 
 def spec_schema() -> Schema:
-    """The JSON Schema (draft 2020-12) of a spec: every name, field, type and default that a spec can hold.
+    """Return the JSON Schema (draft 2020-12) of a spec: every name, field, type and meaning that a spec can hold.
 
-    It is a help for editors: ranges and what fits what are checked when a spec is loaded.
+    Editors use it to complete and check; ranges, and which parts fit each other, are checked when a spec is loaded.
     """
-    # Fields of one part are shown without the libraries that these load.
+    # These load libraries that the fields of one part do not need.
     from dpaudit.engine.request.audit_spec import Audit, AuditSpec
     from dpaudit.engine.request.check import CheckRequest
 
-    kinds = {field.metadata["kind"] for field in dataclasses.fields(Audit) if "kind" in field.metadata}
-    definitions: Schema = {}
-    waiting = sorted(kinds)
-    while waiting:
-        kind = waiting.pop()
-        if kind not in definitions:
-            definitions[kind] = _kind_schema(kind)
-            waiting += sorted(_kinds_named(definitions[kind]) - definitions.keys())
-    # Whatever an audit holds may stand at the top as well, for all audits; what it needs may then be missing in each.
-    audit = {name: schema for name, schema in _properties(Audit).items() if name != "name"}
-    spec = {name: schema for name, schema in _properties(AuditSpec).items() if name != "audits"}
-    name: Schema = {"type": "string", "description": meanings_of(Audit)["name"]}
-    entry = {"type": "object", "properties": {**audit, "name": name}, "additionalProperties": False}
-    audits = {"type": "array", "items": entry, "description": meanings_of(AuditSpec)["audits"]}
-    check: Schema = {
-        "type": "object",
-        "properties": _properties(CheckRequest),
-        "required": ["mechanism"],
-        "additionalProperties": False,
-        "description": meanings_of(AuditSpec)["together"],
+    fields, spec, check = map(fields_schema, (Audit, AuditSpec, CheckRequest))
+    name, audits = fields["properties"].pop("name"), spec["properties"].pop("audits")
+    # A field of an audit may also stand at the top, for all audits, so an audit may lack even the needed ones.
+    entry = {"type": "object", "properties": {**fields["properties"], "name": name}, "additionalProperties": False}
+    properties = {
+        **fields["properties"],
+        **spec["properties"],
+        "audits": {**audits, "items": entry},
+        "grid": GRID,
+        "check": {**check, "description": spec["properties"]["together"]["description"]},
     }
-    return {
+    schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A dpaudit spec",
         "type": "object",
-        "properties": {**audit, **spec, "audits": audits, "grid": GRID, "check": check},
+        "properties": properties,
         "additionalProperties": False,
         "anyOf": [{"required": ["mechanism"]}, {"required": ["audits"]}, {"required": ["check"]}],
-        "$defs": definitions,
+        "$defs": {kind: _kind_schema(kind) for kind in PACKAGES if kind != "reproduction"},
     }
+    # pydantic refuses references that it did not make.
+    linked: Schema = json.loads(json.dumps(schema).replace(f'"{PART}": "', '"$ref": "#/$defs/'))
+    return linked
 
 
+_OWN_NAME: Schema = {"type": "string", "pattern": ":"}
 _OWN_CLASS: Schema = {
     "type": "object",
-    "properties": {"name": {"type": "string", "pattern": ":"}},
+    "properties": {"name": _OWN_NAME},
     "required": ["name"],
-    "description": "One's own class, `package.module:Class`, with its fields.",
+    "description": "A class of your own, `package.module:Class`, with its fields.",
 }
 
 
 def _kind_schema(kind: str) -> Schema:
-    """A part of one kind: a name alone, or a name with fields."""
-    names = sorted(catalogue(kind))
+    """Return the schema of a part of one kind: a name alone, or a name with fields."""
     entries = catalogue(kind).values()
-    parts = [_part_schema(entry.name, entry.summary, load(kind, entry.name)) for entry in entries]
-    own_name = {"type": "string", "pattern": ":"}
-    return {"anyOf": [{"enum": names}, own_name, _OWN_CLASS, *parts]}
+    parts = [_part_schema(entry, load(kind, entry.name)) for entry in entries]
+    return {"anyOf": [{"enum": [entry.name for entry in entries]}, _OWN_NAME, _OWN_CLASS, *parts]}
 
 
-def _part_schema(name: str, summary: str, part: type) -> Schema:
-    fields = [field for field in dataclasses.fields(part) if field.init] if dataclasses.is_dataclass(part) else []
-    needed = [field.name for field in fields if default_in_words(field) == NEEDED]
+def _part_schema(entry: Entry, part: type) -> Schema:
+    fields = fields_schema(part) if dataclasses.is_dataclass(part) else {}
     return {
         "type": "object",
-        "description": summary,
-        "properties": {"name": {"const": name}, **(_properties(part) if fields else {})},
-        "required": ["name", *needed],
+        "description": entry.summary,
+        "properties": {"name": {"const": entry.name}, **fields.get("properties", {})},
+        "required": ["name", *fields.get("required", ())],
         "additionalProperties": False,
     }
-
-
-def _properties(part: type) -> Schema:
-    """The schemas of a dataclass's fields."""
-    hints, meanings = typing.get_type_hints(part), meanings_of(part)
-    return {
-        field.name: {**_field_schema(field, hints[field.name]), **_described(meanings.get(field.name, ""))}
-        for field in dataclasses.fields(part)
-        if field.init
-    }
-
-
-def _described(meaning: str) -> Schema:
-    return {"description": meaning} if meaning else {}
-
-
-def _field_schema(field: dataclasses.Field[Any], hint: Any) -> Schema:
-    kind = field.metadata.get("kind")
-    if kind not in PACKAGES:
-        return _type_schema(hint)
-    optional = field.default is None or type(None) in typing.get_args(hint)
-    nested: Schema = {"$ref": f"#/$defs/{kind}"}
-    return {"anyOf": [nested, {"type": "null"}]} if optional else nested
 
 
 GRID: Schema = {
@@ -234,42 +198,6 @@ GRID: Schema = {
     "description": "From a field, such as mechanism.epsilon, to its values: one audit for each combination. Fields "
     "separated by commas go together. What the fields replace must be there for the schema, with any value.",
 }
-
-_PLAIN: Mapping[Any, Schema] = {
-    bool: {"type": "boolean"},
-    int: {"type": "integer"},
-    float: {"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[-+]?([.]?inf|[0-9].*)$"}]},
-    str: {"type": "string"},
-    type(None): {"type": "null"},
-}
-"""A float may be a string: YAML 1.1 reads 1e-5 as one."""
-
-
-def _type_schema(hint: Any) -> Schema:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint in _PLAIN:
-        return _PLAIN[hint]
-    if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [_type_schema(option) for option in arguments]}
-    if origin is Literal:
-        return {"enum": list(arguments)}
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return {"enum": [member.value for member in hint]}
-    if origin in (tuple, list):
-        return {"type": "array", "items": _type_schema(arguments[0]) if arguments else {}}
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        # Selections, and others that read what a spec writes for them, may be words too.
-        return {"anyOf": [{"type": "object", "properties": {"name": {}, **_properties(hint)}}, {"type": "string"}]}
-    return {}
-
-
-def _kinds_named(schema: Any) -> set[str]:
-    """The kinds that references in a schema lead to."""
-    if isinstance(schema, Mapping):
-        named = {schema["$ref"].rpartition("/")[2]} if isinstance(schema.get("$ref"), str) else set()
-        return named.union(*(_kinds_named(value) for value in schema.values()))
-    return set().union(*(_kinds_named(value) for value in schema)) if isinstance(schema, list) else set()
-
 
 NEEDED = "needed"
 
@@ -285,14 +213,13 @@ class DescribedField:
 
 
 def described_fields(part: type) -> tuple[DescribedField, ...]:
-    """The fields of a registered class in the order in which it declares them; none for a class without fields."""
+    """Return the fields of a registered class in the order of their declaration; none for a class without fields."""
     if not dataclasses.is_dataclass(part):
         return ()
     meanings = meanings_of(part)
     return tuple(
-        DescribedField(field.name, _type_in_words(field), default_in_words(field), meanings.get(field.name, ""))
-        for field in dataclasses.fields(part)
-        if field.init
+        DescribedField(name, _type_in_words(field), default_in_words(field), meanings.get(name, ""))
+        for name, field in init_fields(part).items()
     )
 
 
@@ -310,17 +237,6 @@ def default_in_words(field: dataclasses.Field[Any]) -> str:
     if field.default_factory is not dataclasses.MISSING:
         return str(field.default_factory())
     return NEEDED
-
-
-def meanings_of(part: type) -> dict[str, str]:
-    """The entries of the sections `Attributes:` of a class and of those it inherits from; its own come first."""
-    found: dict[str, str] = {}
-    for base in part.__mro__:
-        section = re.search(r"^Attributes:\n((?:[ ]+.*\n?|\n)+)", inspect.cleandoc(base.__doc__ or ""), re.MULTILINE)
-        if section:
-            for name, text in re.findall(r"^    (\w+): ((?:.*\n?)(?:^ {5,}.*\n?)*)", section[1], re.MULTILINE):
-                found.setdefault(name, " ".join(text.split()))
-    return found
 
 
 NAME_VERBS = (list_, show_name, schema)

@@ -32,7 +32,7 @@ from dpaudit.engine.reading.shift import ShiftControl, rows_to_decide, shift_con
 from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import Audit
-from dpaudit.engine.request.build import in_words
+from dpaudit.engine.request.describe import in_words
 from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
@@ -164,7 +164,7 @@ class _Finished:
             return None
         bounds = {"parts": self._parts} if self._parts else {}
         finding: Finding = self._audit.estimator.find(self._tallies, failed_replays=self._failed_replays, **bounds)
-        return finding.on_a_proxy() if conditional and isinstance(finding, Bound) else finding
+        return finding.conditional_on_proxy() if conditional and isinstance(finding, Bound) else finding
 
     def p_value(self, result: AuditResult) -> float | None:
         """Return an upper limit of the p-value of the claim; None if nothing is sampled or bounds take long."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.request.build import describe, in_words
+from dpaudit.engine.request.describe import describe, in_words
 from dpaudit.estimators.finding import Series
 from dpaudit.estimators.label_reconstruction.bags import MEASURES, AdvantageDistribution
 from dpaudit.mechanisms.labels.proportions import Aggregation, NoisyAggregation

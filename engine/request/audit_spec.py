@@ -1,4 +1,4 @@
-"""What the user asks for: one or several audits, validated once, defaults filled in."""
+"""The audits that a user requests, validated once, with defaults filled in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from dpaudit.consent import CLUSTER
 from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.games.one_run.rules import OneRunRules
 from dpaudit.engine.games.protocol import Game, GameTraits, StopRule
-from dpaudit.engine.request.build import anchored, build, describe
+from dpaudit.engine.request.build import anchored, build
+from dpaudit.engine.request.describe import describe
 from dpaudit.engine.request.error_budget import ErrorBudget, JointTest
 from dpaudit.engine.request.plain_yaml import in_yaml
 from dpaudit.engine.request.sweep import Sweep
@@ -31,7 +32,7 @@ from dpaudit.mechanisms.protocols import Claiming, StepLearner
 from dpaudit.registry import catalogue, load
 
 MAX_AT_ONCE = 10_000_000
-"""Releases, trials or canaries that a game asks for as one number, where it does not divide them into units."""
+"""Most releases, trials or canaries of a game that does not divide them into units."""
 
 MAX_SEED = 10**18
 """A spec's YAML has whole numbers of at most 18 digits."""
@@ -41,11 +42,11 @@ Runner: TypeAlias = Literal["auto", "in-process", "processes", "ray"]
 
 
 CONFIRMING = "label-canaries"
-"""The game that takes nothing on trust."""
+"""The confirmatory game, which assumes nothing about the data."""
 
 
 ACCOUNTANT = "accountant"
-"""In place of a claim: what the accountant says of a training of the audit."""
+"""Stands for a claim: the one that the accountant of a training reports."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Audit:
         check_fields(self)
 
     def effective_claim(self) -> Claim:
-        """The claim the bound is compared with."""
+        """Return the claim that the bound is compared with."""
         claim: Any = self.claim or self.mechanism.claim()
         return cast(Claim, claim)
 
@@ -136,13 +137,13 @@ class RunOptions:
         require(not alone, "a unit with a GPU must run on Ray or in-process", runner=self.runner)
 
     def settled_runner(self) -> Runner:
-        """The runner, where nothing needs to be known of the work: "auto" is left where that decides."""
-        elsewhere = self.gpus_per_worker or self.address or os.environ.get("RAY_ADDRESS")
-        return "ray" if self.runner == "auto" and elsewhere else self.runner
+        """Return the runner; "auto" if the work has to decide."""
+        needs_ray = self.gpus_per_worker or self.address or os.environ.get("RAY_ADDRESS")
+        return "ray" if self.runner == "auto" and needs_ray else self.runner
 
     @property
     def at_a_time(self) -> int:
-        """How many units run at a time on this machine."""
+        """Number of units that run at the same time on this machine."""
         return self.workers or max(1, (os.cpu_count() or 1) // self.cpus_per_worker)
 
 
@@ -205,12 +206,12 @@ class AuditSpec:
         return Scope.CLAIM if self.together is None else self.together.scope(audit.name)
 
     def _require_sweep(self) -> None:
-        """Refuses audits that are not those of the sweep's configurations."""
+        """Refuse audits that are not those of the sweep's configurations."""
         if self.sweep is None:
             return
         if self.together is not None or any(audit.confirm for audit in self.audits):
             raise SpecError("a sweep has one audit for each configuration: leave `confirm` and `check` out")
-        audited = [one.name for one in self.sweep.audited()]
+        audited = [configuration.name for configuration in self.sweep.audited()]
         if audited != [audit.name for audit in self.audits]:
             raise SpecError("the audits of a sweep must be its audited configurations, in their order")
         for audit in self.audits:
@@ -220,7 +221,7 @@ class AuditSpec:
                 )
 
     def _require_one_claim(self) -> None:
-        """Refuses tests whose claims differ, and numbers that cannot grow in a confirmatory run."""
+        """Refuse tests whose claims differ, and numbers that cannot grow in a confirmatory run."""
         if self.together is None:
             return
         first = self.audits[0]
@@ -239,7 +240,7 @@ class AuditSpec:
         require(same, "audits that are tests of one claim must have the same mechanism and claim")
 
     def _complete(self, audit: Audit, index: int) -> Audit:
-        """Builds what is still a name or a mapping, fills in what is left open, and refuses what does not fit."""
+        """Return the audit with every part built and every default filled in; refuse parts that do not fit."""
         at = f"audits[{index}] ({audit.name})"
         game: Game = build("game", audit.game, location=f"{at}.game")
         _require_size(game, at)
@@ -257,7 +258,7 @@ class AuditSpec:
         audit = replace(audit, **parts)
         audit = held_to_accountant((audit,), self.seed, at)[0]
         stated = _stated_claim(audit, at)
-        if hasattr(game, "for_claim"):  # it is played as the claim says
+        if hasattr(game, "for_claim"):  # its rules depend on the claim
             game = game.for_claim(stated)
             audit = replace(audit, game=game)
         claim = game.traits.compared(stated, audit=at).claim
@@ -276,25 +277,25 @@ class AuditSpec:
         return audit
 
     def confirmation(self, audit: Audit) -> Audit:
-        """The audit that follows one of this spec which has `confirm`: the same mechanism with planted labels."""
+        """Return the audit that follows an audit with `confirm`: the same mechanism with planted labels."""
         return self._following(audit, _confirming(audit, audit.name))
 
     def confirmatory(self, audit: Audit) -> Audit:
-        """One of several tests of one claim once more, at the stricter confidence of the verdict."""
+        """Return the repeat of a test of a joint claim, at the stricter confidence of the verdict."""
         assert self.together is not None
         return self._following(audit, _played_again(audit, self.together.again.get(audit.name, {})))
 
     def _following(self, audit: Audit, follows: Audit) -> Audit:
-        index = next(place for place, own in enumerate(self.audits) if own is audit)
+        index = next(place for place, other in enumerate(self.audits) if other is audit)
         if self.together is not None:
             confidence = self.error_budget(self._scope(audit)).confirmatory(audit.estimator.confidence)
             follows = replace(follows, estimator=replace(follows.estimator, confidence=confidence))
         return self._complete(follows, index)
 
     def to_yaml(self) -> str:
-        """The spec in words; `load_spec` reads it back.
+        """Return the spec as YAML, which `load_spec` reads back.
 
-        Raises: SpecError when it holds an object that has none.
+        Raises: SpecError if it holds an object that YAML cannot describe.
         """
         words = describe(self)
         # An audit without a name would be given one by its mechanism when the spec is read.
@@ -308,7 +309,7 @@ class AuditSpec:
 
 
 def _in_no_words(audits: Sequence[Audit], err: SpecError) -> SpecError:
-    """The error of a spec that cannot be written, with the attribute of the user's object that is the reason."""
+    """Return the error of a spec that cannot be written, which names the attribute of the user's object at fault."""
     for audit in audits:
         for part in ("mechanism", "data", "proxy", "attack", "game", "estimator"):
             for name, value in getattr(getattr(audit, part), "__dict__", {}).items():
@@ -324,48 +325,48 @@ def _in_no_words(audits: Sequence[Audit], err: SpecError) -> SpecError:
 
 
 def held_to_accountant(audits: tuple[Audit, ...], seed: int, at: str) -> tuple[Audit, ...]:
-    """Audits of one mechanism on the same data, with what its accountant says of trainings made here and now.
+    """Return audits of one mechanism on the same data with its accountant's claim and steps, from trainings made now.
 
-    Its claim, if that is left to it, is that of a training on as few rows as one of the audits may have; its steps,
-    where a game watches them, are those of a training on the target's rows.
+    A claim "accountant" becomes that of a training on the fewest rows of any audit. If a game watches steps, they are
+    those of a training on the target's rows.
     """
     first = audits[0]
-    mechanism, asked = first.mechanism, first.claim == ACCOUNTANT
-    if asked:
+    mechanism, by_accountant = first.mechanism, first.claim == ACCOUNTANT
+    if by_accountant:
         require_accountant(mechanism, at)
     games: list[Game] = [build("game", audit.game, location=f"{at}.game") for audit in audits]
     watched = any(face.protocol is StepLearner for game in games for face in game.traits.views)
-    if not asked and not (watched and hasattr(mechanism, "with_steps_of")):
+    if not by_accountant and not (watched and hasattr(mechanism, "with_steps_of")):
         return audits
     data = loaded_rows(build("data", first.data, location=f"{at}.data"), seed)
     target = first.split.divide(data, Seed(seed).child("split").rng()).target
     fewest = len(target)
-    for game in games if asked else ():
+    for game in games if by_accountant else ():
         if game.traits.run_on is None:
             raise SpecError(f"{at}.claim: accountant needs a game that trains on rows of the data, not {_name(game)}")
         fewest = min(fewest, game.traits.run_on(game, len(target))[1])
-    drawn = Seed(seed).child("accountant").sequence()
+    sequence = Seed(seed).child("accountant").sequence()
     try:
-        if asked:
-            mechanism = mechanism.held_to_accountant(target.take(np.arange(fewest)), seed=drawn)
+        if by_accountant:
+            mechanism = mechanism.held_to_accountant(target.take(np.arange(fewest)), seed=sequence)
         if watched and mechanism.claimed_steps(len(target)) is None:
-            mechanism = mechanism.with_steps_of(target, seed=drawn)
+            mechanism = mechanism.with_steps_of(target, seed=sequence)
     except InputError as err:
         raise SpecError(f"{at}.claim: {err}") from err
     except Exception as err:  # of the caller's code
         must = f"{at}.mechanism must train on {len(target):,} rows of the data, for its accountant to be asked"
         raise SpecError(f"{must}: {type(err).__name__}: {err}") from err
-    return tuple(replace(audit, mechanism=mechanism, claim=None if asked else audit.claim) for audit in audits)
+    return tuple(replace(audit, mechanism=mechanism, claim=None if by_accountant else audit.claim) for audit in audits)
 
 
 def require_accountant(mechanism: Any, at: str) -> None:
-    """Refuses the claim of an accountant for a mechanism that has none."""
+    """Refuse the claim "accountant" for a mechanism without an accountant."""
     if not hasattr(mechanism, "held_to_accountant"):
         raise SpecError(f"{at}.claim: accountant needs a mechanism made by `from_opacus`, got {_name(mechanism)}")
 
 
 def given_data(value: object) -> Any:
-    """What a spec's `data` may be: words, a data set, or rows of the caller's own."""
+    """Return the data of an audit: words and data sets unchanged, rows of the caller as a data set."""
     if type(value) in (str, dict) or hasattr(type(value), "registered_name"):
         return value
     from dpaudit.engine.data.in_memory import data_source  # most specs have no rows in them
@@ -374,25 +375,25 @@ def given_data(value: object) -> Any:
 
 
 def found_data(data: Any, folder: Path) -> Any:
-    """Data with the rows that a run folder keeps, where they have no file or recipe of their own."""
+    """Return the data with its rows; those without a file or recipe are in the run folder."""
     return data.found_in(folder) if _in_memory(data) else data
 
 
 def keep_data(data: Any, folder: Path) -> None:
-    """Writes rows into a run folder that have no file or recipe of their own."""
+    """Write rows without a file or recipe into a run folder."""
     if _in_memory(data):
         data.keep(folder)
 
 
 def _in_memory(data: Any) -> bool:
-    """Whether it is `InMemory`, told by its name: most specs do not load that."""
+    """True for `InMemory`, recognised by its name since most specs do not load the class."""
     return bool(type(data).__dict__.get("registered_name") == "in-memory")
 
 
 def _require_size(game: Game, at: str) -> None:
-    """Refuses numbers of a game that one unit would have to hold at once.
+    """Refuse numbers of a game that one unit would have to hold in memory at once.
 
-    Others are limited by the units they make, or say that they are not held (metadata `held`: what is drawn in bulk).
+    Other numbers are limited by the units they make, or marked by the metadata `held` as drawn in bulk.
     """
     if isinstance(game, OneRunRules):
         return
@@ -403,7 +404,7 @@ def _require_size(game: Game, at: str) -> None:
 
 
 def _confirming(audit: Audit, at: str) -> Audit:
-    """The same mechanism with planted labels, every other part as it is or the usual one."""
+    """Return the audit of the same mechanism with planted labels; other parts are unchanged or defaults."""
     if not isinstance(audit.game, OneRunRules):
         raise SpecError(f"{at}.confirm is for games of one training, {_name(audit.game)} has many; leave it out")
     usual: GameTraits = load("game", CONFIRMING).traits
@@ -417,7 +418,7 @@ def _confirming(audit: Audit, at: str) -> Audit:
 
 
 def _played_again(audit: Audit, factors: Mapping[str, float]) -> Audit:
-    """The same test, with some numbers of its game grown."""
+    """Return the test with some numbers of its game multiplied by factors."""
     for name in factors:
         if not isinstance(getattr(audit.game, name, None), int):
             raise SpecError(f"together.again: {_name(audit.game)} has no number {name!r} that could grow")
@@ -435,7 +436,7 @@ def _stated_claim(audit: Audit, at: str) -> Claim:
 
 
 def _require_fitting(audit: Audit, at: str) -> None:
-    """Refuses a mechanism the game does not play, and an attack that sees something else than the game shows."""
+    """Refuse a mechanism that the game cannot play, and an attack that needs another view than the game gives."""
     fits: GameTraits = audit.game.traits
     face = fits.capability_of(audit.mechanism)
     if face is None:
@@ -444,27 +445,27 @@ def _require_fitting(audit: Audit, at: str) -> None:
             f"{at}.game {_name(audit.game)} plays {words}, not {_name(audit.mechanism)}; "
             + _those("game", lambda other: other.traits.capability_of(audit.mechanism) is not None)
         )
-    shown = fits.views[face]
+    view = fits.views[face]
     if not (hasattr(audit.attack, "view") and hasattr(audit.attack, "score")):
         raise SpecError(
             f"{at}.attack must say what it sees: give it a field `view`, which is or is a base of "
-            f"{shown.__module__}.{shown.__name__}, and a method `score(view)`"
+            f"{view.__module__}.{view.__name__}, and a method `score(view)`"
         )
-    if not issubclass(shown, audit.attack.view):
+    if not issubclass(view, audit.attack.view):
         raise SpecError(
             f"{at}.attack {_name(audit.attack)} sees {audit.attack.view.shows}, the game {_name(audit.game)} shows "
-            f"{shown.shows}; " + _those("attack", lambda other: issubclass(shown, other.view))
+            f"{view.shows}; " + _those("attack", lambda other: issubclass(view, other.view))
         )
 
 
 def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
-    """Refuses an estimator that does not read the game's evidence, or reads it in a way that would not be valid."""
+    """Refuse an estimator that cannot read the game's evidence, or whose bound would not be valid for it."""
     estimator, independent = audit.estimator, audit.game.traits.independent_trials
     evidence = audit.game.traits.evidence
     if not isinstance(estimator, Estimator) or estimator.evidence is not evidence:
-        read = estimator.evidence.words if isinstance(estimator, Estimator) else "tables of counts"
+        evidence_read = estimator.evidence.words if isinstance(estimator, Estimator) else "tables of counts"
         raise SpecError(
-            f"{at}.estimator must read {evidence.words}, got {_name(estimator)}, which reads {read}; use "
+            f"{at}.estimator must read {evidence.words}, got {_name(estimator)}, which reads {evidence_read}; use "
             "`dpaudit estimate` for those"
         )
     if isinstance(estimator, ScoreEstimator) and estimator.delta < claim.delta:
@@ -472,11 +473,11 @@ def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
             f"{at}.estimator.delta must be at least the claim's delta {claim.delta:g}, got {estimator.delta:g}: a "
             "claim that may fail with probability delta says nothing at a smaller one"
         )
-    most, given = _sharing(audit), getattr(estimator, "sharing", None)
-    if given is not None and (most is None or given % most):
+    most, sharing = _sharing(audit), getattr(estimator, "sharing", None)
+    if sharing is not None and (most is None or sharing % most):
         raise SpecError(
             f"{at}.estimator.sharing must be left out, or a multiple of the canaries that share one training, "
-            f"{most or 'all of them'}; got {given}"
+            f"{most or 'all of them'}; got {sharing}"
         )
     if audit.stop is not None and not getattr(estimator, "anytime_valid", False):
         raise SpecError(
@@ -494,25 +495,25 @@ def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
 
 
 def _sharing(audit: Audit) -> int | None:
-    """How many canaries share one training at most; None where all do, or the attack looks at several at once."""
+    """Return the largest number of canaries that share a training; None if all do or the attack combines several."""
     sharing = audit.game.traits.sharing
     return sharing(audit.mechanism) if sharing and getattr(audit.attack, "each_release_alone", False) else None
 
 
 def _name(part: object) -> str:
-    """A part as the user names it."""
+    """Return the name that a user gives a part."""
     words = describe(part)
     return str(words["name"]) if isinstance(words, dict) and "name" in words else type(part).__name__
 
 
 def _those(kind: str, fit: Callable[[Any], bool]) -> str:
-    """The registered names of a kind that would fit, as advice."""
+    """Return a sentence with the registered names of a kind that would fit."""
     names = [name for name in catalogue(kind) if fit(load(kind, name))]
     return f"{kind}s that fit: {', '.join(names) or 'none'}"
 
 
 def slug(name: str) -> str:
-    """A name as a file name, unique even where only punctuation differs."""
+    """Return a name as a file name, unique even if names differ only in punctuation."""
     plain = "".join(letter if letter.isalnum() else "-" for letter in name.lower()).strip("-")
     while "--" in plain:
         plain = plain.replace("--", "-")

@@ -1,60 +1,75 @@
-"""Specs in words become values, and values become words again.
+"""Specs in words become values: pydantic checks the fields of the class that a spec names, nested parts first.
 
-`{name: lp-1st, epsilon: 1, model: {name: mlp}}` is built into the registered class with those fields, nested parts
-first; `describe` is the way back, so that every run folder holds a spec that can be run again.
+`{name: lp-1st, epsilon: 1, model: {name: mlp}}` becomes an instance of the registered class, which is a plain frozen
+dataclass: its annotations and the metadata of its fields say all that pydantic needs to know.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
+import inspect
 import os
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
-from pathlib import Path
-from typing import Any, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, Required, TypeVar
 
-from dpaudit.claims import Claim
 from dpaudit.consent import require_code, require_file
-from dpaudit.errors import AuditError, DataError, InputError, SpecError, UnknownNameError, did_you_mean, shortened
-from dpaudit.estimators.selection import SELECTION_NAMES
-from dpaudit.given import fitted, options_of, require_words, type_in_words
-from dpaudit.locations import has_location, import_object, location
+from dpaudit.errors import AuditError, DataError, InputError, SpecError, UnknownNameError, shortened
+from dpaudit.given import MisfitError, Parsed, pydantic_type, require_words, validated
+from dpaudit.locations import import_object
 from dpaudit.registry import PACKAGES, catalogue, load
 
-_SELECTIONS: dict[object, str] = {selection: name for name, selection in SELECTION_NAMES.items()}
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 
 def build(kind: str, spec: object, *, location: str = "", defaults: Mapping[str, object] | None = None) -> Any:
-    """The value a spec describes.
+    """Return the part that a spec describes.
 
     Args:
-        location: Where in the spec file, for messages: "audits[2].mechanism".
-    Raises: SpecError naming the place, what was given and what is possible.
+        location: Place in the spec file, for messages: "audits[2].mechanism".
+        defaults: Fields that are filled in if the part has them and the spec leaves them out.
+    Raises: SpecError with the place, the value and what is possible.
     """
-    location = location or kind
+    if isinstance(spec, str | Mapping):
+        require_words(spec, location or kind)
+    with _located(location or kind):
+        return _part(kind, spec, defaults)
+
+
+@contextlib.contextmanager
+def _located(location: str) -> Iterator[None]:
+    """Raise a MisfitError of the block as a SpecError that begins with the place."""
+    try:
+        yield
+    except MisfitError as err:
+        raise SpecError(f"{location}{err}".removeprefix(".")) from err
+
+
+def _part(kind: str, spec: object, defaults: Mapping[str, object] | None = None) -> Any:
+    """Return the part that a spec describes, or raise MisfitError."""
     if isinstance(spec, int | float | list | tuple):
-        raise SpecError(f"{location} must be a name or a mapping with `name`, got {shortened(spec)}")
+        raise MisfitError(f" must be a name or a mapping with `name`, got {shortened(spec)}")
     if not isinstance(spec, str | Mapping):
         if spec is None or _is_part(kind, spec):
             return spec
-        raise SpecError(
-            f"{location} must be a name, a mapping with `name`, or an object with {_methods(kind)}, got "
+        raise MisfitError(
+            f" must be a name, a mapping with `name`, or an object with {_methods(kind)}, got "
             + (f"the class {spec.__name__}; make one of it" if isinstance(spec, type) else type(spec).__name__)
         )
-    require_words(spec, location)
     fields = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = fields.pop("name", None)
     if not isinstance(name, str):
-        raise SpecError(f"{location} must have a `name`, one of {', '.join(catalogue(kind))}; got {shortened(spec)}")
+        raise MisfitError(f" must have a `name`, one of {', '.join(catalogue(kind))}; got {shortened(spec)}")
     try:
         part_class = named_part(kind, name)
     except UnknownNameError as err:
-        raise SpecError(f"{location}: {err}") from err
-    return build_dataclass(part_class, fields, location=location, defaults=defaults)
+        raise MisfitError(f": {err}") from err
+    return _instance(part_class, fields, defaults)
 
 
 def named_part(kind: str, name: str) -> Any:
@@ -115,203 +130,132 @@ def _methods(kind: str) -> str:
     return "a method " + " or ".join(f"`{method}`" for method in _FACES[kind])
 
 
-def build_dataclass(
-    part_class: Any, fields: Mapping[str, object], *, location: str, defaults: Mapping[str, object] | None = None
-) -> Any:
-    """An instance of a dataclass from plain values, each checked against its field's type."""
-    if not dataclasses.is_dataclass(part_class):  # a plain class or a factory of the user's own
-        return _constructed(part_class, fields, location)
-    known = {field.name: field for field in dataclasses.fields(part_class) if field.init}
-    hints = typing.get_type_hints(part_class)
-    filled = {name: value for name, value in (defaults or {}).items() if name in known} | dict(fields)
-    values: dict[str, Any] = {}
-    for name, value in filled.items():
-        if name not in known:
-            near = did_you_mean(name, known)
-            raise SpecError(f"{location} has no field {name!r}; it has {', '.join(known) or 'none'}{near}")
-        values[name] = checked_value(known[name], hints[name], value, f"{location}.{name}")
-    missing = [
-        name
-        for name, field in known.items()
-        if name not in values and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
-    if missing:
-        raise SpecError(f"{location} needs {', '.join(missing)}")
-    return _constructed(part_class, values, location)
+def build_dataclass(part_class: Any, fields: Mapping[str, object], *, location: str) -> Any:
+    """Return an instance of a dataclass from plain values, each checked against its field's type.
+
+    Raises: SpecError with the place.
+    """
+    with _located(location):
+        return _instance(part_class, fields)
 
 
-def _constructed(part_class: Any, values: Mapping[str, object], location: str) -> Any:
+def checked_value(part_class: Any, name: str, value: object, *, at: str) -> Any:
+    """Return what a spec writes for one field of a dataclass, as the field takes it; `at` is the dataclass's place."""
+    with _located(at):
+        return validated(_fields_adapter(part_class, (name,)), {name: value}, init_fields(part_class))[name]
+
+
+def _instance(part_class: Any, fields: Mapping[str, object], defaults: Mapping[str, object] | None = None) -> Any:
+    if not hasattr(part_class, "__dataclass_fields__"):  # a plain class or a factory of the user's own
+        return _constructed(part_class, fields)
+    names = init_fields(part_class)
+    filled = {name: value for name, value in (defaults or {}).items() if name in names} | dict(fields)
+    return _constructed(part_class, validated(_fields_adapter(part_class), filled, names))
+
+
+def _constructed(part_class: Any, values: Mapping[str, object]) -> Any:
     try:
         return part_class(**values)
     except (InputError, DataError) as err:
-        raise SpecError(f"{location}: {err}") from err
+        raise MisfitError(f": {err}") from err
     except AuditError:
         raise
     except Exception as err:  # a class of the user's own may raise anything
         why = f"{type(err).__name__}: {shortened(err)}"
-        raise SpecError(
-            f"{location}: {part_class.__qualname__} cannot be made from {shortened(dict(values))}: {why}"
-        ) from err
+        raise MisfitError(f": {part_class.__qualname__} cannot be made from {shortened(dict(values))}: {why}") from err
 
 
-def describe(value: object) -> Any:
-    """The spec of a value: what `build` would make it from, defaults left out."""
-    if isinstance(value, Claim):
-        return _describe_claim(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {
-            field.name: describe(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-            if field.init and not _is_default(field, getattr(value, field.name))
-        }
-        name = _name(value)
-        return {"name": name, **fields} if name else fields
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, list | tuple):
-        return [describe(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): describe(item) for key, item in value.items()}
-    if has_location(value):
-        return location(value)
-    if hasattr(value, "__dict__"):  # an object of the user's own
-        return {"name": _name(value), **describe(vars(value))}
-    return value.item() if getattr(value, "shape", None) == () else value  # type: ignore[attr-defined]  # of NumPy
+def init_fields(part_class: Any) -> dict[str, dataclasses.Field[Any]]:
+    """Return the fields of a dataclass that a spec may set, by name."""
+    return {field.name: field for field in dataclasses.fields(part_class) if field.init}
 
 
-def _describe_claim(claim: Claim) -> dict[str, Any]:
-    """A claim of one point without its curve, which follows from it; relation left out where it is the default."""
-    words: dict[str, Any] = {"epsilon": claim.epsilon}
-    if claim.delta:
-        words["delta"] = claim.delta
-    if claim.relation != Claim.relation:
-        words["relation"] = claim.relation.value
-    if not claim.is_point:
-        words["curve"] = describe(claim.curve)
-    return words
+@cache
+def _fields_adapter(part_class: Any, only: tuple[str, ...] | None = None) -> TypeAdapter[dict[str, Any]]:
+    """Return what checks the fields that a spec writes for a dataclass, or some of them alone."""
+    from pydantic import Field, TypeAdapter
+    from typing_extensions import TypedDict
+
+    hints, meanings = typing.get_type_hints(part_class), meanings_of(part_class)
+    typed: dict[str, Any] = {}
+    for name, field in init_fields(part_class).items():
+        if only is None or name in only:
+            marker: Any = Required if is_needed(field) else NotRequired
+            typed[name] = marker[Annotated[_field_type(field, hints[name]), Field(description=meanings.get(name))]]
+    typed_dict: Any = TypedDict
+    fields = typed_dict(part_class.__name__, typed)
+    fields.__pydantic_config__ = {"extra": "forbid", "arbitrary_types_allowed": True}
+    return TypeAdapter(fields)
 
 
-def _name(value: object) -> str:
-    registered = type(value).__dict__.get("registered_name") or _SELECTIONS.get(type(value))
-    if isinstance(registered, str):
-        return registered
-    inside = type(value).__module__.startswith("dpaudit.")
-    return "" if inside else f"{type(value).__module__}:{type(value).__qualname__}"
+def is_needed(field: dataclasses.Field[Any]) -> bool:
+    """True if a field has no default."""
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
-    if field.default is not dataclasses.MISSING:
-        default = field.default
-    elif field.default_factory is not dataclasses.MISSING:
-        default = field.default_factory()
-    else:
-        return False
-    if isinstance(value, float) and isinstance(default, float) and math.isnan(value):
-        return math.isnan(default)
-    return type(value) is type(default) and bool(value == default)
+def _field_type(field: dataclasses.Field[Any], hint: Any) -> Any:
+    """Return pydantic's type of what a spec writes for a field."""
+    from pydantic import BeforeValidator
 
-
-def checked_value(field: dataclasses.Field[Any], hint: Any, value: object, location: str) -> Any:
-    """What a spec writes for a field, as the field takes it."""
-    if value is None and type(None) in typing.get_args(hint):
-        return None
-    if field.metadata.get("holds") == "path" and isinstance(value, str):
-        require_file(value)
     kind = field.metadata.get("kind")
     if kind in PACKAGES:
-        return build(kind, value, location=location)
-    if _parses_itself(hint):
-        return value
-    inner = _dataclass_of(hint)
-    literals = [typing.get_args(option) for option in options_of(hint) if typing.get_origin(option) is typing.Literal]
-    if inner is not None and not any(isinstance(value, str) and value in those for those in literals):
-        return _mapped(inner, value, location)
-    if _holds_bool(value) and not _mentions(hint, bool):
-        kinds = {int: "a whole number", float: "a number", str: "text"}
-        words = next((kinds[kind] for kind in kinds if _mentions(hint, kind)), "another value")
-        raise SpecError(f"{location}: must be {words}, got {shortened(value)}")
-    if isinstance(value, Iterator):  # it may have no end
-        raise SpecError(f"{location}: must be a value or a list of values, got a {type(value).__name__}")
-    try:
-        fits, taken = fitted(_read(value, hint, location), hint)
-    except SpecError:
-        raise
-    except Exception as err:  # an object of the caller's own may raise anything when it is looked at
-        raise SpecError(f"{location}: cannot be read, got an object of the type {type(value).__name__}") from err
-    if not fits:
-        shown = shortened(repr(value) if isinstance(value, str) else value)
-        raise SpecError(f"{location}: must be {type_in_words(hint)}, got {shown}")
-    lists = any(list in (option, typing.get_origin(option)) for option in options_of(hint))
-    return list(taken) if lists and isinstance(taken, tuple) else taken
+        part = Annotated[Any, Parsed(partial(_part, kind), lambda: {PART: kind})]
+        return part | None if field.default is None or type(None) in typing.get_args(hint) else part
+    typed = pydantic_type(hint, _nested)
+    return Annotated[typed, BeforeValidator(_allowed_path)] if field.metadata.get("holds") == "path" else typed
 
 
-_FLAGS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-
-
-def _read(value: Any, hint: Any, location: str) -> Any:
-    """What a spec writes, in the form of the type where it has one: "1e-5" as a number, 3 as 3.0, a list as a tuple."""
-    options = options_of(hint)
-    if dataclasses.is_dataclass(options[0]) and isinstance(value, Mapping):
-        return build_dataclass(options[0], value, location=location)
-    if isinstance(value, list | tuple):
-        lists = [typing.get_args(option) for option in options if typing.get_origin(option) in (tuple, list, Sequence)]
-        alike = lists and (len(lists[0]) == 1 or lists[0][-1] is ...)
-        if not alike:
-            return value
-        return tuple(_read(item, lists[0][0], f"{location}[{place}]") for place, item in enumerate(value))
-    if isinstance(value, Mapping):
-        mappings = [typing.get_args(option) for option in options if typing.get_origin(option) in (dict, Mapping)]
-        if not mappings:
-            return value
-        return {name: _read(item, mappings[0][1], f"{location}.{name}") for name, item in value.items()}
-    if isinstance(value, str) and not {str, Any, object} & set(options):
-        return _read_text(value, options)
-    if type(value) is int and float in options and int not in options:
-        with contextlib.suppress(OverflowError):
-            return float(value)
-    if type(value) is float and int in options and float not in options and value.is_integer():
-        return int(value)
-    return bool(value) if bool in options and type(value) is int and value in (0, 1) else value
-
-
-def _read_text(value: str, options: tuple[Any, ...]) -> Any:
-    """Text where none is meant: a number or another value as people write it down."""
-    if bool in options and value.lower() in _FLAGS:
-        return _FLAGS[value.lower()]
-    for kind in (int, float, Path):
-        if kind in options:
-            with contextlib.suppress(ValueError):
-                return kind(value)
+def _allowed_path(value: object) -> object:
+    if isinstance(value, str):
+        require_file(value)
     return value
 
 
-def _holds_bool(value: object) -> bool:
-    """Whether it is true or false, or a list of values one of which is: Python would count with it."""
-    return any(map(_holds_bool, value)) if isinstance(value, list | tuple) else isinstance(value, bool)
+def _nested(*parts: Any) -> Any:
+    if len(parts) > 1:  # the class that holds one of several reads what a spec writes for them
+        return Annotated[Any, Parsed(lambda value: value, lambda: _words_schema(parts))]
+    return Annotated[Any, Parsed(partial(_from_mapping, parts[0]), partial(fields_schema, parts[0]))]
 
 
-def _mentions(hint: Any, kind: type) -> bool:
-    return hint in (kind, Any, object) or any(_mentions(part, kind) for part in typing.get_args(hint))
-
-
-def _mapped(inner: Any, value: object, location: str) -> Any:
+def _from_mapping(part_class: Any, value: object) -> Any:
     if isinstance(value, Mapping):
-        return build_dataclass(inner, value, location=location)
-    if isinstance(value, inner):
+        return _instance(part_class, value)
+    if isinstance(value, part_class):
         return value
-    names = ", ".join(field.name for field in dataclasses.fields(inner))
-    raise SpecError(f"{location} must be a mapping with fields among {names}, got {shortened(value)}")
+    raise ValueError(f"a mapping with fields among {', '.join(init_fields(part_class))}")
 
 
-def _dataclass_of(hint: Any) -> Any:
-    """The dataclass a field holds, when its type is one or is an optional one."""
-    found = [option for option in options_of(hint) if dataclasses.is_dataclass(option)]
-    return found[0] if len(found) == 1 else None
+PART: Final = "$part"  # in a JSON schema: a part of this kind
+Schema = dict[str, Any]
 
 
-def _parses_itself(hint: Any) -> bool:
-    """Whether the class reads what a spec writes for this field: it may hold one of several dataclasses."""
-    return sum(dataclasses.is_dataclass(option) for option in options_of(hint)) > 1
+def fields_schema(part_class: Any) -> Schema:
+    """Return the JSON schema of the fields that a spec writes for a dataclass."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Untitled(GenerateJsonSchema):
+        def field_title_should_be_set(self, schema: Any) -> bool:
+            return False
+
+    schema = _fields_adapter(part_class).json_schema(schema_generator=Untitled)
+    return {key: value for key, value in schema.items() if key != "title"}
+
+
+def _words_schema(parts: Sequence[Any]) -> Schema:
+    schemas = [fields_schema(part) for part in parts]
+    named = [{"type": "object", "properties": {"name": {}, **schema["properties"]}} for schema in schemas]
+    return {"anyOf": [*named, {"type": "string"}]}
+
+
+def meanings_of(part: type) -> dict[str, str]:
+    """Return the entries of the sections `Attributes:` of a class and its bases; those of the class come first."""
+    meanings: dict[str, str] = {}
+    for base in part.__mro__:
+        section = re.search(r"^Attributes:\n((?:[ ]+.*\n?|\n)+)", inspect.cleandoc(base.__doc__ or ""), re.MULTILINE)
+        if section:
+            for name, text in re.findall(r"^    (\w+): ((?:.*\n?)(?:^ {5,}.*\n?)*)", section[1], re.MULTILINE):
+                meanings.setdefault(name, " ".join(text.split()))
+    return meanings
 
 
 T = TypeVar("T")
@@ -336,19 +280,3 @@ def anchored(part: T) -> T:
 def _absolute(path: str) -> str:
     apart = not path or path.startswith(("~", "$")) or "://" in path or os.path.isabs(path)
     return path if apart else os.path.abspath(path)
-
-
-def in_words(value: Any) -> str:
-    """A part of an audit as `name(field=value, ...)`, defaults left out."""
-    words = describe(value)
-    return _call(words) if isinstance(words, Mapping) else str(words)
-
-
-def _call(words: Mapping[str, Any]) -> str:
-    fields = ", ".join(
-        f"{key}={_call(value) if isinstance(value, Mapping) else value}"
-        for key, value in words.items()
-        if key != "name"
-    )
-    name = words.get("name", "")
-    return f"{name}({fields})" if fields else str(name)

@@ -1,34 +1,22 @@
-"""From a mechanism alone to a spec: every game that states it fits, the cheap ones first, on data given or made.
-
-Of a function on rows: from what a caller says in one line to a request, sized by how long a call takes.
-"""
+"""The spec of a check: every game that fits a mechanism, cheap ones first, scaled to a budget."""
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import re
-import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import numpy as np
-import pyarrow as pa
 
-from dpaudit.actors.audited.signals import raised_externally, time_limit
-from dpaudit.actors.seed import Seed
 from dpaudit.claims import Claim, Relation
-from dpaudit.claims.parsing import parse_claim
 from dpaudit.claims.scope import Scope, strict_scopes
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition, loaded_rows
-from dpaudit.engine.data.schema_rows import SchemaRows
-from dpaudit.engine.games.functions.neighbouring_tables import pairs
-from dpaudit.engine.games.neighbours.summaries import HOPELESS
 from dpaudit.engine.games.protocol import CheckTest, GameTraits
 from dpaudit.engine.request.audit_spec import (
     ACCOUNTANT,
@@ -42,23 +30,20 @@ from dpaudit.engine.request.audit_spec import (
 )
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.error_budget import JointTest
+from dpaudit.engine.request.timing import cost_of_a_call, seconds_a_training
 from dpaudit.errors import AuditError, SpecError, require
-from dpaudit.given import argument, check_fields
+from dpaudit.given import check_fields
 from dpaudit.locations import has_location, location
-from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
+from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
-from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor
 from dpaudit.mechanisms.protocols import (
     BagMechanism,
     Claiming,
     LabelMechanism,
-    Learner,
     StackLearner,
-    SummarisedLearner,
 )
-from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
+from dpaudit.mechanisms.queries.row_function import RowFunction, TableRows
 from dpaudit.registry import catalogue, load
 
 Effort = Literal["quick", "standard", "thorough"]
@@ -74,21 +59,13 @@ STEP_DOWN = 1 / 2
 """Factor on calls and trainings, as often as needed, if a budget is too short for the effort: so coarse that a clock
 that is a little off leads to the same plan."""
 CHOOSING = "choosing the tests: a call or a training may be timed"
-"""What is said while a check is planned."""
+"""Progress message while a check is planned."""
 SCORED_S = 4e-4
-"""Seconds beside each call that learning from it takes."""
+"""Seconds of learning per call, in addition to the call."""
 FOR_RUNS = 0.8
 """Share of a budget in seconds for the calls or trainings of all tests and of a repeated one."""
-SIDE_BY_SIDE = 16
-"""Trainings that are timed together where one is quick."""
-ROWS_TIMED = 2_000
-"""Rows that data for a predictor are made from, where it is timed."""
-LOADED_S = 60.0
-"""How long a call may take that is timed, or loads a library first."""
-TIMED_S = 2.0
-"""After which calls have been timed well enough."""
 NUMBERS_OF_UNIT, FEW_NUMBERS = 1 << 24, 1 << 13
-"""Numbers that the calls of a unit give together, at most, where one gives more than a few."""
+"""Most numbers that all calls of a unit return together, if a call returns more than FEW_NUMBERS."""
 
 
 @dataclass(frozen=True)
@@ -105,16 +82,16 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """A budget in words: "90s", "10m", "1h", "200 trainings", or a time and trainings, split by a comma."""
+        """Parse a budget: "90s", "10m", "1h", "200 trainings", or a time and trainings separated by a comma."""
         seconds, trainings = None, None
         for part in text.split(","):
-            found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|trainings?)\s*", part)
-            require(found is not None, "a budget must be like 90s, 10m, 1h or 200 trainings", budget=text)
-            assert found is not None
-            if found[2] in _SECONDS:
-                seconds = float(found[1]) * _SECONDS[found[2]]
+            match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|trainings?)\s*", part)
+            require(match is not None, "a budget must be like 90s, 10m, 1h or 200 trainings", budget=text)
+            assert match is not None
+            number, unit = float(match[1]), match[2]
+            if unit in _SECONDS:
+                seconds = number * _SECONDS[unit]
             else:
-                number = float(found[1])
                 require(math.isfinite(number), "a budget must have a number that is finite", budget=text)
                 trainings = int(number)
         return cls(seconds, trainings)
@@ -188,7 +165,7 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """Of the audit."""
+        """Name of the audit."""
         return f"{self.game}, {self.test.variant}" if self.test.variant else self.game
 
     def scaled(self, factor: float) -> Choice:
@@ -227,14 +204,14 @@ class Choice:
 
 
 def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) -> AuditSpec:
-    """The audits that a check is made of; `together` says why each is among them, and which games others would have.
+    """Return the audits of a check; `together` holds the reason for each, and the games that were left out.
 
-    Raises: SpecError when no game fits the mechanism and its claim.
+    Raises: SpecError if no game fits the mechanism and its claim.
     """
     mechanism = _played(build("mechanism", request.mechanism, location="check.mechanism"))
     if request.claim is None and not isinstance(mechanism, Claiming):
         raise SpecError("check.mechanism must state its claim: give it a method `claim() -> Claim`, or give `claim`")
-    if request.claim == ACCOUNTANT:  # what that is going to say of a training decides no game
+    if request.claim == ACCOUNTANT:  # its epsilon does not decide which games fit
         require_accountant(mechanism, "check")
         claim: Any = Claim(math.inf, relation=Relation.ADD_REMOVE)
     else:
@@ -242,22 +219,24 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     if not isinstance(claim, Claim):
         raise SpecError(f"check.mechanism.claim() must give a dpaudit.Claim, got {claim!r}")
     chosen, near, far = choices(mechanism, claim)
-    chosen = [one.scaled(EFFORTS[options.effort]) for one in chosen]
-    usual = {one.name: one.test.trainings for one in chosen}
+    chosen = [choice.scaled(EFFORTS[options.effort]) for choice in chosen]
+    usual = {choice.name: choice.test.trainings for choice in chosen}
     data = made_data(mechanism, claim) if request.data is None else given_data(request.data)
     budget = Budget.parse(BUDGETS[options.effort] if request.budget is None else request.budget)
     too_long: list[str] = []
     if isinstance(mechanism, RowFunction) and chosen:
         table = cast(TableRows, loaded_rows(build("data", data, location="check.data"), options.seed))
         if table.schema.allows_everything:
-            chosen = [one for one in chosen if one.test.scope is not Scope.BEYOND_SCHEMA]
-        each, numbers = cost_of_a_call(mechanism, table, claim.relation)
-        chosen, near = [one.with_wide_results(numbers) for one in chosen], []
-        chosen, too_long = within_seconds(chosen, each + SCORED_S, budget.seconds)
-        options = replace(options, run=options.run or where_to_run(mechanism))
-    elif budget.seconds is not None and request.budget is not None and any(one.test.trainings > 1 for one in chosen):
+            chosen = [choice for choice in chosen if choice.test.scope is not Scope.BEYOND_SCHEMA]
+        seconds, numbers = cost_of_a_call(mechanism, table, claim.relation)
+        chosen, near = [choice.with_wide_results(numbers) for choice in chosen], []
+        chosen, too_long = within_seconds(chosen, seconds + SCORED_S, budget.seconds)
+        # In this process, since no cluster then has to start; another Python runs once for each core.
+        cores = os.cpu_count() or 1 if getattr(mechanism, "python", "") else 1
+        options = replace(options, run=options.run or RunOptions(runner="in-process", cpus_per_worker=cores))
+    elif budget.seconds is not None and request.budget is not None and any(each.test.trainings > 1 for each in chosen):
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
-        target = (request.split or MOST).divide(rows, _rng()).target
+        target = (request.split or MOST).divide(rows, np.random.default_rng(0)).target
         chosen, too_long = within_seconds(chosen, seconds_a_training(mechanism, target), budget.seconds)
     affordable, dear = affordable_looks(chosen, budget.trainings)
     dear += too_long
@@ -266,38 +245,39 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
             f"no game fits {type(mechanism).__name__} with a claim about {claim.relation} neighbours: "
             f"{'; '.join(dear or near or far)}"
         )
-    audits = tuple(_audit(one, mechanism, data, request) for one in affordable)
-    audits = held_to_accountant(audits, options.seed, "check")
-    trains = any(one.trainings for one in affordable)
+    audits = held_to_accountant(
+        tuple(_audit(test, mechanism, data, request) for test in affordable), options.seed, "check"
+    )
+    trains = any(test.trainings for test in affordable)
     unit = "call" if isinstance(mechanism, RowFunction) else "training"
-    side = {one.choice.name: one.choice.test.scope for one in affordable}
+    side = {test.choice.name: test.choice.test.scope for test in affordable}
     side = {name: scope for name, scope in side.items() if scope is not Scope.CLAIM and scope not in options.strict}
-    words = [f"{one.choice.name}: finds {one.choice.test.finds}{_cost(one.trainings, unit)}" for one in affordable]
-    again = {one.choice.name: one.again for one in affordable if one.again}
-    cut = _cut(affordable, usual, unit)
+    reasons = [
+        f"{test.choice.name}: finds {test.choice.test.finds}{_cost(test.trainings, unit)}" for test in affordable
+    ]
+    again = {test.choice.name: test.again for test in affordable if test.again}
+    fewer = [
+        f"{test.choice.name} {test.trainings:,} of {usual[test.choice.name]:,}"
+        for test in affordable
+        if test.trainings < usual[test.choice.name]
+    ]
+    cut = f"the budget allows fewer {unit}s than usual: {'; '.join(fewer)}" if fewer else ""
     return AuditSpec(
         audits,
         name=options.name or f"check {_called(mechanism)}",
         seed=options.seed,
         confidence=1 - (1 - options.confidence) / 2 if options.until_decided else options.confidence,
         run=options.run or RunOptions(runner="auto" if trains else "in-process"),
-        together=JointTest(budget.seconds, tuple(words), (*near, *dear), cut, again=again, side=side),
+        together=JointTest(budget.seconds, tuple(reasons), (*near, *dear), cut, again=again, side=side),
     )
 
 
-def _cut(affordable: list[Affordable], usual: Mapping[str, int], unit: str) -> str:
-    """A sentence on those that are played with less than usual; "" where none is."""
-    fewer = [(one.choice.name, one.trainings, usual[one.choice.name]) for one in affordable]
-    said = [f"{name} {given:,} of {most:,}" for name, given, most in fewer if given < most]
-    return f"the budget allows fewer {unit}s than usual: {'; '.join(said)}" if said else ""
-
-
 ALL, MOST = Partition(target=1.0, reference=0.0, test=0.0), Partition(target=0.7, reference=0.2, test=0.1)
-"""How data are divided, if nothing else is said."""
+"""Default divisions of the data."""
 
 
 def _played(mechanism: Any) -> Any:
-    """The mechanism; a release about bags by the learner that keeps all that it says of each label."""
+    """Return the mechanism that games play; for a release about bags, the learner that recalls labels from it."""
     bags_alone = isinstance(mechanism, BagMechanism) and not isinstance(mechanism, LabelMechanism)
     return AggregatedLabels(mechanism) if bags_alone else mechanism
 
@@ -309,7 +289,7 @@ def _has_face(mechanism: Any, test: CheckTest) -> bool:
 
 
 def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str], list[str]]:
-    """The tests that fit a mechanism and its claim, the cheap ones first; games for other claims; all other games."""
+    """Return the tests that fit a mechanism and its claim, cheap ones first; games for other claims; other games."""
     chosen, near, far = [], defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for name in catalogue("game"):
         fits: GameTraits = load("game", name).traits
@@ -324,14 +304,14 @@ def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str], list
         elif not fitting:
             relations = dict.fromkeys(str(relation) for test in played for relation in test.relations)
             near[f"claims about {' or '.join(relations)} neighbours"].append(name)
-    other, others = ([f"{', '.join(games)}: for {why}" for why, games in found.items()] for found in (near, far))
-    return sorted(chosen, key=lambda choice: choice.rank), other, others
+    for_others, others = ([f"{', '.join(names)}: for {why}" for why, names in games.items()] for games in (near, far))
+    return sorted(chosen, key=lambda choice: choice.rank), for_others, others
 
 
 def made_data(mechanism: Any, claim: Claim) -> Any:
-    """Small data a mechanism can be run on: ten classes for labels, two for models, digits for networks of images.
+    """Return small data that a mechanism can run on: ten classes for labels, two for models, digits for images.
 
-    A claim about labels asks for a few trainings, which may be on more rows than those of a claim about records.
+    A claim about labels needs only a few trainings, so they may be on more rows than those of a claim about records.
     """
     if isinstance(mechanism, LabelMechanism):
         return GaussianMixture(classes=10, rows=2_000)
@@ -347,11 +327,11 @@ def made_data(mechanism: Any, claim: Claim) -> Any:
 
 @dataclass(frozen=True)
 class Affordable:
-    """A test that a budget is enough for."""
+    """A test that fits the budget."""
 
     choice: Choice  # the test
-    trainings: int  # what it may be played with
-    again: dict[str, float]  # by how much fields of its game grow when it is repeated
+    trainings: int  # calls or trainings that it may use
+    again: dict[str, float]  # factors by which fields of its game grow when it is repeated
 
 
 def within_seconds(chosen: list[Choice], each: float | None, seconds: float | None) -> tuple[list[Choice], list[str]]:
@@ -364,11 +344,11 @@ def within_seconds(chosen: list[Choice], each: float | None, seconds: float | No
     if each is None or seconds is None:
         return chosen, []
 
-    def needed(some: Sequence[Choice]) -> float:
-        return each * (sum(one.test.price for one in some) + max(one.price_of_repeat for one in some))
+    def needed(tests: Sequence[Choice]) -> float:
+        return each * (sum(choice.test.price for choice in tests) + max(choice.price_of_repeat for choice in tests))
 
-    def is_least(some: Sequence[Choice]) -> bool:
-        return all(not one.test.scales or one.test.trainings <= one.test.min_trainings for one in some)
+    def is_least(tests: Sequence[Choice]) -> bool:
+        return all(not choice.test.scales or choice.test.trainings <= choice.test.min_trainings for choice in tests)
 
     too_long, halved = [], 0
     while chosen and needed(chosen) > FOR_RUNS * seconds and not is_least(chosen):
@@ -377,7 +357,7 @@ def within_seconds(chosen: list[Choice], each: float | None, seconds: float | No
             chosen = chosen[:-1]
             too_long.append(f"{last.name}: the budget of {seconds:g} s is too short for it")
             continue
-        chosen, halved = [one.scaled(STEP_DOWN) for one in chosen], halved + 1
+        chosen, halved = [choice.scaled(STEP_DOWN) for choice in chosen], halved + 1
     while len(chosen) > 1 and needed(chosen) > FOR_RUNS * seconds:
         *chosen, last = chosen
         too_long.append(f"{last.name}: the budget of {seconds:g} s is too short for it")
@@ -389,33 +369,33 @@ def affordable_looks(chosen: list[Choice], trainings: int | None) -> tuple[list[
 
     Half of the number is kept for repeating one test.
     """
-    left = None if trainings is None else trainings - trainings // 2
-    kept = None if trainings is None else trainings // 2
+    available = None if trainings is None else trainings - trainings // 2
+    reserve = None if trainings is None else trainings // 2
     affordable, dear = [], list[str]()
     for choice in chosen:
         test, wanted = choice.test, choice.test.trainings
-        price = test.price if left is None else min(test.price, left)
-        given = wanted if price == test.price else int(price / test.cost)
-        held = None if kept is None else int(kept / test.cost)
-        if held is not None and test.scales:  # so that a repeat has as much to learn from, and shares it
-            given = min(given, held)
+        price = test.price if available is None else min(test.price, available)
+        allowed = wanted if price == test.price else int(price / test.cost)
+        repeats = None if reserve is None else int(reserve / test.cost)
+        if repeats is not None and test.scales:  # so that a repeat has as much to learn from, and shares it
+            allowed = min(allowed, repeats)
         least = test.min_trainings if test.scales else wanted
-        if held is not None and min(given, held) < min(least, wanted):
+        if repeats is not None and min(allowed, repeats) < min(least, wanted):
             dear.append(
                 f"{choice.name}: asks for {min(least, wanted):,} trainings at least and as many to play it again, the "
-                f"budget leaves {given:,} and {held:,}"
+                f"budget leaves {allowed:,} and {repeats:,}"
             )
             continue
-        affordable.append(Affordable(choice, given, _again(test, given, held)))
-        left = None if left is None else left - price
+        affordable.append(Affordable(choice, allowed, _again(test, allowed, repeats)))
+        available = None if available is None else available - price
     return affordable, dear
 
 
-def _again(test: CheckTest, given: int, kept: int | None) -> dict[str, float]:
-    """By how much what is repeated grows, with no more trainings than are kept for it."""
-    if kept is None or not test.scales:
+def _again(test: CheckTest, trainings: int, repeats: int | None) -> dict[str, float]:
+    """Return the factors by which a repeat of a test grows, with at most `repeats` trainings."""
+    if repeats is None or not test.scales:
         return dict(test.growth_on_repeat)
-    most = kept / given / (1 - test.scales.get(test.search_field, 0.0))
+    most = repeats / trainings / (1 - test.scales.get(test.search_field, 0.0))
     grown = {
         name: min(test.growth_on_repeat.get(name, 1.0), most)
         for name in (*test.scales, *test.growth_on_repeat)
@@ -424,21 +404,21 @@ def _again(test: CheckTest, given: int, kept: int | None) -> dict[str, float]:
     return {name: factor for name, factor in grown.items() if factor != 1.0}
 
 
-def _audit(one: Affordable, mechanism: Any, data: Any, request: CheckRequest) -> Audit:
-    test = one.choice.test
+def _audit(affordable: Affordable, mechanism: Any, data: Any, request: CheckRequest) -> Audit:
+    choice, test = affordable.choice, affordable.choice.test
     fewest = min(FEWEST, test.trainings)
-    scaled = {name: max(fewest, int(share * one.trainings)) for name, share in test.scales.items()}
+    scaled = {name: max(fewest, int(share * affordable.trainings)) for name, share in test.scales.items()}
     return Audit(
         mechanism=mechanism,
         data=data,
-        game={"name": one.choice.game, **test.game, **scaled},
+        game={"name": choice.game, **test.game, **scaled},
         attack=test.attack or None,
         estimator=test.estimator or None,
-        split=request.split or (ALL if one.choice.test.capability.protocol is RowFunction else MOST),
+        split=request.split or (ALL if test.capability.protocol is RowFunction else MOST),
         claim=request.claim,
         confirm=test.confirm,
         stop=test.stop,
-        name=one.choice.name,
+        name=choice.name,
     )
 
 
@@ -450,189 +430,9 @@ def _called(mechanism: Any) -> str:
     if isinstance(mechanism, OwnFunction):
         where = mechanism.function if isinstance(mechanism.function, str) else location(mechanism.function)
         return where.rpartition(":")[2].replace(".<object>", "").removesuffix(".__call__")
-    own = [getattr(mechanism, name, None) for name in ("predictor", "estimator", "function", "train", "module")]
-    for each in own:
-        if each is not None and (isinstance(each, str) or has_location(each)):
-            return (each if isinstance(each, str) else location(each)).rpartition(":")[2]
+    for name in ("predictor", "estimator", "function", "train", "module"):
+        code = getattr(mechanism, name, None)
+        if code is not None and (isinstance(code, str) or has_location(code)):
+            return (code if isinstance(code, str) else location(code)).rpartition(":")[2]
     registered = type(mechanism).__dict__.get("registered_name")
     return str(registered) if registered else type(mechanism).__name__
-
-
-def function_on_rows(
-    function: Any,
-    schema: Mapping[str, Any],
-    *,
-    claim: object = None,
-    relation: Relation | str = Relation.ADD_REMOVE,
-    form: Form = "frame",
-    settings: Mapping[str, Any] | None = None,
-    python: str = "",
-    folder: str = "",
-    memory_mb: int | None = None,
-    time: bool = False,
-) -> tuple[OwnFunction, SchemaRows]:
-    """The mechanism and its data.
-
-    Args:
-        function: `f(rows, rng, **settings)`, or where it is: "module:function".
-        schema: Of the rows: `{"age": (0, 100), "sex": ["f", "m"]}`.
-        claim: As `parse_claim` takes it; left out: what the code states itself, by an attribute `claim`, a setting
-            `epsilon` (and `delta`), or the default of a parameter of that name.
-        relation: Which tables are neighbours.
-        form, settings, python, folder, memory_mb, time: As in `OwnFunction`.
-    Raises: SpecError when nothing states a claim; InputError for what does not fit.
-    """
-    rows = SchemaRows(dict(argument("schema", schema, Mapping[str, Any])))
-    given = {} if settings is None else dict(argument("settings", settings, Mapping[str, Any]))
-    neighbours: Relation = argument("relation", relation, Relation)
-    made = OwnFunction(
-        function, form=form, settings=given, python=python, folder=folder, memory_mb=memory_mb, time=time
-    )
-    if claim is None:
-        claim = stated_claim(made.function if isinstance(function, str) else function, made.settings)
-    return replace(made, claimed=parse_claim(claim, neighbours)), rows
-
-
-def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
-    """What the code says of itself: epsilon, (epsilon, delta), or the claim that is an attribute of it.
-
-    Raises: SpecError where it says nothing.
-    """
-    own = getattr(function, "claim", None)
-    if own is not None:
-        return own() if callable(own) and not isinstance(own, Claim) else own
-    known = {name: each[0] if isinstance(each, list) and len(each) == 1 else each for name, each in settings.items()}
-    if callable(function):
-        parameters = _parameters(function)
-        known = {each.name: each.default for each in parameters if each.default is not each.empty} | known
-    if "epsilon" not in known:
-        raise SpecError(
-            "a function must be checked against a claim: give `claim=1.0`, `claim=(1.0, 1e-5)`, `claim='rho=0.5'` or "
-            "`claim='mu=1'`; or let the function have a parameter `epsilon` with a default"
-        )
-    return known["epsilon"] if known.get("delta") is None else (known["epsilon"], known["delta"])
-
-
-def _parameters(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
-    """The parameters of a function; none where Python does not know them, as of some that are compiled."""
-    try:
-        return tuple(inspect.signature(function).parameters.values())
-    except (ValueError, TypeError):
-        return ()
-
-
-def cost_of_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) -> tuple[float, int]:
-    """Seconds by the clock, once everything is loaded, and how many numbers are kept of what it gives.
-
-    On the slowest of the tables: what leaks is often what takes long.
-
-    Raises: SpecError for a function that fails on all tables in one way.
-    """
-    settings, limits = mechanism.alternatives()[0], CallLimits(LOADED_S, 1, time_limit, raised_externally)
-    tried = pairs(rows.schema, rows.cells, relation, np.random.default_rng(0), beyond=False)
-    tables = [rows.cells, *(table for pair in tried for table in (pair.d, pair.d_prime))]
-
-    gave: list[tuple[str, str, bytes]] = []
-    numbers = [1]
-
-    def timed(table: pa.Table, calls: int) -> float:
-        begun = time.monotonic()
-        first = mechanism.outcomes(table, range(calls), settings, limits)[0]
-        gave.append((first.fault, first.ending, first.numbers.tobytes()))
-        numbers.append(first.numbers.size)
-        return (time.monotonic() - begun) / calls
-
-    mechanism.outcomes(rows.cells, [0], settings, limits)
-    each: list[tuple[float, int]] = []
-    while len(each) < len(tables) and sum(seconds for seconds, _ in each) < TIMED_S:
-        each.append((timed(tables[len(each)], 1), len(each)))
-    if len(gave) >= HOPELESS and gave[0][0] and len(set(gave)) == 1:
-        raise SpecError(
-            f"a function must run on rows of its schema ({', '.join(rows.cells.column_names)}); on each of "
-            f"{len(gave)} tables it failed alike: {gave[0][0]}"
-        )
-    seconds, slowest = max(each)
-    return timed(tables[slowest], max(1, min(100, int(TIMED_S / 2 / max(seconds, 1e-4))))), max(numbers)
-
-
-def where_to_run(mechanism: RowFunction) -> RunOptions:
-    """In this process, where nobody waits for a cluster to start; another Python runs once for each core."""
-    cores = os.cpu_count() or 1 if getattr(mechanism, "python", "") else 1
-    return RunOptions(runner="in-process", cpus_per_worker=cores)
-
-
-def _rng() -> np.random.Generator:
-    return np.random.default_rng(0)
-
-
-def seconds_a_training(mechanism: Any, target: Any) -> float | None:
-    """By the clock, once everything is loaded, of several side by side where one is quick; None where none ends.
-
-    Args:
-        mechanism: A learner, or a predictor that trains.
-        target: The rows that it is trained on.
-    """
-
-    def timed(run: Callable[[int], object], count: int) -> float:
-        begun = time.monotonic()
-        run(count)
-        return (time.monotonic() - begun) / count
-
-    try:
-        run = _training_of(mechanism, target.writable() if hasattr(target, "writable") else target)
-        if run is None:
-            return None
-        timed(run, 1)
-        alone = timed(run, 1)
-        return alone if alone > TIMED_S / SIDE_BY_SIDE else timed(run, SIDE_BY_SIDE)
-    except Exception:  # somebody's code may raise anything; what fails here fails when it is played, and is told there
-        return None
-
-
-def _training_of(mechanism: Any, target: Any) -> Callable[[int], object] | None:
-    """What trains so many times, by the face that games play; None where that is not known."""
-    seed, compute = np.random.SeedSequence(0), Compute()
-    few = target.features[:8]
-    if isinstance(mechanism, Learner | StackLearner):
-        from dpaudit.engine.games.trials import TrainingRun, train_runs
-
-        every = np.arange(len(target))
-        return lambda count: train_runs(
-            mechanism, target, [TrainingRun(every, Seed(0).child(number)) for number in range(count)], compute=compute
-        )
-    if isinstance(mechanism, SummarisedLearner):
-        return lambda count: [mechanism.summarise(target, few, seed=seed, compute=compute) for _ in range(count)]
-    if isinstance(mechanism, VotingPredictor):
-        return lambda count: [mechanism.votes(target, few, seed=seed, compute=compute) for _ in range(count)]
-    if isinstance(mechanism, AnsweringPredictor):
-        if isinstance(mechanism, HttpService):  # is asked about all of the target
-            return lambda count: [mechanism.answers(target, few, seed=seed, compute=compute) for _ in range(count)]
-        return _runs_of_predictor(mechanism, target, compute)
-    return None
-
-
-def _runs_of_predictor(mechanism: AnsweringPredictor, target: Any, compute: Compute) -> Callable[[int], object]:
-    """Runs on small data as they are made for a predictor, the middling ones first; those that raise do not count."""
-    from dpaudit.engine.games.predictions.crafted_queries import pairs as made_for
-
-    rows = target.take(np.arange(min(len(target), ROWS_TIMED)))
-    made = [pair for answers in (1, 2) for pair in made_for(mechanism, rows, rows, answers, replaced=False)]
-    made.sort(key=lambda pair: len(pair.added) * len(pair.asked))
-    middle = np.argsort(np.abs(np.linspace(-1, 1, SIDE_BY_SIDE)), kind="stable")
-    spread = [made[place] for place in np.linspace(0, len(made) - 1, SIDE_BY_SIDE).astype(int)[middle]]
-
-    def run(count: int) -> None:
-        ended = 0
-        for pair in spread:
-            try:
-                mechanism.answers(pair.added, pair.asked.features, seed=np.random.SeedSequence(0), compute=compute)
-            except BaseException as err:  # somebody's code may raise anything where records are few
-                if raised_externally(err):
-                    raise
-                continue
-            ended += 1
-            if ended == count:
-                return
-        require(ended > 0, "a predictor must answer on some data", runs=len(spread))
-
-    return run

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dpaudit import given
-from dpaudit.claims import Claim
-from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.protocol import StopRule
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, found_data
-from dpaudit.engine.request.build import build_dataclass
+from dpaudit.engine.request.build import build_dataclass, checked_value
 from dpaudit.engine.request.plain_yaml import YamlFile
 from dpaudit.engine.request.sweep import described_values
 from dpaudit.errors import SpecError, did_you_mean, shortened
@@ -123,11 +120,10 @@ def _audit(entry: Mapping[str, Any], values: Mapping[str, Any], index: int) -> A
     words = [str(entry["name"])] if "name" in entry else []
     name = ", ".join([*words, described_values(values)] if values else words) or _default_name(entry, index)
     at = f"audits[{index}] ({name})"
-    checked = build_dataclass(
-        _PlainFields, {field: value for field, value in entry.items() if field not in parts}, location=at
-    )
-    named = {"mechanism": None, "data": None, **{field: value for field, value in entry.items() if field in parts}}
-    audit = Audit(**named, split=checked.split, claim=checked.claim, confirm=checked.confirm, stop=checked.stop)
+    checked = {
+        field: value if field in parts else checked_value(Audit, field, value, at=at) for field, value in entry.items()
+    }
+    audit = Audit(**{"mechanism": None, "data": None, **checked})
     if values:
         from dpaudit.engine.request.override import overridden
 
@@ -137,17 +133,6 @@ def _audit(entry: Mapping[str, Any], values: Mapping[str, Any], index: int) -> A
         if getattr(audit, needed) is None:
             raise SpecError(f"{at} needs `{needed}`")
     return replace(audit, name=name)
-
-
-@dataclass(frozen=True)
-class _PlainFields:
-    """The fields of an audit that are no registered parts."""
-
-    split: Partition = Partition()
-    claim: Claim | Literal["accountant"] | None = None
-    confirm: bool = False
-    stop: StopRule | None = None
-    name: str = "audit"
 
 
 def _default_name(entry: Mapping[str, Any], index: int) -> str:

@@ -19,7 +19,8 @@ from dpaudit.engine.exits import tell
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import ACCOUNTANT, Audit, AuditSpec, RunOptions
-from dpaudit.engine.request.check import CHOOSING, CheckOptions, CheckRequest, Effort, check_spec, function_on_rows
+from dpaudit.engine.request.check import CHOOSING, CheckOptions, CheckRequest, Effort, check_spec
+from dpaudit.engine.request.function_request import function_on_rows
 from dpaudit.engine.run.driver import audit, event_listeners, with_wall_time
 from dpaudit.engine.run.run_folder import default_run_folder
 from dpaudit.errors import SpecError, printable, shortened

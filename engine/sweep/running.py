@@ -40,7 +40,8 @@ from dpaudit.engine.request.audit_spec import (
     keep_data,
     slug,
 )
-from dpaudit.engine.request.build import anchored, build, build_dataclass, describe
+from dpaudit.engine.request.build import anchored, build, build_dataclass
+from dpaudit.engine.request.describe import describe
 from dpaudit.engine.request.loading import content_of, spec_parts
 from dpaudit.engine.request.override import overridden
 from dpaudit.engine.request.plain_yaml import YamlFile, in_yaml

@@ -39,8 +39,8 @@ class Bags:
     def counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
         """How often each label, in 0 .. classes - 1, is in each bag; labels of shape (n,) to (B, classes)."""
         require(labels.shape == self.of.shape, "there must be one label for each example", shape=labels.shape)
-        known = bool(((labels >= 0) & (labels < classes)).all())
-        require(known, f"labels must be in 0..{classes - 1}", given=np.unique(labels)[:5].tolist())
+        in_range = bool(((labels >= 0) & (labels < classes)).all())
+        require(in_range, f"labels must be in 0..{classes - 1}", given=np.unique(labels)[:5].tolist())
         inside = self.of != LEFT_OUT
         cells = self.of[inside] * classes + labels[inside]
         return np.bincount(cells, minlength=self.sizes.size * classes).reshape(-1, classes)

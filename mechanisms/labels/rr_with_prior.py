@@ -43,9 +43,9 @@ def rr_with_prior(
     order = np.argsort(-prior, axis=1, kind="stable")
     rank = np.argmax(order == labels[:, None], axis=1)
     likely = rank < k
-    kept = likely & (rng.random(len(labels)) < 1 / (1 + (k - 1) * math.exp(-epsilon)))
+    is_kept = likely & (rng.random(len(labels)) < 1 / (1 + (k - 1) * math.exp(-epsilon)))
     another = (rank + rng.integers(1, np.maximum(k, 2))) % k  # a different candidate; never used where k = 1
-    answer = np.where(kept, rank, np.where(likely, another, rng.integers(0, k)))
+    answer = np.where(is_kept, rank, np.where(likely, another, rng.integers(0, k)))
     return np.asarray(order[np.arange(len(labels)), answer], dtype=np.int64)
 
 

@@ -49,9 +49,9 @@ class Numbers:
             raw = features.select(names).to_pandas().to_numpy(dtype=np.float64, na_value=np.nan)
         else:
             raw = features.reshape(len(features), -1).astype(np.float64)
-        known = np.isfinite(raw)
-        counts = np.maximum(known.sum(axis=0), 1)
-        centred = np.where(known, raw - np.where(known, raw, 0).sum(axis=0) / counts, 0.0)
+        finite = np.isfinite(raw)
+        counts = np.maximum(finite.sum(axis=0), 1)
+        centred = np.where(finite, raw - np.where(finite, raw, 0).sum(axis=0) / counts, 0.0)
         deviation = np.sqrt((centred**2).sum(axis=0) / counts)
         return np.asarray(centred / np.where(deviation > 0, deviation, 1.0))
 
@@ -74,9 +74,9 @@ class PrincipalComponents:
         from sklearn.decomposition import PCA
 
         numbers = Numbers().embed(features, categorical)
-        kept = min(self.dimensions, *numbers.shape)
+        components = min(self.dimensions, *numbers.shape)
         with limited_threads(1):  # sums in one order, whatever machine this runs on
-            return np.asarray(PCA(kept, svd_solver="randomized", random_state=0).fit_transform(numbers))
+            return np.asarray(PCA(components, svd_solver="randomized", random_state=0).fit_transform(numbers))
 
 
 @register("embedder", "random-convolutions", source="Coates, Lee and Ng (2011), with random filters")
@@ -105,9 +105,9 @@ class RandomConvolutions:
         shaped = not isinstance(features, pa.Table) and features.ndim == 4 and min(features.shape[2:]) >= self.size
         require(shaped, f"random-convolutions needs images of at least {self.size} pixels a side")
         images = np.asarray(features, dtype=np.float32)
-        drawn = np.random.default_rng(self.seed).normal(size=(self.filters, images.shape[1], self.size, self.size))
-        drawn -= drawn.mean(axis=(1, 2, 3), keepdims=True)  # contrast, not brightness
-        kernels = torch.from_numpy(drawn.astype(np.float32))
+        filters = np.random.default_rng(self.seed).normal(size=(self.filters, images.shape[1], self.size, self.size))
+        filters -= filters.mean(axis=(1, 2, 3), keepdims=True)  # contrast, not brightness
+        kernels = torch.from_numpy(filters.astype(np.float32))
         pooled = []
         with torch.inference_mode():
             for start in range(0, len(images), 1000):

@@ -45,8 +45,8 @@ def dp_sgd_epsilon(
     require(steps >= 1, "steps must be >= 1", steps=steps)
     if accountant == "pld":
         return SubsampledGaussian(noise_multiplier, sample_rate, steps).epsilon(delta)
-    one = SubsampledGaussian(noise_multiplier, sample_rate, steps=1)
-    return rdp_to_epsilon(ORDERS, steps * np.asarray([one.renyi(order) for order in ORDERS]), delta)
+    single_step = SubsampledGaussian(noise_multiplier, sample_rate, steps=1)
+    return rdp_to_epsilon(ORDERS, steps * np.asarray([single_step.renyi(order) for order in ORDERS]), delta)
 
 
 @cache

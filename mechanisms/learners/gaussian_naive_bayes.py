@@ -83,8 +83,8 @@ class GaussianNaiveBayes(NoiseByEpsilon):
         require_finite_epsilon(self.epsilon)
         require(self.lower < self.upper, "lower must be below upper", lower=self.lower, upper=self.upper)
         object.__setattr__(self, "relation", Relation(self.relation))
-        known = (Relation.ADD_REMOVE, Relation.REPLACE)
-        require(self.relation in known, "relation must be add-remove or replace", relation=self.relation)
+        relations = (Relation.ADD_REMOVE, Relation.REPLACE)
+        require(self.relation in relations, "relation must be add-remove or replace", relation=self.relation)
 
     def claim(self) -> Claim:
         return Claim(self.epsilon, relation=self.relation)
@@ -115,11 +115,11 @@ class GaussianNaiveBayes(NoiseByEpsilon):
         """The sums are computed once, the noise is drawn for each training; what is released, `NoisySums.vectors`."""
         sums, rng = self.sums(train), np.random.default_rng(seed)
         block = max(1, AT_ONCE // sums.total.size)
-        drawn = [
+        noisy_sums = [
             self.noisy(sums, train.classes, min(block, count - first), rng).vectors()
             for first in range(0, count, block)
         ]
-        return np.concatenate(drawn) if drawn else np.empty((0, train.classes + 2 * sums.total.size))
+        return np.concatenate(noisy_sums) if noisy_sums else np.empty((0, train.classes + 2 * sums.total.size))
 
     def log_density(self, train: Examples, summaries: Floats, *, compute: Compute) -> Floats:
         """Each part's own, given what was released before it; what lies at a limit has all that was brought there."""

@@ -88,8 +88,8 @@ class PrivateLogistic(ABC, NoiseByEpsilon):
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> LinearModel:
-        drawn = self.sample_summaries(train, np.empty((0, 0), np.float32), 1, seed=seed, compute=compute)
-        return LinearModel(drawn[0].reshape(len(self.problems(train.classes)), -1), self)
+        summaries = self.sample_summaries(train, np.empty((0, 0), np.float32), 1, seed=seed, compute=compute)
+        return LinearModel(summaries[0].reshape(len(self.problems(train.classes)), -1), self)
 
     @abstractmethod
     def sample_summaries(
@@ -123,8 +123,8 @@ def minimiser(rows: Floats, signs: Floats, penalty: float) -> Floats:
         curvature = (rows * (wrong * (1 - wrong))[:, None]).T @ rows / len(rows)
         curvature[np.diag_indices_from(curvature)] += penalty
         step = np.linalg.solve(curvature, gradient)
-        here, size = _objective(margins, w, penalty), 1.0
-        while size > 1e-4 and _objective(signed @ (w - size * step), w - size * step, penalty) > here + 1e-15:
+        before, size = _objective(margins, w, penalty), 1.0
+        while size > 1e-4 and _objective(signed @ (w - size * step), w - size * step, penalty) > before + 1e-15:
             size /= 2
         w = w - size * step
     raise TrainingError("Newton's method did not reach the minimum; give a larger penalty")
@@ -179,7 +179,7 @@ def _exact(learner: PrivateLogistic, train: Examples, compute: Compute) -> Float
     rows = learner.rows(train.features)
     with limited_threads(compute.threads):
         signs = [np.where(train.labels == label, 1.0, -1.0) for label in learner.problems(train.classes)]
-        return np.array([minimiser(rows, own, learner.penalty) for own in signs])
+        return np.array([minimiser(rows, labels, learner.penalty) for labels in signs])
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,20 +214,20 @@ class LogisticObjectivePerturbation(PrivateLogistic):
 
         rng, rows, problems = np.random.default_rng(seed), self.rows(train.features), self.problems(train.classes)
         extra, scale = self.noise(len(rows), len(problems))
-        found = np.empty((count, len(problems), rows.shape[1]))
+        coefficients = np.empty((count, len(problems), rows.shape[1]))
         with limited_threads(compute.threads):
             for place, label in enumerate(problems):
                 signs = np.where(train.labels == label, 1.0, -1.0)
                 tilt = spherical_noise(count, rows.shape[1], scale, rng) / len(rows)
-                found[:, place] = minimisers(rows, signs, self.penalty + extra, tilt, EXACT * scale / len(rows))
-        return found.reshape(count, found.shape[1] * found.shape[2])
+                coefficients[:, place] = minimisers(rows, signs, self.penalty + extra, tilt, EXACT * scale / len(rows))
+        return coefficients.reshape(count, coefficients.shape[1] * coefficients.shape[2])
 
     def noise(self, n: int, problems: int) -> tuple[float, float]:
         """The extra penalty, and the scale of the length of b, 2 / eps', for each problem's share of epsilon."""
         epsilon = self.epsilon / problems
-        left = epsilon - 2 * math.log1p(CURVATURE / (n * self.penalty))
-        if left > 0:
-            return 0.0, 2 / left
+        remaining = epsilon - 2 * math.log1p(CURVATURE / (n * self.penalty))
+        if remaining > 0:
+            return 0.0, 2 / remaining
         # From 700 on e^(epsilon / 4) may be no number, and what is divided by it is 0 to 300 digits.
         return CURVATURE / (n * math.expm1(min(epsilon / 4, 700.0))) - self.penalty, 4 / epsilon
 
@@ -243,7 +243,7 @@ def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, small:
     wrong = expit(-signed @ still)
     hessian = (rows * (wrong * (1 - wrong))[:, None]).T @ rows / len(rows) + penalty * np.eye(rows.shape[1])
     factor = cho_factor(hessian)
-    found = np.empty_like(tilt)
+    minima = np.empty_like(tilt)
     block = max(MIN_AT_ONCE, AT_ONCE // len(rows))
     for first in range(0, len(tilt), block):
         part = slice(first, first + block)
@@ -252,26 +252,26 @@ def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, small:
         far = _shared_steps(signed, penalty, tilt[part], w, factor, small)
         # Where the one Hessian did not do, the step may have led anywhere: from the start, with each its own.
         w[far] = _newton(rows, signed, penalty, tilt[part][far], np.repeat(still[None], len(far), 0), small)
-        found[part] = w
-    return found
+        minima[part] = w
+    return minima
 
 
 def _shared_steps(signed: Floats, penalty: float, tilt: Floats, w: Floats, factor: Any, small: float) -> Ints:
     """Steps w with one Hessian for all, corrected by the last ones; returns those that are not there in the end."""
     far = np.arange(len(w))
     moves, changes = np.empty((2, len(w), 0, w.shape[1]))
-    here, before = w, np.empty_like(w)
-    for done in range(SHARED_STEPS + 1):
-        gradient = _gradient(signed, penalty, tilt[far], here)
-        w[far] = here
-        left = np.linalg.norm(gradient, axis=1) > small
-        far, here, gradient, before = far[left], here[left], gradient[left], before[left]
-        if done == SHARED_STEPS or not len(far):
+    current, before = w, np.empty_like(w)
+    for step_number in range(SHARED_STEPS + 1):
+        gradient = _gradient(signed, penalty, tilt[far], current)
+        w[far] = current
+        unfinished = np.linalg.norm(gradient, axis=1) > small
+        far, current, gradient, before = far[unfinished], current[unfinished], gradient[unfinished], before[unfinished]
+        if step_number == SHARED_STEPS or not len(far):
             break
         step = -cho_solve(factor, gradient.T).T
-        moves, changes = moves[left], changes[left]
+        moves, changes = moves[unfinished], changes[unfinished]
         move = step.copy()
-        if done:
+        if step_number:
             changes = np.concatenate([changes[:, 1 - REMEMBERED :], (step - before)[:, None]], axis=1)
             products = changes @ changes.transpose(0, 2, 1)
             ridge = 1e-12 * np.trace(products, axis1=1, axis2=2)
@@ -279,18 +279,18 @@ def _shared_steps(signed: Floats, penalty: float, tilt: Floats, w: Floats, facto
             share = np.linalg.solve(products, changes @ step[..., None])
             move -= (share * (moves + changes)).sum(1)
         moves = np.concatenate([moves[:, 1 - REMEMBERED :], move[:, None]], axis=1)
-        here, before = here + move, step
+        current, before = current + move, step
     return far
 
 
 def _gradient(signed: NDArray[Any], penalty: float, tilt: Floats, w: Floats) -> Floats:
     """Gradients at w, one a tilt, shape (count, d); sums over records in the precision of `signed`."""
-    own, pull = w.astype(signed.dtype), np.zeros_like(w)
+    weights, pull = w.astype(signed.dtype), np.zeros_like(w)
     some = max(1, IN_CACHE // max(1, len(w)))
     with np.errstate(over="ignore"):  # 1 / (1 + inf) is 0, as it should be
         for first in range(0, len(signed), some):
             rows = signed[first : first + some]
-            wrong = own @ rows.T
+            wrong = weights @ rows.T
             np.exp(wrong, out=wrong)
             wrong += 1
             pull += np.reciprocal(wrong, out=wrong) @ rows
@@ -308,11 +308,11 @@ def _newton(rows: Floats, signed: Floats, penalty: float, tilt: Floats, start: F
     n, d = rows.shape
     products = (rows[:, :, None] * rows[:, None, :]).reshape(n, d * d) if n * d * d <= 8 * AT_ONCE else None
     block = max(1, AT_ONCE // max(n, d * d))
-    found = start.copy()
+    minima = start.copy()
     for first in range(0, len(tilt), block):
         part = slice(first, first + block)
-        found[part] = _newton_block(rows, products, signed, penalty, tilt[part], found[part], small)
-    return found
+        minima[part] = _newton_block(rows, products, signed, penalty, tilt[part], minima[part], small)
+    return minima
 
 
 def _newton_block(
@@ -338,10 +338,10 @@ def _newton_block(
 
 def _lengths(signed: Floats, penalty: float, tilt: Floats, w: Floats, step: Floats) -> Floats:
     """The largest of 1, 1/2, 1/4, ... with which each objective does not grow."""
-    here, size = _objectives(signed, penalty, tilt, w), np.ones(len(w))
+    before, size = _objectives(signed, penalty, tilt, w), np.ones(len(w))
     for _ in range(14):
-        there = _objectives(signed, penalty, tilt, w - size[:, None] * step)
-        grows = there > here + 1e-14 * (1 + np.abs(here))
+        after = _objectives(signed, penalty, tilt, w - size[:, None] * step)
+        grows = after > before + 1e-14 * (1 + np.abs(before))
         if not grows.any():
             break
         size[grows] /= 2

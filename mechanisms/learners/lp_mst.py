@@ -164,14 +164,14 @@ class LP2ST:
         for rows, stage in zip(self._split(len(train), splitting), stages, strict=True):
             answering, training = spawned(stage, 2)
             prior = self._prior(train.take(rows), model)
-            known = released != NOT_YET
+            labelled = released != NOT_YET
             if self.drop_unlikely and model is not None and len(rows):
                 likely = int(best_k(prior, self.epsilon).mean())
-                released[known] = _without_unlikely(released[known], train.take(known), model, likely)
+                released[labelled] = _without_unlikely(released[labelled], train.take(labelled), model, likely)
             rng = np.random.default_rng(answering)
             released[rows] = rr_with_prior(train.labels[rows], prior, self.epsilon, rng)
-            known = released != NOT_YET
-            labelled = train.take(known).with_(labels=released[known])
+            labelled = released != NOT_YET
+            labelled = train.take(labelled).with_(labels=released[labelled])
             model = self.model.fit(labelled, seed=training, compute=compute, validation=validation)
         assert model is not None
         return model

@@ -116,14 +116,19 @@ class PATE:
         choosing, teaching, answering, studying = spawned(seed, 4)
         count, every = self.affordable_queries(), len(train)
         require(count <= every, f"queries must be at most the number of examples, {every}", queries=count)
-        asked = np.sort(np.random.default_rng(choosing).permutation(every)[:count])
-        votes = self._votes(train, train.take(asked), teaching, compute, validation)
+        query_rows = np.sort(np.random.default_rng(choosing).permutation(every)[:count])
+        votes = self._votes(train, train.take(query_rows), teaching, compute, validation)
         labels = self.answers(votes, np.random.default_rng(answering))
-        answered = train.take(asked).with_(labels=labels)
+        answered = train.take(query_rows).with_(labels=labels)
         return self.model.fit(answered, seed=studying, compute=compute, validation=validation)
 
     def _votes(
-        self, train: Examples, asked: Examples, seed: SeedSequence, compute: Compute, validation: Examples | None
+        self,
+        train: Examples,
+        query_examples: Examples,
+        seed: SeedSequence,
+        compute: Compute,
+        validation: Examples | None,
     ) -> NDArray[np.int64]:
         """Votes for each class on each query, shape (queries, K); one a teacher."""
         require(
@@ -133,16 +138,16 @@ class PATE:
         )
         splitting, *seeds = spawned(seed, 1 + self.teachers)
         parts = np.array_split(np.random.default_rng(splitting).permutation(len(train)), self.teachers)
-        votes = np.zeros((len(asked), train.classes), dtype=np.int64)
+        votes = np.zeros((len(query_examples), train.classes), dtype=np.int64)
         for rows, teacher in zip(parts, seeds, strict=True):
             training, voting = spawned(teacher, 2)
             model = self.model.fit(train.take(rows), seed=training, compute=compute, validation=validation)
-            probabilities = model.probabilities(asked.features)
+            probabilities = model.probabilities(query_examples.features)
             if self.vote == "sampled":
                 vote = sampled_classes(probabilities, np.random.default_rng(voting))
             else:
                 vote = probabilities.argmax(axis=1)
-            votes[np.arange(len(asked)), vote] += 1
+            votes[np.arange(len(query_examples)), vote] += 1
         return votes
 
     def answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -211,8 +216,8 @@ def least_noise(excess: Callable[[float], float]) -> float:
 def sampled_classes(weights: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
     """One class for each row, drawn in proportion to its weights >= 0; shape (n, K) to (n,)."""
     rising = np.cumsum(weights, axis=1)
-    drawn = rng.random((len(weights), 1)) * rising[:, -1:]
-    return np.asarray((rising <= drawn).sum(axis=1).clip(max=weights.shape[1] - 1), dtype=np.int64)
+    targets = rng.random((len(weights), 1)) * rising[:, -1:]
+    return np.asarray((rising <= targets).sum(axis=1).clip(max=weights.shape[1] - 1), dtype=np.int64)
 
 
 @register("mechanism", "pate-fm", source="Malek et al. (2021), arXiv:2106.03408, PATE-FM; Wu et al. (2023) settings")
@@ -270,7 +275,7 @@ class PateFm:
         factor = self.noise_factor()
         if not factor:
             return Claim(self.epsilon)
-        curve = confident_gnmax_curve(asked=self.queries, answered=self.answers, **self._noises(factor))
+        curve = confident_gnmax_curve(queries=self.queries, answered=self.answers, **self._noises(factor))
         return Claim(self.epsilon, self.delta, curve=curve)
 
     def noise_factor(self) -> float:
@@ -289,13 +294,13 @@ class PateFm:
         require(len(shape) == 4, "pate-fm takes images of shape (n, channels, height, width)", shape=shape)
         require(self.teachers <= len(train), f"teachers must be at most {len(train)}", teachers=self.teachers)
         choosing, teaching, answering, studying = spawned(seed, 4)
-        asked = np.sort(np.random.default_rng(choosing).permutation(len(train))[: self.queries])
-        votes = self._votes(train, asked, teaching, compute)
+        query_rows = np.sort(np.random.default_rng(choosing).permutation(len(train))[: self.queries])
+        votes = self._votes(train, query_rows, teaching, compute)
         answered = self.answered(votes, np.random.default_rng(answering))
         if not len(answered.labels):
             raise TrainingError("the teachers answered no query; lower threshold or train them longer")
         return self._trained(
-            train, asked[answered.queries], answered.labels, self.student_steps, seed=studying, compute=compute
+            train, query_rows[answered.queries], answered.labels, self.student_steps, seed=studying, compute=compute
         )
 
     def answered(self, votes: NDArray[np.int64], rng: np.random.Generator) -> Answers:
@@ -304,17 +309,17 @@ class PateFm:
         return confident_gnmax(votes, threshold=self.threshold, rng=rng, answers=self.answers, **noises)
 
     def _votes(
-        self, train: Examples, asked: NDArray[np.int64], seed: SeedSequence, compute: Compute
+        self, train: Examples, query_rows: NDArray[np.int64], seed: SeedSequence, compute: Compute
     ) -> NDArray[np.int64]:
         """Votes for each class on each query, shape (queries, K), one a teacher; leftover labels go unused."""
         splitting, *seeds = spawned(seed, 1 + self.teachers)
-        questions, share = as_array(train.features)[asked], len(train) // self.teachers
+        questions, share = as_array(train.features)[query_rows], len(train) // self.teachers
         parts = np.random.default_rng(splitting).permutation(len(train))[: share * self.teachers]
-        votes = np.zeros((len(asked), train.classes), np.int64)
+        votes = np.zeros((len(query_rows), train.classes), np.int64)
         for rows, training in zip(parts.reshape(self.teachers, share), seeds, strict=True):
-            own = train.labels[rows]
-            teacher = self._trained(train, rows, own, self.teacher_steps, seed=training, compute=compute)
-            votes[np.arange(len(asked)), teacher.logits(questions).argmax(1)] += 1
+            teacher_labels = train.labels[rows]
+            teacher = self._trained(train, rows, teacher_labels, self.teacher_steps, seed=training, compute=compute)
+            votes[np.arange(len(query_rows)), teacher.logits(questions).argmax(1)] += 1
         return votes
 
     def _trained(
@@ -326,25 +331,27 @@ class PateFm:
         return FixMatch(self.model, as_array(train.features), rows, labels, **settings).trained()
 
 
-def confident_gnmax_curve(*, asked: int, answered: int, threshold_noise: float, vote_noise: float) -> GaussianDP:
+def confident_gnmax_curve(*, queries: int, answered: int, threshold_noise: float, vote_noise: float) -> GaussianDP:
     """What Confident-GNMax with one Gaussian on the largest count tells of one teacher's votes.
 
     Each query asked moves the largest count by at most 1, each query answered moves two counts by 1: mu^2 = asked /
     s1^2 + 2 answered / s2^2, with standard deviations s1 of the noise on the largest count, s2 on each. `asked` and
     `answered` are limits fixed beforehand: stopping earlier, on what was seen, costs no more.
     """
-    require(0 <= answered <= asked, "answered must be in 0..asked", answered=answered, asked=asked)
-    return GaussianDP(math.sqrt(asked / threshold_noise**2 + 2 * answered / vote_noise**2))
+    require(0 <= answered <= queries, "answered must be in 0..asked", answered=answered, asked=queries)
+    return GaussianDP(math.sqrt(queries / threshold_noise**2 + 2 * answered / vote_noise**2))
 
 
 @cache
 def confident_gnmax_noise_factor(
-    epsilon: float, *, asked: int, answered: int, threshold_noise: float, vote_noise: float, delta: float
+    epsilon: float, *, queries: int, answered: int, threshold_noise: float, vote_noise: float, delta: float
 ) -> float:
     """Smallest factor on both noises at which Confident-GNMax costs at most `epsilon`, to 1e-9; 0 for infinity."""
     if math.isinf(epsilon):
         return 0.0
-    unit = confident_gnmax_curve(asked=asked, answered=answered, threshold_noise=threshold_noise, vote_noise=vote_noise)
+    unit = confident_gnmax_curve(
+        queries=queries, answered=answered, threshold_noise=threshold_noise, vote_noise=vote_noise
+    )
     return least_noise(lambda factor: GaussianDP(unit.mu / factor).epsilon(delta) - epsilon)
 
 

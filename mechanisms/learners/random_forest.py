@@ -79,8 +79,8 @@ class PrivateForest(NoiseByEpsilon):
         counts = np.zeros((self.trees, leaves, train.classes))
         tree_of = self.tree_of(features)
         for tree in range(self.trees):
-            own = tree_of == tree
-            np.add.at(counts[tree], (model.leaves(features[own], tree), train.labels[own]), 1)
+            in_tree = tree_of == tree
+            np.add.at(counts[tree], (model.leaves(features[in_tree], tree), train.labels[in_tree]), 1)
         model.answers[:] = self.answers(counts, rng)
         return model
 
@@ -96,8 +96,8 @@ class PrivateForest(NoiseByEpsilon):
         tree_of = self.tree_of(features)
         counts = np.empty((count, self.trees, train.classes))
         for tree in range(self.trees):
-            own = tree_of == tree
-            columns, labels = np.ascontiguousarray(features[own].T), train.labels[own]
+            in_tree = tree_of == tree
+            columns, labels = np.ascontiguousarray(features[in_tree].T), train.labels[in_tree]
             split, low, high = self._boxes(point, count, rng)
             counts[:, tree] = leaf_counts(columns, labels, train.classes, split, low, high, self.upper)
         answers = self.answers(counts, rng)
@@ -142,9 +142,9 @@ class PrivateForest(NoiseByEpsilon):
             here_low = np.where(same, low[:, :step], self.lower).max(1, initial=self.lower)
             here_high = np.where(same, high[:, :step], self.upper).min(1, initial=self.upper)
             threshold = here_low + rng.random(size) * (here_high - here_low)
-            left = point[column] < threshold
-            low[:, step] = np.where(left, here_low, threshold)
-            high[:, step] = np.where(left, threshold, here_high)
+            goes_left = point[column] < threshold
+            low[:, step] = np.where(goes_left, here_low, threshold)
+            high[:, step] = np.where(goes_left, threshold, here_high)
         return split, low, high
 
 
@@ -157,19 +157,19 @@ def leaf_counts(
     counts = np.zeros((leaves, classes))
     inside = np.empty(columns.shape[1], np.int64)
     for leaf in range(leaves):
-        left = columns.shape[1]
-        for record in range(left):
+        remaining = columns.shape[1]
+        for record in range(remaining):
             inside[record] = record
         for step in range(depth):
             values, lower, upper = columns[split[leaf, step]], low[leaf, step], high[leaf, step]
-            kept = 0
-            for place in range(left):
+            counted = 0
+            for place in range(remaining):
                 record = inside[place]
                 value = values[record]
-                inside[kept] = record
-                kept += value >= lower and (value < upper or upper == end)
-            left = kept
-        for place in range(left):
+                inside[counted] = record
+                counted += value >= lower and (value < upper or upper == end)
+            remaining = counted
+        for place in range(remaining):
             counts[leaf, labels[inside[place]]] += 1
     return counts
 

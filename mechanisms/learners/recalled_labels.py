@@ -46,10 +46,10 @@ class RecallModel:
         classes = self.answers.shape[1]
         probabilities = np.full((len(features), classes), 1 / classes)
         if len(self.rows):
-            asked = fingerprints(features)
-            place = np.searchsorted(self.rows, asked).clip(max=len(self.rows) - 1)
-            known = self.rows[place] == asked
-            probabilities[known] = self.answers[place[known]]
+            keys = fingerprints(features)
+            place = np.searchsorted(self.rows, keys).clip(max=len(self.rows) - 1)
+            is_known = self.rows[place] == keys
+            probabilities[is_known] = self.answers[place[is_known]]
         return probabilities
 
 
@@ -111,13 +111,15 @@ class AggregatedLabels:
         """P[label = 1] of every member of each bag: the expected share of positives, shape (B,)."""
         from scipy.stats import binom  # takes long to load
 
-        found = np.empty(sizes.size)
+        posterior = np.empty(sizes.size)
         for size in np.unique(sizes):
             those = sizes == size
             sums = np.arange(size + 1)
             prior = binom.logpmf(sums, size, self.positives)
-            found[those] = softmax(prior + self.labels.log_likelihood(released[those], int(size)), axis=1) @ sums / size
-        return found
+            posterior[those] = (
+                softmax(prior + self.labels.log_likelihood(released[those], int(size)), axis=1) @ sums / size
+            )
+        return posterior
 
 
 @register(

@@ -145,38 +145,38 @@ class BatchedBag(BatchedMlp):
             table.index_put_((models, words[..., place]), errors * shares[..., place, None], accumulate=True)
 
     def logits(self, parameters: Tensor, inputs: Tensor) -> Tensor:
-        words, shares = _read(inputs)
+        words, shares = _unpack_inputs(inputs)
         return super().logits(parameters, self._mean(parameters, words, shares))
 
     def gradient(
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor, out: Tensor
     ) -> Tensor:
-        words, shares = _read(inputs)
+        words, shares = _unpack_inputs(inputs)
         ((weight, _),) = self._layers(parameters)
-        seen = self.forward(parameters, self._mean(parameters, words, shares))
-        losses, last = self._slope(seen[-1], targets)
+        activations = self.forward(parameters, self._mean(parameters, words, shares))
+        losses, last = self._slope(activations[-1], targets)
         last *= coefficients[..., None]
-        self._collect(seen, [last], out)
+        self._collect(activations, [last], out)
         self._spread(words, shares, torch.bmm(last, weight), out)
         return (losses * coefficients).sum(1)
 
     def clipped_gradient(
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, clip: float, out: Tensor
     ) -> None:
-        words, shares = _read(inputs)
+        words, shares = _unpack_inputs(inputs)
         ((weight, _),) = self._layers(parameters)
-        seen = self.forward(parameters, self._mean(parameters, words, shares))
-        last = self._slope(seen[-1], targets)[1]
+        activations = self.forward(parameters, self._mean(parameters, words, shares))
+        last = self._slope(activations[-1], targets)[1]
         by_mean = torch.bmm(last, weight)
         # A word's vector takes the error by the mean times its share of the text, repetitions of a word together.
-        squares = (last * last).sum(-1) * ((seen[0] * seen[0]).sum(-1) + 1)
+        squares = (last * last).sum(-1) * ((activations[0] * activations[0]).sum(-1) + 1)
         squares += (by_mean * by_mean).sum(-1) * _squared_counts(words, shares)
         factors = (clip_factors(squares.sqrt(), clip) * present)[..., None]
-        self._collect(seen, [last * factors], out)
+        self._collect(activations, [last * factors], out)
         self._spread(words, shares, by_mean * factors, out)
 
 
-def _read(inputs: Tensor) -> tuple[Tensor, Tensor]:
+def _unpack_inputs(inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Words and their shares, both (A, b, places), without places no text of the batch fills."""
     words = inputs.long()
     filled = words.flatten(0, 1).amax(0).nonzero() if words.numel() else words.new_zeros(0)

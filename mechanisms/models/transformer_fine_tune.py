@@ -133,9 +133,9 @@ def texts_of(features: Features) -> list[str]:
         and features.num_columns == 1
         and (pa.types.is_string(features.schema.types[0]) or pa.types.is_large_string(features.schema.types[0]))
     )
-    shown = ", ".join(features.column_names) if isinstance(features, pa.Table) else "an array"
+    columns = ", ".join(features.column_names) if isinstance(features, pa.Table) else "an array"
     do = "use data of texts with raw: true"
-    require(is_text, "texts must be a table with one text column", do=do, features=shown)
+    require(is_text, "texts must be a table with one text column", do=do, features=columns)
     assert isinstance(features, pa.Table)
     texts: list[str] = features.column(0).to_pylist()
     return texts
@@ -151,8 +151,8 @@ def loaded(kind: str, path: str, **settings: Any) -> Any:
     do = "set `path` to what save_pretrained of the model and its tokenizer wrote"
     require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
     try:
-        made = getattr(transformers, kind)
-        return made.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **settings)
+        model_class = getattr(transformers, kind)
+        return model_class.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **settings)
     except (OSError, ValueError) as err:
         reason = hide_variable_values(str(err).splitlines()[0], path)
         raise InputError(f"{path} must hold a model and a tokenizer that transformers can load: {reason}") from err
@@ -174,7 +174,7 @@ def encoded(
     layers = module.config.num_hidden_layers
     require(layer is None or layer <= layers, f"layer must be <= {layers} for this model", layer=layer)
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # texts of a length go together
-    found = np.empty((len(texts), module.config.hidden_size), np.float32)
+    embeddings = np.empty((len(texts), module.config.hidden_size), np.float32)
     with torch.inference_mode():
         for first in range(0, len(order), BATCH):
             rows = order[first : first + BATCH]
@@ -183,5 +183,5 @@ def encoded(
             states = answer.last_hidden_state if layer is None else answer.hidden_states[layer]
             present = tokens["attention_mask"][..., None]
             mean = (states * present).sum(1) / present.sum(1).clamp(min=1)
-            found[rows] = mean.float().cpu().numpy()
-    return found
+            embeddings[rows] = mean.float().cpu().numpy()
+    return embeddings

@@ -114,13 +114,18 @@ class ClipEachCoordinateDpSgd(PlantedDpSgd):
             self.gradient.zero_()
             if any(len(positions) for positions in batch):
                 inputs, targets, present = self.examples_of(batch)
-                one = self.gradient.new_empty(self.gradient.shape)
+                gradient = self.gradient.new_empty(self.gradient.shape)
                 for i in range(inputs.shape[1]):
                     example = slice(i, i + 1)
                     self.kernel.clipped_gradient(
-                        self.parameters, inputs[:, example], targets[:, example], present[:, example], math.inf, one
+                        self.parameters,
+                        inputs[:, example],
+                        targets[:, example],
+                        present[:, example],
+                        math.inf,
+                        gradient,
                     )
-                    self.gradient += one.clamp(-clip, clip)
+                    self.gradient += gradient.clamp(-clip, clip)
             if canaries is not None:
                 self.gradient += canaries.clamp(-clip, clip)
 

@@ -76,18 +76,20 @@ def train_on_bags(
             picked = order[:, begin : begin + step]
             members = rows[models, picked]  # (models, bags, k)
             inputs = resident.index_select(0, members.flatten()).view(len(tasks), -1, *resident.shape[1:])
-            seen = kernel.forward(parameters, inputs)
-            logits = seen[-1].unflatten(1, members.shape[1:])
+            activations = kernel.forward(parameters, inputs)
+            logits = activations[-1].unflatten(1, members.shape[1:])
             loss, slope = matched(logits, shares[models, picked], targets[models, picked])
-            kernel.backward(parameters, seen, slope.flatten(1, 2).div_(picked.shape[1]), gradient)
+            kernel.backward(parameters, activations, slope.flatten(1, 2).div_(picked.shape[1]), gradient)
             losses += loss.mean(1)
             optimizer.step(parameters, gradient, rates)
     healthy = (torch.isfinite(losses) & torch.isfinite(parameters).all(1)).tolist()
-    found = parameters.cpu().numpy()
-    lost = TrainingError("the loss is no longer a finite number; lower the learning rate or check the features for NaN")
+    weights = parameters.cpu().numpy()
+    error = TrainingError(
+        "the loss is no longer a finite number; lower the learning rate or check the features for NaN"
+    )
     shape = tuple(array.shape[1:])
     return [
-        NetworkModel(recipe, shape, classes, found[place].copy(), scaling=scaling, compute=compute) if well else lost
+        NetworkModel(recipe, shape, classes, weights[place].copy(), scaling=scaling, compute=compute) if well else error
         for place, well in enumerate(healthy)
     ]
 

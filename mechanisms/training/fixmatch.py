@@ -80,11 +80,13 @@ class FixMatch:
 
     def _step(self, step: int) -> None:
         network, size = self.network, self.network.batch_size
-        known = self._labelled.take(size)
+        labelled = self._labelled.take(size)
         unknown = self._unlabelled.take(self.ratio * size)
-        inputs = self._changed(self.rows[known], strongly=False)
+        inputs = self._changed(self.rows[labelled], strongly=False)
         guesses, confident = self._pseudo_labels(self._changed(unknown, strongly=False))
-        targets = torch.cat([self.one_hot[torch.from_numpy(self.labels[known]).to(self.device)], self.one_hot[guesses]])
+        targets = torch.cat(
+            [self.one_hot[torch.from_numpy(self.labels[labelled]).to(self.device)], self.one_hot[guesses]]
+        )
         known_weight = torch.full((size,), 1 / size, device=self.device)
         coefficients = torch.cat([known_weight, confident * (1 / len(unknown))])
         batch = torch.cat([inputs, self._changed(unknown, strongly=True)])
@@ -118,5 +120,5 @@ class _Shuffled:
     def take(self, count: int) -> NDArray[np.int64]:
         while len(self._left) < count:
             self._left = np.concatenate([self._left, self._rng.permutation(self._positions)])
-        taken, self._left = self._left[:count], self._left[count:]
-        return taken
+        batch, self._left = self._left[:count], self._left[count:]
+        return batch

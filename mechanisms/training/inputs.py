@@ -54,10 +54,10 @@ class Scaling:
 def scaling_of(features: NDArray[np.float32]) -> Scaling:
     """The scaling to mean 0 and variance 1 over training features of shape (n, *shape), NaN left out."""
     wide = features.astype(np.float64)
-    known = np.isfinite(wide)
-    counts = np.maximum(known.sum(0), 1)
-    mean = np.where(known, wide, 0.0).sum(0) / counts
-    deviation = np.sqrt((np.where(known, wide - mean, 0.0) ** 2).sum(0) / counts)
+    finite = np.isfinite(wide)
+    counts = np.maximum(finite.sum(0), 1)
+    mean = np.where(finite, wide, 0.0).sum(0) / counts
+    deviation = np.sqrt((np.where(finite, wide - mean, 0.0) ** 2).sum(0) / counts)
     deviation[deviation <= 1e-6 * np.maximum(np.abs(mean), 1.0)] = 1.0  # does not vary: left as it is
     return Scaling(mean.astype(np.float32), deviation.astype(np.float32))
 

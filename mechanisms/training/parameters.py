@@ -49,11 +49,11 @@ def initial(module: nn.Module, generator: torch.Generator) -> Tensor:
     (a normalisation follows them): normal with variance 2 / fan in (He et al., 2015). Embeddings: normal with variance
     1 / width, vectors of norm about 1. Normalisation: 1 and 0.
     """
-    drawn = dict.fromkeys(layout_of(module).names, torch.zeros(0))
+    initial = dict.fromkeys(layout_of(module).names, torch.zeros(0))
     for prefix, part in module.named_modules():
         for name, parameter in part.named_parameters(prefix, recurse=False):
-            drawn[name] = _first(part, name, tuple(parameter.shape), generator)
-    return torch.cat([values.flatten() for values in drawn.values()])
+            initial[name] = _first(part, name, tuple(parameter.shape), generator)
+    return torch.cat([values.flatten() for values in initial.values()])
 
 
 def _first(part: nn.Module, name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -52,8 +52,8 @@ class Stack:
         self.counts = np.array([len(task.rows) for task in self.tasks])
         shape = tuple(features.shape[1:])
         module = recipe.meta_module(shape, classes)
-        drawn = [initial(module, torch_generator(weights)) for weights, _, _ in self.seeds]
-        self.parameters = torch.stack(drawn).to(self.device)
+        initial_weights = [initial(module, torch_generator(weights)) for weights, _, _ in self.seeds]
+        self.parameters = torch.stack(initial_weights).to(self.device)
         self.gradient = torch.empty_like(self.parameters)
         self.optimizer = Optimizer(recipe, self.parameters)
         self.losses = torch.zeros(len(tasks), device=self.device)
@@ -169,11 +169,11 @@ class Stack:
         """Uniforms that decide the augmentation of each position of the epoch, shape (models, n, draws)."""
         if not self.augment.draws:
             return None
-        drawn = [
+        partners = [
             torch.rand(n, self.augment.draws, generator=torch_generator(child(seed, epoch)))
             for (_, _, seed), n in zip(self.seeds, self.counts.tolist(), strict=True)
         ]
-        return self._padded(drawn)
+        return self._padded(partners)
 
     def _mixing(self, orders: list[np.random.Generator]) -> NDArray[np.float32] | None:
         """Share of the first partner for each model and step, shape (models, steps)."""
@@ -186,10 +186,10 @@ class Stack:
             shares[model, :batches] = rng.beta(alpha, alpha, batches)
         return shares
 
-    def _partners(self, orders: list[np.random.Generator], left: NDArray[np.int64], width: int) -> Tensor:
+    def _partners(self, orders: list[np.random.Generator], remaining: NDArray[np.int64], width: int) -> Tensor:
         """A permutation of each model's batch, of `left` examples or `width`, padding kept in place; (A, width)."""
-        partners = np.tile(np.arange(width), (len(left), 1))
-        for model, (rng, n) in enumerate(zip(orders, np.minimum(left, width).tolist(), strict=False)):
+        partners = np.tile(np.arange(width), (len(remaining), 1))
+        for model, (rng, n) in enumerate(zip(orders, np.minimum(remaining, width).tolist(), strict=False)):
             partners[model, :n] = rng.permutation(n)
         return torch.from_numpy(partners).to(self.device)
 
@@ -205,8 +205,8 @@ class Stack:
         """Each task's model, or its error, in the order of the tasks."""
         recipe, shape, classes = self.recipe, tuple(self.features.shape[1:]), self.classes
         buffers = {name: value.cpu().numpy() for name, value in self._buffers.items()}
-        lost = "the loss is no longer a finite number; lower learning_rate or check the features for NaN"
-        outcomes: list[NetworkModel | TrainingError] = [TrainingError(lost) for _ in self.tasks]
+        message = "the loss is no longer a finite number; lower learning_rate or check the features for NaN"
+        outcomes: list[NetworkModel | TrainingError] = [TrainingError(message) for _ in self.tasks]
         healthy, parameters = self.healthy().tolist(), self.parameters.cpu().numpy()
         for place, well, values, scaling in zip(self.order, healthy, parameters, self.scalings, strict=True):
             if well:
@@ -218,13 +218,13 @@ class Stack:
         return dict(self.kernel.module.named_buffers()) if isinstance(self.kernel, Looped) else {}
 
     def state(self) -> dict[str, Any]:
-        kept = {"parameters": self.parameters, "moments": self.optimizer.moments, "steps": self.optimizer.steps}
-        return kept | {"buffers": self._buffers}
+        state = {"parameters": self.parameters, "moments": self.optimizer.moments, "steps": self.optimizer.steps}
+        return state | {"buffers": self._buffers}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.parameters.copy_(state["parameters"])
-        for moment, kept in zip(self.optimizer.moments, state["moments"], strict=True):
-            moment.copy_(kept)
+        for moment, stored in zip(self.optimizer.moments, state["moments"], strict=True):
+            moment.copy_(stored)
         self.optimizer.steps.copy_(state["steps"])
         for name, buffer in self._buffers.items():
             buffer.copy_(state["buffers"][name])

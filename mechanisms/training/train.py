@@ -49,7 +49,7 @@ def train_stack(
     loss: Loss | None = None,
     plan: StackPlan | None = None,
     stack_type: Callable[..., Stack] | None = None,
-    told: tuple[object, ...] = (),
+    key_parts: tuple[object, ...] = (),
 ) -> list[NetworkModel | TrainingError]:
     """Trains one model for each task: its model, or the error when its loss stopped being a number.
 
@@ -70,7 +70,7 @@ def train_stack(
     writeable = np.ascontiguousarray(array) if array.flags.writeable else np.array(array)
     torch.backends.cudnn.deterministic = True  # else a GPU may choose another algorithm, and other rounding, each time
     resident = torch.from_numpy(writeable).to(torch.device(compute.device))
-    settings = told or (recipe, plan, loss, kind)
+    settings = key_parts or (recipe, plan, loss, kind)
     digest = _training_digest(settings, array, tasks) if compute.scratch else ""
     trained = partial(NetworkModel, recipe, tuple(array.shape[1:]), classes, compute=compute)
     saved = Checkpoint(compute.scratch and compute.scratch / f"{digest}.pt", digest, trained)
@@ -110,15 +110,15 @@ class Checkpoint:
         self._saved_at = time.monotonic()
         if path is not None and path.exists():
             try:
-                kept = torch.load(path, map_location="cpu", weights_only=True)
-                if kept["digest"] == digest:  # else it belongs to another training
-                    self.finished = [_unpacked(outcome, trained) for outcome in kept["finished"]]
-                    self._running = kept["running"]
+                state = torch.load(path, map_location="cpu", weights_only=True)
+                if state["digest"] == digest:  # else it belongs to another training
+                    self.finished = [_unpacked(outcome, trained) for outcome in state["finished"]]
+                    self._running = state["running"]
             except Exception as err:  # a damaged file may raise anything
                 self.finished = []
                 why = str(err).partition("\n")[0]
-                said = printable(f"{path} is no readable checkpoint and is not used: {why}")
-                warnings.warn(said, RuntimeWarning, stacklevel=2)
+                warning = printable(f"{path} is no readable checkpoint and is not used: {why}")
+                warnings.warn(warning, RuntimeWarning, stacklevel=2)
 
     def restore(self, stack: Stack) -> int:
         if self._running is None:
@@ -142,8 +142,8 @@ class Checkpoint:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         finished = [_packed(outcome) for outcome in self.finished]
-        kept = {"digest": self._digest, "finished": finished, "running": self._running}
-        write_atomically(self._path, lambda file: torch.save(kept, file))
+        state = {"digest": self._digest, "finished": finished, "running": self._running}
+        write_atomically(self._path, lambda file: torch.save(state, file))
         self._saved_at = time.monotonic()
 
 
@@ -234,5 +234,5 @@ def bytes_per_model(recipe: Recipe, module: nn.Module, shape: tuple[int, ...], *
     for hook in hooks:
         hook.remove()
     # Weights, gradient, its copy, two moments; each activation with its gradient and one temporary.
-    held = 5 + (recipe.batch_size if each_gradient else 0)
-    return 4 * (held * parameters + 3 * outputs * recipe.batch_size)
+    copies = 5 + (recipe.batch_size if each_gradient else 0)
+    return 4 * (copies * parameters + 3 * outputs * recipe.batch_size)

@@ -51,11 +51,11 @@ from dpaudit.engine.request.check import (
     check_spec,
     choices,
     made_data,
-    seconds_a_training,
     within_seconds,
 )
 from dpaudit.engine.request.error_budget import JointTest
 from dpaudit.engine.request.loading import load_spec
+from dpaudit.engine.request.timing import seconds_a_training
 from dpaudit.engine.run.checking import rerun_undecided
 from dpaudit.engine.run.driver import audit, report_again, resume
 from dpaudit.engine.run.policy import Policy

@@ -25,7 +25,8 @@ from dpaudit.engine.games.predictions.crafted_queries import (
     score_answers,
 )
 from dpaudit.engine.planning.plan import PlannedAudit, make_plan
-from dpaudit.engine.request.check import CheckRequest, Choice, affordable_looks, check_spec, seconds_a_training
+from dpaudit.engine.request.check import CheckRequest, Choice, affordable_looks, check_spec
+from dpaudit.engine.request.timing import seconds_a_training
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
 from tests import nightly

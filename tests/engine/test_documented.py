@@ -1,4 +1,4 @@
-"""Every example of docs/reference/estimators.md and of the README's Python prints what the page says."""
+"""Examples of docs/reference/estimators.md, and the scores example of docs/quickstart.md, print what the pages say."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_command_line_examples(
     assert shown.output.rstrip() == output.rstrip()
 
 
-README = PAGE.parents[2] / "README.md"
+QUICKSTART = PAGE.parents[1] / "quickstart.md"
 
 
 def python_blocks(section: str) -> tuple[str, str]:
-    """The Python of a section of the README, one block after another, and the indented block after the last one."""
-    text = README.read_text(encoding="utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    """Return the Python of a section of the quickstart, and the indented block after it."""
+    text = QUICKSTART.read_text(encoding="utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     *blocks, last = text.split("```python\n")[1:]
     code, _, after = last.partition("```\n")
     codes = [block.partition("```")[0] for block in blocks] + [code]
@@ -53,7 +53,7 @@ def python_blocks(section: str) -> tuple[str, str]:
     return "\n".join(codes), "\n".join(line.removeprefix("    ") for line in lines)
 
 
-def test_one_s_own_scores_in_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
-    code, output = python_blocks("Bring your own scores")
-    exec(compile(code, str(README), "exec"), {})
+def test_the_whole_answer_about_a_scikit_learn_model(capsys: pytest.CaptureFixture[str]) -> None:
+    code, output = python_blocks("A scikit-learn model")
+    exec(compile(code, str(QUICKSTART), "exec"), {})
     assert " ".join(capsys.readouterr().out.split()) == " ".join(output.split())

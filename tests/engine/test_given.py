@@ -19,7 +19,8 @@ import pytest
 import dpaudit
 from dpaudit.claims import Claim, GaussianDP, Relation
 from dpaudit.engine.data.in_memory import column, frame, matrix
-from dpaudit.engine.request.build import build, describe
+from dpaudit.engine.request.build import build
+from dpaudit.engine.request.describe import describe
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, shortened
 from dpaudit.given import argument, path, require_words
 
@@ -82,7 +83,7 @@ def test_a_number_of_numpy_is_written_as_a_number() -> None:
     ],
 )
 def test_anything_else_is_one_sentence(value: object, hint: Any) -> None:
-    with pytest.raises(InputError, match=r"^x must be .*, got ") as raised:
+    with pytest.raises(InputError, match=r"^x(\[0\])? must be .*, got ") as raised:
         argument("x", value, hint)
     assert str(raised.value).isprintable()
     assert "secret" not in str(raised.value)
@@ -95,6 +96,25 @@ def test_no_file_is_called_so(value: object) -> None:
     for call in (dpaudit.load_spec, dpaudit.restore_sweep):
         with pytest.raises(AuditError):
             call(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"epsilon": "x"}, "mechanism.epsilon must be a number, got 'x'"),
+        (
+            {"epsilon": 1, "model": {"name": "mlp", "hidden": [8, "x"]}},
+            "mechanism.model.hidden[1] must be a whole number",
+        ),
+        ({"epsilon": 1, "model": {"name": "mlp", "hiden": [8]}}, "mechanism.model has no field 'hiden'; it has "),
+        ({"epsilon": 1, "model": 5}, "mechanism.model must be a name or a mapping with `name`, got 5"),
+        ({}, "mechanism needs epsilon"),
+    ],
+)
+def test_an_error_in_a_spec_names_its_place(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        build("mechanism", {"name": "lp-1st", **fields})
+    assert str(raised.value).startswith(sentence)
 
 
 def test_contents_of_a_spec_are_text_within_limits() -> None:
@@ -241,7 +261,7 @@ def test_a_part_is_an_object_that_can_do_something() -> None:
 
 
 def test_what_has_no_end_is_no_list_of_values() -> None:
-    with pytest.raises(SpecError, match="must be a value or a list of values"):
+    with pytest.raises(SpecError, match=r"rungs\.values must be a list, got a value of the type callable_iterator"):
         dpaudit.sweep(
             {"name": "x", "mechanism": "randomized-response", "data": "iris"},
             rungs={"field": "mechanism.epsilon", "values": iter(int, 1)},
@@ -249,8 +269,18 @@ def test_what_has_no_end_is_no_list_of_values() -> None:
 
 
 def test_looking_at_arguments_imports_nothing_heavy() -> None:
-    code = "import sys, dpaudit, dpaudit.given; print({'numpy', 'pandas', 'pyarrow', 'scipy'} & set(sys.modules))"
+    heavy = "print({'numpy', 'pandas', 'pyarrow', 'pydantic', 'scipy'} & set(sys.modules))"
+    code = f"import sys, dpaudit, dpaudit.given; {heavy}"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "models", "--fields"], ["--help"]])
+def test_listing_names_imports_no_pydantic(words: list[str]) -> None:
+    code = (
+        "import sys; from dpaudit.engine.cli.main import main; "
+        f"main({words}, standalone_mode=False); sys.exit('pydantic' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_numbers_of_the_other_byte_order_are_numbers() -> None:

@@ -104,7 +104,7 @@ def test_a_calibrated_model_keeps_away_from_certainty_and_means_what_it_says() -
     assert shown[0] >= 1 / 3002
     assert shown == pytest.approx([0.0, 0.09, 0.49, 1.0], abs=0.12)
     three = Examples(features, labels, 3)
-    with pytest.raises(SpecError, match="a calibrated model is for two classes, got 3"):
+    with pytest.raises(SpecError, match="a calibrated model needs two classes, got 3"):
         proxy.predictor(reference=three, data=None, seed=np.random.SeedSequence(2), compute=Compute())
 
 

@@ -76,15 +76,15 @@ NET = {"name": "non-private", "model": {"name": "catboost", "iterations": True}}
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"data": "iris", "mechanism": NET}, "iterations: must be a whole number, got True"),
-        ({"data": "iris", "mechanism": {**RR, "epsilon": True}}, "epsilon: must be a number, got True"),
-        ({"data": "iris", "mechanism": RR, "seed": True}, "seed: must be a whole number, got True"),
+        ({"data": "iris", "mechanism": NET}, "iterations must be a whole number, got True"),
+        ({"data": "iris", "mechanism": {**RR, "epsilon": True}}, "epsilon must be a number, got True"),
+        ({"data": "iris", "mechanism": RR, "seed": True}, "seed must be a whole number, got True"),
         ({"data": "iris", "mechanism": ":"}, "mechanism: ':' must name a class"),
         ({"data": ":", "mechanism": RR}, "data: ':' must name a class"),
         ({"data": "..x:y", "mechanism": RR}, "'..x:y' must name a class"),
         ({"data": "iris", "mechanism": RR, 3: 4}, "the name of a field must be text, got 3"),
         ({"data": "iris", "mechanism": {"name": "x", None: 4}}, "the name of a field must be text, got None"),
-        ({"data": "iris", "mechanism": RR, "seed": "9" * 5000}, "seed: "),
+        ({"data": "iris", "mechanism": RR, "seed": "9" * 5000}, "seed must be a whole number, got"),
         ({"data": "iris", "mechanism": RR, "seed": 10**5000}, "seed"),
     ],
 )

@@ -72,7 +72,7 @@ def test_many_canaries_are_read_by_the_guess_band_but_against_a_whole_curve(game
         ({"mechanism": RR}, "needs `data`"),
         ({"data": "iris", "mechanism": RR, "sed": 1}, "no field 'sed'"),
         ({"data": "iris", "mechanism": RR, "seed": -1}, r"seed must be in 0 .. 10\^18 - 1, got -1"),
-        ({"data": "iris", "mechanism": RR, "seed": "x"}, "spec.seed: must be a whole number.* got 'x'"),
+        ({"data": "iris", "mechanism": RR, "seed": "x"}, "spec.seed must be a whole number.* got 'x'"),
         ({"data": "iris", "mechanism": RR, "confidence": 1}, r"confidence must be in \(0, 1\), got 1"),
         ({"data": "irises", "mechanism": RR}, "data must be one of .*iris.*, got 'irises'"),
         ({"data": "iris", "mechanism": RR, "split": {"target": 0.9, "reference": 0.9}}, "sum to at most 1"),

@@ -37,9 +37,9 @@ from dpaudit.engine.request.check import (
     CheckRequest,
     Choice,
     check_spec,
-    cost_of_a_call,
-    function_on_rows,
 )
+from dpaudit.engine.request.function_request import function_on_rows
+from dpaudit.engine.request.timing import cost_of_a_call
 from dpaudit.errors import InputError, SpecError
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
@@ -466,7 +466,7 @@ def test_the_keywords_of_a_partial_are_settings() -> None:
     assert made.claim().epsilon == 2.0
     assert made.alternatives() == [{"epsilon": 2.0, "scale": 3}, {"epsilon": 2.0, "scale": 4}]
     assert OwnFunction(functools.partial(total, scale=[1, 2])).alternatives() == [{"scale": (1, 2)}]
-    with pytest.raises(InputError, match="keyword arguments alone"):
+    with pytest.raises(InputError, match="keyword arguments only"):
         OwnFunction(functools.partial(total, None))
 
 

@@ -18,7 +18,8 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import pytest
 
-from dpaudit.engine.request.build import build, describe
+from dpaudit.engine.request.build import build
+from dpaudit.engine.request.describe import describe
 from dpaudit.errors import AuditError, InputError, SpecError
 from dpaudit.mechanisms.language_models import endpoint as endpoints
 from dpaudit.mechanisms.language_models import transport

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 from pathlib import Path
 
 import pytest
-from scipy.stats import beta
 
 from benchmarks.bank.libraries import LIBRARIES
 
@@ -53,15 +51,3 @@ def test_every_library_of_the_bank_has_pins_and_a_file() -> None:
         assert case.python in pins, name
         assert (FOLDER / f"{case.function.partition(':')[0]}.py").exists(), name
         assert case.honest == (not case.pair), name
-
-
-@pytest.mark.parametrize(("hits", "runs", "alpha"), [(10, 100, 0.05), (1, 2_000, 2.5e-4), (2_000, 2_000, 2.5e-4)])
-def test_the_limit_of_the_scripts_is_the_exact_one(hits: int, runs: int, alpha: float) -> None:
-    place = ROOT / "docs" / "case-studies" / "two_tables.py"
-    spec = importlib.util.spec_from_file_location("two_tables", place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.lower_limit(hits, runs, alpha) == pytest.approx(beta.ppf(alpha, hits, runs - hits + 1), rel=1e-9)
-    assert module.lower_limit(0, runs, alpha) == 0

@@ -105,9 +105,9 @@ def test_gaussian_costs_bound_the_exact_divergence_of_what_is_released() -> None
     """Two classes; the vote that moves makes (4, 2) into (3, 3), and the largest count 4 into 3."""
     label = norm.cdf((4 - 2) / (math.sqrt(2) * 1.5)), norm.cdf(0.0)
     answered = norm.sf(3.5 - 4, scale=2.5), norm.sf(3.5 - 3, scale=2.5)
-    threshold = confident_gnmax_curve(asked=1, answered=0, threshold_noise=2.5, vote_noise=1.5)
+    threshold = confident_gnmax_curve(queries=1, answered=0, threshold_noise=2.5, vote_noise=1.5)
     assert threshold.mu == pytest.approx(1 / 2.5)
-    both = confident_gnmax_curve(asked=1, answered=1, threshold_noise=2.5, vote_noise=1.5)
+    both = confident_gnmax_curve(queries=1, answered=1, threshold_noise=2.5, vote_noise=1.5)
     votes = GaussianDP(math.sqrt(both.mu**2 - threshold.mu**2))
     for (p, q), limit in ((label, votes), (answered, threshold)):
         for epsilon in (0.0, 0.1, 0.5):
@@ -117,10 +117,10 @@ def test_gaussian_costs_bound_the_exact_divergence_of_what_is_released() -> None
 
 def test_confident_gnmax_charges_every_question_and_every_answer() -> None:
     """1 / s1^2 for each of 7 questions, 2 / s2^2 for each of 3 answers."""
-    found = confident_gnmax_curve(asked=7, answered=3, threshold_noise=10.0, vote_noise=4.0)
+    found = confident_gnmax_curve(queries=7, answered=3, threshold_noise=10.0, vote_noise=4.0)
     assert found.mu**2 == pytest.approx(7 / 100 + 2 * 3 / 16, rel=1e-14)
     with pytest.raises(InputError, match=r"answered must be in 0\.\.asked"):
-        confident_gnmax_curve(asked=2, answered=3, threshold_noise=1.0, vote_noise=1.0)
+        confident_gnmax_curve(queries=2, answered=3, threshold_noise=1.0, vote_noise=1.0)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])

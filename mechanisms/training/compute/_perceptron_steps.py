@@ -94,7 +94,7 @@ def _block(rows: int, vectors: int) -> Any:
             first = {cell: code.load(where[cell], align=4) for cell in cells}
             starts = [code.mul(_INDEX(row), s_row) for row in range(rows)]
             entry = code.block
-            head, body, done = (code.append_basic_block(name) for name in ("head", "body", "done"))
+            head, body, end = (code.append_basic_block(name) for name in ("head", "body", "done"))
             code.branch(head)
             code.position_at_end(head)
             step = code.phi(_INDEX)
@@ -102,10 +102,10 @@ def _block(rows: int, vectors: int) -> Any:
             sums = {cell: code.phi(_VECTOR) for cell in cells}
             for cell in cells:
                 sums[cell].add_incoming(first[cell], entry)
-            code.cbranch(code.icmp_signed("<", step, depth), body, done)
+            code.cbranch(code.icmp_signed("<", step, depth), body, end)
             code.position_at_end(body)
             line = code.mul(step, v_row)
-            taken = [code.load(vector(v, line, place), align=4) for place in range(vectors)]
+            loaded = [code.load(vector(v, line, place), align=4) for place in range(vectors)]
             along = code.mul(step, s_column)
             everywhere = ir.Constant(ir.VectorType(_PLACE, LANES), [0] * LANES)
             for row in range(rows):
@@ -114,10 +114,10 @@ def _block(rows: int, vectors: int) -> Any:
                 spread = code.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), everywhere)
                 for place in range(vectors):
                     cell = (row, place)
-                    sums[cell].add_incoming(code.call(fused, [spread, taken[place], sums[cell]]), body)
+                    sums[cell].add_incoming(code.call(fused, [spread, loaded[place], sums[cell]]), body)
             step.add_incoming(code.add(step, _INDEX(1)), body)
             code.branch(head)
-            code.position_at_end(done)
+            code.position_at_end(end)
             for cell in cells:
                 code.store(sums[cell], where[cell], align=4)
             return target.get_dummy_value()
@@ -189,10 +189,10 @@ def _room(widths: Ints, batch: int) -> tuple[Floats, Floats, Floats, Floats]:
 def _transpose(source: Floats, target: Floats, rows: int, columns: int) -> None:
     """target[k, i] = source[i, k] in whole blocks, for i < rows and k < columns at least."""
     for top in range(0, rows, LANES):
-        for left in range(0, columns, LANES):
+        for column in range(0, columns, LANES):
             block, turned = (
-                source[top : top + LANES, left : left + LANES],
-                target[left : left + LANES, top : top + LANES],
+                source[top : top + LANES, column : column + LANES],
+                target[column : column + LANES, top : top + LANES],
             )
             for k in range(LANES):
                 for i in range(LANES):
@@ -281,15 +281,15 @@ def _last_errors(
         most = logits[0, i]
         for k in range(1, classes):
             most = max(most, logits[k, i])
-        total = mass = shown = _ZERO
+        total = mass = target_loss = _ZERO
         for k in range(classes):
             above = logits[k, i] - most
             power = math.exp(above)
             errors[k, i] = power
             total += power
             mass += targets[i, k]
-            shown += targets[i, k] * above
-        losses[i] = mass * math.log(total) - shown
+            target_loss += targets[i, k] * above
+        losses[i] = mass * math.log(total) - target_loss
         share = mass / total
         for k in range(classes):
             errors[k, i] = errors[k, i] * share - targets[i, k]
@@ -321,16 +321,16 @@ def _clip(widths: Ints, clip: np.float32, floor: np.float32, size: int, by_colum
     # One example's gradient of a layer is error x input; squared norm |error|^2 (|input|^2 + 1), 1 for the bias.
     squares = np.zeros(size, np.float32)
     for layer in range(len(widths) - 1):
-        left, right = np.zeros(size, np.float32), np.ones(size, np.float32)
-        error, seen = errors[layer], by_column[layer]
+        zeros, right = np.zeros(size, np.float32), np.ones(size, np.float32)
+        error, activations = errors[layer], by_column[layer]
         for o in range(widths[layer + 1]):
             for i in range(size):
-                left[i] += error[o, i] * error[o, i]
+                zeros[i] += error[o, i] * error[o, i]
         for k in range(widths[layer]):
             for i in range(size):
-                right[i] += seen[k, i] * seen[k, i]
+                right[i] += activations[k, i] * activations[k, i]
         for i in range(size):
-            squares[i] += left[i] * right[i]
+            squares[i] += zeros[i] * right[i]
     for i in range(size):
         squares[i] = min(_ONE, clip / (math.sqrt(squares[i]) + floor))
     for layer in range(len(widths) - 1):
@@ -427,8 +427,8 @@ def update_all(
     """`_update` of each model, and one more of `steps` (A, 1); the rest (A, P), or moments (A, 0)."""
     for model in range(len(parameters)):
         steps[model, 0] += _ONE
-        made = int(steps[model, 0])
-        _update(rule, parameters[model], gradient[model], first[model], second[model], made, rate)
+        step = int(steps[model, 0])
+        _update(rule, parameters[model], gradient[model], first[model], second[model], step, rate)
 
 
 @_compiled

@@ -54,7 +54,7 @@ class CompiledMlp(BatchedMlp):
         from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled  # numba is slow to import
 
         first, second = _moments(optimizer, len(parameters))
-        made = optimizer.steps[model]
+        step = optimizer.steps[model]
         scales = np.zeros((0, self._network[0][0]), np.float32)
         if scaling is not None:
             scales = np.stack([scaling.mean.ravel(), scaling.deviation.ravel()])
@@ -62,7 +62,7 @@ class CompiledMlp(BatchedMlp):
             parameters[model].numpy(),
             first[model],
             second[model],
-            int(made),
+            int(step),
             self._network,
             features.flatten(1).numpy(),
             rows,
@@ -72,7 +72,7 @@ class CompiledMlp(BatchedMlp):
             recipe.batch_size,
             _rule(recipe),
         )
-        made += len(rates)
+        step += len(rates)
         return float(total)
 
     def step(self, recipe: Recipe, parameters: Tensor, gradient: Tensor, optimizer: Optimizer, rate: float) -> None:

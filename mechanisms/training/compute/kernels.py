@@ -246,28 +246,28 @@ class BatchedMlp(Kernel):
 
     def forward(self, parameters: Tensor, inputs: Tensor) -> list[Tensor]:
         """What each layer takes, and the logits (A, b, classes) last."""
-        seen, layers = [inputs.flatten(2)], self._layers(parameters)
+        activations, layers = [inputs.flatten(2)], self._layers(parameters)
         for depth, (weight, bias) in enumerate(layers, 1):
-            outputs = torch.baddbmm(bias[:, None], seen[-1], weight.transpose(1, 2))
+            outputs = torch.baddbmm(bias[:, None], activations[-1], weight.transpose(1, 2))
             if depth < len(layers):
                 outputs = outputs.tanh_() if self._tanh else outputs.relu_()
-            seen.append(outputs)
-        return seen
+            activations.append(outputs)
+        return activations
 
-    def backward(self, parameters: Tensor, seen: list[Tensor], last: Tensor, out: Tensor) -> None:
+    def backward(self, parameters: Tensor, activations: list[Tensor], last: Tensor, out: Tensor) -> None:
         """Writes the gradient to `out` (A, P), from what `forward` gave and the derivatives by the logits."""
-        self._collect(seen, self._errors(parameters, seen, last), out)
+        self._collect(activations, self._errors(parameters, activations, last), out)
 
-    def _errors(self, parameters: Tensor, seen: list[Tensor], last: Tensor) -> list[Tensor]:
+    def _errors(self, parameters: Tensor, activations: list[Tensor], last: Tensor) -> list[Tensor]:
         """Derivatives by each layer's outputs, first layer first."""
         errors, later = [last], self._layers(parameters)[1:]
-        for (weight, _), activated in zip(reversed(later), reversed(seen[1:-1]), strict=True):
+        for (weight, _), activated in zip(reversed(later), reversed(activations[1:-1]), strict=True):
             slopes = 1 - activated * activated if self._tanh else activated > 0
             errors.append(torch.bmm(errors[-1], weight).mul_(slopes))
         return errors[::-1]
 
-    def _collect(self, seen: list[Tensor], errors: list[Tensor], out: Tensor) -> None:
-        for (weight, bias), activated, error in zip(self._layers(out), seen[:-1], errors, strict=True):
+    def _collect(self, activations: list[Tensor], errors: list[Tensor], out: Tensor) -> None:
+        for (weight, bias), activated, error in zip(self._layers(out), activations[:-1], errors, strict=True):
             torch.bmm(error.transpose(1, 2), activated, out=weight)
             torch.sum(error, 1, out=bias)
 
@@ -277,22 +277,22 @@ class BatchedMlp(Kernel):
     def gradient(
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor, out: Tensor
     ) -> Tensor:
-        seen = self.forward(parameters, inputs)
-        losses, last = self._slope(seen[-1], targets)
+        activations = self.forward(parameters, inputs)
+        losses, last = self._slope(activations[-1], targets)
         last *= coefficients[..., None]
-        self.backward(parameters, seen, last, out)
+        self.backward(parameters, activations, last, out)
         return (losses * coefficients).sum(1)
 
     def clipped_gradient(
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, clip: float, out: Tensor
     ) -> None:
-        seen = self.forward(parameters, inputs)
-        errors = self._errors(parameters, seen, self._slope(seen[-1], targets)[1])
+        activations = self.forward(parameters, inputs)
+        errors = self._errors(parameters, activations, self._slope(activations[-1], targets)[1])
         # One example's gradient of a layer is error x input; squared norm |error|^2 (|input|^2 + 1), 1 for the bias.
         squares = sum(
             (error * error).sum(-1) * ((activated * activated).sum(-1) + 1)
-            for activated, error in zip(seen[:-1], errors, strict=True)
+            for activated, error in zip(activations[:-1], errors, strict=True)
         )
         assert isinstance(squares, Tensor)
         factors = (clip_factors(squares.sqrt(), clip) * present)[..., None]
-        self._collect(seen, [error * factors for error in errors], out)
+        self._collect(activations, [error * factors for error in errors], out)

@@ -66,7 +66,7 @@ def train_private_stack(
         compute=compute,
         plan=plan,
         stack_type=partial(kind, steps=steps, canaries=canaries, observer=observer, step_canary=step_canary),
-        told=(recipe, steps, kind, plan, inserted),
+        key_parts=(recipe, steps, kind, plan, inserted),
     )
 
 
@@ -99,8 +99,8 @@ class PrivateStack(Stack):
         batches = self.batches(draws, end - begin)
         taking = self._taking(draws, end - begin)
         total = self.private.steps(self.recipe.epochs)
-        for step, batch, taken in zip(range(begin, end), batches, taking, strict=True):
-            self.sum_gradients(batch, self._canaries_at(step, taken))
+        for step, batch, sampled in zip(range(begin, end), batches, taking, strict=True):
+            self.sum_gradients(batch, self._canaries_at(step, sampled))
             self._add_noise(noises, self.noise_deviation(last=step == total - 1))
             self._divide()
             if self.observer is not None:
@@ -166,14 +166,14 @@ class PrivateStack(Stack):
             return np.ones((steps, len(self.tasks)), np.bool_)
         return self.canary_steps(draws, steps)
 
-    def _canaries_at(self, step: int, taken: NDArray[np.bool_]) -> Tensor | None:
+    def _canaries_at(self, step: int, sampled: NDArray[np.bool_]) -> Tensor | None:
         """Each model's canary where it takes part in a step, else zeros; None where no model has one."""
         if self.canaries is not None:
-            return self.canaries * torch.from_numpy(taken).to(self.canaries)[:, None]
+            return self.canaries * torch.from_numpy(sampled).to(self.canaries)[:, None]
         if self.step_canary is None:
             return None
         gradient = self.step_canary.gradient(step, self.kernel.layout.total)
-        return torch.from_numpy(gradient)[None].to(self.device) if gradient is not None and taken[0] else None
+        return torch.from_numpy(gradient)[None].to(self.device) if gradient is not None and sampled[0] else None
 
     def _add_noise(self, noises: list[torch.Generator], deviation: float) -> None:
         if not deviation:

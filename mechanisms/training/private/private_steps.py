@@ -109,8 +109,8 @@ class StepCanary:
             f"step {self.step} must ask for its canary once and then be observed; steps are numbered from 0",
             asked=step,
         )
-        known = self._weights or weights
-        require(weights == known, f"a gradient must have {known} weights", weights=weights)
+        stored = self._weights or weights
+        require(weights == stored, f"a gradient must have {stored} weights", weights=weights)
         self._weights, self.asked = weights, True
         rows = None if batch is None or batch.shape[0] * weights > MOST_NUMBERS else _array(batch) / self.clip
         row = self._probe.gradient(weights, rows)
@@ -146,6 +146,6 @@ class StepCanary:
         self._probe.see(released / self._unit, self._joined)
 
 
-def _array(given: Any) -> Floats:
-    array = given if isinstance(given, np.ndarray) else given.detach().cpu().numpy()
+def _array(value: Any) -> Floats:
+    array = value if isinstance(value, np.ndarray) else value.detach().cpu().numpy()
     return array.astype(np.float64)

@@ -1,0 +1,84 @@
+"""The mechanism and the data of a check of a function on rows, from what a caller states in one line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dpaudit.claims import Claim, Relation
+from dpaudit.claims.parsing import parse_claim
+from dpaudit.engine.data.schema_rows import SchemaRows
+from dpaudit.errors import SpecError
+from dpaudit.given import argument
+from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
+
+
+def function_on_rows(
+    function: Any,
+    schema: Mapping[str, Any],
+    *,
+    claim: object = None,
+    relation: Relation | str = Relation.ADD_REMOVE,
+    form: Form = "frame",
+    settings: Mapping[str, Any] | None = None,
+    python: str = "",
+    folder: str = "",
+    memory_mb: int | None = None,
+    time: bool = False,
+) -> tuple[OwnFunction, SchemaRows]:
+    """Return the mechanism that a function is, and the rows it is checked on.
+
+    Args:
+        function: `f(rows, rng, **settings)`, or its location "module:function".
+        schema: Schema of the rows: `{"age": (0, 100), "sex": ["f", "m"]}`.
+        claim: Any claim that `parse_claim` accepts; None takes the claim that the code states, see `stated_claim`.
+        relation: The relation under which two tables are neighbours.
+        form, settings, python, folder, memory_mb, time: As in `OwnFunction`.
+    Raises: SpecError if there is no claim; InputError for an argument of a wrong type or value.
+    """
+    rows = SchemaRows(argument("schema", schema, Mapping[str, Any]))
+    mechanism = OwnFunction(
+        function,
+        form=form,
+        settings=argument("settings", settings, Mapping[str, Any] | None) or {},
+        python=python,
+        folder=folder,
+        memory_mb=memory_mb,
+        time=time,
+    )
+    neighbours: Relation = argument("relation", relation, Relation)
+    if claim is None:
+        claim = stated_claim(mechanism.function if isinstance(function, str) else function, mechanism.settings)
+    return replace(mechanism, claimed=parse_claim(claim, neighbours)), rows
+
+
+def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
+    """Return the claim that code states of itself.
+
+    It is its attribute `claim`, else epsilon or (epsilon, delta) from settings or defaults of parameters.
+
+    Raises: SpecError if it states none.
+    """
+    claim = getattr(function, "claim", None)
+    if claim is not None:
+        return claim() if callable(claim) and not isinstance(claim, Claim) else claim
+    values = {name: each[0] if isinstance(each, list) and len(each) == 1 else each for name, each in settings.items()}
+    if callable(function):
+        parameters = _parameters(function)
+        values = {each.name: each.default for each in parameters if each.default is not each.empty} | values
+    if "epsilon" not in values:
+        raise SpecError(
+            "a function must be checked against a claim: give `claim=1.0`, `claim=(1.0, 1e-5)`, `claim='rho=0.5'` or "
+            "`claim='mu=1'`; or let the function have a parameter `epsilon` with a default"
+        )
+    return values["epsilon"] if values.get("delta") is None else (values["epsilon"], values["delta"])
+
+
+def _parameters(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
+    """Return the parameters of a function; none if Python does not know them, as for some compiled functions."""
+    try:
+        return tuple(inspect.signature(function).parameters.values())
+    except (ValueError, TypeError):
+        return ()
