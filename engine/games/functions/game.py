@@ -29,13 +29,13 @@ from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_tes
 from dpaudit.engine.games.functions.replay import Replay, replay, replay_of
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks
 from dpaudit.engine.games.neighbours.output_set import SummaryView
-from dpaudit.engine.games.neighbours.summaries import HOPELESS, LARGEST, Samples
+from dpaudit.engine.games.neighbours.summaries import MAX_NUMBER, MIN_FAILED_BATCH, Samples
 from dpaudit.engine.games.neighbours.world_scores import (
     SummaryGame,
-    how_far_apart,
+    evidence_and_excess,
     in_scope,
-    number_beyond,
-    shown_and_beyond,
+    number_excess,
+    separation,
 )
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
 from dpaudit.errors import SpecError, require
@@ -101,7 +101,7 @@ def call_on_tables(
     identical = (
         len(np.unique(samples.ending)) == 1 and not np.ptp(samples.numbers.reshape(len(truth), -1), axis=0).any()
     )
-    if len(failures) == len(truth) >= HOPELESS and identical and len(np.unique(truth)) == 2:
+    if len(failures) == len(truth) >= MIN_FAILED_BATCH and identical and len(np.unique(truth)) == 2:
         raise TrainingError(f"all {len(truth)} calls failed in the same way. The first: {failures[0]}")
     return outcome
 
@@ -126,7 +126,7 @@ def run_calls(
             returned = mechanism.outcomes(table, seeds[positions].tolist(), settings, limits)
             for position, outcome in zip(positions.tolist(), returned, strict=True):
                 outcomes[position] = replace(outcome, numbers=np.empty(0))
-                numbers[position] = np.clip(outcome.numbers, -LARGEST, LARGEST).astype(np.float32)
+                numbers[position] = np.clip(outcome.numbers, -MAX_NUMBER, MAX_NUMBER).astype(np.float32)
             del returned
     names = [f"call {first + position} (seed {seed})" for position, seed in enumerate(seeds.tolist())]
     failures = tuple(f"{name}: {result.fault}" for name, result in zip(names, outcomes, strict=True) if result.fault)
@@ -421,8 +421,8 @@ def _try_pair(
     seeds = np.repeat(call_seeds(seed, calls // 2), 2)
     outcome = run_calls(mechanism, tables, truth, seeds, 0, limit_s, compute)
     samples = in_scope(outcome.value, full_digits=request.full_digits)
-    beyond = number_beyond(mechanism.claim().curve, samples)
-    return TriedTables(place, tables.name, *how_far_apart(samples), beyond, samples)
+    beyond = number_excess(mechanism.claim().curve, samples)
+    return TriedTables(place, tables.name, *separation(samples), beyond, samples)
 
 
 @unit
@@ -457,7 +457,7 @@ def take_best_tables(
     curve = mechanism.claim().curve
 
     def strength(pair: TriedTables) -> tuple[float, float, float]:
-        bound_and_accuracy, excess = shown_and_beyond(curve, attack, pair.samples, full_digits=request.full_digits)
+        bound_and_accuracy, excess = evidence_and_excess(curve, attack, pair.samples, full_digits=request.full_digits)
         return (excess if excess > CLEAR_EXCESS else 0.0, *bound_and_accuracy)
 
     with limited_threads(compute.threads):
