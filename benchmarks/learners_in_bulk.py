@@ -96,7 +96,7 @@ def main() -> None:
         trainings = 4 * options.each
         cells = [name, f"{trainings:,}", f"{processor:.1f}", f"{clock:.1f}", f"{row.goal_s:g}"]
         if row.theirs is not None and os.environ.get(PYTHON):
-            their_seconds = one_by_one(row.theirs, worlds.zero, options.own)
+            their_seconds = one_by_one(row.theirs, worlds.world_zero, options.own)
             cells += [f"{their_seconds:.3f}", f"{their_seconds * trainings / processor:,.0f}"]
         else:
             cells += ["-", "-"]

@@ -42,7 +42,7 @@ from dpaudit.estimators.label_reconstruction.bags import MEASURES
 from dpaudit.estimators.label_reconstruction.equivalence import (
     LEVEL,
     SIZES,
-    Equivalent,
+    EquivalentResponse,
     equivalence_table,
     equivalent_epsilons,
 )
@@ -122,7 +122,8 @@ def equivalence(options: Options) -> Reproduction:
     style.save(_draw_equivalents(equivalents, str(source)), folder, "equivalence")
     style.save(_draw_theory(float(prior.mean())), folder, "theory")
     columns = {
-        name: [getattr(equivalent, name) for equivalent in equivalents] for name in Equivalent.__dataclass_fields__
+        name: [getattr(equivalent, name) for equivalent in equivalents]
+        for name in EquivalentResponse.__dataclass_fields__
     }
     pacsv.write_csv(pa.table(columns), folder / "equivalence.csv")
     files = ("equivalence.png", "theory.png", "equivalence.csv")
@@ -231,8 +232,8 @@ def _summary(study: LabelStudy) -> list[str]:
     return [*lines, *study.lines]
 
 
-def _draw_equivalents(equivalents: Sequence[Equivalent], title: str) -> Figure:
-    """Equivalent epsilons against the bag size."""
+def _draw_equivalents(equivalents: Sequence[EquivalentResponse], title: str) -> Figure:
+    """EquivalentResponse epsilons against the bag size."""
     figure, axes = style.canvas(6.4, 4.0)
     sizes = [equivalent.size for equivalent in equivalents]
     top = 1.15 * max(
