@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.errors import SpecError, printable, shortened
-from dpaudit.given import argument
+from dpaudit.field_checks import argument
 
 # Metadata of a dataclass field, by the kind of text that it holds.
 PATH: Mapping[str, str] = {"holds": "path"}  # of a file or folder; only here are `$NAME` and `~` expanded

@@ -20,7 +20,7 @@ from dpaudit.claims.curve import (
     two_steps,
 )
 from dpaudit.errors import SpecError, require
-from dpaudit.given import argument, check_fields
+from dpaudit.field_checks import argument, check_fields
 
 if TYPE_CHECKING:
     from dpaudit.claims.composition import AccountedEvent, ComposedLaplace, PrivacyProfile, SubsampledGaussian

@@ -8,7 +8,7 @@ from dpaudit.claims import Claim
 from dpaudit.claims.curve import GaussianDP, Relation
 from dpaudit.claims.renyi import RenyiDP
 from dpaudit.errors import InputError, require, shortened
-from dpaudit.given import fitted
+from dpaudit.field_checks import fitted
 
 DEFAULT_DELTA = 1e-5
 """Delta at which the claim of a curve is printed by default."""

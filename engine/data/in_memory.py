@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.engine.data.columns import Column, check_names, examples_of, is_numeric, is_text, labels_of, plain, typed
 from dpaudit.errors import DataError, InputError, SpecError, require, shortened
-from dpaudit.given import argument, is_number
+from dpaudit.field_checks import argument, is_number
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.plain_files import read_bytes, write_atomically
 from dpaudit.registry import register

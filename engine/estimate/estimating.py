@@ -38,7 +38,7 @@ from dpaudit.estimators.one_run.right_guesses import Guessing
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.estimators.two_world.fair_coins import TwoSamples
-from dpaudit.given import argument, check_fields, require_words
+from dpaudit.field_checks import argument, check_fields, require_words
 from dpaudit.registry import catalogue, load
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from dpaudit.engine.request.sweep import Sweep
 from dpaudit.errors import InputError, SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator, Scores
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 from dpaudit.mechanisms.protocols import Claiming, StepLearner
 from dpaudit.registry import catalogue, load
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, Required, 
 
 from dpaudit.consent import require_code, require_file
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, UnknownNameError, shortened
-from dpaudit.given import MisfitError, Parsed, pydantic_type, require_words, validated
+from dpaudit.field_checks import MisfitError, Parsed, pydantic_type, require_words, validated
 from dpaudit.locations import import_object
 from dpaudit.registry import PACKAGES, catalogue, load
 

@@ -32,7 +32,7 @@ from dpaudit.engine.request.build import build
 from dpaudit.engine.request.error_budget import JointTest
 from dpaudit.engine.request.timing import cost_of_a_call, seconds_a_training
 from dpaudit.errors import AuditError, SpecError, require
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 from dpaudit.locations import has_location, location
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.compute import Compute

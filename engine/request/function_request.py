@@ -11,7 +11,7 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.errors import SpecError
-from dpaudit.given import argument
+from dpaudit.field_checks import argument
 from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
 
 

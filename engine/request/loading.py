@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from dpaudit import given
+from dpaudit.field_checks import checked_path, require_words
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, found_data
 from dpaudit.engine.request.build import build_dataclass, checked_value
 from dpaudit.engine.request.plain_yaml import YamlFile
@@ -27,7 +27,7 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
     """
     if isinstance(source, Mapping):
         return _from_mapping(source)
-    return spec_in(YamlFile.read(Path(given.path("a spec", source))))
+    return spec_in(YamlFile.read(Path(checked_path("a spec", source))))
 
 
 def spec_in(file: YamlFile) -> AuditSpec:
@@ -48,7 +48,7 @@ def content_of(file: YamlFile) -> dict[str, Any]:
 
 def is_sweep_spec(path: str | Path) -> bool:
     """True if a YAML file asks for a sweep that was not carried out yet, which only `dpaudit sweep` runs."""
-    return _is_open_sweep(content_of(YamlFile.read(Path(given.path("a spec", path)))))
+    return _is_open_sweep(content_of(YamlFile.read(Path(checked_path("a spec", path)))))
 
 
 def _is_open_sweep(content: Mapping[str, Any]) -> bool:
@@ -57,7 +57,7 @@ def _is_open_sweep(content: Mapping[str, Any]) -> bool:
 
 
 def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
-    given.require_words(content, "a spec")
+    require_words(content, "a spec")
     if "check" in content:
         return _check_from_mapping(content)
     if _is_open_sweep(content):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from dpaudit.errors import InputError, require
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 
 AUDITED: Final = "audited"
 STOPPED: Final = "stopped"

@@ -24,7 +24,7 @@ from dpaudit.engine.request.function_request import function_on_rows
 from dpaudit.engine.run.driver import audit, event_listeners, with_wall_time
 from dpaudit.engine.run.run_folder import default_run_folder
 from dpaudit.errors import SpecError, printable, shortened
-from dpaudit.given import argument
+from dpaudit.field_checks import argument
 from dpaudit.mechanisms.adapters.own_function import Form
 
 TRIAL_FACTOR = 4

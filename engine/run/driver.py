@@ -45,7 +45,7 @@ from dpaudit.engine.run.run_folder import (
     read_spec,
 )
 from dpaudit.errors import RunError
-from dpaudit.given import argument
+from dpaudit.field_checks import argument
 
 
 def audit(

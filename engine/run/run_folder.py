@@ -37,7 +37,7 @@ from dpaudit.engine.request.audit_spec import AuditSpec, keep_data, slug
 from dpaudit.engine.request.describe import in_words
 from dpaudit.engine.request.plain_yaml import YamlFile
 from dpaudit.errors import AuditError, RunError, SpecError, printable, shortened
-from dpaudit.given import path
+from dpaudit.field_checks import checked_path
 from dpaudit.plain_files import (
     note_path,
     open_for_update,
@@ -69,7 +69,7 @@ _FILES = (SPEC, PLAN, "bounds.json", "bounds.parquet", "report.html")
 
 def place_of(place: str | Path) -> str | Path:
     """Return the place of a run folder: a URI as a string without a final "/", a path as a `Path`."""
-    place = path("the folder of a run", place)
+    place = checked_path("the folder of a run", place)
     return place.rstrip("/") if is_remote(place) else Path(place)
 
 

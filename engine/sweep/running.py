@@ -16,7 +16,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpaudit import given
 from dpaudit.actors.audited.signals import signals_interrupt
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener
 from dpaudit.actors.schedule import RunOutcome
@@ -69,7 +68,7 @@ from dpaudit.engine.run.run_folder import (
 )
 from dpaudit.engine.sweep.result import SweepResult
 from dpaudit.errors import AuditError, InputError, RunError, SpecError, did_you_mean, shortened
-from dpaudit.given import argument, check_fields, require_words
+from dpaudit.field_checks import argument, check_fields, checked_path, require_words
 from dpaudit.plain_files import write_atomically
 
 if TYPE_CHECKING:
@@ -615,7 +614,7 @@ def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> 
         return _request([source], {"name": source.name}, {}, {})
     if isinstance(source, Mapping):
         return _from_content(source)
-    return request_in(YamlFile.read(Path(given.path("a sweep", source))))
+    return request_in(YamlFile.read(Path(checked_path("a sweep", source))))
 
 
 def request_in(file: YamlFile) -> Request:
@@ -649,7 +648,7 @@ def _seal(text: str) -> str:
 
 
 def _from_content(content: Mapping[str, Any]) -> Request:
-    given.require_words(content, "a spec")
+    require_words(content, "a spec")
     own = {"sweep", "grid"}
     if "check" in content or "together" in content:
         raise SpecError("a sweep varies one audit: leave `check` out")

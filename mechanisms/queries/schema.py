@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.errors import InputError, require, shortened
-from dpaudit.given import check_fields, fitted, is_number
+from dpaudit.field_checks import check_fields, fitted, is_number
 
 LARGEST_WHOLE = 2**53
 """All whole numbers up to this one are exact as floats."""

@@ -73,7 +73,7 @@ def is_number(value: object) -> bool:
     return real and (dtype is None or dtype.kind in "iuf")
 
 
-def path(name: str, value: object) -> str:
+def checked_path(name: str, value: object) -> str:
     """Return the name of a file or folder, or a URI; raise InputError for anything that cannot name a file."""
     try:
         text = os.fspath(value) if isinstance(value, str | os.PathLike) else None

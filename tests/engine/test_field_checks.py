@@ -22,7 +22,7 @@ from dpaudit.engine.data.in_memory import column, frame, matrix
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.describe import describe
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, shortened
-from dpaudit.given import argument, path, require_words
+from dpaudit.field_checks import argument, checked_path, require_words
 
 
 class Fails:
@@ -92,7 +92,7 @@ def test_anything_else_is_one_sentence(value: object, hint: Any) -> None:
 @pytest.mark.parametrize("value", ["a\0b", "\ud800", b"x", 1, None, Fails(), Path("a\0b"), ["x"]])
 def test_no_file_is_called_so(value: object) -> None:
     with pytest.raises(InputError, match="must be a path or a URI as text"):
-        path("x", value)
+        checked_path("x", value)
     for call in (dpaudit.load_spec, dpaudit.restore_sweep):
         with pytest.raises(AuditError):
             call(value)  # type: ignore[arg-type]
@@ -270,7 +270,7 @@ def test_what_has_no_end_is_no_list_of_values() -> None:
 
 def test_looking_at_arguments_imports_nothing_heavy() -> None:
     heavy = "print({'numpy', 'pandas', 'pyarrow', 'pydantic', 'scipy'} & set(sys.modules))"
-    code = f"import sys, dpaudit, dpaudit.given; {heavy}"
+    code = f"import sys, dpaudit, dpaudit.field_checks; {heavy}"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
 
 
