@@ -34,17 +34,17 @@ from dpaudit.engine.request.audit_spec import (
     Audit,
     AuditSpec,
     RunOptions,
-    found_data,
-    given_data,
-    keep_data,
+    as_data_source,
     slug,
+    store_rows,
+    with_stored_rows,
 )
-from dpaudit.engine.request.build import anchored, build, build_dataclass
+from dpaudit.engine.request.build import build, build_dataclass, with_absolute_paths
 from dpaudit.engine.request.describe import describe
-from dpaudit.engine.request.loading import content_of, spec_parts
+from dpaudit.engine.request.loading import spec_content, spec_parts
 from dpaudit.engine.request.override import overridden
-from dpaudit.engine.request.plain_yaml import YamlFile, in_yaml
-from dpaudit.engine.request.space import configurations, in_words
+from dpaudit.engine.request.plain_yaml import YamlFile, to_yaml
+from dpaudit.engine.request.space import configurations, normalized_space
 from dpaudit.engine.request.sweep import (
     AUDITED,
     FAILED,
@@ -53,7 +53,7 @@ from dpaudit.engine.request.sweep import (
     Rungs,
     SubjectTo,
     Sweep,
-    described_values,
+    configuration_name,
 )
 from dpaudit.engine.run.configurations import CONFIGURATIONS
 from dpaudit.engine.run.driver import event_listeners, run_missing, run_plan
@@ -68,7 +68,7 @@ from dpaudit.engine.run.run_folder import (
 )
 from dpaudit.engine.sweep.result import SweepResult
 from dpaudit.errors import AuditError, InputError, RunError, SpecError, did_you_mean, shortened
-from dpaudit.field_checks import argument, check_fields, checked_path, require_words
+from dpaudit.field_checks import check_fields, checked_argument, checked_path, require_yaml_values
 from dpaudit.plain_files import write_atomically
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ def sweep(
     """
     request = read_request(spec)
     given: dict[str, Any] = {
-        "maximise": argument("maximise", maximise, str | None),
-        "minimise": argument("minimise", minimise, str | None),
+        "maximise": checked_argument("maximise", maximise, str | None),
+        "minimise": checked_argument("minimise", minimise, str | None),
         "subject_to": _described(SubjectTo, subject_to, "subject_to"),
         "rungs": _described(Rungs, rungs, "rungs"),
         "reaudit": reaudit,
@@ -129,8 +129,8 @@ def sweep(
     if maximise or minimise:
         given = {"maximise": "", "minimise": "", **{name: value for name, value in given.items() if value is not None}}
     wanted = replace(request.sweep, **{name: value for name, value in given.items() if value is not None})
-    varied = argument("space", space, Mapping | None) or {}
-    require_words(varied, "space")
+    varied = checked_argument("space", space, Mapping | None) or {}
+    require_yaml_values(varied, "space")
     request = replace(request, sweep=_with_tune(replace(wanted, space={**wanted.space, **varied}), tune_config))
     if seed is not None:
         request = replace(request, seed=seed)
@@ -142,7 +142,7 @@ def _described(made: type[SubjectTo | Rungs], value: Any, name: str) -> Any:
     """A part of a sweep from its fields in words, if they are words."""
     if not isinstance(value, Mapping):
         return value
-    require_words(value, name)
+    require_yaml_values(value, name)
     return build_dataclass(made, value, location=name)
 
 
@@ -304,7 +304,7 @@ def _tuner(request: Request, config: TuneConfig | None) -> Tuner | None:
 @contextlib.contextmanager
 def _running(request: Request, place: str | Path, listeners: Sequence[Listener], began: float) -> Iterator[_Running]:
     """A sweep whose folder no other driver holds; a Ray session that is asked for stays for all of it."""
-    on_ray = request.run.settled_runner() == "ray"
+    on_ray = request.run.runner_if_settled() == "ray"
     with (
         open_run_folder(place, listeners) as folder,
         locked_folder(folder),
@@ -533,11 +533,11 @@ class Request:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        space = in_words(self.sweep.space)
+        space = normalized_space(self.sweep.space)
         count = self.sweep.count if self.sweep.adaptive else len(configurations(space, self.sweep.samples, self.seed))
         object.__setattr__(self, "sweep", replace(self.sweep, space=space, count=count))
-        data = build("data", given_data(self.base.data), location="data")
-        object.__setattr__(self, "base", replace(self.base, data=anchored(data)))
+        data = build("data", as_data_source(self.base.data), location="data")
+        object.__setattr__(self, "base", replace(self.base, data=with_absolute_paths(data)))
 
     @property
     def folder(self) -> Path:
@@ -554,7 +554,7 @@ class Request:
 
     def configuration(self, values: Mapping[str, Any]) -> Configuration:
         """A configuration with its name; the field that rungs raise stands at its last value."""
-        return Configuration(described_values(values), dict(values))
+        return Configuration(configuration_name(values), dict(values))
 
     def audit(self, one: Configuration, rung: Any = None) -> Audit:
         """The audit of a configuration; the field of the rungs at `rung`, or at what is audited."""
@@ -597,8 +597,8 @@ class Request:
 
     def write(self, folder: Path) -> None:
         """Writes `sweep.yaml`, noted as this user's, and beside it the rows that have no file of their own."""
-        keep_data(self.base.data, folder)
-        made = YamlFile(folder / FILE, sealed(in_yaml(self.to_words())))
+        store_rows(self.base.data, folder)
+        made = YamlFile(folder / FILE, sealed(to_yaml(self.to_words())))
         write_atomically(made.path, lambda file: file.write(made.content))
         note_as_own(made)
 
@@ -619,9 +619,9 @@ def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> 
 
 def request_in(file: YamlFile) -> Request:
     """Build the sweep that a YAML file holds."""
-    request = _from_content(content_of(file))
+    request = _from_content(spec_content(file))
     # The rows of a folder's sweep that were given in memory lie beside it.
-    return replace(request, base=replace(request.base, data=found_data(request.base.data, file.path.parent)))
+    return replace(request, base=replace(request.base, data=with_stored_rows(request.base.data, file.path.parent)))
 
 
 def require_whole(file: YamlFile) -> None:
@@ -648,7 +648,7 @@ def _seal(text: str) -> str:
 
 
 def _from_content(content: Mapping[str, Any]) -> Request:
-    require_words(content, "a spec")
+    require_yaml_values(content, "a spec")
     own = {"sweep", "grid"}
     if "check" in content or "together" in content:
         raise SpecError("a sweep varies one audit: leave `check` out")

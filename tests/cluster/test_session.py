@@ -98,12 +98,14 @@ def test_a_local_session_is_for_this_user_on_this_machine(ray_cluster: None) -> 
 def test_out_of_memory_is_said_in_words_that_help() -> None:
     from ray.exceptions import ActorDiedError, OutOfMemoryError
 
-    from dpaudit.actors.pool import loss
+    from dpaudit.actors.pool import loss_reason
 
-    said = loss(OutOfMemoryError("Task was killed due to the node running low on memory.\nRefer to the documentation"))
+    said = loss_reason(
+        OutOfMemoryError("Task was killed due to the node running low on memory.\nRefer to the documentation")
+    )
     assert "`workers` in `run:`" in said
     assert "documentation" not in said
-    assert loss(ActorDiedError()).startswith("ActorDiedError: ")
+    assert loss_reason(ActorDiedError()).startswith("ActorDiedError: ")
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])

@@ -27,7 +27,7 @@ from dpaudit.engine.report.charts import frontier
 from dpaudit.engine.request.error_budget import ErrorBudget
 from dpaudit.engine.request.loading import load_spec, spec_parts
 from dpaudit.engine.request.override import overridden
-from dpaudit.engine.request.space import configurations, in_words
+from dpaudit.engine.request.space import configurations, normalized_space
 from dpaudit.engine.request.sweep import AUDITED, FAILED, STOPPED, Configuration, SubjectTo, Sweep
 from dpaudit.engine.run.configurations import CONFIGURATIONS, configuration_states, described_states
 from dpaudit.engine.sweep.running import is_sweep, read_request, sweep
@@ -244,7 +244,7 @@ def test_a_stop_rule_ends_the_audit_of_a_configuration_that_leaks_more_than_the_
 
 class TestSpace:
     def test_lists_are_gone_through_and_the_rest_is_drawn_from_the_seed(self) -> None:
-        space = in_words({"a.b": [1, 2], "c": {"loguniform": [0.01, 1]}, "d, e": [[1, 2], [3, 4]]})
+        space = normalized_space({"a.b": [1, 2], "c": {"loguniform": [0.01, 1]}, "d, e": [[1, 2], [3, 4]]})
         drawn = configurations(space, 3, 7)
         assert len(drawn) == 12
         assert drawn == configurations(space, 3, 7)
@@ -253,7 +253,7 @@ class TestSpace:
         assert all(0.01 <= one["c"] <= 1 for one in drawn)
 
     def test_what_is_drawn_twice_is_tried_once(self) -> None:
-        assert len(configurations(in_words({"a": {"choice": [1, 2]}}), 50, 0)) == 2
+        assert len(configurations(normalized_space({"a": {"choice": [1, 2]}}), 50, 0)) == 2
 
     def test_values_of_tune_are_read(self) -> None:
         from ray import tune
@@ -266,7 +266,7 @@ class TestSpace:
             "e": tune.randint(1, 5),
             "f": tune.lograndint(1, 100),
         }
-        assert in_words(space) == {
+        assert normalized_space(space) == {
             "a": [1, 2],
             "b": {"choice": ["x", "y"]},
             "c": {"uniform": [0, 1]},
@@ -275,7 +275,7 @@ class TestSpace:
             "f": {"lograndint": [1, 100]},
         }
         with pytest.raises(SpecError, match=r"g must be drawn by one of tune.choice"):
-            in_words({"g": tune.quniform(0, 1, 0.1)})
+            normalized_space({"g": tune.quniform(0, 1, 0.1)})
 
     @pytest.mark.parametrize(
         ("space", "says"),
@@ -291,7 +291,7 @@ class TestSpace:
     )
     def test_what_is_no_space_is_refused(self, space: dict[str, Any], says: str) -> None:
         with pytest.raises(SpecError, match=says):
-            in_words(space)
+            normalized_space(space)
 
 
 class TestFields:
