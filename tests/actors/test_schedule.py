@@ -325,7 +325,7 @@ def test_idle_workers_end_for_a_worker_with_other_resources(
     """Idle workers hold both CPUs, and the last unit needs both."""
     from dpaudit.actors import pool as pools
 
-    monkeypatch.setattr(pools.Nodes, "rooms", lambda nodes, demand: dict.fromkeys(demand, 2))
+    monkeypatch.setattr(pools.Nodes, "worker_counts", lambda nodes, demand: dict.fromkeys(demand, 2))
     monkeypatch.setattr(pools, "IDLE_S", 0.5)
     monkeypatch.setattr(pools, "START_TIMEOUT_S", 20.0)
     first = Unit(Add(1), "first")
