@@ -540,8 +540,8 @@ def _put(value: Any) -> Any:
         return ray.put(value)
     except RayError as err:
         raise RunError(
-            f"what units need must find room in the object store, it did not ({loss_reason(err)}); free memory, or disk where "
-            "Ray keeps its files, or give the run fewer `workers`; what is finished is kept: resume the run then"
+            f"the inputs of units do not fit into Ray's object store ({loss_reason(err)}). Free memory or disk in "
+            "Ray's folder, or give the run fewer `workers`. Then resume the run: finished units are kept"
         ) from err
 
 

@@ -457,8 +457,8 @@ def _require_compatible(audit: Audit, at: str) -> None:
         )
     if not issubclass(view, audit.attack.view):
         raise SpecError(
-            f"{at}.attack {_part_name(audit.attack)} sees {audit.attack.view.shows}, the game {_part_name(audit.game)} shows "
-            f"{view.shows}; " + _names_that_fit("attack", lambda other: issubclass(view, other.view))
+            f"{at}.attack {_part_name(audit.attack)} sees {audit.attack.view.shows}, the game {_part_name(audit.game)} "
+            f"shows {view.shows}; " + _names_that_fit("attack", lambda other: issubclass(view, other.view))
         )
 
 

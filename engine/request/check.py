@@ -397,8 +397,8 @@ def within_trainings(planned_tests: list[PlannedTest], trainings: int | None) ->
         minimum = test.min_trainings if test.scales else wanted
         if repeats is not None and min(allowed, repeats) < min(minimum, wanted):
             too_expensive.append(
-                f"{choice.name}: asks for {min(minimum, wanted):,} trainings at least and as many to play it again, the "
-                f"budget leaves {allowed:,} and {repeats:,}"
+                f"{choice.name}: needs at least {min(minimum, wanted):,} trainings and as many for its confirmatory "
+                f"run; the budget leaves {allowed:,} and {repeats:,}"
             )
             continue
         affordable.append(AffordableTest(choice, allowed, _repeat_factors(test, allowed, repeats)))

@@ -49,8 +49,8 @@ def _normalized_axis(path: str, axis: Any) -> Any:
         return list(axis)
     if type(axis).__module__ != "ray.tune.search.sample":
         raise SpecError(
-            f"{path} must be a list of values, one of {', '.join(DISTRIBUTIONS)} with its arguments, or the same of ray.tune; "
-            f"got {shortened(axis)}"
+            f"{path} must be a list of values, one of {', '.join(DISTRIBUTIONS)} with its arguments, or a value of "
+            f"ray.tune, got {shortened(axis)}"
         )
     return _from_ray_tune(path, axis)
 

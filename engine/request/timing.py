@@ -13,7 +13,7 @@ from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
-from dpaudit.engine.games.neighbours.summaries import HOPELESS
+from dpaudit.engine.games.neighbours.summaries import MIN_FAILED_BATCH
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.language_models.transport import HttpService
@@ -56,7 +56,7 @@ def call_cost(mechanism: RowFunction, rows: TableRows, relation: Relation) -> tu
     durations: list[tuple[float, int]] = []
     while len(durations) < len(tables) and sum(seconds for seconds, _ in durations) < TIMING_S:
         durations.append((timed(tables[len(durations)], 1), len(durations)))
-    if len(outcomes) >= HOPELESS and outcomes[0][0] and len(set(outcomes)) == 1:
+    if len(outcomes) >= MIN_FAILED_BATCH and outcomes[0][0] and len(set(outcomes)) == 1:
         raise SpecError(
             f"a function must run on rows of its schema ({', '.join(rows.cells.column_names)}); on each of "
             f"{len(outcomes)} tables it failed alike: {outcomes[0][0]}"

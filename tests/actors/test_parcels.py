@@ -55,7 +55,7 @@ class GivenPool:
         self.parcels: list[int] = []
 
     def _give(self, slot: Any, jobs: Any) -> None:
-        slot.queue.append(jobs)
+        slot.parcels.append(jobs)
         self.parcels.append(len(jobs))
 
     def takes_all(self, units: deque[Unit]) -> None:

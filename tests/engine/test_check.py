@@ -234,7 +234,7 @@ def test_a_budget_of_trainings_goes_to_the_cheap_looks_first() -> None:
     assert [audit.name for audit in few.audits] == ["label-canaries"]
     assert few.together is not None
     assert (
-        "label-inference: asks for 1 trainings at least and as many to play it again, the budget leaves 0 and 1"
+        "label-inference: needs at least 1 trainings and as many for its confirmatory run; the budget leaves 0 and 1"
         in few.together.left_out
     )
 
@@ -247,7 +247,7 @@ def test_half_of_a_budget_of_trainings_is_kept_to_play_a_look_again() -> None:
         1,
         1,
     )
-    with pytest.raises(SpecError, match="asks for 1 trainings at least and as many to play it again"):
+    with pytest.raises(SpecError, match="needs at least 1 trainings and as many for its confirmatory run"):
         check_spec(CheckRequest(DpSgd(1.0), budget="1 training"))
     larger = check_spec(CheckRequest(DpSgd(1.0), budget="300 trainings"))
     one, steps, crowd, far = larger.audits

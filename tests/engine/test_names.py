@@ -49,7 +49,7 @@ def test_show_names_every_field_with_type_default_and_meaning() -> None:
 
 def test_inherited_fields_have_their_meaning() -> None:
     one_run = {field.name: field for field in described_fields(load("estimator", "one-run"))}
-    assert "guessed first" in one_run["guess"].description
+    assert "Order of the canaries" in one_run["guess"].description
     assert one_run["confidence"].default == "0.95"
 
 
