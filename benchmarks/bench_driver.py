@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.fingerprint import one_reading
+from dpaudit.actors.fingerprint import read_once
 from dpaudit.actors.schedule import run_units
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Inputs, Resources, Unit
@@ -63,7 +63,7 @@ def busy(folder: Path, units: int, seconds: float) -> list[tuple[str, float, str
     with ray_session(cpus=WORKERS):
         from dpaudit.actors.pool import RayPool
 
-        with one_reading():
+        with read_once():
             naps = [Unit(Nap(number, seconds), f"nap {number}") for number in range(units)]
         events, store, start = EventStream(received.append), UnitStore(folder), time.time()
         pool = RayPool({}, demand={Resources(): units}, workers=WORKERS, events=events, store=store)
@@ -126,7 +126,7 @@ class _Took:
 
 
 def _run_many(folder: Path) -> _Took:
-    with one_reading():
+    with read_once():
         units = tuple(Unit(Nap(number, 0.0), f"nap {number}") for number in range(MANY))
     spec = replace(load_spec(SPEC), run=RunOptions(runner="ray", workers=WORKERS, figures=False, repeats=0))
     marks: list[_Mark] = []

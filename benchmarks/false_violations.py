@@ -39,7 +39,7 @@ from benchmarks.exact_mechanisms import (
     Remembers,
 )
 from dpaudit import Audit, AuditSpec, Claim, RunOptions
-from dpaudit.actors.fingerprint import one_reading
+from dpaudit.actors.fingerprint import read_once
 from dpaudit.actors.unit import Inputs
 from dpaudit.claims import GaussianDP, Relation
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
@@ -305,7 +305,7 @@ def lines_of(out: Path) -> list[dict[str, Any]]:
 def run_scenes(out: Path, audits: int, only: Collection[str] = tuple(SCENES)) -> None:
     """Appends a line for each of these scenes and each seed."""
     played = {(line["scene"], line["seed"]) for line in lines_of(out)}
-    with out.open("a") as file, one_reading():
+    with out.open("a") as file, read_once():
         file.write("\n" if out.stat().st_size else "")  # after a line that was cut off
         for name, seed in missing(played, audits):
             if name not in only:

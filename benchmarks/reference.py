@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 import dpaudit
 from dpaudit.engine.cli.main import main as command_line
-from dpaudit.engine.cli.names import NEEDED, described_fields, spec_schema
+from dpaudit.engine.cli.names import REQUIRED, described_fields, spec_schema
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.request.check import CheckRequest
 from dpaudit.registry import PACKAGES, Entry, catalogue, load, plural
@@ -86,11 +86,11 @@ def _fields(part: type, links: Mapping[str, str] = MappingProxyType({})) -> str:
             described = f"[{field.type}](/reference/names/{plural(kind)}.md)"
         else:
             described = f"[`{field.type}`](#{section})" if section else f"`{field.type}`"
-        if field.default == NEEDED:
-            described += f", {NEEDED}"
+        if field.default == REQUIRED:
+            described += f", {REQUIRED}"
         elif field.default.partition("(")[0] not in links:
             described += f", default `{field.default}`" if field.default else ", empty by default"
-        lines.append(f"- **`{field.name}`**: {described}. {field.meaning}".rstrip())
+        lines.append(f"- **`{field.name}`**: {described}. {field.description}".rstrip())
     return "\n".join([*lines, ""])
 
 

@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
-from dpaudit.actors.pool import MANY, PARCEL_S, PARCELS_A_SECOND, PAUSE_S, QUEUED_PER_WORKER
+from dpaudit.actors.pool import FETCH_S, MANY_WORKERS, PARCEL_S, PARCELS_A_SECOND, PARCELS_PER_WORKER
 from dpaudit.actors.unit import Inputs
 from dpaudit.mechanisms.compute import Compute
 
@@ -141,10 +141,10 @@ def simulate(
         running[worker], free_at[worker] = (finished, unfinished), at
         heapq.heappush(events, (at + TRAVEL_S / 2, next(number), worker, "back"))
 
-    def give(worker: int, places: int = QUEUED_PER_WORKER) -> None:
+    def give(worker: int, places: int = PARCELS_PER_WORKER) -> None:
         nonlocal now, at_work
         while waiting and len(queues[worker]) + (running[worker] is not None) < places:
-            share = len(waiting) // (QUEUED_PER_WORKER * workers)
+            share = len(waiting) // (PARCELS_PER_WORKER * workers)
             fill = min(int(fill_s / max(takes, 1e-9)), share) if timed else 1
             parcel = [waiting.popleft() for _ in range(min(max(1, fill), len(waiting)))]
             spent = a_parcel / 2 + overheads.unit / 2 * len(parcel)
@@ -153,7 +153,7 @@ def simulate(
             begin(worker, now + TRAVEL_S / 2)
 
     def give_all() -> None:
-        for places in range(1, QUEUED_PER_WORKER + 1):
+        for places in range(1, PARCELS_PER_WORKER + 1):
             for worker in range(workers):
                 give(worker, places)
 
@@ -161,8 +161,8 @@ def simulate(
     while remaining:
         now = max(now, events[0][0]) + asking
         at_work += asking
-        if workers > MANY:
-            now = fetched = max(now, fetched + PAUSE_S)
+        if workers > MANY_WORKERS:
+            now = fetched = max(now, fetched + FETCH_S)
         first = not timed
         due = []
         while events and events[0][0] <= now:
@@ -256,12 +256,12 @@ def real_run(workers: int, units: int, seconds: float, parcel_s: float = PARCEL_
     """One run on the present Ray session."""
     from dpaudit.actors import pool as pools
     from dpaudit.actors.events import EventStream
-    from dpaudit.actors.fingerprint import one_reading
+    from dpaudit.actors.fingerprint import read_once
     from dpaudit.actors.schedule import run_units
     from dpaudit.actors.storage.store import UnitStore
     from dpaudit.actors.unit import Resources, Unit
 
-    with one_reading():
+    with read_once():
         work = [Unit(Clocked(number, seconds), f"unit {number}") for number in range(units)]
     start, usual = time.time(), (pools.PARCEL_S, pools.PARCELS_A_SECOND)
     with tempfile.TemporaryDirectory() as folder:
@@ -314,7 +314,7 @@ def _costs_of_lists(workers: int) -> tuple[float, float]:
     """Processor seconds of asking about the running parcels, and of finding the worker to give one to."""
     import ray
 
-    from dpaudit.actors.pool import RayPool, _Slot
+    from dpaudit.actors.pool import RayPool, _WorkerSlot
     from dpaudit.actors.unit import Resources
 
     @ray.remote(num_cpus=1, max_concurrency=1)  # type: ignore[untyped-decorator]
@@ -326,13 +326,13 @@ def _costs_of_lists(workers: int) -> tuple[float, float]:
     first, *references = [actor.sleep.remote(0.0 if not number else 1e6) for number in range(workers)]
     ray.get(first)
     pool = RayPool.__new__(RayPool)
-    slots = [_Slot(Resources(), None, 0.0, ready=True, queue=deque([None])) for _ in range(workers)]
+    slots = [_WorkerSlot(Resources(), None, 0.0, ready=True, parcels=deque([None])) for _ in range(workers)]
     pool._slots = dict.fromkeys(slots)
-    pool._heads, pool._starting, pool._fetched = dict.fromkeys([first, *references]), {}, 0.0
-    asking = _cpu(pool._done)
+    pool._running, pool._starting, pool._last_fetch = dict.fromkeys([first, *references]), {}, 0.0
+    asking = _cpu(pool._ready_references)
 
     def give() -> None:
-        assert len(pool._hosts(Resources())) == workers
+        assert len(pool._workers_for(Resources())) == workers
 
     giving = _cpu(give)
     ray.kill(actor)
