@@ -410,18 +410,16 @@ def reproduce(
             if paper is None or entry.name.startswith(f"{paper} "):
                 show(f"  {entry.name:<36} {entry.summary}")
         return
-    reproduction_module = import_module("papers.reproduction")
+    papers = import_module("papers.reproduction")
     make = load("reproduction", f"{paper} {what}")
     from dpaudit.engine.report.progress import TerminalProgress, terminal
     from dpaudit.engine.request.audit_spec import RunOptions
 
-    if options["only"] and f"{paper} {what}" not in reproduction_module.IN_PARTS:
+    if options["only"] and f"{paper} {what}" not in papers.IN_PARTS:
         raise click.BadParameter(f"{paper} {what} has no parts", param_hint="--only")
     with TerminalProgress(terminal()) as progress:
         run_options = RunOptions(runner=runner, workers=workers)
-        reproduction = make(
-            reproduction_module.Options(output / paper, run=run_options, listeners=[progress], **options)
-        )
+        reproduction = make(papers.Options(output / paper, run=run_options, listeners=[progress], **options))
     show_lines(reproduction.text)
     for path in reproduction.files:
         show(str(path))
