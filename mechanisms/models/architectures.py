@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, clip_factors
+from dpaudit.mechanisms.training.kernels import BatchedMlp, clip_factors
 
 GROUPS = 16
 

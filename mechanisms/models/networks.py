@@ -20,7 +20,7 @@ from dpaudit.registry import register
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
+    from dpaudit.mechanisms.training.kernels import BatchedMlp
 
 ACTIVATIONS = ("relu", "tanh", "gelu", "silu")
 NORMS = ("group", "batch", "none")

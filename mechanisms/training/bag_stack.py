@@ -20,8 +20,8 @@ from torch import Tensor
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, CrossEntropy
 from dpaudit.mechanisms.training.inputs import as_array, scaled, scaling_of, stack_scaling
+from dpaudit.mechanisms.training.kernels import BatchedMlp, CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer
 from dpaudit.mechanisms.training.parameters import initial

@@ -14,7 +14,7 @@ from torch import Tensor
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError, spawned, torch_generator
 from dpaudit.mechanisms.training.augment import Augment, RandAugment
-from dpaudit.mechanisms.training.compute.kernels import CrossEntropy, Kernel, Looped, couples_examples
+from dpaudit.mechanisms.training.kernels import CrossEntropy, Kernel, Looped, couples_examples
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial

@@ -13,8 +13,8 @@ from scipy.special import softmax
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.training.compute.kernels import CrossEntropy, Kernel, Looped
 from dpaudit.mechanisms.training.inputs import Scaling, as_array, scaled, stack_scaling
+from dpaudit.mechanisms.training.kernels import CrossEntropy, Kernel, Looped
 from dpaudit.mechanisms.training.recipe import Recipe
 
 ROWS = 512

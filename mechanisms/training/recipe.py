@@ -19,7 +19,7 @@ from dpaudit.mechanisms.ranges import require_at_least, require_positive
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
+    from dpaudit.mechanisms.training.kernels import BatchedMlp
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "cosine", "cosine-7-16", "warmup-tenths", "warmup-fifths")
@@ -90,7 +90,7 @@ class Recipe(ABC):
 
     def batched_kernel(self, module: nn.Module) -> type[BatchedMlp] | None:
         """What trains a stack of this network, built as `module`, in batched products; None when nothing can."""
-        from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
+        from dpaudit.mechanisms.training.kernels import BatchedMlp
 
         return BatchedMlp if BatchedMlp.takes(module) else None
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError, child, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training.augment import Augment
-from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
-from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, Loss, Vmapped
+from dpaudit.mechanisms.training.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.inputs import scaled, scaling_of, stack_scaling
+from dpaudit.mechanisms.training.kernels import Kernel, Looped, Loss, Vmapped
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial

@@ -13,7 +13,7 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.training.compute.kernels import Loss
+    from dpaudit.mechanisms.training.kernels import Loss
     from dpaudit.mechanisms.training.network_model import NetworkModel
     from dpaudit.mechanisms.training.stack import Stack
 

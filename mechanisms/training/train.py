@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from dpaudit.errors import printable
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.training.compute.kernels import CrossEntropy, Loss, couples_examples
 from dpaudit.mechanisms.training.inputs import Scaling, as_array, example_shape
+from dpaudit.mechanisms.training.kernels import CrossEntropy, Loss, couples_examples
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack

@@ -14,9 +14,9 @@ from sklearn.datasets import load_digits
 
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.training.compute._perceptron_steps import LANES, _tanh, add_product
-from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
-from dpaudit.mechanisms.training.compute.kernels import Alibi, BatchedMlp, CrossEntropy
+from dpaudit.mechanisms.training._perceptron_steps import LANES, _tanh, add_product
+from dpaudit.mechanisms.training.compiled_mlp import CompiledMlp
+from dpaudit.mechanisms.training.kernels import Alibi, BatchedMlp, CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.private.private_stack import train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps

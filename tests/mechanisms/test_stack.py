@@ -21,7 +21,8 @@ from dpaudit.mechanisms.compute import Compute, TrainingError, epoch_generator, 
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
 from dpaudit.mechanisms.training import train as training
 from dpaudit.mechanisms.training.augment import OPERATIONS, Augment, RandAugment, crop, flip
-from dpaudit.mechanisms.training.compute.kernels import (
+from dpaudit.mechanisms.training.inputs import Scaling
+from dpaudit.mechanisms.training.kernels import (
     BatchedMlp,
     CrossEntropy,
     Kernel,
@@ -29,7 +30,6 @@ from dpaudit.mechanisms.training.compute.kernels import (
     Vmapped,
     compiled_or_plain,
 )
-from dpaudit.mechanisms.training.inputs import Scaling
 from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial

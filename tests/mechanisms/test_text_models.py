@@ -18,7 +18,7 @@ from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.architectures import BatchedBag
 from dpaudit.mechanisms.models.networks import BagOfEmbeddings, SmallTransformer, TextNetwork
 from dpaudit.mechanisms.protocols import Trainer
-from dpaudit.mechanisms.training.compute.kernels import CrossEntropy, Vmapped
+from dpaudit.mechanisms.training.kernels import CrossEntropy, Vmapped
 from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
 from dpaudit.mechanisms.training.parameters import initial, layout_of
 from dpaudit.mechanisms.training.private.private_stack import train_private_stack

@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpaudit.mechanisms.training.compute.kernels import NORM_FLOOR, Alibi, BatchedMlp, CrossEntropy, Kernel, Loss
 from dpaudit.mechanisms.training.inputs import Scaling
+from dpaudit.mechanisms.training.kernels import NORM_FLOOR, Alibi, BatchedMlp, CrossEntropy, Kernel, Loss
 from dpaudit.mechanisms.training.optimizers import Optimizer
 from dpaudit.mechanisms.training.recipe import Recipe
 
@@ -51,7 +51,7 @@ class CompiledMlp(BatchedMlp):
         rates: NDArray[np.float32],
     ) -> float:
         """One pass over a model's `rows`, which moves it and its moments; the sum of the batches' mean losses."""
-        from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled  # numba is slow to import
+        from dpaudit.mechanisms.training import _perceptron_steps as compiled  # numba is slow to import
 
         first, second = _moments(optimizer, len(parameters))
         step = optimizer.steps[model]
@@ -77,7 +77,7 @@ class CompiledMlp(BatchedMlp):
 
     def step(self, recipe: Recipe, parameters: Tensor, gradient: Tensor, optimizer: Optimizer, rate: float) -> None:
         """`optimizer.step` in one pass, on one thread; uses up `gradient`."""
-        from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled
+        from dpaudit.mechanisms.training import _perceptron_steps as compiled
 
         first, second = _moments(optimizer, len(parameters))
         steps = optimizer.steps.numpy()
@@ -95,7 +95,7 @@ class CompiledMlp(BatchedMlp):
         out: Tensor,
     ) -> None:
         """Writes each model's sum of clipped gradients to `out` (A, P); its batch ends at one of `ends` (A,)."""
-        from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled
+        from dpaudit.mechanisms.training import _perceptron_steps as compiled
 
         compiled.clipped_sums(
             parameters.numpy(),
