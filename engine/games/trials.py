@@ -163,7 +163,7 @@ class ExampleGradients:
         module = recipe.meta_module(array.shape[1:], points.classes)
         self._kernel: Kernel = (
             BatchedMlp(module, loss=CrossEntropy())
-            if BatchedMlp.takes(module)
+            if BatchedMlp.supports(module)
             else Vmapped(module, loss=CrossEntropy())
         )
         device = torch.device(compute.device)

@@ -50,11 +50,11 @@ class Alibi(StackTrainer):
         return OneHotLaplace(self.epsilon)
 
     def loss(self) -> Loss:
-        from dpaudit.mechanisms.training.kernels import Alibi as AlibiLoss
+        from dpaudit.mechanisms.training.kernels import AlibiLoss
 
         return AlibiLoss()
 
-    def released(self, task: TrainingTask, classes: int) -> TrainingTask:
+    def release_task(self, task: TrainingTask, classes: int) -> TrainingTask:
         """The task with the evidence of noisy labels in place of the labels."""
         noise, training = spawned(task.seed, 2)
         mechanism = self.labels()

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpaudit.mechanisms.training.inputs import Scaling
-from dpaudit.mechanisms.training.kernels import NORM_FLOOR, Alibi, BatchedMlp, CrossEntropy, Kernel, Loss
+from dpaudit.mechanisms.training.kernels import NORM_FLOOR, AlibiLoss, BatchedMlp, CrossEntropy, Kernel, Loss
 from dpaudit.mechanisms.training.optimizers import Optimizer
 from dpaudit.mechanisms.training.recipe import Recipe
 
-LARGEST = 2**20  # Parameters of a small perceptron at most; of larger ones one model alone keeps several cores busy
+MAX_PARAMETERS = 2**20  # larger perceptrons keep several cores busy on their own
 
 
 class CompiledMlp(BatchedMlp):
@@ -26,7 +26,7 @@ class CompiledMlp(BatchedMlp):
         super().__init__(module, loss=loss)
         shapes = self.layout.shapes[0::2]
         widths = np.array([shapes[0][1], *(outputs for outputs, _ in shapes)])
-        alibi, floor = (True, loss.floor) if isinstance(loss, Alibi) else (False, 0.0)
+        alibi, floor = (True, loss.floor) if isinstance(loss, AlibiLoss) else (False, 0.0)
         self._network = widths, self._tanh, alibi, np.float32(floor)
 
     @staticmethod
@@ -34,7 +34,10 @@ class CompiledMlp(BatchedMlp):
         """Whether what another kernel of this `kind` would train is for this one."""
         size = sum(parameter.numel() for parameter in module.parameters())
         return (
-            kind is BatchedMlp and isinstance(loss, CrossEntropy | Alibi) and device.type == "cpu" and size <= LARGEST
+            kind is BatchedMlp
+            and isinstance(loss, CrossEntropy | AlibiLoss)
+            and device.type == "cpu"
+            and size <= MAX_PARAMETERS
         )
 
     def train_epoch(

@@ -27,7 +27,7 @@ from dpaudit.mechanisms.learners.pate import (
     laplace_counts_epsilon,
     laplace_counts_noise,
     laplace_counts_queries,
-    sampled_classes,
+    sample_classes,
 )
 from dpaudit.mechanisms.planted.learners import PATEWithoutNoise
 from dpaudit.mechanisms.protocols import Model
@@ -181,7 +181,7 @@ def test_laplace_sample_draws_in_proportion_and_falls_back_to_uniform() -> None:
 
 def test_classes_of_weight_zero_are_never_drawn() -> None:
     weights = np.tile([0.0, 0.5, 0.0, 0.5, 0.0], (10_000, 1))
-    assert set(sampled_classes(weights, np.random.default_rng(0))) == {1, 3}
+    assert set(sample_classes(weights, np.random.default_rng(0))) == {1, 3}
 
 
 # The learner

@@ -46,7 +46,7 @@ from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.examples import Examples, Features, own_features
+from dpaudit.mechanisms.examples import Examples, Features, writable_features
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.registry import register
 
@@ -412,9 +412,9 @@ def releasing(
 
 def _said(mechanism: Any, train: Examples, design: Design, seed: Seed, compute: Compute) -> Ints:
     own, name = copy.deepcopy(mechanism), type(mechanism).__qualname__
-    given = train.with_(features=own_features(train.features), labels=train.labels.copy())
+    given = train.with_(features=writable_features(train.features), labels=train.labels.copy())
     model = own.fit(given, seed=seed.sequence(), compute=compute)
-    says = np.asarray(model.probabilities(own_features(train.features)))
+    says = np.asarray(model.probabilities(writable_features(train.features)))
     require(says.shape == (len(train), train.classes), f"{name}: the model must give (n, classes)", shape=says.shape)
     require(bool(np.isfinite(says).all()), f"{name}: the model must give finite probabilities")
     if design.used(train.classes) > 2:
