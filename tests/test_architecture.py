@@ -109,6 +109,7 @@ ENGINE = Rooms(
         "report",
         "run",
         "sweep",
+        "planned_run",
         "estimate",
         "testing",
         "cli",

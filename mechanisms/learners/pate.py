@@ -340,7 +340,7 @@ def confident_gnmax_curve(*, queries: int, answered: int, threshold_noise: float
     s1^2 + 2 answered / s2^2, with standard deviations s1 of the noise on the largest count, s2 on each. `asked` and
     `answered` are limits fixed beforehand: stopping earlier, on what was seen, costs no more.
     """
-    require(0 <= answered <= queries, "answered must be in 0..asked", answered=answered, asked=queries)
+    require(0 <= answered <= queries, f"answered must be in 0..{queries}, the number of queries", answered=answered)
     return GaussianDP(math.sqrt(queries / threshold_noise**2 + 2 * answered / vote_noise**2))
 
 

@@ -267,10 +267,10 @@ def test_the_scheduler_leaves_out_what_is_spared(tmp_path: Path) -> None:
     def spare(done: Any, failed: Any) -> Any:
         return {unit.key for unit in (*firsts, *seconds)} if seconds[1].key in done else frozenset()
 
-    outcome = run_units([*firsts, *seconds], InProcess({}), UnitStore(tmp_path), EventStream(seen.append), spare=spare)
+    outcome = run_units([*firsts, *seconds], InProcess({}), UnitStore(tmp_path), EventStream(seen.append), skip=spare)
     started = [event.label for event in seen if event.kind is EventKind.UNIT_STARTED]
     assert started == ["first 0", "second 0", "first 1", "second 1"]
-    assert outcome.spared == {unit.key for unit in (*firsts[2:], *seconds[2:])}
+    assert outcome.skipped == {unit.key for unit in (*firsts[2:], *seconds[2:])}
     assert not outcome.failed
 
 
