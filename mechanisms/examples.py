@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from dpaudit.errors import require
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 
 Features: TypeAlias = "NDArray[np.float32] | pa.Table"
 """Float32 array of shape (n, d) or (n, channels, height, width), with images scaled to [0, 1].

@@ -68,13 +68,13 @@ def _redrawing_stack() -> Callable[..., Stack]:
             self.mechanism = mechanism
 
         def run_epoch(self, epoch: int) -> None:
-            drawn = []
+            noises = []
             for task in self.tasks:
                 (noise,) = spawned(task.seed, 4)[3:]  # behind the three seeds of an ordinary training
                 true = np.asarray(task.labels, np.int64)
                 labels = redraw_labels(self.mechanism, true, epoch, classes=self.classes, seed=noise)
-                drawn.append(torch.from_numpy(labels))
-            self.relabel(drawn)
+                noises.append(torch.from_numpy(labels))
+            self.relabel(noises)
             super().run_epoch(epoch)
 
     return RedrawingStack

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, require
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, global_randomness, whole_number
 from dpaudit.mechanisms.compute import Compute, TrainingError, spawned

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.composition import SubsampledGaussian
 from dpaudit.errors import InputError
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, ModelOfUserCode, code_of, global_randomness
 from dpaudit.mechanisms.compute import Compute

@@ -17,7 +17,7 @@ from numpy.random import SeedSequence
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, require
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 from dpaudit.locations import has_location
 from dpaudit.mechanisms.adapters.user_code import (
     ClaimedByUser,

@@ -55,9 +55,9 @@ class EncodedSentences:
         examples: Examples = self.texts.load(seed=seed)
         vectors = self._encoded(examples)
         if self.public is not None:
-            known = self._encoded(self.public.load(seed=seed))
-            deviation = known.std(axis=0)
-            vectors = (vectors - known.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
+            public = self._encoded(self.public.load(seed=seed))
+            deviation = public.std(axis=0)
+            vectors = (vectors - public.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return as_vectors(examples, vectors / np.where(lengths > 0, lengths, 1))
 
