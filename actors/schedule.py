@@ -38,7 +38,7 @@ class RunOutcome:
     finished: frozenset[str]  # keys of units whose results are in the store
     failed: dict[str, str]  # error text by key, including units skipped because they need a failed one
     ran: int  # number of units that finished in this run
-    spared: frozenset[str] = frozenset()  # keys of units that did not need to run
+    skipped: frozenset[str] = frozenset()  # keys of units that did not need to run
     reused: Provenance = Provenance()  # of the results from earlier runs
     damaged: Mapping[str, str] = field(default_factory=dict)  # defect of each damaged file, by key
 
@@ -48,18 +48,18 @@ def run_units(
     backend: Backend,
     store: UnitStore,
     events: EventStream,
-    spare: Skip | None = None,
+    skip: Skip | None = None,
     repeats: int = 0,
     defer: Defer | None = None,
 ) -> RunOutcome:
     """Run every unit whose result is not in the store, each after the units it needs.
 
     Args:
-        spare: Called before the start and whenever units have ended; the units that it returns are not started.
+        skip: Called before the start and whenever units have ended; the units that it returns are not started.
         repeats: Maximum number of cheap units, with no needs, that are run a second time to compare the results.
-        defer: Called like `spare`; its units wait. Units still deferred when all others have ended are not run.
+        defer: Called like `skip`; its units wait. Units still deferred when all others have ended are not run.
     """
-    return _Schedule(units, backend, store, events, spare, repeats, defer).run()
+    return _Schedule(units, backend, store, events, skip, repeats, defer).run()
 
 
 @dataclass
@@ -68,7 +68,7 @@ class _Schedule:
     backend: Backend
     store: UnitStore
     events: EventStream
-    spare: Skip | None = None
+    skip: Skip | None = None
     repeats: int = 0
     defer: Defer | None = None
     seconds: dict[str, float] = field(default_factory=dict)  # duration of units that finished in this run
@@ -81,7 +81,7 @@ class _Schedule:
     losses: Counter[str] = field(default_factory=Counter)
     in_flight: int = 0
     ran: int = 0
-    spared: Set[str] = frozenset()
+    skipped: Set[str] = frozenset()
 
     def run(self) -> RunOutcome:
         unique = {unit.key: unit for unit in self.units}
@@ -106,10 +106,10 @@ class _Schedule:
         self.repeating |= {unit.key for unit in repeated}
         self._drain(repeated)
         self.events.flush()
-        spared = unique.keys() - self.finished - self.failed.keys()
-        if spared:
-            self.events.emit(Event(EventKind.UNITS_SPARED, count=len(spared)))
-        return RunOutcome(frozenset(self.finished), self.failed, self.ran, frozenset(spared), reused, damaged)
+        skipped = unique.keys() - self.finished - self.failed.keys()
+        if skipped:
+            self.events.emit(Event(EventKind.UNITS_SPARED, count=len(skipped)))
+        return RunOutcome(frozenset(self.finished), self.failed, self.ran, frozenset(skipped), reused, damaged)
 
     def _emit(self, kind: EventKind, unit: Unit, **details: Any) -> None:
         self.events.emit(Event(kind, unit.key, unit.label, **details))
@@ -118,9 +118,9 @@ class _Schedule:
         """Run units and those that become ready, until only deferred units are left."""
         queues: dict[Resources, deque[Unit]] = {}
         for unit in units:
-            if unit.key not in self.spared:
+            if unit.key not in self.skipped:
                 queues.setdefault(unit.resources, deque()).append(unit)
-        self._remove_spared(queues)
+        self._remove_skipped(queues)
         deferred = self._deferred()
         while self.in_flight or any(_next_index(queue, deferred) is not None for queue in queues.values()):
             for kind, queue in queues.items():
@@ -140,22 +140,22 @@ class _Schedule:
             for completion in self.backend.wait():
                 self.in_flight -= 1
                 for unit in reversed(self._record(completion)):
-                    if unit.key not in self.spared:
+                    if unit.key not in self.skipped:
                         queues.setdefault(unit.resources, deque()).appendleft(unit)
-            self._remove_spared(queues)
+            self._remove_skipped(queues)
             deferred = self._deferred()
 
     def _deferred(self) -> Set[str]:
         return self.defer(self.finished, self.failed.keys()) if self.defer else frozenset()
 
-    def _remove_spared(self, queues: dict[Resources, deque[Unit]]) -> None:
-        if self.spare is None or not any(queues.values()):
+    def _remove_skipped(self, queues: dict[Resources, deque[Unit]]) -> None:
+        if self.skip is None or not any(queues.values()):
             return
-        spared = self.spare(self.finished, self.failed.keys())
-        if len(spared) > len(self.spared):
-            self.spared = spared
+        skipped = self.skip(self.finished, self.failed.keys())
+        if len(skipped) > len(self.skipped):
+            self.skipped = skipped
             for kind, queue in queues.items():
-                queues[kind] = deque(unit for unit in queue if unit.key not in spared)
+                queues[kind] = deque(unit for unit in queue if unit.key not in skipped)
 
     def _repeat_on_idle_worker(self) -> None:
         """Repeat a unit if workers are idle: if the capacity for new units exceeds the number of running ones."""

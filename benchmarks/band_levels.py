@@ -64,7 +64,7 @@ def tried(seed: int = 0) -> None:
     """What the fit spends of the error, at numbers and errors drawn at random."""
     rng = np.random.default_rng(seed)
     for _ in range(TRIED):
-        n = int(np.exp(rng.uniform(*np.log([fitted.FROM, TRIED_UP_TO]))))
+        n = int(np.exp(rng.uniform(*np.log([fitted.FITTED_FROM, TRIED_UP_TO]))))
         error = float(np.exp(rng.uniform(*np.log([fitted.LEAST_ERROR, fitted.MAX_ERROR]))))
         level = fitted.fitted_level(n, error, WEIGHT)
         assert level is not None

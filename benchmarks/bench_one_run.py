@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.estimators.one_run.f_dp import best_f_dp, f_dp_parameter
-from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount, remembered_epsilon
+from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount, cached_epsilon
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.scores import Scores
 
@@ -69,7 +69,7 @@ def guess_band() -> list[tuple[str, float, str]]:
     sure = Scores(np.where(one.truth, 1.0, -1.0), one.truth)
 
     def bound(estimator: SimultaneousGuessCount, replays: list[Scores]) -> None:
-        remembered_epsilon.cache_clear()
+        cached_epsilon.cache_clear()
         estimator.bound([estimator.tally(scores) for scores in replays])
 
     return [

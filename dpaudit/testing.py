@@ -237,8 +237,8 @@ def check_estimator(estimator: Any, *, games: int = 300, rows: int = 400) -> Non
     bound = estimator.bound([tally])
     must(bound.lower >= 0, f"{name} must give a bound of at least 0, got {bound.lower}")
     must(estimator.find([tally]).lower == bound.lower, f"{name}.find must give the bound of {name}.bound")
-    bound_with_loss = estimator.bound([tally], failed_replays=1).lower
-    must(bound_with_loss <= bound.lower, f"{name}.bound must not rise with failed replays")
+    bound_with_failure = estimator.bound([tally], failed_replays=1).lower
+    must(bound_with_failure <= bound.lower, f"{name}.bound must not rise with failed replays")
     more_confident = dataclasses.replace(estimator, confidence=1 - (1 - estimator.confidence) / 10)
     lower = more_confident.bound([more_confident.tally(scores)]).lower
     must(lower <= bound.lower, f"{name} must not give a larger bound at a larger confidence")

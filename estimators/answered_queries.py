@@ -1,4 +1,4 @@
-"""Answers to one query as evidence: counts in two worlds, and what is known of the votes they were made of."""
+"""Evidence from answers to queries: answer counts in two worlds, and the law of the votes behind them."""
 
 from __future__ import annotations
 
@@ -18,37 +18,41 @@ def _none() -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class AnsweredQuery:
-    """The answers to one query: independent draws of a private predictor with some records more and without them."""
+    """Answers to one query: independent draws from a private predictor in two worlds.
+
+    World 1 includes some records; world 0 does not.
+    """
 
     words: ClassVar[str] = "answers to queries"
 
-    query: int  # which query this is, from 0
-    world_1: Ints  # how often each answer was given with the records, shape (answers,), answers >= 2; one at least
-    world_0: Ints  # the same without them, shape (answers,)
-    chosen: NDArray[np.bool_]  # whether each answer is in the set that was chosen on other draws, shape (answers,)
-    # the exact probability of each answer with the records, shape (answers,); empty where it is not known
+    query: int  # index of the query, from 0
+    world_1: Ints  # count of each answer with the records, shape (answers,), answers >= 2; at least one draw
+    world_0: Ints  # count of each answer without the records, shape (answers,)
+    chosen: NDArray[np.bool_]  # True for answers in the set, which was chosen on other draws; shape (answers,)
+    # exact probability of each answer with the records, shape (answers,); empty if unknown
     law_1: Floats = field(default_factory=_none)
-    law_0: Floats = field(default_factory=_none)  # the same without them
-    # the same by laws fitted to resampled trainings, shape (resamples, answers); none where nothing was fitted
+    law_0: Floats = field(default_factory=_none)  # exact probability of each answer without the records
+    # laws with the records, fitted to resampled trainings, shape (resamples, answers); no rows without a fit
     resampled_1: Floats = field(default_factory=lambda: np.empty((0, 0)))
-    resampled_0: Floats = field(default_factory=lambda: np.empty((0, 0)))  # the same without the records
-    # the same with records that change nothing, by as many votes drawn from the law without them: what the fit alone
-    # would show; shape (resamples, answers)
+    # laws without the records, fitted to resampled trainings
+    resampled_0: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    # laws fitted to as many votes drawn from `law_0`, as if the records changed nothing: the divergence due to the fit
+    # alone; shape (resamples, answers)
     unmoved_1: Floats = field(default_factory=lambda: np.empty((0, 0)))
-    # of some histograms with the records, log of the bound on the probability that noise changes the winner, shape
-    # (histograms,): what data-dependent accounting is made of; empty where there is none
+    # logarithm of the bound on the probability that noise changes the winner, for histograms with the records, shape
+    # (histograms,); the input of data-dependent accounting, empty if there is none
     log_p_flip_1: Floats = field(default_factory=_none)
-    log_p_flip_0: Floats = field(default_factory=_none)  # the same without the records
-    # of the same histograms, log of the probability of the less likely outcome of the threshold, shape (histograms,);
+    log_p_flip_0: Floats = field(default_factory=_none)  # the same bound for histograms without the records
+    # logarithm of the probability of the less likely threshold outcome for the same histograms, shape (histograms,);
     # empty without a threshold
     log_p_check_1: Floats = field(default_factory=_none)
-    log_p_check_0: Floats = field(default_factory=_none)  # the same without the records
+    log_p_check_0: Floats = field(default_factory=_none)  # the same probability without the records
     sigma: float = float("nan")  # standard deviation of the Gaussian noise on each count; NaN for other noise
     threshold_sigma: float = float("nan")  # standard deviation of the Gaussian noise at the threshold; NaN without one
-    fitted: bool = False  # whether the law of the votes is a model of it: fitted, or a number of drawn histograms
-    asked: int = 1  # how many answers to it are counted in a total, >= 0
-    # whether all queries are asked about one pair of data sets, so that a total is their sum; else each has a pair of
-    # its own, and a total is the worst one's
+    fitted: bool = False  # True if the law of the votes is a model: a fit, or a finite number of drawn histograms
+    asked: int = 1  # number of answers to this query that a total counts, >= 0
+    # True if all queries use one pair of data sets, so that a total is their sum; False if each query has its own pair,
+    # so that a total is the largest
     together: bool = True
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
-"""What every function of counts here does with its arguments: checks them, broadcasts them, and unboxes the answer.
+"""Argument checks, broadcasting and unboxing for functions of counts.
 
-Scalars in give Python floats out; anything else gives arrays of the broadcast shape.
+Scalar arguments give a Python float. All other arguments give arrays of the broadcast shape.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ Ints: TypeAlias = NDArray[np.int64]
 
 
 class Interval(NamedTuple):
-    """Ends of a confidence or credible interval, rounded outwards; one-sided lower bounds have `upper = inf`."""
+    """Ends of a confidence or credible interval, rounded outwards; a one-sided lower bound has `upper = inf`."""
 
     lower: float | Floats
     upper: float | Floats
 
 
 def as_counts(name: str, values: ArrayLike) -> Ints:
-    """Integers >= 0 of the same shape; floats without a fraction are taken, so that tables read from files work."""
+    """Return `values` as integers >= 0 of the same shape.
+
+    Floats without a fraction are accepted, because tables read from files may hold them.
+    """
     numbers = np.asarray(values)
     require(numbers.size > 0, f"{name} must not be empty", shape=numbers.shape)
     require(numbers.dtype.kind in "iuf", f"{name} must be an integer count", dtype=numbers.dtype)
@@ -37,21 +40,21 @@ def as_counts(name: str, values: ArrayLike) -> Ints:
 
 
 def as_confidence(values: ArrayLike) -> Floats:
-    """Probabilities strictly between 0 and 1."""
+    """Return `values` as probabilities strictly between 0 and 1."""
     level = as_reals("confidence", values)
     _require_all((level > 0) & (level < 1), "confidence must be in (0, 1)", level)
     return level
 
 
 def as_delta(values: ArrayLike) -> Floats:
-    """Probabilities in [0, 1)."""
+    """Return `values` as probabilities in [0, 1)."""
     delta = as_reals("delta", values)
     _require_all((delta >= 0) & (delta < 1), "delta must be in [0, 1)", delta)
     return delta
 
 
 def as_reals(name: str, values: ArrayLike) -> Floats:
-    """Floats of the same shape, at least one."""
+    """Return `values` as a non-empty array of floats of the same shape."""
     numbers = np.asarray(values, dtype=np.float64)
     require(numbers.size > 0, f"{name} must not be empty", shape=numbers.shape)
     return numbers
@@ -60,7 +63,7 @@ def as_reals(name: str, values: ArrayLike) -> Floats:
 def successes_of_trials(
     k: ArrayLike, n: ArrayLike, *, names: tuple[str, str] = ("k", "n"), fewest: int = 1
 ) -> tuple[Ints, Ints]:
-    """`k` and `n` as counts with k <= n and n >= `fewest`."""
+    """Return `k` and `n` as counts with k <= n and n >= `fewest`."""
     successes, trials = as_counts(names[0], k), as_counts(names[1], n)
     common_shape(successes, trials, names=names)
     _require_all(trials >= fewest, f"{names[1]} must be >= {fewest}", trials)
@@ -70,7 +73,7 @@ def successes_of_trials(
 
 
 def common_shape(*arrays: NDArray[Any], names: tuple[str, ...] = ("arguments",)) -> tuple[int, ...]:
-    """The shape the arrays broadcast to."""
+    """Return the shape that the arrays broadcast to."""
     try:
         return np.broadcast_shapes(*(array.shape for array in arrays))
     except ValueError:
@@ -79,19 +82,19 @@ def common_shape(*arrays: NDArray[Any], names: tuple[str, ...] = ("arguments",))
 
 
 def elementwise(function: Callable[..., Floats], *arrays: NDArray[Any]) -> float | Floats:
-    """Calls `function` with the arrays broadcast and flat; its values in the common shape, a float for scalars."""
+    """Return `function` of the broadcast, flattened arrays in their common shape; a float for scalars."""
     shape = common_shape(*arrays)
     values = function(*(np.broadcast_to(array, shape).ravel() for array in arrays))
     return unboxed(values.reshape(shape))
 
 
 def unboxed(values: Floats) -> float | Floats:
-    """A Python float when there is one value without a shape, else the array."""
+    """Return a Python float for a zero-dimensional value, else the array."""
     return float(values) if np.ndim(values) == 0 else values
 
 
 def require_one_of(name: str, value: str, choices: Collection[str]) -> None:
-    """Refuses a word that is not among the choices, and lists them."""
+    """Raise InputError, listing the choices, if `value` is not one of them."""
     require(value in choices, f"{name} must be one of {', '.join(choices)}", given=value)
 
 

@@ -1,7 +1,7 @@
-"""The best of several candidates at each replay, and the bounds of the replays combined.
+"""The best of several candidates in each replay, and the combination of the replays' bounds.
 
-Bounds that take long are found in parts, on several machines. A part is a pure function of its tallies, so it gives the
-digits that are found without it.
+Slow bounds are computed in parts, on several machines. A part is a pure function of its tallies, so the result does not
+depend on how the work is divided.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import CurveEvidence, Series, Validity
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
-from dpaudit.estimators.scores import ScoreEstimator, replay_bounds
+from dpaudit.estimators.scores import ScoreEstimator, replay_series
 from dpaudit.estimators.selection import AsPublished, Grid, Selection, parse_selection
 
 
@@ -27,56 +27,56 @@ class ReplayTally(Protocol):
 
     @property
     def replay(self) -> int:
-        """Which repetition of the game."""
+        """Number of the replay."""
 
 
 T = TypeVar("T", bound=ReplayTally)
 
 
 @dataclass(frozen=True, eq=False)
-class EachReplay:
-    """What combining replays needs of each of them; all of shape (replays,)."""
+class ReplayBounds:
+    """Bounds of single replays, to be combined; all arrays have shape (replays,)."""
 
-    replay: Ints  # its number, ascending
-    best: Floats  # its bound, as sure as combining so many needs it, in nats
-    candidate: Ints  # which candidate gives it
-    alone: Floats  # what it would report if it were the only one, in nats
+    replay: Ints  # number of the replay, ascending
+    best: Floats  # largest bound over the candidates at `per_replay_confidence`, in nats
+    candidate: Ints  # index of the candidate with that bound
+    alone: Floats  # bound if this were the only replay, in nats
 
     @classmethod
-    def joined(cls, parts: Sequence[EachReplay]) -> EachReplay:
-        """The replays of all parts, in the order of their numbers."""
+    def joined(cls, parts: Sequence[ReplayBounds]) -> ReplayBounds:
+        """Return the replays of all parts, ascending by number."""
         columns = [np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)]
         order = np.argsort(columns[0], kind="stable")
         return cls(*(column[order] for column in columns))
 
     @classmethod
-    def complete(
-        cls, tallies: Sequence[T], parts: Sequence[EachReplay], find: Callable[[list[T]], EachReplay]
-    ) -> EachReplay:
-        """Of all these tallies, in the order of their numbers: those of the parts, and the others found now."""
-        found = {int(number) for part in parts for number in part.replay}
-        missing = [tally for tally in tallies if tally.replay not in found]
-        if not found:
+    def completed(
+        cls, tallies: Sequence[T], parts: Sequence[ReplayBounds], find: Callable[[list[T]], ReplayBounds]
+    ) -> ReplayBounds:
+        """Return the bounds of all `tallies`: those in `parts`, and the missing ones computed by `find`."""
+        computed = {int(number) for part in parts for number in part.replay}
+        missing = [tally for tally in tallies if tally.replay not in computed]
+        if not computed:
             return find(missing)
         return cls.joined([*parts, find(missing)] if missing else parts)
 
 
 @dataclass(frozen=True, eq=False)
-class EachThreshold:
-    """Bounds at some candidate thresholds of the only replay, in nats; both of shape (thresholds,)."""
+class ThresholdBounds:
+    """Bounds at some candidate thresholds of a single replay, in nats; both arrays have shape (thresholds,)."""
 
-    candidate: Ints  # which thresholds
+    candidate: Ints  # indices of the thresholds
     bound: Floats
 
 
 @dataclass(frozen=True)
 class BestCandidate(ScoreEstimator[T]):
-    """An estimator that bounds epsilon at several candidates, guess fractions or thresholds, and reports the best one.
+    """Estimator that reports the largest bound over several candidates (guess fractions or thresholds).
 
     Attributes:
-        delta: The delta the bound is stated at, in [0, 1).
+        delta: Delta at which the bound is stated, in [0, 1).
         confidence: Stated confidence of the final bound, in (0, 1).
-        selection: How the candidate is chosen, or what a spec writes for it.
+        selection: How the candidate is chosen, as a `Selection` or in the form that a spec uses.
     """
 
     delta: float = 0.0
@@ -90,71 +90,73 @@ class BestCandidate(ScoreEstimator[T]):
 
     @abstractmethod
     def validity(self) -> Validity:
-        """In what sense the bound at one candidate holds."""
+        """Return the sense in which the bound at one candidate holds."""
 
     @abstractmethod
     def best_candidates(self, ordered: Sequence[T], replays: int) -> tuple[Floats, Ints]:
-        """Each replay's best bound, as sure as combining so many needs it, and its candidate; both shape (tallies,).
+        """Return each replay's largest bound at `per_replay_confidence` and its candidate; both of shape (tallies,).
 
-        What is found of a replay depends on no other one.
+        The bound of one replay must not depend on the other replays.
         """
 
     @abstractmethod
     def counts_at(self, tally: T, candidate: int) -> Mapping[str, int]:
-        """What the bound at a candidate rests on."""
+        """Return the counts behind the bound at a candidate."""
 
-    def bounds_of_replays(self, tallies: Sequence[T], replays: int) -> EachReplay:
-        """Of some of so many replays, in the order of their numbers."""
+    def bounds_of_replays(self, tallies: Sequence[T], replays: int) -> ReplayBounds:
+        """Return the bounds of some of `replays` replays, ascending by number."""
         ordered = in_order(tallies)
         best, candidate = self.best_candidates(ordered, replays)
         alone = best if replays == 1 else self.best_candidates(ordered, 1)[0]
-        return EachReplay(np.array([tally.replay for tally in ordered], dtype=np.int64), best, candidate, alone)
+        return ReplayBounds(np.array([tally.replay for tally in ordered], dtype=np.int64), best, candidate, alone)
 
     def find(self, tallies: Sequence[T], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
-        """The bound with all there is to draw; the parts are what `bounds_of_replays` gave for some of the tallies."""
-        each = EachReplay.complete(
+        """Return the bound with its series; `parts` are results of `bounds_of_replays` for some of the tallies."""
+        bounds = ReplayBounds.completed(
             tallies, parts, lambda missing: self.bounds_of_replays(missing, len(tallies) + failed_replays)
         )
-        bound = self.bound(tallies, failed_replays=failed_replays, each=each)
-        return replace(bound, series=self.series(tallies, failed_replays=failed_replays, each=each))
+        bound = self.bound(tallies, failed_replays=failed_replays, bounds=bounds)
+        return replace(bound, series=self.series(tallies, failed_replays=failed_replays, bounds=bounds))
 
-    def bound(self, tallies: Sequence[T], *, failed_replays: int = 0, each: EachReplay | None = None) -> Bound:
-        """The best candidate of each replay, combined over the replays; `counts` are those of the replay in the middle.
+    def bound(self, tallies: Sequence[T], *, failed_replays: int = 0, bounds: ReplayBounds | None = None) -> Bound:
+        """Return the best candidate of each replay, combined over replays; `counts` are those of the middle replay.
 
-        A lost replay counts as a bound of 0; `each` holds the `bounds_of_replays`, where they are known.
+        A failed replay counts as a bound of 0. Pass `bounds` if the result of `bounds_of_replays` is already known.
         """
         ordered = in_order(tallies)
-        each = each or self.bounds_of_replays(ordered, len(ordered) + failed_replays)
-        shown = np.concatenate([each.best, np.zeros(failed_replays)])
-        tally, candidate = self._middle(ordered, each)
-        counts = {**self.counts_at(tally, candidate), "replays": shown.size}
+        bounds = bounds or self.bounds_of_replays(ordered, len(ordered) + failed_replays)
+        best = np.concatenate([bounds.best, np.zeros(failed_replays)])
+        tally, candidate = self._middle(ordered, bounds)
+        counts = {**self.counts_at(tally, candidate), "replays": best.size}
         if failed_replays:
             counts["lost replays"] = failed_replays
         return Bound(
-            lower=float(shown.mean() if self._published else median_rule(shown)),
+            lower=float(best.mean() if self._published else median_rule(best)),
             delta=self.delta,
             confidence=self.confidence,
             method=self.method(),
             validity=Validity.AS_PUBLISHED if self._published else self.validity(),
             selection=str(self.selection),
             counts=tuple(counts.items()),
-            notes=self._notes(each, tally, candidate),
-            evidence=self._against_curves(ordered, failed_replays),
+            notes=self._notes(bounds, tally, candidate),
+            evidence=self._curve_evidence(ordered, failed_replays),
         )
 
     @abstractmethod
     def series(
-        self, tallies: Sequence[T], *, failed_replays: int = 0, each: EachReplay | None = None
+        self, tallies: Sequence[T], *, failed_replays: int = 0, bounds: ReplayBounds | None = None
     ) -> dict[str, Series]:
-        """What there is to draw of the same tallies; `each` as in `bound`."""
+        """Return the series to draw for these tallies; `bounds` as for `bound`."""
 
-    def _replay_series(self, each: EachReplay, failed_replays: int) -> Series:
-        return replay_bounds(each.replay, each.best, each.alone, failed_replays=failed_replays, mean=self._published)
+    def _replay_series(self, bounds: ReplayBounds, failed_replays: int) -> Series:
+        return replay_series(
+            bounds.replay, bounds.best, bounds.alone, failed_replays=failed_replays, mean=self._published
+        )
 
-    def _middle(self, ordered: Sequence[T], each: EachReplay) -> tuple[T, int]:
-        """The replay whose bound is in the middle, and its best candidate."""
-        middle = int(np.argsort(each.best, kind="stable")[(each.best.size - 1) // 2])
-        return ordered[middle], int(each.candidate[middle])
+    def _middle(self, ordered: Sequence[T], bounds: ReplayBounds) -> tuple[T, int]:
+        """Return the tally whose bound is the median, and its best candidate."""
+        middle = int(np.argsort(bounds.best, kind="stable")[(bounds.best.size - 1) // 2])
+        return ordered[middle], int(bounds.candidate[middle])
 
     @property
     def _published(self) -> bool:
@@ -163,25 +165,25 @@ class BestCandidate(ScoreEstimator[T]):
     def method(self) -> str:
         return str(getattr(self, "registered_name", type(self).__name__))
 
-    def _notes(self, each: EachReplay, tally: T, candidate: int) -> tuple[str, ...]:
-        """What is said beside the bound, which rests on the tally at the candidate."""
+    def _notes(self, bounds: ReplayBounds, tally: T, candidate: int) -> tuple[str, ...]:
+        """Return the notes of the bound, which rests on `tally` at `candidate`."""
         return ()
 
-    def _against_curves(self, ordered: Sequence[T], failed_replays: int) -> tuple[CurveEvidence, ...]:
-        """What speaks about a claim's whole curve."""
+    def _curve_evidence(self, ordered: Sequence[T], failed_replays: int) -> tuple[CurveEvidence, ...]:
+        """Return evidence against whole privacy curves."""
         return ()
 
-    def _error(self, shares: int, replays: int) -> float:
-        """What one candidate of one replay may err when so many share: a median of bounds needs half."""
+    def _candidate_error(self, shares: int, replays: int) -> float:
+        """Return the error of one candidate of one replay if `shares` candidates share it; a median needs half."""
         if self._published:
             return 1 - self.confidence
         return (1 - per_replay_confidence(self.confidence, replays)) / shares
 
 
 def in_order(tallies: Sequence[T]) -> list[T]:
-    """The tallies by the numbers of their replays.
+    """Return the tallies, ascending by replay number.
 
-    Raises: InputError when there is none.
+    Raises: InputError if there are none.
     """
     require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
     return sorted(tallies, key=lambda tally: tally.replay)

@@ -1,6 +1,7 @@
-"""Where a condition stops holding: halving an interval, for one number or for many at once.
+"""Bisection for the last point at which a condition holds, for one number or for an array.
 
-Every search here returns the last point at which its condition was seen to hold, never one beyond it.
+Every search returns a point at which the condition was evaluated and held, so a bound found this way is on the safe
+side.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from dpaudit.estimators.arguments import Floats
 def last_true(
     holds: Callable[[float], bool], low: float, high: float, *, absolute: float = 0.0, relative: float = 0.0
 ) -> float:
-    """The last point seen to hold between `low`, which holds, and `high`, which does not; neither is asked for again.
+    """Return the last point found to hold between `low`, which holds, and `high`, which does not.
 
-    The search stops at the width absolute + relative * high, else at the last digit.
+    Neither end is evaluated again. The search stops at the width absolute + relative * high, else at the last digit.
     """
     while high - low > absolute + relative * high and low < (middle := 0.5 * (low + high)) < high:
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -28,7 +29,10 @@ def last_true(
 def last_true_from(
     holds: Callable[[float], bool], low: float = 0.0, *, largest: float, absolute: float = 0.0, relative: float = 0.0
 ) -> float:
-    """`last_true` with no upper end known: `low` where not even that holds, >= `largest` where that still holds."""
+    """Return `last_true` without a known upper end.
+
+    The result is `low` if the condition does not hold there, and >= `largest` if it still holds at `largest`.
+    """
     if not holds(low):
         return low
     high = low + 1.0
@@ -47,7 +51,7 @@ def last_true_of_each(
     absolute: float = 0.0,
     relative: float = 0.0,
 ) -> Floats:
-    """`last_true` for arrays of one shape; `holds` is asked for all points until the last one is found."""
+    """Return `last_true` for arrays of one shape; all points are evaluated until the last search has ended."""
     while True:
         middle = 0.5 * (low + high)
         if not np.any((high - low > absolute + relative * high) & (low < middle) & (middle < high)):

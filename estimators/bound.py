@@ -1,4 +1,4 @@
-"""The finding about epsilon: a bound that carries its evidence and says in what sense it is valid."""
+"""`Bound`: a lower bound on epsilon with its evidence and the sense in which it holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpaudit.estimators.finding import Comparison, CurveEvidence, Finding, Serie
 
 
 class FindingBase:
-    """What the findings of dpaudit share."""
+    """Methods that all findings of dpaudit share."""
 
     def violation_point(self: Finding, curve: PrivacyCurve) -> Comparison | None:
         """Return the comparison that rejects the claim, or None.
@@ -23,8 +23,8 @@ class FindingBase:
         compared = self.comparison(curve)
         return compared if compared.exceeds and self.validity is not Validity.AS_PUBLISHED else None
 
-    def _said(self: Finding) -> dict[str, Any]:
-        """What every finding says of itself, as plain values for JSON."""
+    def _common_fields(self: Finding) -> dict[str, Any]:
+        """Return the fields that every finding has, as plain values for JSON."""
         return {
             "confidence": self.confidence,
             "method": self.method,
@@ -40,21 +40,22 @@ class FindingBase:
 
 @dataclass(frozen=True)
 class Bound(FindingBase):
-    """A bound on epsilon beside the evidence it rests on.
+    """A bound on epsilon with the evidence for it.
 
     Attributes:
-        lower: Lower bound on epsilon in nats, >= 0; `inf` only where the evidence excludes every finite epsilon.
-        upper: Upper end of a two-sided interval in nats, or None where the method has none. It bounds what *this
-            attack* can show, never the mechanism's privacy loss.
-        delta: The delta the bound is stated at, in [0, 1].
+        lower: Lower bound on epsilon in nats, >= 0; `inf` only if the evidence excludes every finite epsilon.
+        upper: Upper end of a two-sided interval in nats; None if the method has none. It bounds what *this attack* can
+            show, never the mechanism's privacy loss.
+        delta: Delta at which the bound is stated, in [0, 1].
         confidence: Stated confidence, in (0, 1).
-        method: The estimator's registered name, with its variant.
+        method: Registered name of the estimator, with its variant.
         selection: How the threshold, fraction or candidate was chosen, in words.
-        validity: In what sense the confidence holds.
-        counts: The integers the bound was computed from, by name.
-        notes: Sentences a reader must see beside the number.
-        series: What there is to draw, by name; two bounds that differ in this alone are equal.
-        evidence: What the same data say of a whole curve, under the same error as the bound; as for series.
+        validity: Sense in which the confidence holds.
+        counts: Integers that the bound was computed from, by name.
+        notes: Sentences that must be printed with the bound.
+        series: Columns of numbers for figures, by name; ignored in comparisons of bounds.
+        evidence: Evidence of the same data against whole privacy curves, at the same error as the bound; ignored in
+            comparisons of bounds.
     """
 
     lower: float
@@ -79,28 +80,34 @@ class Bound(FindingBase):
 
     @property
     def headline(self) -> str:
-        shown = f"epsilon >= {format_lower(self.lower)} at delta={self.delta:g}"
+        text = f"epsilon >= {format_lower(self.lower)} at delta={self.delta:g}"
         if self.upper is not None and math.isfinite(self.upper):
-            shown += f", <= {format_upper(self.upper)} for this attack"
-        return shown
+            text += f", <= {format_upper(self.upper)} for this attack"
+        return text
 
     def comparison(self, curve: PrivacyCurve) -> Comparison:
-        """At its delta; elsewhere on the curve where only that breaks it, or where the claim is silent here."""
-        here = self.at_its_delta(curve)
-        if here.exceeds or not self.evidence:
-            return here
-        along = [evidence.comparison(curve) for evidence in self.evidence]
-        silent = math.isinf(here.claimed) and curve.delta(0.0) < 1  # a total variation of 1 claims nothing anywhere
-        return next((found for found in along if found.exceeds), along[0] if silent else here)
+        """Compare with the claim at the bound's delta.
 
-    def at_its_delta(self, curve: PrivacyCurve) -> Comparison:
-        """The lower bound beside the epsilon that is claimed at its delta."""
+        Elsewhere on the curve if only that point rejects the claim, or if the claim implies nothing at the bound's
+        delta.
+        """
+        at_delta = self.comparison_at_delta(curve)
+        if at_delta.exceeds or not self.evidence:
+            return at_delta
+        along_curves = [evidence.comparison(curve) for evidence in self.evidence]
+        silent = math.isinf(at_delta.claimed) and curve.delta(0.0) < 1  # a total variation of 1 claims nothing anywhere
+        return next(
+            (comparison for comparison in along_curves if comparison.exceeds), along_curves[0] if silent else at_delta
+        )
+
+    def comparison_at_delta(self, curve: PrivacyCurve) -> Comparison:
+        """Compare the lower bound with the epsilon claimed at its delta."""
         return Comparison("epsilon", f"delta = {self.delta:g}", self.lower, curve.epsilon(self.delta), self.headline)
 
-    def on_a_proxy(self) -> Bound:
-        """The same bound where the game takes a proxy for the truth; what makes it weaker still stays a note.
+    def conditional_on_proxy(self) -> Bound:
+        """Return this bound with a validity conditional on the proxy; a weaker validity of the method becomes a note.
 
-        A control corrects the bound alone: what was evidence against a whole curve is left out.
+        A control corrects only the bound, so evidence against whole curves is dropped.
         """
         if self.validity is Validity.AS_PUBLISHED:
             return self
@@ -108,25 +115,25 @@ class Bound(FindingBase):
         return replace(self, validity=Validity.CONDITIONAL_ON_PROXY, notes=(*self.notes, *also), evidence=())
 
     def to_dict(self) -> Mapping[str, Any]:
-        return {"lower": self.lower, "upper": self.upper, "delta": self.delta, **self._said()}
+        return {"lower": self.lower, "upper": self.upper, "delta": self.delta, **self._common_fields()}
 
 
-def along_curve(quantity: str, where: str, observed: float, claimed: float) -> Comparison:
-    """A standing of a lower limit anywhere on a curve, its words rounded down."""
+def curve_comparison(quantity: str, where: str, observed: float, claimed: float) -> Comparison:
+    """Return the comparison of a lower limit anywhere on a curve; the printed limit is rounded down."""
     return Comparison(quantity, where, observed, claimed, f"{quantity} >= {format_lower(observed)} at {where}")
 
 
 def format_lower(value: float, digits: int = 3) -> str:
-    """`value` with `digits` decimals, never above it: a printed lower bound must hold as printed."""
-    return _at(math.floor, value, digits)
+    """Return `value` with `digits` decimals, rounded down: a printed lower bound must hold as printed."""
+    return _rounded(math.floor, value, digits)
 
 
 def format_upper(value: float, digits: int = 3) -> str:
-    """`value` with `digits` decimals, never below it."""
-    return _at(math.ceil, value, digits)
+    """Return `value` with `digits` decimals, rounded up."""
+    return _rounded(math.ceil, value, digits)
 
 
-def _at(direction: Callable[[float], int], value: float, digits: int) -> str:
+def _rounded(direction: Callable[[float], int], value: float, digits: int) -> str:
     if not math.isfinite(value):
         return "inf" if value > 0 else "nan"
     scale = 10**digits

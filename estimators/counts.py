@@ -1,8 +1,8 @@
-"""Tables of counts in, readings out: what the estimators that read counts share.
+"""Estimators of tables of counts: column checks, printed tables and one bound a row.
 
-An estimator of counts names the columns it needs and reads all rows of a table at once. Nothing is chosen here: each
-row's threshold, set of answers or number of guesses must have been fixed beforehand. The best of several rows is a
-choice, and needs a correction.
+An estimator names the columns that it needs and reads all rows at once. It chooses nothing: the threshold, answer set
+or number of guesses of each row must have been fixed beforehand. Reporting the best of several rows is a selection and
+needs a correction.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Validity
 
 Table = Mapping[str, NDArray[Any] | Sequence[Any]]
-"""Columns of one length by name; columns that an estimator does not read are ignored."""
+"""Columns of equal length by name; an estimator ignores columns that it does not read."""
 
 CONFUSION = ("tp", "fp", "tn", "fn")
 GUESSES = ("guesses", "correct", "canaries")
 RATIO = ("n1", "n0", "trials1", "trials0")
 TWO_CUT = ("k1", "n1", "k2", "n2")
 K_CUT = ("c1_*", "c2_*")
-"""Names that the columns of tables go by; "c1_*" stands for one column a class: c1_cat, c1_dog, ..."""
+"""Names of the columns of tables; "c1_*" stands for one column for each class: c1_cat, c1_dog, ..."""
 
 
 class Reading(Protocol):
-    """What one row, or a table as a whole, shows; `str` prints it."""
+    """Result of one row or of a whole table; `str` prints it."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences a reader must see beside it."""
+        """Sentences that must be printed with the reading."""
 
 
 class CountEstimator(ABC):
-    """From a table of counts to readings (registered as "estimator"; some of them read evidence as well).
+    """Estimator of a table of counts (registered as "estimator"; some estimators read evidence as well).
 
     Attributes:
-        columns: The columns it needs, a "*" at the end standing for one column a class.
-        optional_columns: The columns it reads where the table has them.
+        columns: Required columns; a "*" at the end stands for one column for each class.
+        optional_columns: Columns that are read if the table has them.
     """
 
     columns: ClassVar[tuple[str, ...]]
@@ -52,7 +52,7 @@ class CountEstimator(ABC):
 
     @abstractmethod
     def read(self, table: Table) -> Sequence[Reading]:
-        """What the rows show, in their order.
+        """Return the readings of the rows, in their order.
 
         Raises: InputError for missing or unequal columns, no rows, or counts out of range.
         """
@@ -60,15 +60,15 @@ class CountEstimator(ABC):
 
 @dataclass(frozen=True)
 class Column:
-    """One printed column of a `TextTable`; bounds are rounded to the side on which they hold as printed."""
+    """One printed column of a `TextTable`; bounds are rounded towards the side on which they hold as printed."""
 
-    name: str  # its heading
-    # words, or numbers, which are printed with six decimals (rounded) or six digits (nearest)
+    name: str  # heading
+    # words, or numbers, printed with six decimals if rounded down or up and with six digits if rounded to nearest
     values: tuple[float | str, ...]
-    rounding: Literal["down", "up", "nearest"] = "nearest"  # the direction in which numbers are rounded
+    rounding: Literal["down", "up", "nearest"] = "nearest"  # direction in which numbers are rounded
 
     def cells(self) -> list[str]:
-        """The heading and the values as they are printed."""
+        """Return the heading and the values as printed."""
         return [self.name, *(self._cell(value) for value in self.values)]
 
     def _cell(self, value: float | str) -> str:
@@ -81,11 +81,11 @@ class Column:
 
 @dataclass(frozen=True)
 class TextTable:
-    """Something read off counts, printed as columns: intervals, exact values, conversions."""
+    """Printed table of intervals, exact values or conversions computed from counts."""
 
-    title: str  # what it is, at which confidence and in what sense that holds
-    columns: tuple[Column, ...] = ()  # equally long columns
-    notes: tuple[str, ...] = ()  # sentences a reader must see beside it
+    title: str  # quantity, confidence and the sense in which it holds
+    columns: tuple[Column, ...] = ()  # columns of equal length
+    notes: tuple[str, ...] = ()  # sentences that must be printed with the table
 
     def __str__(self) -> str:
         columns = [list(map(printable, column.cells())) for column in self.columns]
@@ -99,28 +99,28 @@ class TextTable:
 
 
 def has_columns(patterns: Iterable[str], names: Iterable[str]) -> bool:
-    """Whether a table with columns of these names has all that an estimator needs."""
+    """Return True if the column names match all patterns."""
     names = list(names)
     return all(any(matches(pattern, name) for name in names) for pattern in patterns)
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a column of this name is meant; a "*" ends the pattern or is not in it."""
+    """Return True if a column name matches a pattern; a pattern may end in "*"."""
     return name.startswith(pattern[:-1]) and len(name) >= len(pattern) if pattern.endswith("*") else name == pattern
 
 
 def count_columns(table: Table, names: Sequence[str]) -> dict[str, Ints]:
-    """Columns of counts, each of shape (rows,), at least one row.
+    """Return columns of counts, each of shape (rows,), with at least one row.
 
-    Raises: InputError for missing or unequal columns, and for values that are not whole or below 0.
+    Raises: InputError for missing or unequal columns, and for values that are not integers >= 0.
     """
-    return {name: _whole(name, column) for name, column in number_columns(table, names).items()}
+    return {name: _as_counts(name, column) for name, column in number_columns(table, names).items()}
 
 
 def number_columns(table: Table, names: Sequence[str]) -> dict[str, Floats]:
-    """Columns of finite numbers, each of shape (rows,), at least one row.
+    """Return columns of finite numbers, each of shape (rows,), with at least one row.
 
-    Raises: InputError for missing or unequal columns, and for values that are no finite numbers.
+    Raises: InputError for missing or unequal columns, and for values that are not finite numbers.
     """
     missing = [name for name in names if name not in table]
     require(
@@ -137,36 +137,36 @@ def number_columns(table: Table, names: Sequence[str]) -> dict[str, Floats]:
 
 
 def classes(table: Table, prefix: str, *others: str) -> tuple[str, ...]:
-    """What follows the prefix in the names of the table's columns, in their order; the same for each other prefix."""
-    named = tuple(name.removeprefix(prefix) for name in table if matches(f"{prefix}*", name))
+    """Return the class names after `prefix` in the column names, in order; `others` must name the same classes."""
+    class_names = tuple(name.removeprefix(prefix) for name in table if matches(f"{prefix}*", name))
     require(
-        len(named) >= 2,
+        len(class_names) >= 2,
         f"the table must have a column {prefix}NAME for each class, at least two",
         columns=", ".join(table),
     )
     for other in others:
-        second = classes(table, other)
+        other_names = classes(table, other)
         require(
-            set(named) == set(second),
+            set(class_names) == set(other_names),
             f"the columns {prefix}* and {other}* must name the same classes",
-            first=", ".join(named),
-            second=", ".join(second),
+            first=", ".join(class_names),
+            second=", ".join(other_names),
         )
-    return named
+    return class_names
 
 
 def query_names(table: Table, rows: int) -> list[str]:
-    """What the rows of a table of queries are called."""
+    """Return the name of each row of a table of queries."""
     return [f"query {name}" for name in (table["query"] if "query" in table else range(1, rows + 1))]
 
 
-def per_class(table: Table, prefix: str, named: Sequence[str]) -> Ints:
-    """The counts of all classes, shape (rows, classes)."""
-    return np.stack(list(count_columns(table, [prefix + name for name in named]).values()), axis=1)
+def class_counts(table: Table, prefix: str, class_names: Sequence[str]) -> Ints:
+    """Return the counts of all classes, shape (rows, classes)."""
+    return np.stack(list(count_columns(table, [prefix + name for name in class_names]).values()), axis=1)
 
 
-class _Bounding(Protocol):
-    """An estimator that says of its bounds where they are stated, and in what sense they hold."""
+class _RowEstimator(Protocol):
+    """Estimator that states the delta, confidence, method and validity of its bounds."""
 
     @property
     def delta(self) -> float: ...
@@ -177,14 +177,14 @@ class _Bounding(Protocol):
 
 
 def bound_rows(
-    estimator: _Bounding,
+    estimator: _RowEstimator,
     lower: Any,
     counts: Mapping[str, Ints],
     *,
     upper: Any = None,
     notes: Sequence[tuple[str, ...]] | None = None,
 ) -> list[Bound]:
-    """One `Bound` a row from arrays of shape (rows,)."""
+    """Return one `Bound` for each row, from arrays of shape (rows,)."""
     low = np.asarray(lower, dtype=np.float64)
     high = None if upper is None else np.asarray(upper, dtype=np.float64)
     return [
@@ -207,18 +207,18 @@ def _numbers(name: str, column: NDArray[Any] | Sequence[Any]) -> Floats:
         numbers = np.asarray(column).astype(np.float64)
     except (TypeError, ValueError) as err:
         raise InputError(f"column {name} must hold numbers, got {np.asarray(column).dtype}") from err
-    _refuse(~np.isfinite(numbers), f"column {name} must hold finite numbers", numbers)
+    _require_none(~np.isfinite(numbers), f"column {name} must hold finite numbers", numbers)
     return numbers
 
 
-def _whole(name: str, numbers: Floats) -> Ints:
+def _as_counts(name: str, numbers: Floats) -> Ints:
     must = f"column {name} must hold whole numbers >= 0"
-    _refuse((numbers != np.rint(numbers)) | (numbers < 0), must, numbers)
-    _refuse(numbers > 2**53, f"column {name} must hold counts <= 2**53", numbers)
+    _require_none((numbers != np.rint(numbers)) | (numbers < 0), must, numbers)
+    _require_none(numbers > 2**53, f"column {name} must hold counts <= 2**53", numbers)
     return numbers.astype(np.int64)
 
 
-def _refuse(bad: NDArray[np.bool_], must: str, numbers: Floats) -> None:
+def _require_none(bad: NDArray[np.bool_], must: str, numbers: Floats) -> None:
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         require(False, must, given=float(numbers.flat[row]), do=f"see row {row + 1}")

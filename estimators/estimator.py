@@ -1,4 +1,4 @@
-"""What an estimator is: evidence in, one finding out, in two steps so that the work can be split."""
+"""Protocol of estimators: evidence in, one finding out, in two steps so that the work can be divided."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 
 class Estimator(ABC, Generic[E, T]):
-    """Reads one kind of evidence (registered as "estimator").
+    """Estimator of one kind of evidence (registered as "estimator").
 
-    `tally` reads one piece of it (a replay, a query, a release) and keeps the few counts its finding needs: pure, any
-    order, any machine. `find` reads all the tallies.
+    `tally` reduces one piece of evidence (a replay, a query, a release) to the few counts that the finding needs. It is
+    pure, so pieces may be tallied in any order on any machine. `find` combines all tallies.
 
     Attributes:
-        evidence: The kind of evidence it reads, `E`.
-        tally_type: The kind of its tallies, `T`: a dataclass of numbers and arrays.
+        evidence: Type of the evidence, `E`.
+        tally_type: Type of the tallies, `T`: a dataclass of numbers and arrays.
     """
 
     evidence: ClassVar[type[Any]]
@@ -28,14 +28,14 @@ class Estimator(ABC, Generic[E, T]):
 
     @abstractmethod
     def tally(self, evidence: E) -> T:
-        """The counts of one piece of evidence. Decided by its argument alone."""
+        """Return the counts of one piece of evidence, a function of its argument alone."""
 
     @abstractmethod
     def find(self, tallies: Sequence[T], *, failed_replays: int = 0) -> Finding:
-        """One finding from the tallies of all pieces, in any order.
+        """Return one finding from the tallies of all pieces, in any order.
 
         Args:
-            tallies: At least one.
-            lost: Pieces that were planned and failed: they count as having shown nothing, since leaving them out would
-                leave out those that some outcomes make fail.
+            tallies: At least one tally.
+            failed_replays: Number of planned pieces (replays, queries, releases) that failed. They count as having
+                shown nothing: leaving them out would bias the finding if failures depend on the outcome.
         """

@@ -1,4 +1,4 @@
-"""What every audit ends in, whatever was measured: the one face through which reports, pages and exit codes read it."""
+"""`Finding`: the result of an audit, in the form that reports, pages and exit codes read."""
 
 from __future__ import annotations
 
@@ -10,98 +10,98 @@ from typing import Any, Protocol, TypeAlias
 from dpaudit.claims import PrivacyCurve
 
 Series: TypeAlias = Mapping[str, Any]
-"""Numbers to draw: arrays, numbers and words by the name of their column."""
+"""Data of one figure: arrays, numbers and words by column name."""
 
 
 class Validity(StrEnum):
-    """In what sense a finding holds; of a bound: in what sense `Pr[bound > truth] <= 1 - confidence` does."""
+    """Sense in which a finding holds; for a bound, in which `Pr[bound > truth] <= 1 - confidence`."""
 
     EXACT = "exact"
     """Computed, not estimated: nothing was sampled, so there is no confidence to state."""
     FINITE_SAMPLE = "finite-sample"
     """For every sample size, under the assumptions of the game alone."""
     ASYMPTOTIC = "asymptotic"
-    """In the limit of many trials; may err more often for few."""
+    """In the limit of many trials; the error may exceed 1 - confidence for few trials."""
     CREDIBLE = "credible"
-    """Posterior probability under the stated prior; may err more often than 1 - confidence for some true epsilon."""
+    """Posterior probability under the stated prior; for some true epsilon the error may exceed 1 - confidence."""
     CONDITIONAL_ON_FAMILY = "conditional-on-family"
     """Only if the mechanism's trade-off function belongs to the stated family."""
     CONDITIONAL_ON_MODEL = "conditional-on-model"
-    """Only if the votes of a private predictor have the law that answers were drawn from."""
+    """Only if the votes of a private predictor follow the law that answers were drawn from."""
     CONDITIONAL_ON_PROXY = "conditional-on-proxy"
-    """Only as far as the proxy has the law of the truth; what held-out rows say of that is evidence, not proof."""
+    """Only if the proxy has the law of the truth; held-out rows give evidence for that, not proof."""
     AS_PUBLISHED = "as-published"
-    """The best of several candidates on the same samples, uncorrected, as published; errs more often than it says."""
+    """Best of several candidates on the same samples, uncorrected, as published; the error exceeds 1 - confidence."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a finding stands to a claim, at the point where it speaks most against it."""
+    """Comparison of a finding with a claim, at the point with the strongest evidence against the claim."""
 
-    quantity: str  # what is compared: "epsilon", "RDP",
-    where: str  # at which point: "delta = 1e-05", "order 8"
-    observed: float  # what was found there, on the safe side of rounding
-    claimed: float  # the most that the claim allows there; inf where it implies nothing
-    words: str  # the observation at that point as a headline: "RDP >= 1.246163 at order 2"
+    quantity: str  # compared quantity: "epsilon", "RDP", ...
+    where: str  # point of comparison: "delta = 1e-05", "order 8"
+    observed: float  # observed value there, rounded to the safe side
+    claimed: float  # largest value that the claim allows there; inf if it implies nothing
+    words: str  # the observation as a headline: "RDP >= 1.246163 at order 2"
 
     @property
     def caption(self) -> str:
-        """What the numbers are, and where."""
+        """Quantity and point of the comparison."""
         return f"{self.quantity} at {self.where}"
 
     @property
     def exceeds(self) -> bool:
-        """Whether more was observed than is claimed."""
+        """True if the observed value exceeds the claimed one."""
         return self.observed > self.claimed
 
 
 class CurveEvidence(Protocol):
-    """Evidence that speaks about the whole of a claim's curve at once, not at one delta alone."""
+    """Evidence against a claim's whole privacy curve, not only at one delta."""
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
-        """Observed against claimed, where on the curve it speaks most against the claim."""
+        """Compare with the curve at the point with the strongest evidence against it."""
 
 
 class Finding(Protocol):
-    """What an audit found. Frozen; `str` prints it with all its numbers."""
+    """Result of an audit. Frozen; `str` prints it with all its numbers."""
 
     @property
     def headline(self) -> str:
-        """The finding in half a sentence: "epsilon >= 1.039 at delta=1e-05"; rounded so that it holds as printed."""
+        """Finding in half a sentence: "epsilon >= 1.039 at delta=1e-05"; rounded so that it holds as printed."""
 
     @property
     def validity(self) -> Validity:
-        """In what sense it holds."""
+        """Sense in which the finding holds."""
 
     @property
     def confidence(self) -> float | None:
-        """Stated confidence, in (0, 1); None where it is exact."""
+        """Stated confidence, in (0, 1); None if the finding is exact."""
 
     @property
     def method(self) -> str:
-        """The estimator's registered name, with its variant."""
+        """Registered name of the estimator, with its variant."""
 
     @property
     def selection(self) -> str:
-        """How what had to be chosen (a threshold, a set of answers) was chosen, in words."""
+        """How the threshold, answer set or other candidate was chosen, in words."""
 
     @property
     def counts(self) -> tuple[tuple[str, int], ...]:
-        """The integers it rests on, by name."""
+        """Integers that the finding was computed from, by name."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences a reader must see beside it."""
+        """Sentences that must be printed with the finding."""
 
     @property
     def series(self) -> Mapping[str, Series]:
-        """Columns of numbers for figures, by what they show; `engine/finding_figures.py` describes the columns."""
+        """Columns of numbers for figures, by series; `engine/finding_figures.py` describes the columns."""
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
-        """Observed against claimed, at the point that speaks most against the claim."""
+        """Compare with the claim at the point with the strongest evidence against it."""
 
     def violation_point(self, curve: PrivacyCurve, /) -> Comparison | None:
-        """The comparison that rejects the claim; None if none does. Always None for an `as-published` finding."""
+        """Return the comparison that rejects the claim, or None. Always None for an `as-published` finding."""
 
     def to_dict(self) -> Mapping[str, Any]:
-        """Plain values for JSON, without the series."""
+        """Return plain values for JSON, without the series."""

@@ -1,4 +1,4 @@
-"""Posteriors as evidence: what an attacker believed of every label before a release, and after it."""
+"""Evidence from posteriors: an attacker's belief about every label before and after a release."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Posteriors:
     """Beliefs P[label = 1] about binary labels before and after one release.
 
     Attributes:
-        prior: Of each example before the release, in [0, 1], shape (n,), n >= 1.
-        posterior: The same once the release is known, the same shape.
-        bag: Which bag each example is released in, shape (n,); examples of one bag share a release. -1 is for those
-            nothing is released about, not all of them.
-        release: Number of the release, for several independent ones.
-        shift: Change of each log-odds by the release, in nats, shape (n,), may be infinite. None takes it from the
-            posterior, which has lost digits near 0 and 1.
-        expected: Additive advantage of each example, on average over all releases of its bag, in [0, 1), shape (n,);
-            None where only this release is known.
-        labels: True labels, 0 or 1, shape (n,), to hold the beliefs against; None where they are not known.
+        prior: Belief before the release, in [0, 1], shape (n,), n >= 1.
+        posterior: Belief after the release, in [0, 1], shape (n,).
+        bag: Number of each example's bag, shape (n,); the examples of one bag share a release. -1 marks examples about
+            which nothing is released; at least one example must have a bag.
+        release: Number of the release, if there are several independent ones.
+        shift: Change of the log-odds by the release, in nats, shape (n,), may be infinite. None computes it from the
+            posterior, which is inaccurate near 0 and 1.
+        expected: Additive advantage of each example, averaged over all releases of its bag, in [0, 1), shape (n,); None
+            if only this release is known.
+        labels: True labels, 0 or 1, shape (n,); None if they are unknown.
     """
 
     words: ClassVar[str] = "posteriors"

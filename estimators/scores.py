@@ -1,4 +1,4 @@
-"""Scores as evidence: what an attack hands over, and what an estimator of scores offers in return."""
+"""Evidence from attack scores, and the base class of estimators that read them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from dpaudit.estimators.replays import median_rule
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The scores of one replay of a game, with the truth beside them.
+    """Scores and truth of one replay of a game.
 
     Attributes:
-        score: What the attack says, shape (n,), n >= 1; larger means more likely True. No NaN.
-        truth: The challenger's bits, shape (n,): True = member, or the shown canary is the training one.
-        replay: Which repetition of the game this is.
-        canary: Identity of each row, shape (n,), int64; 0, 1, ..., n-1 when left out.
-            Distinct. A shuffle, seeded by all scores and truths, breaks ties between equal scores.
+        score: Score of the attack, shape (n,), n >= 1; larger means more likely True. No NaN.
+        truth: Challenger's bits, shape (n,): True for a member, or if the canary shown is the one used in training.
+        replay: Number of the replay.
+        canary: Distinct identity of each row, shape (n,), int64; 0, 1, ..., n-1 by default. A shuffle, seeded by all
+            scores and truths, breaks ties between equal scores.
     """
 
     words: ClassVar[str] = "scores"
@@ -56,7 +56,7 @@ class Scores:
                 canary.shape == score.shape, "canary must have one id a score", canary=canary.shape, score=score.shape
             )
             require(
-                _rises(canary) or np.unique(canary).size == canary.size,
+                _is_ascending(canary) or np.unique(canary).size == canary.size,
                 "each canary must have one score in a replay, some have several",
                 do="give each repetition of the game its own number in a column `replay`",
             )
@@ -65,12 +65,12 @@ class Scores:
         object.__setattr__(self, "canary", canary)
 
     def places(self) -> NDArray[np.int64]:
-        """The place of each row in the order of the canaries' numbers, shape (n,)."""
+        """Return the rank of each row by canary number, shape (n,)."""
         return _inverse(self._by_canary())
 
     @staticmethod
     def content_seed(*replays: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> int:
-        """A seed that all scores and truths decide together: no order of the rows can have been made to suit it."""
+        """Return a seed derived from all scores and truths, so that no row order can be tuned to it."""
         content = hashlib.blake2b(digest_size=8)
         for score, truth in replays:
             content.update(np.ascontiguousarray(score).data)
@@ -78,8 +78,8 @@ class Scores:
         return int.from_bytes(content.digest(), "little")
 
     def tie_ranks(self) -> NDArray[np.int64]:
-        """The place of each row in `shuffled`, shape (n,)."""
-        if _rises(self.canary):  # no copies: there may be a hundred million rows
+        """Return the position of each row in `shuffled`, shape (n,)."""
+        if _is_ascending(self.canary):  # no copies: there may be a hundred million rows
             return np.random.default_rng(self.content_seed((self.score, self.truth))).permutation(self.canary.size)
         by_canary = self._by_canary()
         seed = self.content_seed((self.score[by_canary], self.truth[by_canary]))
@@ -88,11 +88,11 @@ class Scores:
         return ranks
 
     def shuffled(self) -> Scores:
-        """The same rows in an order that all their content decides, whatever order they come in.
+        """Return the rows in an order that depends only on their content, not on the order of arrival.
 
-        Ties between equal scores go by this order. The order of arrival, or of the ids, would do only if it told
-        nothing about the truth; in a table with the members first it tells everything. One order for all tables of a
-        size would favour the same tables for ever: constant scores, the members first, at an unlucky size.
+        This order breaks ties between equal scores. The order of arrival, or of the canary numbers, may reveal the
+        truth: in a table with the members first it reveals everything. A fixed shuffle for each size would favour the
+        same tables every time, such as constant scores with the members first at an unlucky size.
         """
         order = _inverse(self.tie_ranks())
         rows = object.__new__(Scores)  # the same rows: what was checked on creation holds
@@ -102,8 +102,8 @@ class Scores:
         return rows
 
     def _by_canary(self) -> NDArray[np.int64]:
-        """The rows in the order of the canaries' numbers."""
-        if _rises(self.canary):
+        """Return the row indices, ascending by canary number."""
+        if _is_ascending(self.canary):
             return np.arange(self.canary.size, dtype=np.int64)
         return np.argsort(self.canary, kind="stable")
 
@@ -111,26 +111,26 @@ class Scores:
 def scored(
     replay: int, truth: NDArray[np.bool_], score: NDArray[np.floating], canary: NDArray[np.int64] | None = None
 ) -> Scores:
-    """The scores of a replay in single precision, as they are kept: kept or not, they count the same."""
+    """Return the scores of a replay in single precision, as they are stored, so that stored and fresh scores agree."""
     numbers = np.arange(len(truth)) if canary is None else canary
     return Scores(np.asarray(score).astype(np.float32), truth, replay, numbers)
 
 
 class StepScores(Scores):
-    """The scores of the steps of trainings: their numbers say in which order they were made.
+    """Scores of the steps of trainings; the canary numbers give the order of the steps.
 
-    The score of a step may use the coins of earlier ones, so that no other order of guesses is valid.
+    The score of a step may use the coins of earlier steps, so no other order of guesses is valid.
     """
 
     words: ClassVar[str] = "scores of steps in their order"
 
     @classmethod
-    def kept(cls, truth: NDArray[np.bool_], score: NDArray[np.floating]) -> StepScores:
-        """In single precision, as they are kept."""
+    def in_single_precision(cls, truth: NDArray[np.bool_], score: NDArray[np.floating]) -> StepScores:
+        """Return the scores in single precision, as they are stored."""
         return cls(np.asarray(score).astype(np.float32), truth)
 
 
-def _rises(values: NDArray[np.int64]) -> bool:
+def _is_ascending(values: NDArray[np.int64]) -> bool:
     return bool((values[1:] > values[:-1]).all())
 
 
@@ -140,7 +140,7 @@ def _inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
     return inverse
 
 
-def replay_bounds(
+def replay_series(
     replays: Sequence[int] | NDArray[np.int64],
     epsilon: NDArray[np.float64],
     alone: NDArray[np.float64],
@@ -148,30 +148,31 @@ def replay_bounds(
     failed_replays: int,
     mean: bool,
 ) -> Series:
-    """The bounds of replays as columns: as they enter the combination, and if each were the only replay.
+    """Return the bounds of replays as columns: as they enter the combination, and as if each were the only replay.
 
-    Lost replays come last with a bound of 0. They are combined by the median rule, or by their `mean`, as published.
+    Failed replays come last with a bound of 0. `mean` selects the running mean, as published, instead of the median
+    rule.
     """
-    every = np.concatenate([epsilon, np.zeros(failed_replays)])
+    bounds = np.concatenate([epsilon, np.zeros(failed_replays)])
     combined: NDArray[np.float64]
     if mean:
-        combined = np.cumsum(every) / np.arange(1, every.size + 1)
+        combined = np.cumsum(bounds) / np.arange(1, bounds.size + 1)
     else:
-        combined = np.array([median_rule(every[:count]) for count in range(1, every.size + 1)])
-    number = np.array(replays, dtype=np.int64)
-    return {"replay": number, "epsilon": every, "alone": alone, "combined": combined}
+        combined = np.array([median_rule(bounds[:count]) for count in range(1, bounds.size + 1)])
+    numbers = np.array(replays, dtype=np.int64)
+    return {"replay": numbers, "epsilon": bounds, "alone": alone, "combined": combined}
 
 
 T = TypeVar("T")
 
 
 class ScoreEstimator(Estimator[Scores, T]):
-    """From scores to a bound on epsilon.
+    """Estimator that turns scores into a bound on epsilon.
 
     Attributes:
-        independent_trials: Whether it takes scores for independent trials, one training each.
-        anytime_valid: Whether it may be looked at while trials come in.
-        delta: Where the bound is stated, in [0, 1).
+        independent_trials: True if it treats scores as independent trials, one training each.
+        anytime_valid: True if it may be evaluated while trials arrive.
+        delta: Delta at which the bound is stated, in [0, 1).
         confidence: Stated confidence of the bound, in (0, 1).
     """
 
@@ -184,14 +185,14 @@ class ScoreEstimator(Estimator[Scores, T]):
 
     @abstractmethod
     def bound(self, tallies: Sequence[T], *, failed_replays: int = 0) -> Bound:
-        """The number alone; a lost replay counts as a bound of 0."""
+        """Return the bound without series; a failed replay counts as a bound of 0."""
 
     @abstractmethod
     def series(self, tallies: Sequence[T], *, failed_replays: int = 0) -> dict[str, Series]:
-        """What there is to draw of the same tallies, by name."""
+        """Return the series to draw for these tallies, by name."""
 
     def find(self, tallies: Sequence[T], *, failed_replays: int = 0) -> Bound:
-        """The bound with all there is to draw; `bound` alone costs less."""
+        """Return the bound with its series; `bound` alone is faster."""
         return replace(
             self.bound(tallies, failed_replays=failed_replays),
             series=self.series(tallies, failed_replays=failed_replays),

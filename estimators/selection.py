@@ -1,8 +1,8 @@
-"""How the best threshold, guess fraction or candidate was chosen, and what that choice costs.
+"""Ways to choose a threshold, guess fraction or candidate, and the cost of each choice.
 
-A bound on the best of many candidates on the same samples is too large more often than it says, unless the choice is
-made on other samples or is paid for. Each type here is one honest way to choose, but `AsPublished`, which is not paid
-for. They say what was chosen in words; every estimator reads them the same way.
+A bound on the best of many candidates on the same samples has too large an error, unless the choice is made on other
+samples or corrected for. Every type here is a valid way to choose, except `AsPublished`, which is uncorrected. `str`
+describes the selection in words.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ PERCENTS = tuple(percent / 100 for percent in range(1, 101))
 
 @dataclass(frozen=True)
 class Fixed:
-    """One threshold or guess fraction, stated before anything was seen; costs nothing.
+    """One threshold or guess fraction, fixed before any data was seen; costs nothing.
 
     Attributes:
-        value: The guess fraction in (0, 1] for one-run scores; the score threshold (member when score >= value) for
-            two-sample scores.
+        value: Guess fraction in (0, 1] for one-run scores; score threshold (member if score >= value) for two-sample
+            scores.
     """
 
     value: float
@@ -38,11 +38,11 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Split:
-    """The best candidate on one part of the samples, measured on the rest; costs the samples of the first part.
+    """Best candidate on one part of the samples, evaluated on the rest; costs the samples of the first part.
 
     Attributes:
-        fraction: Share of the samples that chooses, in (0, 1).
-        seed: Decides which samples choose; never their scores or their truth.
+        fraction: Share of the samples used to choose, in (0, 1).
+        seed: Seed of the split, which never depends on the scores or their truth.
     """
 
     fraction: float = 0.5
@@ -58,12 +58,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Grid:
-    """The best of a few candidates listed beforehand, which share the error equally (Bonferroni).
+    """Best of a few candidates listed beforehand, which share the error equally (Bonferroni).
 
     Attributes:
-        points: Rates in (0, 1], increasing: guess fractions for one-run scores; for two-sample scores the false-alarm
-            rates and the miss rates at which a threshold is put (two candidates for each rate below 1). Points that
-            come to the same count, or to too few to show anything, are left out before the error is shared.
+        points: Increasing rates in (0, 1]: guess fractions for one-run scores; for two-sample scores the false positive
+            rates and miss rates at which a threshold is set (two candidates for each rate below 1). Points that round
+            to the same count, or to a count too small to show anything, are dropped before the error is shared.
     """
 
     points: tuple[float, ...] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -77,7 +77,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Bonferroni:
-    """The best of everything that is looked at, the error shared equally over all of it."""
+    """Best of all candidates, which share the error equally."""
 
     def __str__(self) -> str:
         return "best of all, error shared over everything looked at"
@@ -85,7 +85,7 @@ class Bonferroni:
 
 @dataclass(frozen=True)
 class SimultaneousBand:
-    """Every threshold at once, inside exact confidence bands for both worlds' score distributions.
+    """Every threshold at once, inside exact simultaneous bands for both worlds' score distributions.
 
     Attributes:
         weight: How the band's error is spread over the ranks: a key of `dpaudit.estimators.two_world.bands.WEIGHTS`.
@@ -99,10 +99,10 @@ class SimultaneousBand:
 
 @dataclass(frozen=True)
 class AsPublished:
-    """The best of a sweep on the reporting samples, uncorrected, as papers print it: not valid as a bound.
+    """Best of a sweep on the reporting samples, uncorrected, as papers print it: not a valid bound.
 
     Attributes:
-        points: The guess fractions swept; two-sample scores sweep every threshold.
+        points: Guess fractions of the sweep; two-sample scores sweep every threshold.
     """
 
     points: tuple[float, ...] = PERCENTS
@@ -124,13 +124,13 @@ SELECTION_NAMES: dict[str, Callable[..., Selection]] = {
     "band": SimultaneousBand,
     "as-published": AsPublished,
 }
-"""What a spec calls each of them."""
+"""Names of the selections in a spec."""
 
 _FIRST_FIELD = {"fixed": "value", "split": "fraction", "grid": "points", "band": "weight", "as-published": "points"}
 
 
 def parse_selection(spec: Selection | Mapping[str, object] | str) -> Selection:
-    """A selection from what a spec says.
+    """Return the selection that a spec describes.
 
     Args:
         spec: A selection; a mapping such as `{"name": "split", "fraction": 0.5}`; or a string, a name with its first

@@ -42,7 +42,7 @@ from dpaudit.estimators.label_reconstruction.bags import MEASURES
 from dpaudit.estimators.label_reconstruction.equivalence import (
     LEVEL,
     SIZES,
-    Equivalent,
+    EquivalentResponse,
     equivalence_table,
     equivalent_epsilons,
 )
@@ -121,7 +121,7 @@ def equivalence(options: Options) -> Made:
     folder = options.output / "equivalence"
     style.save(_draw_equivalents(found, str(source)), folder, "equivalence")
     style.save(_draw_theory(float(prior.mean())), folder, "theory")
-    columns = {name: [getattr(one, name) for one in found] for name in Equivalent.__dataclass_fields__}
+    columns = {name: [getattr(one, name) for one in found] for name in EquivalentResponse.__dataclass_fields__}
     pacsv.write_csv(pa.table(columns), folder / "equivalence.csv")
     files = ("equivalence.png", "theory.png", "equivalence.csv")
     return Made("\n".join([str(table), *table.notes]), tuple(folder / name for name in files))
@@ -227,7 +227,7 @@ def _summary(study: LabelStudy) -> list[str]:
     return [*lines, *study.lines]
 
 
-def _draw_equivalents(found: Sequence[Equivalent], what: str) -> Figure:
+def _draw_equivalents(found: Sequence[EquivalentResponse], what: str) -> Figure:
     """Equivalent epsilons against the bag size."""
     figure, axes = style.canvas(6.4, 4.0)
     sizes = [one.size for one in found]

@@ -281,7 +281,7 @@ class PointEstimate(RightGuesses):
 
 
 @dataclass(frozen=True)
-class RaisedByLoss(RightGuesses):
+class RaisedByFailures(RightGuesses):
     def bound(self, tallies: Sequence[Right], *, failed_replays: int = 0) -> Bound:
         return replace(super().bound(tallies), lower=super().bound(tallies).lower + failed_replays)
 
@@ -390,7 +390,7 @@ def test_correct_parts_pass() -> None:
         (check_played, UnfairCoins(), "coins of UnfairCoins must be fair"),
         (check_simulated, Honest(), "must be a ScoreEstimator"),
         (check_simulated, PointEstimate(), "above the true epsilon in at most"),
-        (check_simulated, RaisedByLoss(), "must not rise with lost replays"),
+        (check_simulated, RaisedByFailures(), "must not rise with failed replays"),
         (check_simulated, FirstRowsOnly(), "must not depend on the order of rows"),
         (check_simulated, SortsScores(), "must not write into the scores"),
         (check_simulated, InvertedConfidence(), "larger bound at a larger confidence"),

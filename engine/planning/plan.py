@@ -27,7 +27,7 @@ from dpaudit.engine.planning.features import require_trainable
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.request.describe import in_words
 from dpaudit.errors import SpecError
-from dpaudit.estimators.best_candidate import EachReplay, EachThreshold
+from dpaudit.estimators.best_candidate import ReplayBounds, ThresholdBounds
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.one_run.right_guesses import GuessRule
 from dpaudit.estimators.one_run.signed_scores import OneRun, Shiftable
@@ -368,19 +368,19 @@ def count(estimator: Estimator[Any, Any], evidence: Iterable[Any]) -> Iterator[A
 
 
 @unit
-def bound_replays(estimator: Any, tallies: tuple[list[Any], ...], *, replays: int) -> EachReplay:
+def bound_replays(estimator: Any, tallies: tuple[list[Any], ...], *, replays: int) -> ReplayBounds:
     """Return the bounds of some of `replays` replays, in their order."""
-    bounds: EachReplay = estimator.bounds_of_replays([tally for group in tallies for tally in group], replays)
+    bounds: ReplayBounds = estimator.bounds_of_replays([tally for group in tallies for tally in group], replays)
     return bounds
 
 
 @unit
-def bound_thresholds(estimator: Any, tallies: list[Any], *, part: int, parts: int) -> EachThreshold:
+def bound_thresholds(estimator: Any, tallies: list[Any], *, part: int, parts: int) -> ThresholdBounds:
     """Return the bounds at part `part` of `parts` equal parts of the thresholds of the only replay."""
     (tally,) = tallies
     thresholds = tally.threshold.size
     places = np.arange(thresholds * part // parts, thresholds * (part + 1) // parts)
-    bounds: EachThreshold = estimator.bounds_at(tally, places)
+    bounds: ThresholdBounds = estimator.bounds_at(tally, places)
     return bounds
 
 

@@ -453,7 +453,7 @@ def next_step(verdict: str, rule: str, test: TestRecord | None) -> str:
 def details_of(finding: Finding, test: TestRecord) -> list[str]:
     """Return the method, selection, counts and notes of a finding."""
     counts = ", ".join(f"{name} {value:,}" for name, value in finding.counts)
-    at_delta = finding.at_its_delta(test.compared.claim.curve) if isinstance(finding, Bound) else test.comparison
+    at_delta = finding.comparison_at_delta(test.compared.claim.curve) if isinstance(finding, Bound) else test.comparison
     repeated = test.deciding_finding is not finding
     return [
         ""

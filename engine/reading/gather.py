@@ -164,7 +164,7 @@ class _Finished:
             return None
         bounds = {"parts": self._parts} if self._parts else {}
         finding: Finding = self._audit.estimator.find(self._tallies, failed_replays=self._failed_replays, **bounds)
-        return finding.on_a_proxy() if conditional and isinstance(finding, Bound) else finding
+        return finding.conditional_on_proxy() if conditional and isinstance(finding, Bound) else finding
 
     def p_value(self, result: AuditResult) -> float | None:
         """Return an upper limit of the p-value of the claim; None if nothing is sampled or bounds take long."""

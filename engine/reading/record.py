@@ -189,7 +189,10 @@ class TestRecord:
             return None
         points = [maximum.comparison(curve)]
         if isinstance(maximum, Bound):
-            points += [maximum.at_its_delta(curve), *(evidence.comparison(curve) for evidence in maximum.evidence)]
+            points += [
+                maximum.comparison_at_delta(curve),
+                *(evidence.comparison(curve) for evidence in maximum.evidence),
+            ]
         return next((candidate for candidate in points if candidate.caption == point.caption), None)
 
     @property

@@ -285,7 +285,7 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         seconds=time.monotonic() - began,
         executed=outcome.ran,
         units=len(plan.units),
-        skipped=len(outcome.spared),
+        skipped=len(outcome.skipped),
         reused=outcome.reused,
         damaged=tuple(f"units/{key}.parquet: {why}" for key, why in sorted(outcome.damaged.items())),
         unseen=tuple(sorted({why for code in user_code_by_label(plan.units).values() for why in code.unseen})),
@@ -319,7 +319,7 @@ def run_missing(
     with backend_for(plan, missing, events, scratch, store) as backend:
         repeats = plan.spec.run.repeats
         outcome = run_units(
-            plan.units, backend, store, events, spare=policy.skippable, repeats=repeats, defer=policy.waiting
+            plan.units, backend, store, events, skip=policy.skippable, repeats=repeats, defer=policy.waiting
         )
         if follow_ups := policy.units_after_violations(outcome.finished, outcome.failed.keys()):
             # These units are finished: their results are read, not recomputed.

@@ -262,7 +262,7 @@ def calls_for_confirmation(confirmation: PlannedAudit, result: AuditResult) -> b
 
 def _is_left_out(entry: PlannedAudit, outcome: RunOutcome) -> bool:
     """True if an audit has no evidence and all its missing units were skipped."""
-    return entry.keys - outcome.finished <= outcome.spared and outcome.finished.isdisjoint(entry.tallies)
+    return entry.keys - outcome.finished <= outcome.skipped and outcome.finished.isdisjoint(entry.tallies)
 
 
 def _union(several: Iterable[frozenset[str]]) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """Sums of independent labels with different probabilities: compiled kernels over bags, called by `advantage`.
 
-Everything adds and multiplies numbers >= 0, so no digits cancel: the law of "all but one" is built up from the others
-by halving (O(k^2 log k) for all k of them), never by dividing one factor out.
+All additions and multiplications are of numbers >= 0, so no digits cancel. The law of "all but one" is built from the
+other labels by halving (O(k^2 log k) for all k of them), never by dividing one factor out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SMALLEST = 1e-250
 
 
 def posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats, list[int]]:
-    """Posteriors, how far they moved the log-odds, both of shape (bags, k), and the bags that cannot be."""
+    """Return posteriors and changes of the log-odds, both of shape (bags, k), and the indices of impossible bags."""
     posterior, shift, likelihood = _posteriors(prior, np.exp(log_channel))
     unlikely = np.flatnonzero(~(likelihood > SMALLEST))
     if not unlikely.size:
@@ -29,10 +29,10 @@ def posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats, list
 
 @numba.njit(cache=True)
 def _posteriors(prior: Floats, channel: Floats) -> tuple[Floats, Floats, Floats]:
-    """P[label = 1 | release] for every example of every bag, and how far that moved the log-odds, shape (bags, k).
+    """Return P[label = 1 | release] and the change of the log-odds for every example, shape (bags, k), and likelihoods.
 
-    The channel, shape (bags, k + 1), is the likelihood of what was released given the true sum, scaled to a largest
-    of 1. Third is each bag's likelihood on that scale: where it is above 1e-250, no underflow on the way can matter.
+    The channel, shape (bags, k + 1), is the likelihood of the release given the true sum, scaled to a maximum of 1. The
+    likelihood of each bag is on that scale; if it exceeds 1e-250, underflow cannot matter.
     """
     bags, k = prior.shape
     posterior = np.empty((bags, k))
@@ -50,14 +50,16 @@ def _posteriors(prior: Floats, channel: Floats) -> tuple[Floats, Floats, Floats]
         prefix[:] = 0.0
         prefix[0] = 1.0
         for i in range(k):
-            one = zero = 0.0
+            likelihood_1 = likelihood_0 = 0.0
             for s in range(i + 1):
-                one += prefix[s] * suffix[i + 1, s + 1]
-                zero += prefix[s] * suffix[i + 1, s]
-            shift[bag, i] = _log(one) - _log(zero)
-            one *= eta[i]
-            zero *= 1 - eta[i]
-            posterior[bag, i] = one / (one + zero) if one + zero > 0 else np.nan
+                likelihood_1 += prefix[s] * suffix[i + 1, s + 1]
+                likelihood_0 += prefix[s] * suffix[i + 1, s]
+            shift[bag, i] = _log(likelihood_1) - _log(likelihood_0)
+            likelihood_1 *= eta[i]
+            likelihood_0 *= 1 - eta[i]
+            posterior[bag, i] = (
+                likelihood_1 / (likelihood_1 + likelihood_0) if likelihood_1 + likelihood_0 > 0 else np.nan
+            )
             for s in range(i + 1, 0, -1):
                 prefix[s] = (1 - eta[i]) * prefix[s] + eta[i] * prefix[s - 1]
             prefix[0] *= 1 - eta[i]
@@ -66,7 +68,7 @@ def _posteriors(prior: Floats, channel: Floats) -> tuple[Floats, Floats, Floats]
 
 @numba.njit(cache=True)
 def _log_posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats, Floats]:
-    """`_posteriors` in logarithms: ten times slower, right for bags however improbable; NaN in impossible ones."""
+    """Return `_posteriors` computed in logarithms, for improbable bags: ten times slower; NaN in impossible ones."""
     bags, k = prior.shape
     posterior = np.empty((bags, k))
     shift = np.empty((bags, k))
@@ -84,9 +86,12 @@ def _log_posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats,
         prefix[0] = 0.0
         for i in range(k):
             yes, no = _log(prior[bag, i]), _log1m(prior[bag, i])
-            one, zero = _log_dot(prefix, suffix[i + 1, 1:], i + 1), _log_dot(prefix, suffix[i + 1], i + 1)
-            shift[bag, i] = one - zero
-            odds = yes + one - (no + zero)
+            log_likelihood_1, log_likelihood_0 = (
+                _log_dot(prefix, suffix[i + 1, 1:], i + 1),
+                _log_dot(prefix, suffix[i + 1], i + 1),
+            )
+            shift[bag, i] = log_likelihood_1 - log_likelihood_0
+            odds = yes + log_likelihood_1 - (no + log_likelihood_0)
             posterior[bag, i] = 1 / (1 + math.exp(-odds)) if odds > -700 else math.exp(odds)
             for s in range(i + 1, 0, -1):
                 prefix[s] = _log_add(no + prefix[s], yes + prefix[s - 1])
@@ -96,9 +101,9 @@ def _log_posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats,
 
 @numba.njit(cache=True)
 def advantages(prior: Floats, epsilon: float, noise: int) -> Floats:
-    """Additive advantage of the noisy sum, for every example; shape (bags, k) to (bags, k).
+    """Return the additive advantage of the noisy sum for every example; shape (bags, k) to (bags, k).
 
-    The noise is none (0), Laplace(1/epsilon) (1), or two-sided geometric and clipped to [0, k] (2).
+    The noise is none (0), Laplace(1/epsilon) (1), or two-sided geometric, clipped to [0, k] (2).
     """
     bags, k = prior.shape
     advantage = np.empty((bags, k))
@@ -138,7 +143,7 @@ def advantages(prior: Floats, epsilon: float, noise: int) -> Floats:
 
 @numba.njit(cache=True)
 def _include(law: Floats, size: int, eta: Floats) -> None:
-    """Adds the labels `eta` to the law of the sum of `size` others, in place."""
+    """Add the labels with probabilities `eta` to the law of the sum of `size` others, in place."""
     for j in range(len(eta)):
         for s in range(size + j + 1, 0, -1):
             law[s] = (1 - eta[j]) * law[s] + eta[j] * law[s - 1]
@@ -147,7 +152,10 @@ def _include(law: Floats, size: int, eta: Floats) -> None:
 
 @numba.njit(cache=True)
 def _gain(eta: float, law: Floats, epsilon: float, noise: int) -> float:
-    """min of the integrals of g+ and g-, g = eta L1 - (1 - eta) L0; L0 the law of the k - 1 others with noise."""
+    """Return the smaller of the integrals of g+ and g-, with g = eta L1 - (1 - eta) L0.
+
+    L0 is the law of the sum of the k - 1 other labels plus noise, and L1 the same law shifted by 1.
+    """
     if noise == 0:
         return _plain_gain(eta, law)
     if noise == 1:
@@ -159,19 +167,19 @@ def _gain(eta: float, law: Floats, epsilon: float, noise: int) -> float:
 def _plain_gain(eta: float, law: Floats) -> float:
     k = len(law)
     up = down = 0.0
-    before = 0.0
+    previous = 0.0
     for z in range(k + 1):
-        here = law[z] if z < k else 0.0
-        g = eta * before - (1 - eta) * here
+        mass = law[z] if z < k else 0.0
+        g = eta * previous - (1 - eta) * mass
         up += max(g, 0.0)
         down += max(-g, 0.0)
-        before = here
+        previous = mass
     return float(min(up, down))
 
 
 @numba.njit(cache=True)
 def _from_right(law: Floats, a: float) -> Floats:
-    """right[m] = sum over s >= m of law[s] a^(s - m), m = 0 .. k (the last is 0)."""
+    """Return right[m] = sum over s >= m of law[s] a^(s - m) for m = 0 .. k; the last value is 0."""
     k = len(law)
     right = np.empty(k + 1)
     right[k] = 0.0
@@ -182,18 +190,21 @@ def _from_right(law: Floats, a: float) -> Floats:
 
 @numba.njit(cache=True)
 def _laplace_gain(eta: float, law: Floats, epsilon: float) -> float:
-    """Between the whole numbers m and m + 1, with x = z - m, 2 g / epsilon = P e^(-epsilon x) + R e^(-epsilon (1 - x)):
-    it changes sign at most once, where x = (1 - log(-R/P) / epsilon) / 2, and integrates in closed form."""
+    """Return the gain under Laplace noise, integrated in closed form.
+
+    Between the integers m and m + 1, with x = z - m, 2 g / epsilon = P e^(-epsilon x) + R e^(-epsilon (1 - x)). It
+    changes sign at most once, at x = (1 - log(-R/P) / epsilon) / 2.
+    """
     k = len(law)
     a = math.exp(-epsilon)
     drop = -math.expm1(-epsilon)
     right = _from_right(law, a)
     tail = 0.5 * right[0] * (eta * a - (1 - eta))  # z < 0
     up, down = max(tail, 0.0), max(-tail, 0.0)
-    left = 0.0  # sum over s < m of law[s] a^(m - 1 - s)
+    left_sum = 0.0  # sum over s < m of law[s] a^(m - 1 - s)
     for m in range(k):
-        here = law[m] + a * left
-        P = eta * left - (1 - eta) * here
+        next_left = law[m] + a * left_sum
+        P = eta * left_sum - (1 - eta) * next_left
         R = eta * right[m] - (1 - eta) * right[m + 1]
         whole = 0.5 * (P + R) * drop
         part = 0.0
@@ -204,8 +215,8 @@ def _laplace_gain(eta: float, law: Floats, epsilon: float) -> float:
         rest = whole - part
         up += max(part, 0.0) + max(rest, 0.0)
         down += max(-part, 0.0) + max(-rest, 0.0)
-        left = here
-    tail = 0.5 * left * (eta - (1 - eta) * a)  # z > k
+        left_sum = next_left
+    tail = 0.5 * left_sum * (eta - (1 - eta) * a)  # z > k
     up += max(tail, 0.0)
     down += max(-tail, 0.0)
     return float(min(up, down))
@@ -218,16 +229,16 @@ def _geometric_gain(eta: float, law: Floats, epsilon: float) -> float:
     right = _from_right(law, a)
     g = right[0] * (eta * a - (1 - eta)) / (1 + a)  # everything released as 0
     up, down = max(g, 0.0), max(-g, 0.0)
-    left = law[0]  # sum over s < z of law[s] a^(z - 1 - s)
+    left_sum = law[0]  # sum over s < z of law[s] a^(z - 1 - s)
     for z in range(1, k):
         both = -math.expm1(-epsilon) / (1 + a)
-        one = left + a * right[z]
-        zero = a * left + right[z]
-        g = both * (eta * one - (1 - eta) * zero)
+        mass_1 = left_sum + a * right[z]
+        mass_0 = a * left_sum + right[z]
+        g = both * (eta * mass_1 - (1 - eta) * mass_0)
         up += max(g, 0.0)
         down += max(-g, 0.0)
-        left = law[z] + a * left
-    g = left * (eta - (1 - eta) * a) / (1 + a)  # everything released as k
+        left_sum = law[z] + a * left_sum
+    g = left_sum * (eta - (1 - eta) * a) / (1 + a)  # everything released as k
     up += max(g, 0.0)
     down += max(-g, 0.0)
     return float(min(up, down))

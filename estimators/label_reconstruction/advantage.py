@@ -1,13 +1,14 @@
-"""How much better an attacker guesses labels once a label-private release is out (Busa-Fekete et al. 2024).
+"""Advantage of an attacker who guesses labels after a label-private release (Busa-Fekete et al. 2024).
 
-The attacker knows each example's prior eta = P[label = 1 | features], labels are independent given the features, and
-the release is what randomized response (RR) or a bag's sum of labels (LLP; plus Laplace or clipped geometric noise)
-shows. All results are exact given the priors: nothing is sampled, so there is no confidence to state. They say what
-*this* attacker gains on average (additive) or at one release (multiplicative), never what a mechanism promises.
+The attacker knows each example's prior eta = P[label = 1 | features], and labels are independent given the features.
+The release is the output of randomized response (RR), or a bag's sum of labels (LLP), optionally with Laplace or
+clipped geometric noise. All results are exact given the priors: nothing is sampled, so there is no confidence to state.
+They give the gain of *this* attacker on average (additive) or at one release (multiplicative), never a guarantee of the
+mechanism.
 
-Priors of bags have the shape (bags, k), or (k,) for one bag; what is said of each example has the same shape. Counts
-are of a bag's positive labels, not proportions: changing one label moves them by 1, so noise of scale 1/epsilon makes
-them epsilon-label-private; epsilon is in (0, inf).
+Priors of bags have the shape (bags, k), or (k,) for one bag; results for each example have the same shape. Counts are
+numbers of positive labels in a bag, not proportions. Changing one label changes a count by 1, so noise of scale
+1/epsilon makes it epsilon-label-private; epsilon is in (0, inf).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _PLAIN, _LAPLACE, _GEOMETRIC = range(3)
 
 
 def rr_posterior(prior: ArrayLike, released: ArrayLike, *, epsilon: float) -> float | Floats:
-    """P[label = 1 | released label] under binary randomized response, which flips with probability 1/(1 + e^epsilon).
+    """Return P[label = 1 | released label] under binary randomized response, which flips with probability 1/(1 +
+    e^epsilon).
 
     Priors in [0, 1] and released labels, 0 or 1, broadcast; epsilon is in [0, inf).
 
@@ -43,11 +45,11 @@ def rr_posterior(prior: ArrayLike, released: ArrayLike, *, epsilon: float) -> fl
 
 
 def llp_posterior(prior: ArrayLike, positives: ArrayLike) -> Floats:
-    """P[label = 1 | the bag's number of positive labels] for every example.
+    """Return P[label = 1 | the bag's number of positive labels] for every example.
 
-    `positives` are whole numbers in [0, k], shape (bags,), or a scalar for one bag.
+    `positives` are integers in [0, k], shape (bags,), or a scalar for one bag.
 
-    Raises: InputError for a bag that cannot have that many positive labels under its priors.
+    Raises: InputError for a bag that cannot have this number of positive labels under its priors.
     Source: Busa-Fekete et al. (2024), section 4; the sum of the others is Poisson-binomial.
     """
     eta, counts = _bags(prior, positives, "positives")
@@ -58,7 +60,7 @@ def llp_posterior(prior: ArrayLike, positives: ArrayLike) -> Floats:
 
 
 def llp_laplace_posterior(prior: ArrayLike, count: ArrayLike, *, epsilon: float) -> Floats:
-    """P[label = 1 | the bag's noisy count] where the count carries Laplace noise of scale 1/epsilon.
+    """Return P[label = 1 | the bag's noisy count] if the count carries Laplace noise of scale 1/epsilon.
 
     `count` (k times the noisy proportion) is any finite number, shape (bags,) or a scalar.
 
@@ -70,9 +72,9 @@ def llp_laplace_posterior(prior: ArrayLike, count: ArrayLike, *, epsilon: float)
 
 
 def llp_geometric_posterior(prior: ArrayLike, count: ArrayLike, *, epsilon: float) -> Floats:
-    """P[label = 1 | the bag's noisy count] where the count carries two-sided geometric noise, clipped to [0, k].
+    """Return P[label = 1 | the bag's noisy count] if the count carries two-sided geometric noise, clipped to [0, k].
 
-    The noise is t with probability proportional to e^(-epsilon |t|); `count` is whole, shape (bags,) or a scalar.
+    The noise is t with probability proportional to e^(-epsilon |t|); `count` is an integer, shape (bags,) or a scalar.
 
     Source: Busa-Fekete et al. (2024), section 4.
     """
@@ -83,16 +85,16 @@ def llp_geometric_posterior(prior: ArrayLike, count: ArrayLike, *, epsilon: floa
 
 
 def bag_log_ratio(prior: ArrayLike, log_likelihood: ArrayLike) -> Floats:
-    """log P[release | label = 1] - log P[release | label = 0] under any law of the bag's number of positive labels.
+    """Return log P[release | label = 1] - log P[release | label = 0] for any law of the release given the bag's sum.
 
-    This is the multiplicative advantage, exact where posteriors round to 0 or 1, and infinite only where it truly is.
+    This is the multiplicative advantage, exact even if posteriors round to 0 or 1, and infinite only if it truly is.
 
     Args:
         prior: P[label = 1], shape (bags, k).
-        log_likelihood: log P[release | s positive labels], s = 0 .. k, up to a constant in each bag, -inf where it is
+        log_likelihood: log P[release | s positive labels] for s = 0 .. k, up to a constant in each bag, -inf if
             impossible; shape (bags, k + 1).
-    Returns: Nats, shape (bags, k); 0 where the prior is 0 or 1 already.
-    Raises: InputError for a bag that cannot have released that under its priors.
+    Returns: Nats, shape (bags, k); 0 if the prior is 0 or 1.
+    Raises: InputError for a bag whose release is impossible under its priors.
     """
     eta, law = _bag_priors(prior), np.asarray(log_likelihood, np.float64)
     fits = law.shape == (len(eta), eta.shape[1] + 1)
@@ -103,9 +105,10 @@ def bag_log_ratio(prior: ArrayLike, log_likelihood: ArrayLike) -> Floats:
 
 
 def release_gain(prior: ArrayLike, posterior: ArrayLike) -> float | Floats:
-    """How much likelier the best guess is right at one release than before it; its mean is the additive advantage.
+    """Return by how much one release raises the probability that the best guess is right.
 
-    Probabilities that broadcast; in [-1/2, 1/2], below 0 where the release takes confidence away.
+    The mean over releases is the additive advantage. Arguments are probabilities that broadcast. Results are in [-1/2,
+    1/2], and negative if the release reduces confidence.
     """
     before, after = _prior(prior), _prior(posterior, "a posterior")
     common_shape(before, after, names=("prior", "posterior"))
@@ -113,11 +116,12 @@ def release_gain(prior: ArrayLike, posterior: ArrayLike) -> float | Floats:
 
 
 def llp_product_advantage(share: float, size: ArrayLike) -> float | Floats:
-    """`llp_additive_advantage` of bags of these sizes whose labels are independent of the features, with p = `share`.
+    """Return `llp_additive_advantage` of bags of the given sizes if labels are independent of the features, with p =
+    `share`.
 
-    It is min(p, 1 - p) - E min(S/k, 1 - S/k), S the number of positives; the shape of `size`.
+    It is min(p, 1 - p) - E min(S/k, 1 - S/k), where S is the number of positives; shape of `size`.
 
-    Source: Busa-Fekete et al. (2024), Theorem 3.2, with the "min" it lacks.
+    Source: Busa-Fekete et al. (2024), Theorem 3.2, with the "min" that it lacks.
     """
     from scipy.stats import binom  # takes long to load
 
@@ -132,9 +136,9 @@ def llp_product_advantage(share: float, size: ArrayLike) -> float | Floats:
 
 
 def rr_additive_advantage(prior: ArrayLike, *, epsilon: float) -> float | Floats:
-    """How much likelier the best guess is right after randomized response; the shape of `prior`.
+    """Return the additive advantage of randomized response, max(0, min(eta, 1 - eta) - flip); shape of `prior`.
 
-    Source: Busa-Fekete et al. (2024), Theorem 3.5, with the "min" it lacks: max(0, min(eta, 1 - eta) - flip).
+    Source: Busa-Fekete et al. (2024), Theorem 3.5, with the "min" that it lacks.
     """
     eta = _prior(prior)
     _check_epsilon(epsilon, zero=True)
@@ -142,9 +146,9 @@ def rr_additive_advantage(prior: ArrayLike, *, epsilon: float) -> float | Floats
 
 
 def llp_additive_advantage(prior: ArrayLike) -> Floats:
-    """How much likelier the best guess is right once the bag's number of positive labels is known.
+    """Return the additive advantage of a release of the bag's number of positive labels.
 
-    For each example, given the features of its whole bag, on average over the labels: E[max(post, 1 - post)] -
+    For each example, given the features of its whole bag, and averaged over the labels: E[max(post, 1 - post)] -
     max(eta, 1 - eta), in [0, min(eta, 1 - eta)].
 
     Source: Busa-Fekete et al. (2024), Definition 3.1 (individual), conditioned on the bag.
@@ -153,26 +157,26 @@ def llp_additive_advantage(prior: ArrayLike) -> Floats:
 
 
 def llp_laplace_additive_advantage(prior: ArrayLike, *, epsilon: float) -> Floats:
-    """`llp_additive_advantage` where the count carries Laplace noise of scale 1/epsilon.
+    """Return `llp_additive_advantage` if the count carries Laplace noise of scale 1/epsilon.
 
-    The integral over the released value is done in closed form between the whole numbers, split where the best guess
-    changes.
+    The integral over the released value is computed in closed form between integers, split at changes of the best
+    guess.
     """
     _check_epsilon(epsilon)
     return _additive(prior, epsilon, _LAPLACE)
 
 
 def llp_geometric_additive_advantage(prior: ArrayLike, *, epsilon: float) -> Floats:
-    """`llp_additive_advantage` where the count carries two-sided geometric noise, clipped to [0, k]."""
+    """Return `llp_additive_advantage` if the count carries two-sided geometric noise, clipped to [0, k]."""
     _check_epsilon(epsilon)
     return _additive(prior, epsilon, _GEOMETRIC)
 
 
 def multiplicative_advantage(prior: ArrayLike, posterior: ArrayLike) -> float | Floats:
-    """log-odds(posterior) - log-odds(prior): how far one release moved the attacker's belief, in nats.
+    """Return log-odds(posterior) - log-odds(prior): the change of the attacker's belief by one release, in nats.
 
-    At most epsilon in absolute value under epsilon-label privacy; infinite where the release gives the label away, 0
-    where the prior is 0 or 1 already. Probabilities broadcast.
+    Under epsilon-label privacy its absolute value is at most epsilon. It is infinite if the release reveals the label,
+    and 0 if the prior is 0 or 1. Probabilities broadcast.
 
     Source: Busa-Fekete et al. (2024), Definition 3.6 (binary).
     """
@@ -183,7 +187,7 @@ def multiplicative_advantage(prior: ArrayLike, posterior: ArrayLike) -> float | 
 
 
 def label_privacy_ceiling(epsilon: float) -> float:
-    """The largest expected additive advantage any epsilon-label-private release can have, (e^eps - 1)/(e^eps + 1).
+    """Return the largest expected additive advantage under epsilon-label privacy, (e^eps - 1)/(e^eps + 1).
 
     Source: Wu et al. (2023), as quoted by Busa-Fekete et al. (2024), section 3.1.
     """
@@ -192,17 +196,17 @@ def label_privacy_ceiling(epsilon: float) -> float:
 
 
 def advantage_cdf(advantage: ArrayLike, at: ArrayLike) -> float | Floats:
-    """Fraction of examples whose advantage is at most `at` >= 0 in absolute value; the shape of `at`."""
+    """Return the fraction of examples with an absolute advantage of at most `at` >= 0; shape of `at`."""
     ranked, points = _ranked(advantage), np.asarray(at, np.float64)
     require(bool(np.all(points >= 0)), "at must be thresholds >= 0", at=at)
     return unboxed(np.asarray(np.searchsorted(ranked, points, side="right") / ranked.size))
 
 
 def advantage_quantile(advantage: ArrayLike, level: ArrayLike) -> float | Floats:
-    """The smallest threshold that at least a fraction `level` of the examples stay within; the shape of `level`.
+    """Return the smallest threshold that at least a fraction `level` of the advantages stay within; shape of `level`.
 
-    Advantages may have any shape and be inf. Never between two examples, so an infinite advantage beyond the level does
-    no harm (the paper reports 0.98).
+    Advantages may have any shape and be inf. The threshold is never interpolated between two examples, so an infinite
+    advantage beyond the level does no harm (the paper reports 0.98).
     """
     ranked, levels = _ranked(advantage), np.asarray(level, np.float64)
     require(bool(np.all((levels >= 0) & (levels <= 1))), "level must be in [0, 1]", level=level)
@@ -217,7 +221,7 @@ def _additive(prior: ArrayLike, epsilon: float, noise: int) -> Floats:
 
 
 def _posteriors(eta: Floats, log_channel: Floats) -> tuple[Floats, Floats]:
-    """Posteriors, and how far they moved the log-odds; both of shape (bags, k)."""
+    """Return posteriors and changes of the log-odds; both of shape (bags, k)."""
     from dpaudit.estimators.label_reconstruction._poisson_binomial import posteriors
 
     posterior, shift, impossible = posteriors(eta, log_channel)

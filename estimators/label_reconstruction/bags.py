@@ -1,4 +1,4 @@
-"""How much better an attacker guesses labels after a label-private release, from posteriors of single examples."""
+"""Estimator of label advantages from an attacker's posteriors of single examples."""
 
 from __future__ import annotations
 
@@ -37,63 +37,63 @@ QUANTITIES: Mapping[str, str] = {
     "multiplicative": "largest multiplicative advantage",
     "tail": "largest additive advantage at one release",
 }
-"""What is compared with a claim: the mean additive advantage, the largest shift of log-odds, the largest gain."""
+"""Quantity that is compared with a claim, by kind of advantage."""
 
 # Log-odds of posteriors carry rounding errors of some 1e-16: what is compared with a claim is lowered by far more.
 _SAFE = 1 - 1e-9
 MEASURES: tuple[Kind, ...] = ("multiplicative", "additive")
-"""The paper's two, which are shown beside each other."""
+"""The two measures of the paper, which are shown side by side."""
 UNITS: Mapping[str, str] = {"multiplicative": ", nats", "additive": "", "tail": ""}
-GROUPS = 10  # of examples, to see whether their priors are calibrated
-SHOWN = 4_000  # examples in a figure of beliefs at most
-APART = 3.0  # standard errors beyond which computed and realised advantage are said to differ
+GROUPS = 10  # groups of examples in the calibration diagram of the priors
+MAX_DRAWN = 4_000  # largest number of examples in a figure of beliefs
+MAX_STANDARD_ERRORS = 3.0  # standard errors above which computed and realised advantage differ by more than chance
 
 
 @dataclass(frozen=True)
 class Realised:
-    """The attacker played against true labels, beside what its beliefs say of itself."""
+    """Advantage of the attacker against true labels, next to the advantage that its posteriors predict."""
 
-    computed: float  # how much likelier its guesses are right once the release is out, by its own posteriors; mean
-    realised: float  # how much more often they were right
-    error: float  # standard error of the difference, at most
+    computed: float  # mean gain in the probability of a right guess, by the attacker's own posteriors
+    realised: float  # mean gain in the share of right guesses
+    error: float  # upper limit of the standard error of the difference
 
     @property
-    def parts(self) -> bool:
-        """Whether the two differ by more than chance."""
-        return abs(self.realised - self.computed) > APART * self.error
+    def differs(self) -> bool:
+        """True if the two differ by more than chance."""
+        return abs(self.realised - self.computed) > MAX_STANDARD_ERRORS * self.error
 
     def __str__(self) -> str:
-        said = (
+        judgement = (
             "they part: the priors are not calibrated, and advantages computed from them are off by as much"
-            if self.parts
+            if self.differs
             else "no more apart than chance"
         )
         return (
             f"played against true labels the attacker gains {self.realised:.5f}, by its own beliefs "
             f"{self.computed:.5f} (difference {self.realised - self.computed:+.5f}, standard error {self.error:.5f}): "
-            f"{said}"
+            f"{judgement}"
         )
 
 
 @dataclass(frozen=True)
 class AdvantageDistribution(FindingBase):
-    """Advantages of all examples, in absolute value; exact given the priors: no confidence."""
+    """Absolute advantages of all examples; exact given the priors, hence without a confidence."""
 
-    # "additive": how much likelier the best guess is right, on average over releases, in [0, 1]. "multiplicative": how
-    # far one release moves the log-odds, in nats. "tail": how much likelier the best guess is right at one release than
-    # before it, 0 where it is not
+    # "additive": gain in the probability of a right guess, averaged over releases, in [0, 1]. "multiplicative": change
+    # of the log-odds by one release, in nats. "tail": gain in the probability of a right guess at one release, at least
+    # 0
     kind: Kind
-    mean: float  # over the examples, >= 0; may be inf
-    largest: float  # over the examples, >= 0; may be inf
-    # level in [0, 1] and the advantage that this share of the examples stays within
+    mean: float  # mean over the examples, >= 0; may be inf
+    largest: float  # maximum over the examples, >= 0; may be inf
+    # pairs of a level in [0, 1] and the advantage that this share of the examples stays within
     quantiles: tuple[tuple[float, float], ...]
-    method: str  # the estimator's registered name, with its variant
-    within: tuple[tuple[float, float], ...] = ()  # threshold and the share of examples that stays within it
+    method: str  # registered name of the estimator, with its variant
+    within: tuple[tuple[float, float], ...] = ()  # pairs of a threshold and the share of examples within it
     counts: tuple[tuple[str, int], ...] = ()  # examples, bags, releases
-    notes: tuple[str, ...] = ()  # sentences a reader must see beside it
-    # what there is to draw, by name
+    notes: tuple[str, ...] = ()  # sentences that must be printed with the finding
+    # columns of numbers for figures, by name
     series: Mapping[str, Series] = field(default_factory=dict, compare=False, repr=False)
-    realised: Realised | None = None  # the attacker played against true labels; None where they are not known
+    realised: Realised | None = None  # advantage against true labels; None if they are unknown
 
     validity = Validity.EXACT  # nothing was sampled
     confidence = None
@@ -107,18 +107,18 @@ class AdvantageDistribution(FindingBase):
             object.__setattr__(self, "notes", (*self.notes, str(self.realised)))
 
     @property
-    def _compared(self) -> float:
+    def _compared_value(self) -> float:
         return (self.mean if self.kind == "additive" else self.largest) * _SAFE
 
     @property
     def headline(self) -> str:
         unit = " nats" if self.kind == "multiplicative" else ""
-        return f"{QUANTITIES[self.kind]} {format_lower(self._compared, 6)}{unit}"
+        return f"{QUANTITIES[self.kind]} {format_lower(self._compared_value, 6)}{unit}"
 
     def comparison(self, curve: PrivacyCurve) -> Comparison:
-        """Beside the most that label privacy with the epsilon claimed at delta = 0 allows."""
+        """Compare with the largest value that the epsilon claimed at delta = 0 allows as label privacy."""
         allowed = _allowed(self.kind, curve.epsilon(0.0))
-        return Comparison(QUANTITIES[self.kind], "delta = 0", self._compared, allowed, self.headline)
+        return Comparison(QUANTITIES[self.kind], "delta = 0", self._compared_value, allowed, self.headline)
 
     def to_dict(self) -> Mapping[str, Any]:
         return {
@@ -128,16 +128,16 @@ class AdvantageDistribution(FindingBase):
             "quantiles": [list(pair) for pair in self.quantiles],
             "within": [list(pair) for pair in self.within],
             "realised": None if self.realised is None else asdict(self.realised),
-            **self._said(),
+            **self._common_fields(),
         }
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{level:g} quantile {value:.6g}" for level, value in self.quantiles)
-        return f"{self.headline} (exact given the priors; {self.method}; {shown})"
+        quantiles = ", ".join(f"{level:g} quantile {value:.6g}" for level, value in self.quantiles)
+        return f"{self.headline} (exact given the priors; {self.method}; {quantiles})"
 
 
 def _allowed(kind: Kind, epsilon: float) -> float:
-    """Return the largest value that a release with label privacy `epsilon` allows; the tail is largest at prior 1/2."""
+    """Return the largest value under label privacy `epsilon`; a tail is largest at prior 1/2."""
     if kind == "multiplicative" or math.isinf(epsilon):
         return epsilon
     return label_privacy_ceiling(epsilon) / (2 if kind == "tail" else 1)
@@ -145,23 +145,23 @@ def _allowed(kind: Kind, epsilon: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class AdvantageTally:
-    """The advantages at one release."""
+    """Advantages at one release. All arrays of shape (n,) leave out examples about which nothing is released."""
 
     release: int  # number of the release
-    bags: int  # how many bags it is made of
-    left_out: int  # examples that nothing was released about, which are not among the others
-    multiplicative: Floats  # how far the log-odds of each other example moved, nats, shape (n,); may be infinite
-    additive: Floats  # additive advantage of each, on average over releases, shape (n,); (0,) where that is not known
-    gain: Floats  # how much likelier the best guess of each is right than before, shape (n,); below 0 where it is not
-    prior: Floats  # of some of them, for a figure, shape (shown,)
-    posterior: Floats  # of the same, the same shape
-    # Mean prior of label 1 in groups of examples, by that prior, shape (groups,); (0,) where labels are not known
+    bags: int  # number of bags
+    left_out: int  # number of examples about which nothing is released
+    multiplicative: Floats  # change of the log-odds, nats, shape (n,); may be infinite
+    additive: Floats  # additive advantage, averaged over releases, shape (n,); (0,) if unknown
+    gain: Floats  # gain in the probability of a right guess, shape (n,); may be negative
+    prior: Floats  # prior of some examples, for a figure, shape (drawn,)
+    posterior: Floats  # posterior of the same examples
+    # mean prior of label 1 in groups of examples, ordered by prior, shape (groups,); (0,) if labels are unknown
     believed: Floats
-    observed: Floats  # share of each group whose label is 1, likewise
-    grouped: Ints  # examples in each group, likewise
-    computed: float  # how much likelier the best guess is right than before the release, as the beliefs say; mean
-    realised: float  # the same as true labels say; NaN where they are not known
-    error: float  # standard error of the difference of the two means, bags being independent; NaN likewise
+    observed: Floats  # share of label 1 in each group
+    grouped: Ints  # number of examples in each group
+    computed: float  # mean gain in the probability of a right guess, by the posteriors
+    realised: float  # mean gain in the share of right guesses against true labels; NaN if they are unknown
+    error: float  # standard error of the difference of the two means, for independent bags; NaN if labels are unknown
 
 
 @register("estimator", "label-advantage", source="Busa-Fekete et al. (2024), Definitions 3.1 and 3.6, section 4")
@@ -170,11 +170,10 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally]):
     """Advantages of an attacker over guessing from priors alone, exact given the priors.
 
     Attributes:
-        quantiles: Levels in [0, 1] at which the advantages' absolute values are shown.
-        within: Thresholds >= 0: the share of examples whose advantage stays within each of them is shown.
-        kind: Which advantages are read off posteriors: "multiplicative" (of the given posteriors), "additive" (on
-            average over all releases of the mechanism), or "tail" (how much likelier the best guess is right at this
-            one release than before it, 0 where it is not).
+        quantiles: Levels in [0, 1] of the reported quantiles of absolute advantages.
+        within: Thresholds >= 0 for which the share of examples within them is reported.
+        kind: Kind of advantage: "multiplicative" (of the given posteriors), "additive" (averaged over all releases of
+            the mechanism), or "tail" (gain in the probability of a right guess at this one release, at least 0).
     """
 
     evidence: ClassVar[type[Any]] = Posteriors
@@ -194,9 +193,9 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally]):
         inside = evidence.bag >= 0
         prior, posterior = evidence.prior[inside], evidence.posterior[inside]
         gains = np.asarray(release_gain(prior, posterior))
-        shown = np.unique(np.linspace(0, gains.size - 1, min(gains.size, SHOWN)).astype(np.int64))
-        computed, realised, error = _played(evidence, inside, gains)
-        believed, observed, grouped = _grouped(evidence, inside)
+        drawn_rows = np.unique(np.linspace(0, gains.size - 1, min(gains.size, MAX_DRAWN)).astype(np.int64))
+        computed, realised, error = _computed_and_realised(evidence, inside, gains)
+        believed, observed, grouped = _calibration_groups(evidence, inside)
         return AdvantageTally(
             release=evidence.release,
             bags=np.unique(evidence.bag[inside]).size,
@@ -206,8 +205,8 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally]):
             ),
             additive=np.empty(0) if evidence.expected is None else evidence.expected[inside],
             gain=gains,
-            prior=prior[shown],
-            posterior=posterior[shown],
+            prior=prior[drawn_rows],
+            posterior=posterior[drawn_rows],
             believed=believed,
             observed=observed,
             grouped=grouped,
@@ -217,12 +216,12 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally]):
         )
 
     def find(self, tallies: Sequence[AdvantageTally], *, failed_replays: int = 0) -> AdvantageDistribution:
-        """The distribution over all examples of all releases; those of a lost release count as 0.
+        """Return the distribution over all examples of all releases; those of a failed release count as 0.
 
-        Raises: InputError for additive advantages of posteriors that do not come with them.
+        Raises: InputError for additive advantages if the posteriors do not include them.
         """
         require(len(tallies) > 0, "a distribution needs the tally of at least one release", tallies=len(tallies))
-        spread = {kind: _all(tallies, kind, failed_replays) for kind in get_args(Kind)}
+        spread = {kind: _absolute_advantages(tallies, kind, failed_replays) for kind in get_args(Kind)}
         advantages = spread[self.kind]
         must = "additive advantages are read off posteriors that come with them"
         require(advantages.size > 0, must, do="read the multiplicative or the tail ones")
@@ -238,7 +237,7 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally]):
         }
         counts |= {name: count for name, count in extra.items() if count}
         values, shares = self._spread(advantages)
-        shown = [self.kind, *(kind for kind in MEASURES if kind != self.kind and spread[kind].size)]
+        kinds = [self.kind, *(kind for kind in MEASURES if kind != self.kind and spread[kind].size)]
         return AdvantageDistribution(
             kind=self.kind,
             mean=float(advantages.mean()),
@@ -249,7 +248,7 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally]):
             counts=tuple(counts.items()),
             notes=("exact given the priors: another prior gives other advantages",),
             series={
-                **{f"advantages-{kind}": _quantiles(spread[kind], kind) for kind in shown},
+                **{f"advantages-{kind}": _quantiles(spread[kind], kind) for kind in kinds},
                 "beliefs": _beliefs(tallies),
                 **_reliability(tallies),
             },
@@ -257,26 +256,26 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally]):
         )
 
     def _spread(self, advantages: Floats) -> tuple[list[float], list[float]]:
-        """The quantiles, and the shares that stay within the thresholds."""
+        """Return the quantiles, and the shares within the thresholds."""
         shares = np.atleast_1d(advantage_cdf(advantages, self.within)).tolist() if self.within else []
         return np.atleast_1d(advantage_quantile(advantages, self.quantiles)).tolist(), shares
 
 
-def _all(tallies: Sequence[AdvantageTally], kind: Kind, failed_replays: int) -> Floats:
-    """The advantages of one kind at all releases, none below 0; empty where not all of them have it."""
-    found = {
+def _absolute_advantages(tallies: Sequence[AdvantageTally], kind: Kind, failed_replays: int) -> Floats:
+    """Return the advantages of one kind at all releases, at least 0; empty if a release lacks them."""
+    by_release = {
         "multiplicative": [np.abs(tally.multiplicative) for tally in tallies],
         "additive": [tally.additive for tally in tallies],
         "tail": [np.maximum(tally.gain, 0.0) for tally in tallies],
     }[kind]
-    if not all(part.size for part in found):
+    if not all(part.size for part in by_release):
         return np.empty(0)
-    together = np.concatenate(found)
-    return np.concatenate([together, np.zeros(failed_replays * together.size // len(tallies))])
+    advantages = np.concatenate(by_release)
+    return np.concatenate([advantages, np.zeros(failed_replays * advantages.size // len(tallies))])
 
 
-def _grouped(evidence: Posteriors, inside: NDArray[np.bool_]) -> tuple[Floats, Floats, Ints]:
-    """Mean prior, share of positives and number of examples in groups of equal size, by the prior."""
+def _calibration_groups(evidence: Posteriors, inside: NDArray[np.bool_]) -> tuple[Floats, Floats, Ints]:
+    """Return mean prior, share of positives and number of examples in groups of equal size, ordered by prior."""
     if evidence.labels is None:
         return np.empty(0), np.empty(0), np.empty(0, np.int64)
     prior, labels = evidence.prior[inside], evidence.labels[inside] == 1
@@ -287,26 +286,28 @@ def _grouped(evidence: Posteriors, inside: NDArray[np.bool_]) -> tuple[Floats, F
 
 
 def _reliability(tallies: Sequence[AdvantageTally]) -> dict[str, Series]:
-    """Of the first release: the priors and labels of all of them are the same."""
+    """Return the calibration groups of the first release; all releases share priors and labels."""
     first = tallies[0]
     columns = {"believed": first.believed, "observed": first.observed, "examples": first.grouped}
     return {"reliability": columns} if first.grouped.size else {}
 
 
-def _played(evidence: Posteriors, inside: NDArray[np.bool_], gains: Floats) -> tuple[float, float, float]:
-    """The mean gain as the beliefs say, as the labels say, and the standard error of their difference."""
+def _computed_and_realised(
+    evidence: Posteriors, inside: NDArray[np.bool_], gains: Floats
+) -> tuple[float, float, float]:
+    """Return the mean gain by the posteriors and against the labels, and the standard error of their difference."""
     if evidence.labels is None:
         return float(gains.mean()), math.nan, math.nan
     labels = evidence.labels[inside]
-    won = _right(evidence.posterior[inside], labels) - _right(evidence.prior[inside], labels)
+    realised = _correctness(evidence.posterior[inside], labels) - _correctness(evidence.prior[inside], labels)
     _, bag = np.unique(evidence.bag[inside], return_inverse=True)
     # Labels of one bag depend on each other given what was released of it; those of different bags do not.
-    apart = np.bincount(bag, weights=won - gains)
-    return float(gains.mean()), float(won.mean()), float(np.sqrt(np.square(apart).sum()) / gains.size)
+    differences = np.bincount(bag, weights=realised - gains)
+    return float(gains.mean()), float(realised.mean()), float(np.sqrt(np.square(differences).sum()) / gains.size)
 
 
-def _right(belief: Floats, labels: Ints) -> Floats:
-    """Return 1 if the best guess is right, 0 if it is wrong, and a half if the belief is a half."""
+def _correctness(belief: Floats, labels: Ints) -> Floats:
+    """Return 1 if the best guess is right, 0 if it is wrong, and 1/2 if the belief is 1/2."""
     return np.where(belief == 0.5, 0.5, ((belief > 0.5) == (labels == 1)).astype(np.float64))
 
 
@@ -319,20 +320,20 @@ def _realised(tallies: Sequence[AdvantageTally]) -> Realised | None:
 
 
 def _beliefs(tallies: Sequence[AdvantageTally]) -> Series:
-    """As many examples of each release as make no more than a figure shows."""
-    each = max(1, SHOWN // len(tallies))
+    """Return priors and posteriors of as many examples of each release as a figure can show."""
+    each = max(1, MAX_DRAWN // len(tallies))
     prior = np.concatenate([tally.prior[:: -(-len(tally.prior) // each)] for tally in tallies])
     posterior = np.concatenate([tally.posterior[:: -(-len(tally.posterior) // each)] for tally in tallies])
-    return {"prior": prior[:SHOWN], "posterior": posterior[:SHOWN]}
+    return {"prior": prior[:MAX_DRAWN], "posterior": posterior[:MAX_DRAWN]}
 
 
 def _quantiles(advantages: Floats, kind: Kind) -> Series:
-    """The spread of |advantage| over the examples, at most a thousand points; advantages of shape (n,), n > 0."""
+    """Return the distribution of |advantage| over the examples in at most a thousand points; shape (n,), n > 0."""
     ranked = np.sort(np.abs(advantages))
-    shown = np.unique(np.linspace(0, ranked.size - 1, min(ranked.size, 1_000)).astype(np.int64))
+    places = np.unique(np.linspace(0, ranked.size - 1, min(ranked.size, 1_000)).astype(np.int64))
     return {
-        "share": (shown + 1) / ranked.size,
-        "advantage": ranked[shown],
+        "share": (places + 1) / ranked.size,
+        "advantage": ranked[places],
         "kind": kind,
         "quantity": WORDS[kind] + UNITS[kind],
         "reported": QUANTITIES[kind],

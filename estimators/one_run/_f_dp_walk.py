@@ -1,8 +1,10 @@
-"""Algorithm 3: is a number of correct guesses too large for a trade-off function? Compiled for the built-in families.
+"""Algorithm 3: test whether a number of right guesses is too large for a trade-off function; compiled.
 
-Notation of the paper: after k steps `r` and `h` are `r[i]` and `h[i]` with i = correct - k, and `rate` is
-`f_bar^-1(r) = f^-1(1 - r)`: the smallest false positive rate of a test whose power is r, which keeps the small numbers
-exact that `1 - r` would lose. Source: Kalemaj et al. (2025), section 9, Algorithm 3; read as in Theorem 10.
+Notation of the paper: after k steps `r` and `h` are `r[i]` and `h[i]` with i = correct - k. `rate` is `f_bar^-1(r) =
+f^-1(1 - r)`: the smallest false positive rate of a test with power r. Working with r keeps the digits of small numbers
+that `1 - r` would lose.
+
+Source: Kalemaj et al. (2025), section 9, Algorithm 3; with tau as in Theorem 10.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from numpy.typing import NDArray
 Rate: TypeAlias = Callable[[float, Any, float], float]
 """(power, parameter, delta) -> smallest false positive rate."""
 Rejects: TypeAlias = Callable[[Any, float, float, int, int, int, float], bool]
-"""(parameter, delta, tau, guesses, correct, canaries, significance) -> Pr[C >= correct] <= significance is proved."""
+"""(parameter, delta, tau, guesses, correct, canaries, significance) -> True if Pr[C >= correct] <= significance."""
 
 
 def walk(rate: Rate) -> Rejects:
-    """Algorithm 3's rejection of trade-off functions with this `rate`; plain Python, for the caller to compile."""
+    """Return Algorithm 3 for trade-off functions with this `rate`, as plain Python for the caller to compile."""
 
     def rejects(
         parameter: Any, delta: float, tau: float, guesses: int, correct: int, canaries: int, significance: float
@@ -58,13 +60,13 @@ def walk(rate: Rate) -> Rejects:
 
 @register_jitable
 def gaussian_rate(power: float, mu: float, delta: float) -> float:
-    """Phi(Phi^-1(power) - mu)."""
+    """Return Phi(Phi^-1(power) - mu)."""
     return 0.5 * math.erfc((mu - normal_quantile(power)) / math.sqrt(2.0))
 
 
 @register_jitable
 def laplace_rate(power: float, mu: float, delta: float) -> float:
-    """The best test between two unit Laplace laws mu apart."""
+    """Return the smallest false positive rate between two unit Laplace laws whose means differ by mu."""
     if power <= 0.5:
         return math.exp(-mu) * power
     miss = 1 - power
@@ -75,13 +77,13 @@ def laplace_rate(power: float, mu: float, delta: float) -> float:
 
 @register_jitable
 def approximate_dp_rate(power: float, epsilon: float, delta: float) -> float:
-    """The best test under two-sided (epsilon, delta)-DP."""
+    """Return the smallest false positive rate under two-sided (epsilon, delta)-DP."""
     return max(0.0, math.exp(-epsilon) * (power - delta), 1 - delta - math.exp(epsilon) * (1 - power))
 
 
 @register_jitable
 def highest_line(power: float, lines: NDArray[np.float64], delta: float) -> float:
-    """The best test under the curve that `signed_scores.tangents` describes by lines."""
+    """Return the smallest false positive rate under the curve given by the lines of `signed_scores.tangents`."""
     line = np.searchsorted(lines[0], power, side="right") - 1
     height: float = lines[1, line] * power + lines[2, line]
     return max(0.0, height)
@@ -89,7 +91,7 @@ def highest_line(power: float, lines: NDArray[np.float64], delta: float) -> floa
 
 @register_jitable
 def normal_quantile(p: float) -> float:
-    """Phi^-1(p) for p in (0, 1), relative error 1e-15 (Wichura 1988, Applied Statistics 37, algorithm AS 241)."""
+    """Return Phi^-1(p) for p in (0, 1), relative error 1e-15 (Wichura 1988, Applied Statistics 37, AS 241)."""
     q = p - 0.5
     if abs(q) <= 0.425:
         t = 0.180625 - q * q
@@ -136,5 +138,5 @@ REJECTS: dict[str, Rejects] = {name: njit(cache=True, nogil=True)(walk(rate)) fo
 
 
 def rejects_by(rate: str | Callable[[float], float]) -> Rejects:
-    """The rejection of trade-off functions by the name of their rate, or of one by its own rate."""
+    """Return the test for a named rate (compiled), or for one trade-off function given by its rate."""
     return REJECTS[rate] if isinstance(rate, str) else walk(lambda power, parameter, delta: rate(power))

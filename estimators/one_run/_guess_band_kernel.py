@@ -1,4 +1,4 @@
-"""Compiled: how probable is it that a Bernoulli walk, looked at now and then, ever reaches its limits?"""
+"""Compiled probability that a Bernoulli walk, observed at given numbers of trials, ever reaches its limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 @njit(cache=True, nogil=True)
 def binomial_terms(trials: int, p: float, smallest: float) -> tuple[int, NDArray[np.float64]]:
-    """The terms of Binomial(trials, p) that are not below `smallest`: the first count among them, and the terms."""
+    """Return the first count with a Binomial(trials, p) probability >= `smallest`, and the probabilities from there."""
     mode = min(trials, int((trials + 1) * p))
     logarithm = math.lgamma(trials + 1.0) - math.lgamma(mode + 1.0) - math.lgamma(trials - mode + 1.0)
     top = math.exp(logarithm + mode * math.log(p) + (trials - mode) * math.log1p(-p))
@@ -35,60 +35,61 @@ def binomial_terms(trials: int, p: float, smallest: float) -> tuple[int, NDArray
 
 @njit(cache=True, nogil=True)
 def crossing_probability(
-    looks: NDArray[np.int64], limits: NDArray[np.int64], p: float, negligible: float = 1e-16
+    trial_counts: NDArray[np.int64], limits: NDArray[np.int64], p: float, negligible: float = 1e-16
 ) -> float:
-    """Pr[W_k >= limit at some look k], W_k the successes of the first k of independent trials of probability p.
+    """Return Pr[W_k >= limit at some k of `trial_counts`], where W_k is Binomial(k, p) along one walk.
 
-    Exact but for rounding and for mass too small to follow, which is counted as having reached a limit or lifted nearer
-    to it: never too small by more than 1e-12.
+    The result is at most 1e-12 below the exact probability. Mass that is too small to follow counts as having reached a
+    limit, or is moved to a higher count.
 
-    The looks are numbers of trials, ascending, >= 1. At each look the mass of the lowest counts is lifted while it is
-    below `negligible`, and terms below a hundredth of it are left out: the fewer counts are followed, the faster.
+    `trial_counts` ascend from >= 1. At each of them the mass of the lowest counts is moved up while it is below
+    `negligible`, and terms below a hundredth of `negligible` are dropped. The fewer counts are followed, the faster the
+    recursion.
     """
-    return float(crossing_compared(looks, limits, p, negligible, np.zeros(looks.size), 0.0, 2.0))
+    return float(crossing_compared(trial_counts, limits, p, negligible, np.zeros(trial_counts.size), 0.0, 2.0))
 
 
 @njit(cache=True, nogil=True)
 def crossing_compared(
-    looks: NDArray[np.int64],
+    trial_counts: NDArray[np.int64],
     limits: NDArray[np.int64],
     p: float,
     negligible: float,
     later: NDArray[np.float64],
-    enough: float,
+    sufficient: float,
     too_much: float,
 ) -> float:
-    """`crossing_probability`, followed until it is known to be at most `enough`, or to exceed `too_much`.
+    """Return `crossing_probability`, stopped as soon as it is known to be <= `sufficient` or > `too_much`.
 
     Args:
-        looks: As there.
-        limits: As there.
-        p: As there.
-        negligible: As there.
-        later: By look, a number that the probability of reaching a limit at some later look does not exceed.
-        enough: A probability > 0 at or below which its size does not matter; 0 where it does.
-        too_much: A probability beyond which its size does not matter; above 1 where it does.
-    Returns: The probability; a number between it and `enough`, or between `too_much` and it, where that came first.
+        trial_counts: As for `crossing_probability`.
+        limits: As for `crossing_probability`.
+        p: As for `crossing_probability`.
+        negligible: As for `crossing_probability`.
+        later: For each number of trials, an upper bound on the probability of reaching a limit later.
+        sufficient: A probability > 0 at or below which the exact value does not matter; 0 if it always matters.
+        too_much: A probability above which the exact value does not matter; above 1 if it always matters.
+    Returns: The probability, or after an early stop a number between it and `sufficient`, or between `too_much` and it.
     """
     lowest, staying, crossed, before = 0, np.ones(1), 0.0, 0
-    for look in range(looks.size):
-        first, terms = binomial_terms(looks[look] - before, p, 0.01 * negligible)
-        before = looks[look]
+    for index in range(trial_counts.size):
+        first, terms = binomial_terms(trial_counts[index] - before, p, 0.01 * negligible)
+        before = trial_counts[index]
         lowest += first
-        kept = max(0, min(staying.size + terms.size - 1, limits[look] - lowest))
-        moved = np.zeros(kept)
-        for count in range(min(staying.size, kept)):
+        size = max(0, min(staying.size + terms.size - 1, limits[index] - lowest))
+        moved = np.zeros(size)
+        for count in range(min(staying.size, size)):
             share = staying[count]
-            for more in range(min(terms.size, kept - count)):
+            for more in range(min(terms.size, size - count)):
                 moved[count + more] += share * terms[more]
         crossed += max(0.0, staying.sum() - moved.sum())
-        if kept == 0:
+        if size == 0:
             return 1.0
-        if crossed > too_much or crossed + later[look] + 1e-12 <= enough:
-            most: float = crossed if crossed > too_much else crossed + later[look]
+        if crossed > too_much or crossed + later[index] + 1e-12 <= sufficient:
+            most: float = crossed if crossed > too_much else crossed + later[index]
             return min(1.0, most + 1e-12)
         cut, lifted = 0, 0.0
-        while cut < kept - 1 and lifted + moved[cut] < negligible:
+        while cut < size - 1 and lifted + moved[cut] < negligible:
             lifted += moved[cut]
             cut += 1
         moved[cut] += lifted

@@ -1,17 +1,18 @@
-"""Lower bounds on a whole trade-off function from the guesses of one run of the game; families of such functions.
+"""Lower bounds on a trade-off function from the guesses of one run, and parametric families of trade-off functions.
 
-A trade-off function f gives the smallest miss rate f(x) of a test between neighbouring data sets whose false positive
-rate is x (Dong, Roth and Su, 2022); a family orders them by one parameter >= 0, larger = less private. Algorithm 3
-proves, for one trade-off function, that so many right guesses have probability at most 1 - confidence. The bound is the
-smallest parameter of a family for which it does not. (`False` in the paper's listing is this proof.)
+A trade-off function f gives the smallest miss rate f(x) of a test between neighbouring data sets with false positive
+rate x (Dong, Roth and Su, 2022). A family orders such functions by one parameter >= 0; a larger parameter is less
+private. Algorithm 3 tests one trade-off function: it can prove that the observed number of right guesses, or more, has
+probability at most 1 - confidence. The bound is the smallest parameter of a family that this proof does not reject.
+(`False` in the paper's listing means that the proof succeeded.)
 
-Assumed: the number of guesses was fixed beforehand, and the mechanism's trade-off function lies nowhere below the
-family's at the true parameter. Only "approx-dp" makes that no assumption: *every* (epsilon, delta)-DP mechanism
-satisfies it. An epsilon from the Gaussian family is no lower bound off the family: randomised response with epsilon 1,
-a pure DP mechanism, would get 1.65 at delta = 1e-5.
+Assumptions: the number of guesses was fixed beforehand, and the mechanism's trade-off function lies nowhere below the
+family's at the true parameter. For "approx-dp" the second assumption holds for *every* (epsilon, delta)-DP mechanism.
+An epsilon from the Gaussian family is not a lower bound for other mechanisms: randomised response with epsilon 1, a
+pure DP mechanism, would get 1.65 at delta = 1e-5.
 
 Source: Kalemaj et al. (2025), arXiv:2511.14084, section 9, Definition 9, Algorithm 3 and Theorem 10; Mahloujifar et al.
-(2025).
+    (2025).
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from dpaudit.estimators.arguments import Floats, Ints, as_confidence, as_delta, 
 from dpaudit.estimators.bisection import last_true, last_true_from
 from dpaudit.estimators.one_run.guessing_game import binomial_epsilon, checked_counts
 
-SEARCH_TOLERANCE = 1e-9  # width, relative to 1 + parameter, at which its search stops; the lower end is taken
-SAFETY = 1e-10  # relative amount by which that end is lowered: more than rounding within a walk can move it
-LARGEST_PARAMETER = 1e6  # a search that still rejects here ends here
+SEARCH_TOLERANCE = 1e-9  # width, relative to 1 + parameter, at which the search stops; the lower end is returned
+SAFETY = 1e-10  # relative amount by which that end is lowered: more than the rounding errors of Algorithm 3
+LARGEST_PARAMETER = 1e6  # the search ends here if even this parameter is rejected
 SMALLEST_P_VALUE = 1e-300
 
 Rejects: TypeAlias = Callable[[float, float, float, int, int, int, float], bool]
-"""(parameter, delta, tau, guesses, correct, canaries, significance) -> whether Algorithm 3 rejects the parameter."""
+"""(parameter, delta, tau, guesses, correct, canaries, significance) -> True if Algorithm 3 rejects the parameter."""
 
 
 def f_dp_parameter(
@@ -50,17 +51,17 @@ def f_dp_parameter(
     tau: ArrayLike = 0.0,
     delta: ArrayLike | None = None,
 ) -> float | Floats:
-    """The smallest parameter of the family that the count does not reject; every argument but `family` broadcasts.
+    """Return the smallest parameter of the family that the counts do not reject; all arguments but `family` broadcast.
 
     Args:
         guesses, correct, canaries, confidence: As in `guessing_game`.
         family: "gaussian" (parameter mu), "laplace" (epsilon of the Laplace mechanism), "approx-dp" (epsilon, at
             `delta`), or a function from the parameter to a trade-off function (`dpaudit.estimators.one_run.f_dp`).
-        tau: Largest total variation distance between the law of a canary's true label and of its counterfactual, in
-            [0, 1] (Theorem 10). Nothing is rejected once guesses / canaries <= 1 - f(tau), and nothing at all unless
-            (1 - confidence) (2 correct - guesses) / canaries > tau.
+        tau: Largest total variation distance between the law of a canary's true label and of its counterfactual, in [0,
+            1] (Theorem 10). Nothing is rejected if guesses / canaries <= 1 - f(tau), nor unless (1 - confidence) (2
+            correct - guesses) / canaries > tau.
         delta: Second parameter of "approx-dp", in [0, 1); None for every other family.
-    Returns: The parameter, >= 0, within 2e-9 (1 + parameter) and never above; 0 where the count shows nothing.
+    Returns: The parameter, >= 0, rounded down by at most 2e-9 (1 + parameter); 0 if the counts reject nothing.
     Raises: InputError for arguments out of range.
     Source: Definition 9, its maximal accepted f being the smallest accepted parameter; Algorithm 3; Theorem 10 with
         f_bar^-1(r) = max(0, f^-1(1 - r) - tau).
@@ -70,7 +71,7 @@ def f_dp_parameter(
     rejects = _rejects(family)
 
     def bounds(*columns: Floats) -> Floats:
-        return np.array([_climb(rejects, row) for row in _rows(columns)])
+        return np.array([_largest_rejected(rejects, row) for row in _rows(columns)])
 
     return elementwise(bounds, d, shift, n, k, m, 1 - level)
 
@@ -85,11 +86,12 @@ def f_dp_epsilon(
     family: Family = "gaussian",
     tau: ArrayLike = 0.0,
 ) -> float | Floats:
-    """The epsilon at `delta` of the smallest parameter that the count does not reject.
+    """Return the epsilon at `delta` of the smallest parameter that the counts do not reject.
 
-    The other arguments are those of `f_dp_parameter`. Epsilon in nats, >= 0, rounded down; inf at delta = 0 for a
-    family without pure DP, as the Gaussian. For "approx-dp" delta is that of the family, too. Source: Definition 9,
-    with a negative epsilon raised to 0.
+    Epsilon is in nats, >= 0 and rounded down. It is inf at delta = 0 for a family without pure DP, such as the
+    Gaussian. For "approx-dp", `delta` is also the family's delta. The other arguments are those of `f_dp_parameter`.
+
+    Source: Definition 9, with a negative epsilon raised to 0.
     """
     at = as_delta(delta)
     parameter = f_dp_parameter(
@@ -118,9 +120,10 @@ def f_dp_p_value(
     tau: ArrayLike = 0.0,
     delta: ArrayLike | None = None,
 ) -> float | Floats:
-    """The smallest significance at which the count rejects `parameter`: a p-value, since Lemma 15 is monotone in it.
+    """Return the p-value of `parameter`: the smallest significance at which the counts reject it.
 
-    The hypothesis is finite and >= 0; the p-value in [1e-300, 1], within 2e-9 relative and never below.
+    It is a p-value because Lemma 15 is monotone in the significance. The parameter is finite and >= 0. The p-value is
+    in [1e-300, 1] and rounded up by at most 2e-9 relative.
     """
     n, k, m = checked_counts(guesses, correct, canaries)
     _, shift, d = _checked(0.5, tau, delta, family)
@@ -135,9 +138,9 @@ def f_dp_p_value(
 
 
 class Best(NamedTuple):
-    """The best candidate of each sweep."""
+    """Best candidate of each sweep."""
 
-    candidate: Ints  # position along the last axis
+    candidate: Ints  # index along the last axis
     parameter: Floats
 
 
@@ -151,10 +154,11 @@ def best_f_dp(
     tau: ArrayLike = 0.0,
     delta: ArrayLike | None = None,
 ) -> Best:
-    """The largest `f_dp_parameter` along the last axis, at about one verdict for each candidate.
+    """Return the largest `f_dp_parameter` along the last axis, with about one run of Algorithm 3 for each candidate.
 
     A candidate that does not reject the best parameter so far cannot be better. The maximum is not corrected for the
-    number of candidates: hand in a confidence that is, 1 - alpha / candidates for one, or call the result as published.
+    number of candidates. Pass a corrected confidence, such as 1 - alpha / candidates, or report the result as
+    published.
     """
     n, k, m = checked_counts(guesses, correct, canaries)
     level, shift, d = _checked(confidence, tau, delta, family)
@@ -163,11 +167,11 @@ def best_f_dp(
     require(len(shape) >= 1 and shape[-1] >= 1, "a sweep must have at least one candidate", shape=shape)
     rejects = _rejects(family)
     # The exact pure-DP bound ranks candidates well enough for the first one to be nearly the best.
-    promise = binomial_epsilon(columns[2], columns[3], columns[5], np.ones(shape))
+    ranking = binomial_epsilon(columns[2], columns[3], columns[5], np.ones(shape))
     sweeps = [column.reshape(-1, shape[-1]) for column in columns]
     winners = [
         _best(rejects, _rows([column[sweep] for column in sweeps]), order.tolist())
-        for sweep, order in enumerate(np.argsort(-promise.reshape(-1, shape[-1]), axis=1, kind="stable"))
+        for sweep, order in enumerate(np.argsort(-ranking.reshape(-1, shape[-1]), axis=1, kind="stable"))
     ]
     index, value = (np.array(column).reshape(shape[:-1]) for column in zip(*winners, strict=True))
     return Best(index.astype(np.int64), value)
@@ -176,9 +180,9 @@ def best_f_dp(
 def _best(rejects: Rejects, candidates: list[tuple[Any, ...]], order: list[int]) -> tuple[int, float]:
     best, value = order[0], 0.0
     for candidate in order:
-        risen = _climb(rejects, candidates[candidate], value)
-        if risen > value:
-            best, value = candidate, risen
+        parameter = _largest_rejected(rejects, candidates[candidate], value)
+        if parameter > value:
+            best, value = candidate, parameter
     return best, value
 
 
@@ -218,21 +222,21 @@ def _rows(columns: Iterable[NDArray[Any]]) -> list[tuple[Any, ...]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _climb(rejects: Rejects, given: tuple[Any, ...], low: float = 0.0) -> float:
-    """The largest parameter found rejected, a little lowered; at most `low` when not even that is rejected."""
-    found = last_true_from(
-        lambda parameter: rejects(parameter, *given),
+def _largest_rejected(rejects: Rejects, arguments: tuple[Any, ...], low: float = 0.0) -> float:
+    """Return the largest parameter found to be rejected, slightly lowered; at most `low` if `low` is not rejected."""
+    parameter = last_true_from(
+        lambda parameter: rejects(parameter, *arguments),
         low,
         largest=LARGEST_PARAMETER,
         absolute=SEARCH_TOLERANCE,
         relative=SEARCH_TOLERANCE,
     )
-    return found * (1 - SAFETY)
+    return parameter * (1 - SAFETY)
 
 
-def _smallest_significance(rejects: Rejects, parameter: float, *given: Any) -> float:
+def _smallest_significance(rejects: Rejects, parameter: float, *counts: Any) -> float:
     def rejected(exponent: float) -> bool:
-        arguments = (*given, math.exp(-exponent))
+        arguments = (*counts, math.exp(-exponent))
         return rejects(parameter, *arguments)
 
     exponent = last_true(rejected, 0.0, -math.log(SMALLEST_P_VALUE), absolute=SEARCH_TOLERANCE)
@@ -240,36 +244,38 @@ def _smallest_significance(rejects: Rejects, parameter: float, *given: Any) -> f
 
 
 Profile: TypeAlias = Callable[[Floats], Floats]
-"""Epsilons >= 0, shape (n,) -> the smallest delta of (epsilon, delta)-DP in both directions at each, or more."""
+"""Epsilons >= 0, shape (n,) -> upper bounds on the smallest delta of (epsilon, delta)-DP in both directions at each."""
 
-LARGEST_EPSILON = 2.0**14  # a profile still above delta here has no epsilon there
-SMALLEST_FALL = 5e-324  # the smallest positive float: a difference of neighbouring values may round to 0
-ROUNDING = 1e-12  # relative (and absolute) amount by which roots are moved to the safe side
+LARGEST_EPSILON = 2.0**14  # a profile that still exceeds delta here has no epsilon at this delta
+SMALLEST_FALL = 5e-324  # smallest positive float: the difference of neighbouring values may round to 0
+ROUNDING = 1e-12  # relative and absolute amount by which roots are moved to the safe side
 
 
 @runtime_checkable
 class TradeOff(Protocol):
-    """A trade-off function f: convex, falling, f(x) <= 1 - x on [0, 1], symmetric in the two data sets."""
+    """Trade-off function f: convex, decreasing, f(x) <= 1 - x on [0, 1], symmetric in the two data sets."""
 
     def __call__(self, x: float, /) -> float:
-        """The smallest miss rate at false positive rate x."""
+        """Return the smallest miss rate at false positive rate x."""
 
     def false_positive_rate(self, power: float, /) -> float:
-        """f^-1(1 - power), the smallest false positive rate of a test with this power; increasing and convex."""
+        """Return f^-1(1 - power), the smallest false positive rate of a test with this power; increasing and convex."""
 
     def epsilon(self, delta: float, /) -> float:
-        """The smallest epsilon >= 0 for which f implies (epsilon, delta)-DP; inf where there is none."""
+        """Return the smallest epsilon >= 0 for which f implies (epsilon, delta)-DP; inf if there is none."""
 
 
 Family: TypeAlias = "str | Callable[[float], TradeOff | Callable[[float], float]]"
-"""The name of a built-in family, or a function from a parameter >= 0 to a trade-off function: an object as `TradeOff`
-asks for, or the bare function f, which is then inverted numerically."""
+"""Name of a built-in family, or a function from a parameter >= 0 to a trade-off function.
+
+The function returns a `TradeOff`, or the bare function f, which is then inverted numerically.
+"""
 
 BUILT_IN = ("gaussian", "laplace", "approx-dp")
 
 
 def member(family: Family, parameter: float, delta: float = 0.0) -> TradeOff:
-    """The trade-off function of a family at `parameter`; `delta` is the second parameter of "approx-dp"."""
+    """Return a family's trade-off function at `parameter`; `delta` is the second parameter of "approx-dp"."""
     if isinstance(family, str):
         if family == "approx-dp":
             return ApproximateDP(parameter, delta)
@@ -280,7 +286,7 @@ def member(family: Family, parameter: float, delta: float = 0.0) -> TradeOff:
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Of two unit normal laws `mu` apart."""
+    """Trade-off function of two unit normal laws whose means differ by `mu`."""
 
     mu: float  # >= 0
 
@@ -291,7 +297,10 @@ class Gaussian:
         return float(special.ndtr(special.ndtri(power) - self.mu))
 
     def epsilon(self, delta: float, /) -> float:
-        """Root e of delta = Phi(mu/2 - e/mu) - exp(e) Phi(-mu/2 - e/mu) (Balle and Wang, 2018), rounded down."""
+        """Return the root e of delta = Phi(mu/2 - e/mu) - exp(e) Phi(-mu/2 - e/mu), rounded down.
+
+        Source: Balle and Wang (2018).
+        """
         mu = self.mu
         if delta >= special.erf(mu / math.sqrt(8)):  # total variation of the two laws
             return 0.0
@@ -316,7 +325,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Laplace:
-    """Of two unit Laplace laws `mu` apart: the Laplace mechanism with epsilon = mu."""
+    """Trade-off function of two unit Laplace laws whose means differ by `mu`: Laplace mechanism with epsilon = mu."""
 
     mu: float  # >= 0
 
@@ -335,7 +344,10 @@ class Laplace:
 
 @dataclass(frozen=True)
 class ApproximateDP:
-    """Of every (`level`, `delta`)-DP mechanism, at worst: max(0, 1 - delta - e^level x, e^-level (1 - delta - x))."""
+    """Trade-off function max(0, 1 - delta - e^level x, e^-level (1 - delta - x)) of (`level`, `delta`)-DP.
+
+    No (`level`, `delta`)-DP mechanism has a smaller one.
+    """
 
     level: float  # epsilon, >= 0
     delta: float  # in [0, 1)
@@ -358,7 +370,7 @@ class ApproximateDP:
 
 @dataclass(frozen=True)
 class Inverted:
-    """A trade-off function given as a plain function f; convex, falling and symmetric, which is not checked."""
+    """Trade-off function given as a plain function f, which must be convex, decreasing and symmetric (not checked)."""
 
     f: Callable[[float], float]
 
@@ -366,13 +378,16 @@ class Inverted:
         return float(self.f(x))
 
     def false_positive_rate(self, power: float, /) -> float:
-        """By bisection; the lower end, which proves less."""
+        """Invert f by bisection; the lower end, which rejects less, is returned."""
         if self.f(0.0) <= 1 - power:
             return 0.0
         return last_true(lambda x: 1 - self.f(x) < power, 0.0, 1.0)
 
     def epsilon(self, delta: float, /) -> float:
-        """max over x of log((1 - f(x) - delta) / x) (Definition 9), or 0; attained, so not above the maximum."""
+        """Return the maximum over x of log((1 - f(x) - delta) / x) (Definition 9), or 0.
+
+        The value is attained at some x, so it never exceeds the true maximum.
+        """
         if 1 - self.f(0.0) > delta:
             return math.inf
 
@@ -393,14 +408,14 @@ class Inverted:
 
 @dataclass(frozen=True, eq=False)
 class FromProfile:
-    """The trade-off function of a privacy profile: all its (epsilon, delta) guarantees on a grid, taken together.
+    """Trade-off function of a privacy profile: the envelope of its (epsilon, delta) guarantees on a grid.
 
-    A finite grid and a delta rounded up both lower f, which proves less.
+    A finite grid, and a delta rounded up, lower f and therefore reject less.
     """
 
     profile: Profile
-    grid: Floats  # epsilons, ascending, >= 0
-    deltas: Floats  # at the grid
+    grid: Floats  # epsilons >= 0, ascending
+    deltas: Floats  # deltas at the grid
 
     def __call__(self, x: float, /) -> float:
         rest = 1 - self.deltas
@@ -413,23 +428,23 @@ class FromProfile:
         return max(0.0, float(steep.max()), float(flat.max()))
 
     def epsilon(self, delta: float, /) -> float:
-        """Where the profile itself falls to delta; a profile rounded up makes this as much too large."""
+        """Return the epsilon at which the profile falls to delta; too large by as much as the profile is rounded up."""
 
-        def short(epsilon: float) -> bool:
+        def exceeds_delta(epsilon: float) -> bool:
             return float(self.profile(np.array([epsilon]))[0]) > delta
 
-        found = last_true_from(short, largest=LARGEST_EPSILON)
-        return found if found < LARGEST_EPSILON else math.inf
+        epsilon = last_true_from(exceeds_delta, largest=LARGEST_EPSILON)
+        return epsilon if epsilon < LARGEST_EPSILON else math.inf
 
 
 def from_profile(profiles: Callable[[float], Profile], *, grid: Floats | None = None) -> Family:
-    """A family from privacy profiles, for one those of a privacy accountant.
+    """Return a family from privacy profiles, such as those of a privacy accountant.
 
     Its bounds are valid for every grid, and tighter for a finer one.
 
     Args:
-        profiles: Parameter >= 0 -> its profile. Called once for each parameter tried, about 40 times a bound.
-        grid: Epsilons, >= 0, at which each profile is read; by default 0 to 20 in steps of 0.01.
+        profiles: Parameter >= 0 -> its profile. Called once for each parameter tried, about 40 times for each bound.
+        grid: Epsilons >= 0 at which each profile is evaluated; by default 0 to 20 in steps of 0.01.
     """
     points = np.arange(2001) / 100 if grid is None else np.sort(np.asarray(grid, dtype=np.float64).ravel())
     require(points.size > 0 and bool(points[0] >= 0), "grid must hold epsilons >= 0", grid=points)
@@ -443,13 +458,13 @@ def from_profile(profiles: Callable[[float], Profile], *, grid: Floats | None = 
 
 
 def dp_sgd(sampling_rate: float, steps: int, *, interval: float = 1e-3) -> Family:
-    """The DP-SGD family: Poisson-subsampled Gaussian, composed; the parameter is 1 / noise multiplier.
+    """Return the DP-SGD family: Poisson-subsampled Gaussian, composed; the parameter is 1 / noise multiplier.
 
     Args:
-        sampling_rate: Probability with which an example is in a batch, in (0, 1].
+        sampling_rate: Probability that an example is in a batch, in (0, 1].
         steps: Number of batches, >= 1.
-        interval: Discretisation of the privacy loss, > 0; a coarser one rounds the profile up further, and is faster.
-    Raises: InputError when out of range, or when the package dp_accounting is not installed.
+        interval: Discretisation of the privacy loss, > 0; a coarser one is faster and rounds the profile up further.
+    Raises: InputError when out of range, or if the package dp_accounting is not installed.
     Source: privacy loss distributions of dp_accounting, add-remove neighbours.
     """
     require(0 < sampling_rate <= 1, "sampling_rate must be in (0, 1]", sampling_rate=sampling_rate)
@@ -475,7 +490,7 @@ def dp_sgd(sampling_rate: float, steps: int, *, interval: float = 1e-3) -> Famil
 
 
 def _log_profile_far_out(mu: float, epsilon: float) -> float:
-    """Log of Phi(-a) - exp(epsilon) Phi(-a - mu) = phi(a) (M(a) - M(a + mu)), M Mills' ratio."""
+    """Return log of Phi(-a) - exp(epsilon) Phi(-a - mu) = phi(a) (M(a) - M(a + mu)), where M is Mills' ratio."""
     a = epsilon / mu - mu / 2
     root = math.sqrt(0.5)
     fall = 0.5 * float(special.erfcx(a * root) - special.erfcx((a + mu) * root))
@@ -483,5 +498,5 @@ def _log_profile_far_out(mu: float, epsilon: float) -> float:
 
 
 def _conservative_root(root: float) -> float:
-    """`root` >= 0, lowered by more than its numerical error."""
+    """Return `root`, lowered by more than its numerical error, at least 0."""
     return max(0.0, root - ROUNDING * (1 + root))

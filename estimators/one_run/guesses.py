@@ -1,11 +1,11 @@
 """Lower bounds on epsilon from the guesses of one run of the game (`guessing_game`).
 
-Under (epsilon, delta)-DP there is a limit to how often the adversary can be right; the bound is the largest epsilon
-whose limit the count exceeds. Assumed: the bits are independent and fair, and the number of guesses was fixed before
-the output was seen; with delta = 0 the last is not needed.
+(epsilon, delta)-DP limits the probability of a large number of right guesses. The bound is the largest epsilon that the
+observed number rejects. Assumptions: the bits are independent and fair, and the number of guesses was fixed before the
+output was seen. The last assumption is not needed at delta = 0.
 
 Source: Kalemaj et al. (2025), arXiv:2511.14084, section 10, Theorems 16 and 17, and section 9, Algorithm 3; Steinke,
-Nasr and Jagielski (2023), arXiv:2305.08846; Mahloujifar et al. (2025).
+    Nasr and Jagielski (2023), arXiv:2305.08846; Mahloujifar et al. (2025).
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ def one_run_epsilon(
     method: Method = "auto",
     likelihood_ratio: ArrayLike = 1.0,
 ) -> float | Floats:
-    """Lower-bounds epsilon from the number of correct guesses; every argument but `method` broadcasts.
+    """Return a lower bound on epsilon from the number of right guesses; all arguments but `method` broadcast.
 
     Args:
-        guesses, correct, canaries, confidence: As in `guessing_game`. Only delta > 0 uses the canaries: any may leak.
+        guesses, correct, canaries, confidence: As in `guessing_game`. Only bounds at delta > 0 depend on `canaries`:
+            any canary may leak.
         delta: Delta of the claim, in [0, 1).
-        method: "binomial": exact, delta = 0 only (Theorem 17 with as many trials as guesses). "f-dp": Algorithm 3
-            with the two-sided (epsilon, delta) trade-off functions, proved and nearly optimal. "theorem-16": the
-            published bound for delta > 0, most often weaker, and false for confidence <= 0.5, which is refused. "auto":
-            "binomial" where delta is 0 everywhere, else the larger of "f-dp" and "theorem-16": at one number of guesses
-            both limit the probability of the same event, so either may be taken, whichever is larger.
+        method: "binomial": exact, delta = 0 only (Theorem 17 with as many trials as guesses). "f-dp": Algorithm 3 with
+            the two-sided (epsilon, delta) trade-off functions, proved and nearly optimal. "theorem-16": the published
+            bound for delta > 0, usually weaker; it is false for confidence <= 0.5, which is refused. "auto": "binomial"
+            if delta is 0 everywhere, else the larger of "f-dp" and "theorem-16". At one number of guesses both limit
+            the probability of the same event, so the larger bound is valid.
         likelihood_ratio: Largest ratio, >= 1, of the two candidate laws of a canary *at every point* (label j under the
-            data against label j under the proxy, either way up); "binomial" only. It is not (1 + tau) / (1 - tau) for
-            a total variation tau: that bounds no ratio once the adversary may abstain (use the `tau` of
-            `dpaudit.estimators.one_run.f_dp`).
-    Returns: Epsilon in nats, >= 0 and finite, rounded down; 0 where the count shows nothing.
+            data against label j under the proxy, in both directions); "binomial" only. It is not (1 + tau) / (1 - tau)
+            for a total variation tau, which bounds no ratio once the adversary may abstain. For that use the `tau` of
+            `dpaudit.estimators.one_run.f_dp`.
+    Returns: Epsilon in nats, >= 0 and finite, rounded down; 0 if the counts reject nothing.
     Raises: InputError for counts, delta or confidence out of range, and for a method that does not hold for them.
     Source: Theorems 16 and 17 and Algorithm 3 (see the module), with `guesses` trials; the bound is the infimum of the
         epsilons whose limit is at least 1 - confidence.
@@ -81,14 +82,16 @@ def one_run_p_value(
     method: Method = "auto",
     likelihood_ratio: ArrayLike = 1.0,
 ) -> float | Floats:
-    """Limit of the probability of so many right guesses under (epsilon, delta)-DP; all but `method` broadcast.
+    """Return an upper limit on the probability of this many right guesses under (epsilon, delta)-DP: a p-value.
+
+    All arguments but `method` broadcast.
 
     Args:
         epsilon: The hypothesis, in nats, >= 0 and finite.
         guesses, correct, canaries, delta, method, likelihood_ratio: As for `one_run_epsilon`.
-    Returns: A p-value in (0, 1], rounded up. "theorem-16" gives 1 where its formula is 1/2 or more (it is false
-        there); "f-dp" gives no p-value below 1e-300.
-    Raises: InputError as `one_run_epsilon`.
+    Returns: A p-value in (0, 1], rounded up. "theorem-16" gives 1 if its formula is 1/2 or more, because it is false
+        there; "f-dp" gives no p-value below 1e-300.
+    Raises: InputError as for `one_run_epsilon`.
     """
     n, k, m = checked_counts(guesses, correct, canaries)
     d, hypothesis, ratio = as_delta(delta), as_reals("epsilon", epsilon), _as_ratio(likelihood_ratio)
@@ -126,30 +129,30 @@ def _method(method: str, delta: Floats, ratio: Floats) -> str:
 
 
 def _epsilon(method: str, n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats, ratio: Floats) -> Floats:
-    """Of flat arrays: guesses, correct, canaries, delta, the error and the likelihood ratio."""
+    """Return the bounds for flat arrays: guesses, correct, canaries, delta, error and likelihood ratio."""
     if method == "binomial":
         return binomial_epsilon(n, k, alpha, ratio)
-    found = np.zeros(n.shape)
+    bound = np.zeros(n.shape)
     if method != "f-dp":
-        found = np.where(alpha < 0.5, theorem_16_epsilon(n, k, m, delta, np.minimum(alpha, 0.5)), 0.0)
+        bound = np.where(alpha < 0.5, theorem_16_epsilon(n, k, m, delta, np.minimum(alpha, 0.5)), 0.0)
     if method != "theorem-16":
         from dpaudit.estimators.one_run.f_dp import f_dp_parameter  # only above delta = 0
 
         proved = f_dp_parameter(n, k, canaries=m, confidence=1 - alpha, family="approx-dp", delta=delta)
-        found = np.maximum(proved, found)
-    return found
+        bound = np.maximum(proved, bound)
+    return bound
 
 
 def _p_value(method: str, n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats, ratio: Floats) -> Floats:
-    """As `_epsilon`, with the hypothesis for the error."""
+    """Return the p-values for flat arrays, as `_epsilon` with the hypothesis instead of the error."""
     if method == "binomial":
         return binomial_p_value(n, k, epsilon, ratio)
-    found = np.ones(n.shape)
+    p_value = np.ones(n.shape)
     if method != "f-dp":
-        found = theorem_16_p_value(n, k, m, delta, epsilon)
+        p_value = theorem_16_p_value(n, k, m, delta, epsilon)
     if method != "theorem-16":
         from dpaudit.estimators.one_run.f_dp import f_dp_p_value
 
         proved = f_dp_p_value(n, k, canaries=m, parameter=epsilon, family="approx-dp", delta=delta)
-        found = np.minimum(proved, found)
-    return found
+        p_value = np.minimum(proved, p_value)
+    return p_value

@@ -1,15 +1,15 @@
-"""The guessing game of one run: its counts, and the laws of right guesses that are known in closed form.
+"""The guessing game of one run: its counts, and laws of right guesses that are known in closed form.
 
-One training run (or one release) answers for `canaries` hidden fair bits; the adversary guesses `guesses` of them and
-is right on `correct`. Every bound on this game takes the same arguments, all of which broadcast:
+One training run (or one release) depends on `canaries` hidden fair bits; the adversary guesses `guesses` of them, and
+`correct` guesses are right. Every bound on this game takes the same arguments, all of which broadcast:
 
     guesses: Number of bits guessed, 0 .. canaries; fixed before the output was seen.
     correct: Number of right guesses, 0 .. guesses.
     canaries: Number of hidden fair bits, >= 1.
-    confidence: Probability at least with which the bound is below the truth, in (0, 1).
+    confidence: Smallest probability with which the bound is at most the truth, in (0, 1).
 
-With delta = 0, given any output, each guess is right with probability at most beta = e^epsilon / (1 + e^epsilon),
-whatever the others are, so that the right guesses are dominated by Binomial(guesses, beta).
+At delta = 0, given any output and the other guesses, each guess is right with probability at most beta = e^epsilon / (1
++ e^epsilon). The number of right guesses is therefore dominated by Binomial(guesses, beta).
 
 Source: Kalemaj et al. (2025), arXiv:2511.14084, section 10, Theorem 16, and Theorem 17 with as many trials as guesses.
 """
@@ -29,13 +29,17 @@ from dpaudit.estimators.arguments import Floats, Ints, as_counts, common_shape, 
 from dpaudit.estimators.bisection import last_true_of_each
 
 SAFETY = 1e-12
-"""Relative (and absolute) amount by which closed forms are moved to the safe side: over ten times the error of the
-incomplete Beta function and its inverse against 40 digits (`tests/estimators/test_one_run.py`)."""
-SEARCH_TOLERANCE = 1e-9  # width, relative to 1 + epsilon, at which the search for a root stops; the lower end is taken
+"""Relative and absolute amount by which closed forms are moved to the safe side.
+
+It is over ten times the error of the incomplete Beta function and its inverse against 40 digits
+(`tests/estimators/test_one_run.py`).
+"""
+# width, relative to 1 + epsilon, at which the search for a root stops; the lower end is returned
+SEARCH_TOLERANCE = 1e-9
 
 
 def checked_counts(guesses: ArrayLike, correct: ArrayLike, canaries: ArrayLike) -> tuple[Ints, Ints, Ints]:
-    """The counts of a game, of one shape; refuses all but 0 <= correct <= guesses <= canaries and canaries >= 1."""
+    """Return the counts of a game in one shape, with 0 <= correct <= guesses <= canaries and canaries >= 1."""
     k, n = successes_of_trials(correct, guesses, names=("correct", "guesses"), fewest=0)
     m = as_counts("canaries", canaries)
     require(bool(np.all(m >= 1)), "canaries must be >= 1", canaries=canaries)
@@ -46,7 +50,7 @@ def checked_counts(guesses: ArrayLike, correct: ArrayLike, canaries: ArrayLike) 
 
 
 def binomial_epsilon(n: Ints, k: Ints, alpha: Floats, likelihood_ratio: Floats) -> Floats:
-    """The epsilon with Pr[Bin(n, beta) >= k] = alpha, >= 0 and rounded down; beta is a quantile of a Beta law."""
+    """Return the epsilon with Pr[Bin(n, beta) >= k] = alpha, >= 0 and rounded down; beta is a Beta quantile."""
     positive = np.maximum(k, 1)
     hit = special.betaincinv(positive, n - positive + 1.0, alpha)
     miss = special.betainccinv(n - positive + 1.0, positive, alpha)  # 1 - hit, without losing its digits
@@ -55,12 +59,12 @@ def binomial_epsilon(n: Ints, k: Ints, alpha: Floats, likelihood_ratio: Floats) 
 
 
 def binomial_p_value(n: Ints, k: Ints, epsilon: Floats, likelihood_ratio: Floats) -> Floats:
-    """Pr[Bin(n, beta) >= k], rounded up."""
+    """Return Pr[Bin(n, beta) >= k], rounded up."""
     return np.minimum(1.0, (1 + SAFETY) * _upper_tail(n, k, epsilon + np.log(likelihood_ratio)))
 
 
 def theorem_16_epsilon(n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats) -> Floats:
-    """inf{epsilon: formula >= alpha}, by bisection below the root at delta = 0; the formula increases up to there."""
+    """Return inf{epsilon: formula >= alpha}, by bisection below the root at delta = 0, where the formula increases."""
     low, high = np.zeros(n.shape), binomial_epsilon(n, k, alpha, np.ones(n.shape)) + 2 * SAFETY
     high = np.where(_formula(n, k, m, delta, low) < alpha, high, 0.0)
     return last_true_of_each(
@@ -73,13 +77,13 @@ def theorem_16_epsilon(n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats) 
 
 
 def theorem_16_p_value(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats) -> Floats:
-    """The formula, rounded up; 1 where it is 1/2 or more, for it is false there."""
+    """Return the formula, rounded up; 1 if it is 1/2 or more, because it is false there."""
     formula = _formula(n, k, m, delta, epsilon)
     return np.where(formula < 0.5, formula, 1.0)
 
 
 def _formula(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats) -> Floats:
-    """Pr[Bin(n, beta) >= k] + m delta max_j Pr[k - j <= Bin(n, beta) <= k - 1] / j, rounded up."""
+    """Return Pr[Bin(n, beta) >= k] + m delta max_j Pr[k - j <= Bin(n, beta) <= k - 1] / j, rounded up."""
     beta = special.expit(epsilon)
     # Windows may as well start 12 deviations above the mean: what lies higher weighs next to nothing and is counted in.
     above = np.ceil(n * beta + 12 * np.sqrt(n * beta * (1 - beta)) + 40).astype(np.int64)
@@ -101,9 +105,10 @@ def _compiled() -> Callable[..., float]:
 
 
 def _steepest_window(n: int, start: int, skipped: int, mass: float, heap: float, odds: float) -> float:
-    """max over j > skipped of Pr[start + skipped - j < Bin(n, beta) <= start + skipped] / j, odds = beta / (1 - beta).
+    """Return max over j > skipped of Pr[start + skipped - j < Bin(n, beta) <= start + skipped] / j.
 
-    `mass` is that of `start`; `heap` that of the `skipped` values above it, or more.
+    `odds` is beta / (1 - beta), `mass` the probability of `start`, and `heap` an upper bound on the probability of the
+    `skipped` values above it.
     """
     total = heap + mass
     width = skipped + 1.0
@@ -119,21 +124,21 @@ def _steepest_window(n: int, start: int, skipped: int, mass: float, heap: float,
 
 
 def _mass(n: Ints, k: Ints, log_odds: Floats) -> Floats:
-    """Pr[Bin = k] for k < n: a difference of tails, from the side on which they are small."""
+    """Return Pr[Bin = k] for k < n, as a difference of tails from the side on which they are small."""
     above = _upper_tail(n, k, log_odds) - _upper_tail(n, k + 1, log_odds)
     below = _lower_tail(n, k, log_odds) - _lower_tail(n, k - 1, log_odds)
     return np.where(k > n * special.expit(log_odds), above, below)
 
 
 def _upper_tail(n: Ints, k: Ints, log_odds: Floats) -> Floats:
-    """Pr[Bin(n, 1 / (1 + e^-log_odds)) >= k]."""
+    """Return Pr[Bin(n, 1 / (1 + e^-log_odds)) >= k]."""
     inside = np.clip(k, 1, np.maximum(n, 1))
     tail = cast(Floats, special.betaincc(np.maximum(n - inside, 0) + 1.0, inside, special.expit(-log_odds)))
     return np.where(k <= 0, 1.0, np.where(k > n, 0.0, tail))
 
 
 def _lower_tail(n: Ints, k: Ints, log_odds: Floats) -> Floats:
-    """Pr[Bin(n, 1 / (1 + e^-log_odds)) <= k]."""
+    """Return Pr[Bin(n, 1 / (1 + e^-log_odds)) <= k]."""
     inside = np.clip(k, 0, np.maximum(n - 1, 0))
     tail = cast(Floats, special.betainc(np.maximum(n - inside, 1), inside + 1.0, special.expit(-log_odds)))
     return np.where(k < 0, 0.0, np.where(k >= n, 1.0, tail))

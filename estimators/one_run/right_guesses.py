@@ -1,4 +1,4 @@
-"""Which bits of one training are guessed, and how many guesses are right: scores are counted, not sorted."""
+"""Guess rules for the canaries of one training, and counts of right guesses without sorting all scores."""
 
 from __future__ import annotations
 
@@ -13,50 +13,51 @@ from numpy.typing import NDArray
 from dpaudit.estimators.arguments import Floats, Ints
 
 GuessRule = Literal["signed", "both-tails", "member-only"]
-"""Which canaries are guessed first, and what is guessed; no rule looks at the truth.
+"""Order of the canaries and rule of the guesses; no rule uses the truth.
 
 * signed: the largest |score| first; member for a positive score, else non-member.
-* both-tails: in turn the highest score (member) and the lowest (non-member), for scores not centred on 0; equal scores
-  count as far out as the middle of them: a tie of half of the rows does not come before the few at the other end.
+* both-tails: alternately the highest score (member) and the lowest (non-member), for scores not centred on 0. Equal
+  scores count as extreme as their middle rank, so that a tie of half the rows does not come before the few rows at the
+  other end.
 * member-only: the highest score first, always member.
 """
 MAX_TIED = 10_000_000
-"""Rows up to which ties are looked for."""
+"""Largest number of rows for which ties are searched."""
 FEW = 1 << 14
-"""Rows up to which sorting is no slower than loading what is compiled for more."""
-BITS = 20  # leading bits of a key that rows are counted by at most: a million counters, a handful of rows in each
+"""Largest number of rows for which sorting is no slower than loading compiled code."""
+BITS = 20  # largest number of leading key bits that rows are counted by: a million counters, a handful of rows in each
 
 
 @runtime_checkable
 class Guessing(Protocol):
-    """An estimator that guesses the bits of fair coins."""
+    """Estimator that guesses the bits of fair coins."""
 
     guess: GuessRule
 
 
 @dataclass(frozen=True, eq=False)
 class OneRunTally:
-    """What one replay showed."""
+    """Counts of one replay."""
 
-    replay: int  # which repetition of the game
-    canaries: int  # that the reported guesses were made on (those that chose are not counted)
+    replay: int  # number of the replay
+    canaries: int  # canaries of the reported guesses (without the choosing part of a split)
     guesses: Ints  # candidate numbers of guesses, shape (candidates,)
-    correct: Ints  # how many of them were right, shape (candidates,)
-    sweep_guesses: Ints  # for the figure, guesses at 1 %, 2 %, ..., 100 % of all canaries, shape (100,)
-    sweep_correct: Ints  # how many of them were right, shape (100,)
-    all_canaries: int  # canaries of the replay
+    correct: Ints  # right guesses among them, shape (candidates,)
+    sweep_guesses: Ints  # guesses at 1 %, 2 %, ..., 100 % of all canaries, for the figure, shape (100,)
+    sweep_correct: Ints  # right guesses among them, shape (100,)
+    all_canaries: int  # all canaries of the replay
 
 
 def guesses_at_fractions(fractions: Sequence[float] | Floats, canaries: int) -> Ints:
-    """Numbers of guesses for fractions in (0, 1] of the canaries: rounded, at least 1, shape (fractions,)."""
+    """Return the numbers of guesses at fractions in (0, 1] of the canaries: rounded, >= 1, shape (fractions,)."""
     counts = np.rint(np.asarray(fractions, dtype=np.float64) * canaries)
     return np.clip(counts, 1, canaries).astype(np.int64)
 
 
 def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: GuessRule, guesses: Ints) -> Ints:
-    """How many of the first g guesses are right, for each g of `guesses` (ascending), shape as `guesses`.
+    """Return the right guesses among the first g, for each g of `guesses` (ascending), shape as `guesses`.
 
-    Equal scores are guessed in the order of `ranks`, which must tell nothing about the truth.
+    Equal scores are guessed in the order of `ranks`, which must be independent of the truth.
     """
     right_among_first = _right_among_few if score.size <= FEW else _compiled()
     score, guess = as_signed(score, guess)
@@ -72,27 +73,27 @@ def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: G
 def right_in_fullest(
     score: Floats, truth: NDArray[np.bool_], ranks: Ints, trainings: Ints, guesses: Ints, most: int
 ) -> Ints:
-    """Of the first g signed guesses, how many are right in the 1, 2, ..., `most` trainings that have most of these.
+    """Return the right guesses among the first g in the 1, 2, ..., `most` trainings with the most of them.
 
-    Shape (at most `most`, guesses); `trainings` says of which one each row is, `guesses` ascend.
+    Shape (at most `most`, guesses). `trainings` numbers the training of each row; `guesses` ascend; guesses are signed.
     """
     keys = _descending(np.abs(score))
     order = np.argsort(keys.astype(np.int64) * keys.size + ranks)
     number = np.unique(trainings, return_inverse=True)[1][order]
     right = ((score > 0) == truth)[order]
-    found = np.zeros(int(number.max()) + 1, np.int64)
-    most = min(most, found.size)
+    right_by_training = np.zeros(int(number.max()) + 1, np.int64)
+    most = min(most, right_by_training.size)
     fullest = np.empty((most, guesses.size), np.int64)
     first = 0
-    for look, end in enumerate(guesses.tolist()):
-        found += np.bincount(number[first:end][right[first:end]], minlength=found.size)
-        fullest[:, look] = np.cumsum(-np.sort(-np.partition(found, found.size - most)[-most:]))
+    for index, end in enumerate(guesses.tolist()):
+        right_by_training += np.bincount(number[first:end][right[first:end]], minlength=right_by_training.size)
+        fullest[:, index] = np.cumsum(-np.sort(-np.partition(right_by_training, right_by_training.size - most)[-most:]))
         first = end
     return fullest
 
 
 def as_signed(score: Floats, guess: GuessRule) -> tuple[Floats, GuessRule]:
-    """Guesses of both tails as signed ones: by ranks less the middle one, equal scores with the mean of theirs."""
+    """Return guesses of both tails as signed ones: ranks minus the middle rank, with the mean rank for equal scores."""
     if guess != "both-tails" or score.size > MAX_TIED:
         return score, guess
     level, rows = np.unique(score, return_inverse=True, return_counts=True)[1:]
@@ -100,22 +101,22 @@ def as_signed(score: Floats, guess: GuessRule) -> tuple[Floats, GuessRule]:
     return (np.cumsum(rows) - (rows + score.size) / 2 + 0.125)[level], "signed"
 
 
-def telling_looks(looks: Ints, score: Floats, guess: GuessRule) -> Ints:
-    """The looks without those after which the scores stay the same up to the next look: ties tell nothing.
+def informative_looks(guess_counts: Ints, score: Floats, guess: GuessRule) -> Ints:
+    """Return the looks without those after which the scores stay equal up to the next look.
 
-    Randomised response is then looked at once, with all of the error. Scores alone decide, so the looks are as good as
-    fixed beforehand. Of many rows all looks are kept: they cost little there.
+    Randomised response then has a single look with all of the error. The looks depend on scores alone, so they are as
+    valid as looks fixed beforehand. For more than `MAX_TIED` rows all looks are returned, because they cost little.
     """
     if score.size > MAX_TIED:
-        return looks
+        return guess_counts
     score, guess = as_signed(score, guess)
     ordered = np.sort(-score if guess == "member-only" else -np.abs(score))
-    block = np.concatenate([[0], np.cumsum(ordered[1:] != ordered[:-1])])[looks - 1]
-    return np.asarray(looks[np.append(block[1:] != block[:-1], True)])
+    block = np.concatenate([[0], np.cumsum(ordered[1:] != ordered[:-1])])[guess_counts - 1]
+    return np.asarray(guess_counts[np.append(block[1:] != block[:-1], True)])
 
 
 def _descending(score: Floats) -> NDArray[np.uint32]:
-    """Keys that are smaller for larger scores and equal for equal ones, shape (n,)."""
+    """Return keys that are smaller for larger scores and equal for equal ones, shape (n,)."""
     single = (score + 0.0).astype(np.float32)  # + 0.0 turns -0 into 0
     if bool((single == score).all()):  # as score tables hold them
         raw = single.view(np.uint32)
@@ -125,7 +126,7 @@ def _descending(score: Floats) -> NDArray[np.uint32]:
 
 
 def _right_among_few(keys: NDArray[np.uint32], ranks: Ints, right: NDArray[np.bool_], firsts: Ints) -> Ints:
-    """Right rows among the first g in the order of (key, rank), for each g of `firsts`, all in 0..n."""
+    """Return the right rows among the first g in the order of (key, rank), for each g of `firsts` in 0..n."""
     order = np.argsort(keys.astype(np.int64) * keys.size + ranks)
     return np.append(0, np.cumsum(right[order]))[firsts]
 
@@ -139,9 +140,9 @@ def _compiled() -> Callable[..., Ints]:
 
 
 def _right_among_first(keys: NDArray[np.uint32], ranks: Ints, right: NDArray[np.bool_], firsts: Ints) -> Ints:
-    """The same where `firsts` ascend.
+    """Return `_right_among_few` for ascending `firsts`.
 
-    Rows are counted by the leading bits of the key; only those that share them with a g-th row are sorted.
+    Rows are counted by the leading bits of the key. Only rows that share these bits with a g-th row are sorted.
     """
     bits = 4
     while bits < BITS and (1 << bits) < keys.size:  # few rows need few counters
@@ -156,15 +157,15 @@ def _right_among_first(keys: NDArray[np.uint32], ranks: Ints, right: NDArray[np.
     cells = np.full(firsts.size, -1, np.int64)  # the cell that holds the last of the first g rows
     before = np.zeros(firsts.size, np.int64)  # rows in the cells before it
     counts = np.zeros(firsts.size, np.int64)  # right ones among those
-    place, seen, good = 0, 0, 0
+    place, rows_before, right_before = 0, 0, 0
     for cell in range(1 << bits):
-        while place < firsts.size and firsts[place] <= seen + rows[cell]:
-            cells[place], before[place], counts[place] = cell, seen, good
+        while place < firsts.size and firsts[place] <= rows_before + rows[cell]:
+            cells[place], before[place], counts[place] = cell, rows_before, right_before
             place += 1
         if place == firsts.size:
             break
-        seen += rows[cell]
-        good += rights[cell]
+        rows_before += rows[cell]
+        right_before += rights[cell]
     starts = np.full(1 << bits, -1, np.int64)
     wanted = 0
     for place in range(firsts.size):

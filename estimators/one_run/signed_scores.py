@@ -1,10 +1,10 @@
-"""One training run: signed scores of many canaries in, a bound on epsilon out.
+"""One-run estimators: signed scores of many canaries in one training give a bound on epsilon.
 
-The challenger flips a fair bit for each canary; the attack scores every canary, guesses the bits of those it is surest
-of and abstains on the rest. At delta = 0 each bit is still hidden in turn, given everything released, so the number of
-guesses may depend on the scores and on the bits of canaries that come earlier in the order: a split is valid. At
-delta > 0 that holds only on average over what is released, so the number of guesses is fixed beforehand: one fraction,
-or a few that share the error. Replays of the game on one trained model are dependent: the median rule combines them.
+The challenger flips a fair bit for each canary. The attack scores every canary, guesses the bits of the most extreme
+scores and abstains on the others. At delta = 0 each bit is still hidden in turn, given everything released. The number
+of guesses may then depend on the scores and on the bits of earlier canaries, so a split is valid. At delta > 0 this
+holds only on average over the output, so the number of guesses is fixed beforehand: one fraction, or a few that share
+the error. Replays of the game on one trained model are dependent; the median rule combines them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, require_one_of
-from dpaudit.estimators.best_candidate import BestCandidate, EachReplay, in_order
-from dpaudit.estimators.bound import Bound, along_curve, format_lower
+from dpaudit.estimators.best_candidate import BestCandidate, ReplayBounds, in_order
+from dpaudit.estimators.bound import Bound, curve_comparison, format_lower
 from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows, count_columns
 from dpaudit.estimators.finding import Comparison, CurveEvidence, Series, Validity
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
@@ -40,34 +40,36 @@ from dpaudit.registry import register
 
 Family = Literal["gaussian", "laplace", "approx-dp"]
 
-MIN_GUESSES = 10  # guesses that a candidate of a grid needs: fewer, all right, show little at the error it has
-TRIED = 100  # numbers of guesses the choosing part compares
+# smallest number of guesses of a grid's candidate: fewer guesses, even if all are right, show little at its error
+MIN_GUESSES = 10
+TRIED = 100  # numbers of guesses that the choosing part of a split compares
 
 
 @runtime_checkable
 class Shiftable(Guessing, Protocol):
-    """An estimator whose tallies a control of the proxy can be held against, at the same shares of guesses."""
+    """Estimator whose tallies can be compared with a control of the proxy, at the same guess fractions."""
 
     def unshifted(self) -> OneRunEstimator:
-        """What reads the same tallies at a few numbers of guesses, and allows for no shift of the proxy."""
+        """Return the estimator of the same tallies at few numbers of guesses, without a shift of the proxy."""
 
 
 @dataclass(frozen=True)
 class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
-    """What the one-run estimators share: guessing, choosing the fraction, combining replays.
+    """Base of the one-run estimators: guesses, choice of the guess fraction, combination of replays.
 
-    The default selection, a grid of guess fractions, is valid at every delta. At delta = 0 a split is valid too, but
-    pays with half the canaries and with fractions that were best by luck; it is tighter where few canaries leak
+    The default selection, a grid of guess fractions, is valid at every delta. At delta = 0 a split is valid too. It
+    costs half the canaries, and the chosen fraction may be best only by chance. It is tighter if few canaries leak
     strongly (docs/statistics/calibration.md).
 
     Attributes:
-        guess: Which canaries are guessed first, and what is guessed.
+        guess: Order of the canaries and rule of the guesses.
     """
 
     columns: ClassVar[tuple[str, ...]] = GUESSES
     tally_type: ClassVar[type[Any]] = OneRunTally
-    candidate_s: ClassVar[float] = 2e-6  # seconds that the bound at a candidate takes at delta = 0
-    delta_s: ClassVar[float] = 7e-6  # the same at delta > 0, or where a shift is allowed for
+    candidate_s: ClassVar[float] = 2e-6  # seconds for the bound at a candidate at delta = 0
+    # seconds for the bound at a candidate at delta > 0, or with an allowance for a shift
+    delta_s: ClassVar[float] = 7e-6
 
     guess: GuessRule = "signed"
 
@@ -95,22 +97,22 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
 
     @abstractmethod
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
-        """The bound for each pair of counts, shape as `guesses`; both broadcastable."""
+        """Return the bound for each pair of counts, shape as `guesses`; both broadcast."""
 
     def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
-        """The candidate with the largest bound of each replay; counts of shape (replays, candidates)."""
+        """Return the candidate with each replay's largest bound; counts have the shape (replays, candidates)."""
         return np.asarray(self.unique_epsilon(guesses, correct, canaries, confidence).argmax(axis=1))
 
     def validity(self) -> Validity:
         return Validity.FINITE_SAMPLE
 
     def seconds(self, replays: int, rows: int) -> float:
-        """About how long the bounds of so many replays of so many canaries take on one core."""
+        """Return the approximate seconds on one core for the bounds of `replays` replays of `rows` canaries."""
         each = self.delta_s if self.delta or self._shift() else self.candidate_s
         return 2 * each * replays * len(self.candidates(rows))  # in the median, and alone
 
     def read(self, table: Table) -> Sequence[Bound]:
-        """A bound for each row of counts by itself, whose number of guesses was fixed beforehand."""
+        """Return a bound for each row of counts, whose number of guesses was fixed beforehand."""
         counts = count_columns(table, GUESSES)
         guesses, correct, canaries = counts.values()
         lower = self.epsilon(guesses, correct, canaries, self.confidence)
@@ -120,7 +122,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         return [()] * guesses.size
 
     def tally(self, scores: Scores) -> OneRunTally:
-        """Counts of right guesses of one replay; the scores are counted, not sorted."""
+        """Count the right guesses of one replay, without sorting the scores."""
         n = scores.score.size
         ranks = scores.tie_ranks()
         sweep = guesses_at_fractions(PERCENTS, n)
@@ -133,7 +135,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         return OneRunTally(scores.replay, canaries, guesses, correct, sweep, swept, n)
 
     def _split(self, scores: Scores, ranks: Ints, split: Split) -> tuple[int, Ints, Ints]:
-        """Canaries, guesses and right guesses of the reporting part, at the fraction best on the choosing part."""
+        """Return canaries, guesses and right guesses of the reporting part, at the choosing part's best fraction."""
         n = ranks.size
         choosing = round(split.fraction * n)
         require(0 < choosing < n, "a split needs canaries on both sides", choosing=choosing, canaries=n)
@@ -142,23 +144,23 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         chooses = chooses[scores.places()]
 
         def right(part: NDArray[np.bool_], guesses: Ints) -> Ints:
-            return right_guesses(scores.score[part], scores.truth[part], _dense(ranks[part]), self.guess, guesses)
+            return right_guesses(scores.score[part], scores.truth[part], _dense_ranks(ranks[part]), self.guess, guesses)
 
         tried = np.unique(np.rint(np.geomspace(1, choosing, TRIED)).astype(np.int64))
         hits = right(chooses, tried)
-        seen = np.asarray(one_run_epsilon(tried, hits, canaries=choosing, delta=0.0, confidence=self.confidence))
-        guesses = guesses_at_fractions((float(tried[seen.argmax()] / choosing),), n - choosing)
+        bounds = np.asarray(one_run_epsilon(tried, hits, canaries=choosing, delta=0.0, confidence=self.confidence))
+        guesses = guesses_at_fractions((float(tried[bounds.argmax()] / choosing),), n - choosing)
         return n - choosing, guesses, right(~chooses, guesses)
 
     def candidates(self, canaries: int) -> Ints:
-        """The candidate numbers of guesses; decided before any score is seen."""
+        """Return the candidate numbers of guesses, which do not depend on scores."""
         match self.selection:
             case Fixed(value):
                 return guesses_at_fractions((value,), canaries)
             case Grid(points):
                 counts: Ints = np.unique(guesses_at_fractions(points, canaries))
-                shown: Ints = counts[counts >= min(MIN_GUESSES, counts[-1])]
-                return shown
+                usable: Ints = counts[counts >= min(MIN_GUESSES, counts[-1])]
+                return usable
             case AsPublished(points):
                 return guesses_at_fractions(points, canaries)
             case _:
@@ -171,18 +173,18 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
             "canaries": tally.canaries,
         }
 
-    def _notes(self, each: EachReplay, tally: OneRunTally, candidate: int) -> tuple[str, ...]:
-        return replay_note(each.alone, self.confidence, self._published)
+    def _notes(self, bounds: ReplayBounds, tally: OneRunTally, candidate: int) -> tuple[str, ...]:
+        return replay_note(bounds.alone, self.confidence, self._published)
 
-    def _against_curves(self, ordered: Sequence[OneRunTally], failed_replays: int) -> tuple[CurveEvidence, ...]:
-        """The counts as evidence against a whole curve, where the numbers of guesses were fixed beforehand."""
+    def _curve_evidence(self, ordered: Sequence[OneRunTally], failed_replays: int) -> tuple[CurveEvidence, ...]:
+        """Return the counts as evidence against whole curves, if the numbers of guesses were fixed beforehand."""
         if isinstance(self.selection, Split | AsPublished):
             return ()
-        error = self._error(max(tally.guesses.size for tally in ordered), len(ordered) + failed_replays)
-        return (_CountsAgainstCurve(tuple(ordered), error, self._shift(), failed_replays),)
+        error = self._candidate_error(max(tally.guesses.size for tally in ordered), len(ordered) + failed_replays)
+        return (_GuessCountEvidence(tuple(ordered), error, self._shift(), failed_replays),)
 
     def _shift(self) -> float:
-        """Total variation between what is shown and its proxy that the counts must be read with."""
+        """Return the total variation between the shown labels and their proxy that the bound allows for."""
         return 0.0
 
     def best_candidates(self, ordered: Sequence[OneRunTally], replays: int) -> tuple[Floats, Ints]:
@@ -191,7 +193,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
             rows = [index for index, tally in enumerate(ordered) if tally.canaries == canaries]
             guesses = np.stack([ordered[row].guesses for row in rows])
             correct = np.stack([ordered[row].correct for row in rows])
-            error = self._error(guesses.shape[1], replays)
+            error = self._candidate_error(guesses.shape[1], replays)
             candidate[rows] = self.best(guesses, correct, canaries, 1 - error)
             at = np.arange(len(rows)), candidate[rows]
             best[rows] = self.unique_epsilon(guesses[at], correct[at], canaries, 1 - error)
@@ -201,32 +203,32 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         return self
 
     def unique_epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
-        """`epsilon` for replays, which repeat many pairs of counts: each pair is bounded once."""
+        """Return `epsilon` for replays, which repeat many pairs of counts; each pair is bounded once."""
         pairs, where = np.unique(np.stack([guesses.ravel(), correct.ravel()]), axis=1, return_inverse=True)
         bounds = np.asarray(self.epsilon(pairs[0], pairs[1], canaries, confidence), dtype=np.float64)
         return bounds[where.ravel()].reshape(guesses.shape)
 
     def series(
-        self, tallies: Sequence[OneRunTally], *, failed_replays: int = 0, each: EachReplay | None = None
+        self, tallies: Sequence[OneRunTally], *, failed_replays: int = 0, bounds: ReplayBounds | None = None
     ) -> dict[str, Series]:
-        each = each or self.bounds_of_replays(tallies, len(tallies) + failed_replays)
-        return {"fractions": self.sweep(in_order(tallies)), "replays": self._replay_series(each, failed_replays)}
+        bounds = bounds or self.bounds_of_replays(tallies, len(tallies) + failed_replays)
+        return {"fractions": self.sweep(in_order(tallies)), "replays": self._replay_series(bounds, failed_replays)}
 
     def sweep(self, ordered: Sequence[OneRunTally]) -> Series:
-        """The bound at each share of guesses as if it were the only one: the median replay, and the deciles."""
+        """Return the bound at each guess fraction as if it were the only one: median replay and outer deciles."""
         canaries = ordered[0].all_canaries
         same = [tally for tally in ordered if tally.all_canaries == canaries]
         correct = np.stack([tally.sweep_correct for tally in same])
         guesses = same[0].sweep_guesses
         # For a number of guesses the bound rises with the right ones, so its quantiles are bounds at their quantiles.
         quantiles = np.sort(correct, axis=0)[[(len(same) - 1) * tenths // 10 for tenths in (1, 5, 9)]]
-        shown = self.unique_epsilon(np.broadcast_to(guesses, quantiles.shape), quantiles, canaries, self.confidence)
-        return {"fraction": guesses / canaries, "epsilon": shown[1], "low": shown[0], "high": shown[2]}
+        bounds = self.unique_epsilon(np.broadcast_to(guesses, quantiles.shape), quantiles, canaries, self.confidence)
+        return {"fraction": guesses / canaries, "epsilon": bounds[1], "low": bounds[0], "high": bounds[2]}
 
 
 @dataclass(frozen=True)
 class _ShiftedOneRun(OneRunEstimator):
-    """What allows for a shift of the proxy: Algorithm 3 with Theorem 10."""
+    """Base of the one-run estimators that allow for a shift of the proxy, by Algorithm 3 with Theorem 10."""
 
     tau: float = 0.0
 
@@ -262,13 +264,13 @@ class _ShiftedOneRun(OneRunEstimator):
 @register("estimator", "one-run", source="Kalemaj et al., observational label auditing, Theorem 17 and Algorithm 3")
 @dataclass(frozen=True)
 class OneRun(_ShiftedOneRun):
-    """One training run: exact binomial at delta = 0; above, the larger of Algorithm 3's and Theorem 16's bound.
+    """One training run: exact binomial at delta = 0; else the larger of the bounds of Algorithm 3 and Theorem 16.
 
     Attributes:
-        tau: Largest total variation distance, over the canaries, between the law of what is shown and the proxy's, in
-            [0, 1). Above 0 Algorithm 3 reads the counts at every delta (Theorem 10): with abstention no other
-            treatment of a shift holds. It is strict: a candidate shows nothing unless tau is below its share of the
-            error times (2 right - guesses) / canaries.
+        tau: Largest total variation distance, over the canaries, between the law of the shown labels and the proxy's,
+            in [0, 1). Above 0 Algorithm 3 reads the counts at every delta (Theorem 10), because with abstention no
+            other treatment of a shift holds. It is strict: a candidate shows nothing unless tau is below its share of
+            the error times (2 right - guesses) / canaries.
     """
 
     def __post_init__(self) -> None:
@@ -298,7 +300,7 @@ class OneRun(_ShiftedOneRun):
 @register("estimator", "one-run-theorem-16", source="Steinke et al. (2023); Kalemaj et al., Theorem 16")
 @dataclass(frozen=True)
 class OneRunTheorem16(OneRunEstimator):
-    """One training run by Theorem 16: the binomial tail plus delta's share for all canaries."""
+    """One training run by Theorem 16: the binomial tail plus a term in delta for all canaries."""
 
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
         bounds = one_run_epsilon(
@@ -312,11 +314,11 @@ class OneRunTheorem16(OneRunEstimator):
 class OneRunFDP(_ShiftedOneRun):
     """One training run by Algorithm 3 for a family of trade-off functions: gaussian, laplace or approx-dp.
 
-    Off the family the Gaussian and the Laplace bound do not hold, not even for pure differential privacy: the bound
-    says so.
+    The Gaussian and the Laplace bound hold only for mechanisms of the family, not even for all pure DP mechanisms.
+    `validity` states this condition.
 
     Attributes:
-        tau: Total-variation distance between the shown labels' and the proxy's distribution, in [0, 1) (Theorem 10).
+        tau: Total variation distance between the law of the shown labels and the proxy's, in [0, 1) (Theorem 10).
         family: "gaussian", "laplace" or "approx-dp" (which holds for every mechanism).
     """
 
@@ -357,55 +359,57 @@ class OneRunFDP(_ShiftedOneRun):
 
 
 TANGENTS = 300
-"""Lines that stand for a trade-off function: it lies nowhere below them, so they reject no more than it does."""
+"""Number of lines that bound a trade-off function from below; they reject no more than the function does."""
 LARGEST_EPSILON = 50.0
 
 
 @dataclass(frozen=True, eq=False)
-class _CountsAgainstCurve:
+class _GuessCountEvidence:
     """Evidence against a whole curve: more right guesses than its trade-off function allows, by Algorithm 3.
 
-    The number of right guesses at a number of guesses fixed beforehand has a tail that Algorithm 3 bounds for any one
-    trade-off function, so nothing has to pass through epsilon at one delta. A candidate's share of the error serves for
-    both: at one number of guesses either bound limits the probability of the same event, so the smaller is as valid.
+    Algorithm 3 bounds the tail of the right guesses, at a number of guesses fixed beforehand, for any one trade-off
+    function, so no conversion to epsilon at one delta is needed. A candidate's share of the error serves this evidence
+    and the bound. At one number of guesses both limit the probability of the same event, so either is valid.
     """
 
-    replays: tuple[OneRunTally, ...]  # those that were played, at least one
-    error: float  # what one candidate of one replay may err, so that more than half of the replays do as stated
-    tau: float = 0.0  # total variation between what is shown and its proxy, in [0, 1)
-    failed_replays: int = 0  # replays that failed; they show nothing
+    replays: tuple[OneRunTally, ...]  # tallies of the finished replays, at least one
+    error: float  # error of one candidate of one replay, such that the median over replays has the stated confidence
+    tau: float = 0.0  # total variation between the shown labels and their proxy, in [0, 1)
+    failed_replays: int = 0  # number of failed replays, which show nothing
 
     def __post_init__(self) -> None:
         require(len(self.replays) > 0, "counts must be of at least one replay", replays=len(self.replays))
         require(0 < self.error < 1, "the error of a candidate must be in (0, 1)", error=self.error)
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
-        """The share of right guesses, at the candidate of the middle replay that speaks most against the curve."""
+        """Compare the share of right guesses at the candidate of the middle replay with the strongest evidence."""
         lines = tangents(curve)
         candidates = {(replay.canaries, int(guesses)) for replay in self.replays for guesses in replay.guesses}
         allowed = {
-            (canaries, guesses): most_allowed(lines, guesses, canaries=canaries, error=self.error, tau=self.tau)
+            (canaries, guesses): most_right_guesses(lines, guesses, canaries=canaries, error=self.error, tau=self.tau)
             for canaries, guesses in sorted(candidates)
         }
-        most = sorted((self._most(replay, allowed) for replay in self.replays), key=lambda found: found[0])
-        none = [(-math.inf, most[0][1])] * self.failed_replays
-        return (none + most)[(len(none) + len(most) - 1) // 2][1]
+        margins = sorted(
+            (self._largest_margin(replay, allowed) for replay in self.replays), key=lambda margin: margin[0]
+        )
+        failed = [(-math.inf, margins[0][1])] * self.failed_replays
+        return (failed + margins)[(len(failed) + len(margins) - 1) // 2][1]
 
-    def _most(self, replay: OneRunTally, allowed: dict[tuple[int, int], int]) -> tuple[float, Comparison]:
-        """By how many standard deviations a replay exceeds what is allowed, where it does so most, and that place."""
+    def _largest_margin(self, replay: OneRunTally, allowed: dict[tuple[int, int], int]) -> tuple[float, Comparison]:
+        """Return the largest excess over the allowed counts of a replay, in standard deviations, and its comparison."""
         limits = np.array([allowed[replay.canaries, int(guesses)] for guesses in replay.guesses])
         margins = (replay.correct - limits) / np.sqrt(replay.guesses)
         most = int(margins.argmax())
         guesses = int(replay.guesses[most])
         where = f"{guesses:,} guesses about {replay.canaries:,} canaries"
         shares = replay.correct[most] / guesses, limits[most] / guesses
-        return float(margins[most]), along_curve("share of right guesses", where, *map(float, shares))
+        return float(margins[most]), curve_comparison("share of right guesses", where, *map(float, shares))
 
 
-def most_allowed(lines: Floats, guesses: int, *, canaries: int, error: float, tau: float = 0.0) -> int:
-    """The largest number of right guesses that Algorithm 3 does not reject; all `guesses` where it rejects none.
+def most_right_guesses(lines: Floats, guesses: int, *, canaries: int, error: float, tau: float = 0.0) -> int:
+    """Return the largest number of right guesses that Algorithm 3 does not reject; `guesses` if it rejects none.
 
-    `lines` are `tangents`; tau is as for `dpaudit.estimators.one_run.f_dp.f_dp_parameter`.
+    `lines` come from `tangents`; tau is as for `dpaudit.estimators.one_run.f_dp.f_dp_parameter`.
     """
     from dpaudit.estimators.one_run._f_dp_walk import rejects_by  # compiled code is loaded when first used
 
@@ -419,14 +423,14 @@ def most_allowed(lines: Floats, guesses: int, *, canaries: int, error: float, ta
 
 
 def tangents(curve: PrivacyCurve) -> Floats:
-    """The smallest false-positive rate at each power, as the envelope of lines below it.
+    """Return the smallest false positive rate at each power, as the envelope of lines below it.
 
-    (epsilon, delta)-DP alone keeps the rate at power p above e^-epsilon (p - delta) and above 1 - delta - e^epsilon (1
-    - p); a curve says so for every epsilon. Rows: power from which a line is the highest one, its slope, its value at
-    power 0.
+    (epsilon, delta)-DP keeps the rate at power p above e^-epsilon (p - delta) and above 1 - delta - e^epsilon (1 - p).
+    A curve implies this for every epsilon. Rows: power from which a line is the highest, its slope, its value at power
+    0.
     """
     floors = (curve.epsilon(floor) for floor in (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-2, 0.1))
-    last = min(next((found for found in floors if math.isfinite(found)), LARGEST_EPSILON), LARGEST_EPSILON)
+    last = min(next((floor for floor in floors if math.isfinite(floor)), LARGEST_EPSILON), LARGEST_EPSILON)
     # The steps are finer near 0, where tests of many guesses have their power.
     epsilons = last * np.linspace(0.0, 1.0, TANGENTS) ** 1.5
     deltas = np.array([min(1.0, curve.delta(float(epsilon))) for epsilon in epsilons])
@@ -436,25 +440,25 @@ def tangents(curve: PrivacyCurve) -> Floats:
 
 
 def _envelope(slopes: Floats, starts: Floats) -> Floats:
-    """The highest of lines whose slopes do not fall."""
-    kept: list[tuple[float, float, float]] = []
+    """Return the upper envelope of lines with non-decreasing slopes."""
+    envelope: list[tuple[float, float, float]] = []
     for slope, start in zip(slopes.tolist(), starts.tolist(), strict=True):
         since = 0.0
-        while kept:
-            before, steepness, value = kept[-1]
+        while envelope:
+            before, steepness, value = envelope[-1]
             if steepness == slope:
                 since = before if start >= value else math.inf
             else:
                 since = (value - start) / (slope - steepness)
             if since > before:
                 break
-            kept.pop()
+            envelope.pop()
             since = 0.0
         if since < 1:
-            kept.append((since, slope, start))
-    return np.array(kept).T.copy()
+            envelope.append((since, slope, start))
+    return np.array(envelope).T.copy()
 
 
-def _dense(ranks: Ints) -> Ints:
-    """Ranks 0, 1, ... in the same order."""
+def _dense_ranks(ranks: Ints) -> Ints:
+    """Return ranks 0, 1, ... in the same order."""
     return np.argsort(np.argsort(ranks))

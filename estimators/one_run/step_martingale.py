@@ -1,13 +1,13 @@
-"""Steps of a training as trials: given the past, each guess is right with probability at most (1 + TV) / 2.
+"""Guesses about the steps of a training: given the past, each is right with probability at most (1 + TV) / 2.
 
-A fair coin of its own decides in which world a step is made, and TV is the total variation between the two worlds of a
-step given all that was released before. So the numbers of right guesses in the order of the steps are dominated, all
-together, by a Bernoulli walk with that drift, and the guess band's limits hold for all of them at once: at whatever
-step the training ends, and whatever it did in between. (In any other order they would not: a guess may use the coins of
-earlier steps.) Every step is guessed; nothing is known of right guesses when some are left out.
+An independent fair coin decides the world of each step. TV is the total variation between the two worlds of a step,
+given everything released before. Therefore the numbers of right guesses, in the order of the steps, are jointly
+dominated by a Bernoulli walk with success probability (1 + TV) / 2. The limits of the guess band hold for all of them
+at once, at whichever step the training ends. In another order they would not hold, because a guess may use the coins of
+earlier steps. Every step is guessed: the domination is not proved if some steps are left out.
 
-A claim's TV is its delta at epsilon = 0, and TV <= 1 - 2 (1 - delta) / (1 + e^epsilon) under (epsilon, delta) turns the
-limit on TV into one on epsilon.
+A claim's TV is its delta at epsilon = 0. Under (epsilon, delta)-DP, TV <= 1 - 2 (1 - delta) / (1 + e^epsilon), which
+turns the limit on TV into a limit on epsilon.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Ints
-from dpaudit.estimators.bound import Bound, along_curve
+from dpaudit.estimators.bound import Bound, curve_comparison
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Comparison, Validity
 from dpaudit.estimators.one_run.guess_band import (
@@ -39,9 +39,9 @@ from dpaudit.registry import register
 
 @dataclass(frozen=True, eq=False)
 class StepTally:
-    """Right guesses of one game."""
+    """Numbers of right guesses in one game."""
 
-    looks: Ints  # numbers of steps at which they were counted, ascending, the last one all of them, shape (looks,)
+    looks: Ints  # numbers of steps at which guesses are counted, ascending; the last one is all steps; shape (looks,)
     right: Ints  # right guesses among those first steps, shape (looks,)
 
 
@@ -57,10 +57,10 @@ class StepAccuracy:
         return math.tanh(self.odds / 2)
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
-        return along_curve("total variation", "epsilon = 0", self.total_variation, curve.delta(0.0))
+        return curve_comparison("total variation", "epsilon = 0", self.total_variation, curve.delta(0.0))
 
     def p_value(self, curve: PrivacyCurve, /) -> float:
-        """Of the claim: at most u with probability <= u where it holds."""
+        """Return a p-value of the claim: at most u with probability <= u if the claim holds."""
         claimed = curve.delta(0.0)
         return guess_band_p_value(2 * math.atanh(claimed), self.tally.right, self.tally.looks) if claimed < 1 else 1.0
 
@@ -70,10 +70,10 @@ class StepAccuracy:
 )
 @dataclass(frozen=True)
 class StepMartingale(Estimator[StepScores, StepTally]):
-    """Guesses about the steps of trainings, in their order: total variation of a step, at all numbers of steps at once.
+    """Bound on the total variation of a step from guesses in step order, at all numbers of steps at once.
 
     Attributes:
-        delta: The delta a step's bound is stated at, in [0, 1).
+        delta: Delta at which a step's bound is stated, in [0, 1).
         confidence: Stated confidence of the bound and of the verdict on a whole curve, in (0, 1).
     """
 
@@ -87,18 +87,18 @@ class StepMartingale(Estimator[StepScores, StepTally]):
         check_fields(self.delta, self.confidence, "signed")
 
     def tally(self, evidence: StepScores) -> StepTally:
-        """Right guesses in the order of the steps; a score of 0 is a wrong guess."""
+        """Count the right guesses in the order of the steps; a score of 0 is a wrong guess."""
         looks = guess_looks(evidence.score.size)
         right = np.where(evidence.truth, evidence.score > 0, evidence.score < 0)[np.argsort(evidence.canary)]
         return StepTally(looks, np.cumsum(right)[looks - 1])
 
     def find(self, tallies: Sequence[StepTally], *, failed_replays: int = 0) -> Bound:
-        """The bound of one game; more trainings are more steps of one game, not games of their own."""
+        """Return the bound of one game; further trainings add steps to this game rather than games."""
         require(
             len(tallies) == 1 and failed_replays == 0, "steps must make one game", games=len(tallies) + failed_replays
         )
         (tally,) = tallies
-        odds = bounds_of_guesses(tallies, lambda one: IndependentTrials(int(one.looks[-1])), 1 - self.confidence)
+        odds = bounds_of_guesses(tallies, lambda steps: IndependentTrials(int(steps.looks[-1])), 1 - self.confidence)
         deciding = dict(deciding_counts(tallies, odds, 0, of="steps"))
         lower = float(odds[0])
         return Bound(
@@ -119,6 +119,6 @@ class StepMartingale(Estimator[StepScores, StepTally]):
 
 
 def _epsilon(odds: float, delta: float) -> float:
-    """log((1 - delta) (1 + e^odds) - 1), at least 0 and rounded down."""
-    left = (1 - delta) - delta * math.exp(-odds)
-    return max(0.0, (odds + math.log(left)) * (1 - 1e-12)) if left > 0 else 0.0
+    """Return log((1 - delta) (1 + e^odds) - 1), at least 0 and rounded down."""
+    factor = (1 - delta) - delta * math.exp(-odds)
+    return max(0.0, (odds + math.log(factor)) * (1 - 1e-12)) if factor > 0 else 0.0

@@ -1,6 +1,6 @@
-"""Two laws over the same answers: their checks, and the power sums that every Renyi divergence is made of.
+"""Checks of two laws over the same answers, and the power sums of Renyi divergences.
 
-Laws are given by logarithms, so that no probability is too small.
+Laws are passed as logarithms, so that no probability is too small.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats
 
 ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)
-"""Of the divergences that are computed where none are named."""
-ROUNDING = 1e-12  # taken off every bound: more than the rounding errors of limits, powers and logarithms together
+"""Default orders of the divergences."""
+ROUNDING = 1e-12  # subtracted from every bound: more than the rounding errors of limits, powers and logarithms together
 
 
 def divergences(log_p: Floats, log_q: Floats, orders: Floats) -> Floats:
-    """D over the last axis, for laws that sum to 1 up to rounding; shapes (..., k) and (m,) to (..., m)."""
+    """Return D over the last axis, for laws that sum to 1 up to rounding; shapes (..., k) and (m,) to (..., m)."""
     ratio = _log_ratio(log_p, log_q)
     order = np.where((orders == 1) | np.isinf(orders), 2.0, orders)  # the limits are filled in below
     with np.errstate(over="ignore"):
@@ -35,7 +35,7 @@ def divergences(log_p: Floats, log_q: Floats, orders: Floats) -> Floats:
 
 
 def log_power_sum(log_p: Floats, log_q: Floats, orders: Floats) -> Floats:
-    """log(sum p^a q^(1-a)) / (a - 1), a > 1; p and q need not sum to 1. Shapes (..., k) and (m,) to (..., m)."""
+    """Return log(sum p^a q^(1-a)) / (a - 1), a > 1; p and q need not sum to 1. Shapes (..., k) and (m,) to (..., m)."""
     ratio = _log_ratio(log_p, log_q)
     order = np.where(np.isinf(orders), 2.0, orders)
     values = _log_sum(log_p[..., None, :] + (order - 1)[:, None] * ratio[..., None, :]) / (order - 1)
@@ -44,7 +44,7 @@ def log_power_sum(log_p: Floats, log_q: Floats, orders: Floats) -> Floats:
 
 
 def _log_ratio(log_p: Floats, log_q: Floats) -> Floats:
-    """log(p/q), 0 where p is 0."""
+    """Return log(p/q), and 0 where p is 0."""
     with np.errstate(invalid="ignore"):
         return np.where(log_p > -np.inf, log_p - log_q, 0.0)
 
@@ -54,7 +54,7 @@ def _largest_ratio(log_p: Floats, ratio: Floats) -> Floats:
 
 
 def _log_sum(terms: Floats) -> Floats:
-    """log(sum(exp(terms))) over the last axis; a fifth of the time of scipy's for a few terms."""
+    """Return log(sum(exp(terms))) over the last axis; five times faster than scipy for a few terms."""
     top = np.max(terms, axis=-1, keepdims=True)
     top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(over="ignore", divide="ignore"):
@@ -62,7 +62,7 @@ def _log_sum(terms: Floats) -> Floats:
 
 
 def as_orders(orders: ArrayLike, *, above: float) -> Floats:
-    """One order or a row of them, all above `above`."""
+    """Return one order or a row of orders, all greater than `above`."""
     values = np.asarray(orders, np.float64)
     require(values.ndim <= 1 and values.size >= 1, "orders must be one order or a row of orders", shape=values.shape)
     require(bool(np.all(values > above)), f"orders must be > {above:g}", orders=orders)
@@ -70,7 +70,7 @@ def as_orders(orders: ArrayLike, *, above: float) -> Floats:
 
 
 def as_probabilities(values: ArrayLike, name: str) -> Floats:
-    """Laws along the last axis, which sum to 1 within 1e-9."""
+    """Return laws along the last axis, which sum to 1 within 1e-9."""
     law = np.asarray(values, np.float64)
     require(law.ndim >= 1, f"{name} must list the probabilities of all outcomes", given=values)
     require(bool(np.all((law >= 0) & (law <= 1 + 1e-9))), f"{name} must be probabilities in [0, 1]", given=values)
@@ -79,7 +79,7 @@ def as_probabilities(values: ArrayLike, name: str) -> Floats:
 
 
 def require_same_answers(first: NDArray[Any], second: NDArray[Any]) -> None:
-    """Refuses laws whose last axes differ."""
+    """Raise InputError if the last axes of two laws differ."""
     require(
         first.shape[-1] == second.shape[-1],
         "both laws must list the same answers",
@@ -89,5 +89,5 @@ def require_same_answers(first: NDArray[Any], second: NDArray[Any]) -> None:
 
 
 def require_orders(orders: Sequence[float]) -> None:
-    """Refuses no orders, and orders that are not above 1."""
+    """Raise InputError unless there are orders and all exceed 1."""
     require(len(orders) > 0 and all(order > 1 for order in orders), "orders must be numbers > 1", orders=orders)

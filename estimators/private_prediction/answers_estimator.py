@@ -1,4 +1,4 @@
-"""From answers to queries in two worlds to what an answer tells at least: every query, order and direction together."""
+"""Lower bounds on the Renyi divergence of single answers, jointly for all queries, orders and directions."""
 
 from __future__ import annotations
 
@@ -33,41 +33,40 @@ ORDERS = (1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 
 @dataclass(frozen=True, eq=False)
 class QueryTally:
-    """One query: its counts, and what is known of the law of its answers at the estimator's orders."""
+    """Counts of one query, and known divergences of its answers at the estimator's orders."""
 
-    query: int  # its number
-    world_1: Ints  # counts with the records, shape (answers,)
-    world_0: Ints  # counts without them, shape (answers,)
-    chosen: NDArray[np.bool_]  # whether each answer is in the set, shape (answers,)
-    exact_forward: Floats  # D(with || without), shape (orders,); NaN where it is not known
-    exact_backward: Floats  # D(without || with)
-    dependent_forward: Floats  # what data-dependent accounting charges for the former; NaN where there is none
-    dependent_backward: Floats  # the same for the latter
-    low: Floats  # smallest exact divergence over resampled trainings; NaN where nothing was fitted
-    high: Floats  # the largest
-    # mean exact divergence where records change nothing, by the fit alone; NaN where nothing was fitted
-    unmoved: Floats
-    fitted: bool  # whether the law of the votes was fitted
-    asked: int  # answers that a total counts
-    together: bool  # whether all queries are about one pair of data sets
+    query: int  # index of the query
+    world_1: Ints  # count of each answer with the records, shape (answers,)
+    world_0: Ints  # count of each answer without the records, shape (answers,)
+    chosen: NDArray[np.bool_]  # True for answers in the set, shape (answers,)
+    exact_forward: Floats  # D(with || without), shape (orders,); NaN if unknown
+    exact_backward: Floats  # D(without || with), shape (orders,); NaN if unknown
+    dependent_forward: Floats  # charge of data-dependent accounting for D(with || without); NaN if there is none
+    dependent_backward: Floats  # charge of data-dependent accounting for D(without || with)
+    low: Floats  # smallest exact divergence over resampled trainings; NaN without a fit
+    high: Floats  # largest exact divergence over resampled trainings
+    unmoved: Floats  # mean exact divergence if the records change nothing, due to the fit alone; NaN without a fit
+    fitted: bool  # True if the law of the votes was fitted
+    asked: int  # number of answers that a total counts
+    together: bool  # True if all queries use one pair of data sets
 
 
 @register("estimator", "answers", source="Chadha et al. (2024), section 4.2 and appendix B; the corner is ours")
 @dataclass(frozen=True)
 class Answers(Estimator[AnsweredQuery, QueryTally]):
-    """Renyi divergences of single answers from below, by query: both directions and all orders from one interval each.
+    """Lower bounds on Renyi divergences of single answers by query, for both directions and all orders at once.
 
-    The error is shared by all queries, so that the worst one is chosen at no further cost; sets of answers were chosen
+    All queries share the error, so the worst one is selected at no further cost. Sets of answers must have been chosen
     on other draws.
 
     Attributes:
         orders: Orders > 1, ascending.
-        confidence: Of everything together, in (0, 1).
-        delta: Where the epsilon of one answer is bounded, in [0, 1).
+        confidence: Joint confidence of all bounds, in (0, 1).
+        delta: Delta at which the epsilon of one answer is bounded, in [0, 1).
         cut: One set of answers: "corner" (exact minimum over the limits), "termwise" (as published, valid and looser),
-            "bootstrap" (as published, no bound); all answers: "clopper-pearson", "goodman", "sison-glaz" (asymptotic),
-            "k-bootstrap" (as published, no bound).
-        seed: Of a bootstrap.
+            "bootstrap" (as published, not a bound); all answers: "clopper-pearson", "goodman", "sison-glaz"
+            (asymptotic), "k-bootstrap" (as published, not a bound).
+        seed: Seed of a bootstrap.
     """
 
     evidence: ClassVar[type[Any]] = AnsweredQuery
@@ -91,7 +90,7 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
         require_one_of("cut", self.cut, get_args(Cut))
 
     def tally(self, evidence: AnsweredQuery) -> QueryTally:
-        """Divergences of the known laws at the orders, beside the counts."""
+        """Return the counts and the divergences of the known laws at the orders."""
         forward, backward = self._exact(evidence.law_1, evidence.law_0)
         resampled = self._larger(evidence.resampled_1, evidence.resampled_0)
         unmoved = self._larger(evidence.unmoved_1, [evidence.law_0] * len(evidence.unmoved_1))
@@ -124,13 +123,16 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
             np.asarray(renyi_divergence(second, first, self.orders)),
         )
 
-    def _larger(self, ones: Iterable[Floats], zeros: Iterable[Floats]) -> Floats:
-        """The larger direction of each pair of laws, shape (pairs, orders); one row of NaN where there are none."""
-        found = [np.maximum(*self._exact(one, zero)) for one, zero in zip(ones, zeros, strict=True)]
-        return np.array(found) if found else self._unknown()[None]
+    def _larger(self, laws_1: Iterable[Floats], laws_0: Iterable[Floats]) -> Floats:
+        """Return the larger direction for each pair of laws, shape (pairs, orders); one row of NaN without pairs."""
+        larger = [np.maximum(*self._exact(law_1, law_0)) for law_1, law_0 in zip(laws_1, laws_0, strict=True)]
+        return np.array(larger) if larger else self._unknown()[None]
 
     def _dependent(self, evidence: AnsweredQuery, flips: Floats, checks: Floats) -> Floats:
-        """Of a mixture of histograms: log of the mean of exp((a - 1) charge), over a - 1, by joint convexity."""
+        """Return the charge for a mixture of histograms, by joint convexity.
+
+        It is the logarithm of the mean of exp((a - 1) charge), divided by a - 1.
+        """
         if not flips.size:
             return self._unknown()
         # A threshold is an answer of its own, noised by sqrt(2) times its deviation: half as much moves there.
@@ -146,7 +148,7 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
         return np.asarray(logsumexp(powers * charges, axis=0, b=weights) / powers)
 
     def find(self, tallies: Sequence[QueryTally], *, failed_replays: int = 0) -> AnswersFinding:
-        """Queries that failed show nothing, and keep their share of the error."""
+        """Return the finding; failed queries show nothing and keep their share of the error."""
         ranked = sorted(tallies, key=lambda tally: tally.query)
         each = query_confidence(self.confidence, len(ranked) + failed_replays)
         bound = Directions(self._bounds(ranked, each, forward=True), self._bounds(ranked, each, forward=False))
@@ -179,28 +181,30 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
         )
 
     def _validity(self, tallies: Sequence[QueryTally]) -> Validity:
-        own = VALIDITY["bootstrap" if "bootstrap" in self.cut else self.cut]
+        validity = VALIDITY["bootstrap" if "bootstrap" in self.cut else self.cut]
         fitted = any(tally.fitted for tally in tallies)
-        return Validity.CONDITIONAL_ON_MODEL if fitted and own is not Validity.AS_PUBLISHED else own
+        return Validity.CONDITIONAL_ON_MODEL if fitted and validity is not Validity.AS_PUBLISHED else validity
 
     def _bounds(self, tallies: Sequence[QueryTally], confidence: float, *, forward: bool) -> Floats:
-        pairs = [(one.world_1, one.world_0) if forward else (one.world_0, one.world_1) for one in tallies]
+        pairs = [(tally.world_1, tally.world_0) if forward else (tally.world_0, tally.world_1) for tally in tallies]
         if self.cut == "corner" or self.cut == "termwise":
             k1, n1, k2, n2 = _in_sets(tallies, pairs)
             cut: TwoCut = self.cut
             return np.asarray(two_cut_bound(k1, n1, k2, n2, self.orders, confidence=confidence, method=cut))
         return np.array(
-            [self._of_query(one, *pair, confidence, forward) for one, pair in zip(tallies, pairs, strict=True)]
+            [self._query_bound(tally, *pair, confidence, forward) for tally, pair in zip(tallies, pairs, strict=True)]
         )
 
-    def _of_query(self, tally: QueryTally, first: Ints, second: Ints, confidence: float, forward: bool) -> Floats:
+    def _query_bound(self, tally: QueryTally, first: Ints, second: Ints, confidence: float, forward: bool) -> Floats:
         if "bootstrap" not in self.cut:
             return np.asarray(
                 k_cut_bound(first, second, self.orders, confidence=confidence, method=cast(KCut, self.cut))
             )
         rng = np.random.default_rng([self.seed, tally.query, int(forward)])
         if self.cut == "bootstrap":
-            first, second = (np.array([one[tally.chosen].sum(), one[~tally.chosen].sum()]) for one in (first, second))
+            first, second = (
+                np.array([counts[tally.chosen].sum(), counts[~tally.chosen].sum()]) for counts in (first, second)
+            )
         return np.asarray(bootstrap_bound(first, second, self.orders, confidence=confidence, rng=rng))
 
     def _k_cut(self, tally: QueryTally, confidence: float) -> Floats:
@@ -209,18 +213,18 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
         return np.asarray(np.maximum(forward, backward))
 
     def _epsilon(self, tallies: Sequence[QueryTally], confidence: float) -> float | None:
-        """The largest of all queries; of one set its limits are the divergence's, so it holds at the same time."""
+        """Return the largest epsilon of all queries; it uses the divergence's limits, so both hold together."""
         if self.cut not in ("corner", "termwise"):
             return None
-        k1, n1, k0, n0 = _in_sets(tallies, [(one.world_1, one.world_0) for one in tallies])
+        k1, n1, k0, n0 = _in_sets(tallies, [(tally.world_1, tally.world_0) for tally in tallies])
         return float(np.max(ratio_epsilon(k1, k0, n1, n0, delta=self.delta, confidence=confidence)))
 
 
 def _in_sets(tallies: Sequence[QueryTally], pairs: Sequence[tuple[Ints, Ints]]) -> Ints:
-    """Answers in the set and all answers of the first of each pair, then of the second, shape (4, queries)."""
+    """Return answers in the set and all answers, for the first of each pair and for the second; shape (4, queries)."""
     rows = [
-        (first[one.chosen].sum(), first.sum(), second[one.chosen].sum(), second.sum())
-        for one, (first, second) in zip(tallies, pairs, strict=True)
+        (first[tally.chosen].sum(), first.sum(), second[tally.chosen].sum(), second.sum())
+        for tally, (first, second) in zip(tallies, pairs, strict=True)
     ]
     return np.array(rows, np.int64).T
 
@@ -232,14 +236,14 @@ def _stacked(tallies: Sequence[QueryTally], name: str) -> Directions:
     return Directions(forward, backward)
 
 
-DIGITS = 9  # of a printed divergence: those of single answers are small
+DIGITS = 9  # decimals of a printed divergence, because those of single answers are small
 INDEPENDENT = "RDP of an answer"
 DEPENDENT = "RDP of an answer by data-dependent accounting"
 
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """Numbers by query and order for both directions, D(with || without) and D(without || with)."""
+    """Values by query and order for both directions, D(with || without) and D(without || with)."""
 
     forward: Floats  # shape (n, m), nats
     backward: Floats  # shape (n, m), nats
@@ -251,59 +255,59 @@ class Directions:
 
 @dataclass(frozen=True, eq=False)
 class AnswersFinding(FindingBase):
-    """Lower bounds on the Renyi divergence of single answers that hold together, beside what is known of it."""
+    """Simultaneous lower bounds on the Renyi divergence of single answers, with known exact values and charges."""
 
     orders: Floats  # orders > 1, ascending, shape (m,)
-    queries: NDArray[np.int64]  # number of each query, shape (n,)
+    queries: NDArray[np.int64]  # index of each query, shape (n,)
     bound: Directions  # lower bounds
-    exact: Directions  # divergences of the exact laws of answers; NaN where these are not known
-    dependent: Directions  # what data-dependent accounting charges; NaN where there is none
-    k_cut: Floats  # lower bounds for the worst query that look at every answer by itself, shape (m,)
-    # smallest and largest exact divergence of the worst query over resampled trainings, and the mean where records
-    # change nothing, by the fit alone; shape (3, m), empty where nothing was fitted
+    exact: Directions  # divergences of the exact laws of answers; NaN if unknown
+    dependent: Directions  # charges of data-dependent accounting; NaN if there are none
+    k_cut: Floats  # lower bounds for the worst query that use the count of every answer, shape (m,)
+    # smallest and largest exact divergence of the worst query over resampled trainings, and the mean if records change
+    # nothing; shape (3, m), empty without a fit
     spread: Floats
-    asked: NDArray[np.int64]  # answers to each query that a total counts, shape (n,)
-    together: bool  # whether all queries are about one pair of data sets
-    # a valid lower bound on the epsilon of one answer at `delta`, from the same counts; None without one
+    asked: NDArray[np.int64]  # number of answers to each query that a total counts, shape (n,)
+    together: bool  # True if all queries use one pair of data sets
+    # valid lower bound on the epsilon of one answer at `delta`, from the same counts; None without one
     epsilon: float | None
     delta: float  # in [0, 1)
-    confidence: float  # with this probability everything above holds at once; in (0, 1)
-    method: str  # the estimator's name with its variant
-    validity: Validity  # in what sense the confidence holds
+    confidence: float  # joint confidence of all bounds, in (0, 1)
+    method: str  # name of the estimator with its variant
+    validity: Validity  # sense in which the confidence holds
     selection: str  # how the sets of answers were chosen, in words
-    counts: tuple[tuple[str, int], ...]  # the integers it rests on, by name
+    counts: tuple[tuple[str, int], ...]  # integers that the finding was computed from, by name
 
     @property
     def worst(self) -> int:
-        """Place of the query whose bound is the largest multiple of its order, where any exceeds 0."""
+        """Position of the query whose bound is the largest multiple of its order; the first one if all bounds are 0."""
         return int(np.argmax((self.bound.larger / self.orders).max(axis=1)))
 
     @property
     def headline(self) -> str:
-        """The largest bound against its order: that of a noisy argmax grows with it."""
+        """Bound with the largest ratio to its order: the divergence of a noisy argmax grows with the order."""
         place = int(np.argmax(self.bound.larger[self.worst] / self.orders))
         return self._words(self.worst, place)
 
     def comparison(self, curve: PrivacyCurve) -> Comparison:
-        """At the query and order where a bound is the largest multiple of what is claimed.
+        """Compare at the query and order where a bound is the largest multiple of the claim.
 
-        Where that is kept, but data-dependent accounting is not, against that.
+        If the claim holds there but data-dependent accounting is exceeded, return that comparison.
         """
         claimed = np.array([curve.renyi(float(order)) for order in self.orders])
-        independent = self._standing(np.broadcast_to(claimed, self.bound.forward.shape), INDEPENDENT)
-        dependent = self.against_dependent
+        independent = self._largest_multiple(np.broadcast_to(claimed, self.bound.forward.shape), INDEPENDENT)
+        dependent = self.dependent_comparison
         return dependent if dependent is not None and dependent.exceeds and not independent.exceeds else independent
 
     @property
-    def against_dependent(self) -> Comparison | None:
-        """Against what data-dependent accounting charges; None where there is none. Each direction has its own."""
+    def dependent_comparison(self) -> Comparison | None:
+        """Comparison with the charge of data-dependent accounting, by direction; None if there is no charge."""
         if np.isnan(self.dependent.forward).any():
             return None
         forward = self._multiples(self.bound.forward, self.dependent.forward)
         backward = self._multiples(self.bound.backward, self.dependent.backward)
         charged = np.where(forward >= backward, self.dependent.forward, self.dependent.backward)
-        found = np.where(forward >= backward, self.bound.forward, self.bound.backward)
-        return self._standing(charged, DEPENDENT, found)
+        observed = np.where(forward >= backward, self.bound.forward, self.bound.backward)
+        return self._largest_multiple(charged, DEPENDENT, observed)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -313,11 +317,11 @@ class AnswersFinding(FindingBase):
                 f"of one answer epsilon >= {format_lower(self.epsilon, 6)} at delta={self.delta:g}, from the same "
                 "counts; a divergence from below is not converted, conversions hold from above only"
             )
-        dependent = self.against_dependent
+        dependent = self.dependent_comparison
         if dependent is not None:
-            said = "VIOLATION" if dependent.exceeds else "NO VIOLATION FOUND"
+            verdict = "VIOLATION" if dependent.exceeds else "NO VIOLATION FOUND"
             lines.append(
-                f"data-dependent accounting: {said}, observed {dependent.words}, charged {dependent.claimed:.9g}"
+                f"data-dependent accounting: {verdict}, observed {dependent.words}, charged {dependent.claimed:.9g}"
             )
         if not np.isnan(self.exact.forward).any():
             exact = self.exact.larger[self.worst]
@@ -332,7 +336,7 @@ class AnswersFinding(FindingBase):
 
     @property
     def series(self) -> Mapping[str, Series]:
-        """The worst query at every order, totals, their growth, every query."""
+        """Columns for figures: the worst query at every order, totals, their growth, and every query."""
         worst = self.worst
         curves = {
             "query": int(self.queries[worst]),
@@ -354,16 +358,16 @@ class AnswersFinding(FindingBase):
             "query": int(self.queries[self.worst]),
             "lower": self.bound.larger[self.worst].tolist(),
             "average": self.bound.larger.mean(axis=0).tolist(),
-            "exact": _known(self.exact.larger[self.worst]),
-            "data_dependent": _known(self.dependent.larger[self.worst]),
-            "k_cut": _known(self.k_cut),
+            "exact": _finite_list(self.exact.larger[self.worst]),
+            "data_dependent": _finite_list(self.dependent.larger[self.worst]),
+            "k_cut": _finite_list(self.k_cut),
             "epsilon_of_an_answer": self.epsilon,
             "delta": self.delta,
-            **self._said(),
+            **self._common_fields(),
         }
 
     def total(self, values: Directions) -> dict[str, Floats]:
-        """The larger direction of each total, by name: of all queries, or of the worst and of the average one."""
+        """Return the larger direction of each total by name: of all queries, or of the worst and of the average one."""
         sums = [self.asked[:, None] * each for each in (values.forward, values.backward)]
         if self.together:
             return {"all queries": np.maximum(sums[0].sum(axis=0), sums[1].sum(axis=0))}
@@ -371,11 +375,11 @@ class AnswersFinding(FindingBase):
         return {"worst query": np.maximum(*worst), "average query": np.maximum(*average)}
 
     @property
-    def _known(self) -> Mapping[str, Directions]:
+    def _by_kind(self) -> Mapping[str, Directions]:
         return {"bound": self.bound, "exact": self.exact, "dependent": self.dependent}
 
     def _totals(self) -> Series:
-        totals = {name: self.total(values) for name, values in self._known.items()}
+        totals = {name: self.total(values) for name, values in self._by_kind.items()}
         answers = int(self.asked.sum() if self.together else self.asked.max())
         stacked = {name: np.stack(list(rows.values())) for name, rows in totals.items()}
         about = {"order": self.orders, "answers": answers, "delta": self.delta or 1e-6}
@@ -390,16 +394,16 @@ class AnswersFinding(FindingBase):
                 name: np.maximum(
                     *(np.cumsum(self.asked * each[:, place]) for each in (values.forward, values.backward))
                 )
-                for name, values in self._known.items()
+                for name, values in self._by_kind.items()
             }
         else:
             answers = np.unique(np.geomspace(1, max(2, int(self.asked.max())), 50).astype(np.int64))
-            told = np.minimum(answers, self.asked[self.worst])
-            sums = {name: told * values.larger[self.worst, place] for name, values in self._known.items()}
+            counted = np.minimum(answers, self.asked[self.worst])
+            sums = {name: counted * values.larger[self.worst, place] for name, values in self._by_kind.items()}
         return {"order": order, "answers": answers, **sums}
 
-    def _standing(self, claimed: Floats, quantity: str, found: Floats | None = None) -> Comparison:
-        observed = self.bound.larger if found is None else found
+    def _largest_multiple(self, claimed: Floats, quantity: str, observed: Floats | None = None) -> Comparison:
+        observed = self.bound.larger if observed is None else observed
         multiples = self._multiples(observed, claimed)
         query, place = (int(at) for at in np.unravel_index(int(np.argmax(multiples)), multiples.shape))
         where = f"order {self.orders[place]:g} of query {self.queries[query]}"
@@ -429,5 +433,5 @@ class AnswersFinding(FindingBase):
         )
 
 
-def _known(values: Floats) -> list[float] | None:
+def _finite_list(values: Floats) -> list[float] | None:
     return None if np.isnan(values).any() or not all(map(math.isfinite, values)) else values.tolist()

@@ -1,6 +1,6 @@
-"""What an RDP guarantee says as (epsilon, delta). For guarantees only.
+"""Conversion of an RDP guarantee to (epsilon, delta), for guarantees only.
 
-A lower bound on the Renyi divergence turned into epsilon is *not* a lower bound on epsilon: compare Renyi with Renyi
+A lower bound on the Renyi divergence, converted to epsilon, is *not* a lower bound on epsilon: compare Renyi with Renyi
 (Chadha et al. 2024, section 5).
 """
 
@@ -20,7 +20,7 @@ from dpaudit.estimators.private_prediction._laws import as_orders
 def rdp_to_epsilon(
     orders: ArrayLike, rdp: ArrayLike, *, delta: float, conversion: Literal["improved", "classical"] = "improved"
 ) -> float | Floats:
-    """The smallest epsilon >= 0 that an RDP guarantee implies at `delta`, over the given orders.
+    """Return the smallest epsilon >= 0 that an RDP guarantee implies at `delta`, over the given orders.
 
     For upper bounds (guarantees) only: applied to lower bounds it gives no lower bound on epsilon.
 

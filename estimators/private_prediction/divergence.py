@@ -1,6 +1,7 @@
-"""The Renyi divergence of two laws over the same few answers (the classes, or the event "the answer is in O"), exact.
+"""Exact Renyi divergence of two laws over the same few answers: the classes, or "the answer is in O" and its
+complement.
 
-Laws are given by their probabilities, or by the logarithms of these.
+Laws are passed as probabilities or as their logarithms.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from dpaudit.estimators.private_prediction._laws import as_orders, as_probabilit
 
 
 def renyi_divergence(p: ArrayLike, q: ArrayLike, orders: ArrayLike) -> float | Floats:
-    """D_a(p || q) = log(sum_i p_i^a q_i^(1-a)) / (a - 1), exact, in nats.
+    """Return D_a(p || q) = log(sum_i p_i^a q_i^(1-a)) / (a - 1), exact, in nats.
 
     Args:
         p, q: Probabilities, shape (..., k), that broadcast; each row sums to 1.
         orders: Orders a > 0, scalar or shape (m,); 1 is the Kullback-Leibler divergence, `inf` the largest log ratio.
-    Returns: Shape (...,) + shape of `orders`; `inf` where p has mass that q has not and a >= 1.
+    Returns: Shape (...,) + shape of `orders`; `inf` if a >= 1 and p has mass where q has none.
     Source: Mironov (2017), Definition 3. (Chadha et al. 2024 print another exponent.)
     """
     p, q = as_probabilities(p, "p"), as_probabilities(q, "q")
@@ -27,7 +28,7 @@ def renyi_divergence(p: ArrayLike, q: ArrayLike, orders: ArrayLike) -> float | F
 
 
 def renyi_divergence_of_logs(log_p: ArrayLike, log_q: ArrayLike, orders: ArrayLike) -> float | Floats:
-    """`renyi_divergence` of probabilities given by their logarithms, which may be far below what a float holds."""
+    """Return `renyi_divergence` of laws given by logarithms, whose probabilities may underflow a float."""
     log_p, log_q = np.atleast_1d(np.asarray(log_p, np.float64)), np.atleast_1d(np.asarray(log_q, np.float64))
     require_same_answers(log_p, log_q)
     log_p, log_q = np.broadcast_arrays(log_p, log_q)

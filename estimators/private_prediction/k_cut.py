@@ -1,9 +1,9 @@
-"""Lower bounds on the Renyi divergence from how often each of k answers was given, on two neighbouring data sets.
+"""Lower bounds on the Renyi divergence from counts of each of k answers, on two neighbouring data sets.
 
-A bound speaks of D(first || second). The error is shared over *both* directions, so the call with the two samples
-swapped holds at the same time, at the same confidence.
+A bound is on D(first || second). The error is shared over *both* directions, so the call with the two samples swapped
+holds simultaneously, at the same confidence.
 
-Source: Chadha et al. (2024), appendix B; Huber and Strassen (1973) for the bound that holds at every sample size.
+Source: Chadha et al. (2024), appendix B; Huber and Strassen (1973) for the finite-sample bound.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ KCut = Literal["clopper-pearson", "goodman", "sison-glaz"]
 def k_cut_bound(
     counts1: ArrayLike, counts2: ArrayLike, orders: ArrayLike, *, confidence: float, method: KCut = "clopper-pearson"
 ) -> float | Floats:
-    """Lower bound on D_a(first || second) from how often each of k answers was given.
+    """Return a lower bound on D_a(first || second) from counts of each of k answers.
 
     `clopper-pearson` is valid for every sample size: 2k intervals with error (1 - confidence) / 2k each, and the exact
     minimum of the divergence over all pairs of laws inside them. `goodman` and `sison-glaz` are as published:
-    simultaneous intervals of each law with error (1 - confidence) / 2, whose ends are put into the sum term by term;
-    they hold only for many draws.
+    simultaneous intervals of each law with error (1 - confidence) / 2, whose ends enter the sum term by term. They hold
+    only in the limit of many draws.
 
     Args:
         counts1, counts2: Answers of each class, shape (..., k); integers that broadcast.
@@ -46,8 +46,8 @@ def k_cut_bound(
         confidence: In (0, 1).
         method: "clopper-pearson", "goodman" or "sison-glaz".
     Returns: Nats, >= 0, shape (...,) + shape of `orders`.
-    Source: Chadha et al. (2024), appendix B; the finite-sample bound is ours, after Huber and Strassen (1973): the pair
-        of laws inside probability intervals that is hardest to tell apart is so for every order at once.
+    Source: Chadha et al. (2024), appendix B; the finite-sample bound is ours, after Huber and Strassen (1973): the
+        least favourable pair of laws inside probability intervals is the same for every order.
     """
     require_one_of("method", method, get_args(KCut))
     flat = np.atleast_1d(as_orders(orders, above=1.0))
@@ -68,19 +68,19 @@ def bootstrap_bound(
     rng: np.random.Generator,
     resamples: int = 1000,
 ) -> float | Floats:
-    """A low quantile of the divergence of resampled counts. **Not a valid bound**: here to reproduce the paper only.
+    """Return a low quantile of the divergence of resampled counts: **not a valid bound**, only to reproduce the paper.
 
-    The divergence of two empirical laws is hardly ever 0, so where the true divergence is 0 nearly every "bound" is
-    above it, whatever the confidence; below about n^(-1/2) it is unreliable. Never report it as an audit.
+    The divergence of two empirical laws is almost never 0, so if the true divergence is 0, nearly every "bound" exceeds
+    it, whatever the confidence. Below about n^(-1/2) it is unreliable. Never report it as an audit.
 
     Args:
         counts1, counts2: Answers of each class, shape (k,); k = 2 is the published 2-cut bootstrap.
         orders: Orders a > 1, scalar or shape (m,).
-        confidence: Stated, not reached; half the error for each direction.
-        rng: Draws the resamples.
-        resamples: How many, >= 1.
+        confidence: Stated but not attained; half the error for each direction.
+        rng: Generator of the resamples.
+        resamples: Number of resamples, >= 1.
     Returns: Nats, >= 0, shape of `orders`.
-    Source: Chadha et al. (2024), appendix B, whose Table 2 says the same.
+    Source: Chadha et al. (2024), appendix B; their Table 2 shows the same failure.
     """
     flat = np.atleast_1d(as_orders(orders, above=1.0))
     as_confidence(confidence)
@@ -98,7 +98,7 @@ def bootstrap_bound(
 
 
 def _box(counts: Ints, confidence: float, method: str) -> tuple[Floats, Floats]:
-    """Intervals of all answers of one law, which hold together with half the error, (1 - confidence) / 2."""
+    """Return simultaneous intervals for all answers of one law, with half the error, (1 - confidence) / 2."""
     if method == "clopper-pearson":
         trials = np.broadcast_to(counts.sum(), counts.shape)
         interval = clopper_pearson(counts, trials, confidence=1 - (1 - confidence) / (2 * counts.size))
@@ -120,12 +120,12 @@ def _k_cut(first: Ints, second: Ints, orders: Floats, confidence: float, method:
 
 
 def _closest_laws(a: Floats, b: Floats, c: Floats, d: Floats) -> Floats:
-    """Pairs of laws p in [a, b] and q in [c, d], one of which has the least D_o(p || q) of all, for every order o > 1.
+    """Return pairs of laws p in [a, b] and q in [c, d], one of which minimises D_o(p || q) for every order o > 1.
 
     The multipliers of sum p = 1 and sum q = 1 enter as two levels s, t of the ratio r = p/q: p is at its lower end
-    where r > s and at its upper end where r < s; q at its upper end where r > t and at its lower end where r < t. If s
-    < t, both sit at their lower ends in between (p = clip(s c, a, b), q = clip(a/t, c, d)); if s > t, at their upper
-    ends; if s = t, there p = s q. The order of the divergence has dropped out. Shape (candidates, 2, k).
+    where r > s and at its upper end where r < s; q is at its upper end where r > t and at its lower end where r < t. If
+    s < t, both sit at their lower ends in between (p = clip(s c, a, b), q = clip(a/t, c, d)); if s > t, at their upper
+    ends; if s = t, there p = s q. The order of the divergence cancels. Shape (candidates, 2, k).
     """
     low_s, low_u = _level(c, a, b), _level(a, c, d)  # u = 1/t
     high_s, high_u = _level(d, a, b), _level(b, c, d)
@@ -146,7 +146,7 @@ def _closest_laws(a: Floats, b: Floats, c: Floats, d: Floats) -> Floats:
 
 
 def _level(weights: Floats, lower: Floats, upper: Floats) -> float | None:
-    """The smallest s >= 0 with sum(clip(s * weights, lower, upper)) = 1, None where none reaches it; exact."""
+    """Return the smallest s >= 0 with sum(clip(s * weights, lower, upper)) = 1, exact; None if there is none."""
     used = weights > 0
     bends = np.unique(np.concatenate([[0.0], lower[used] / weights[used], upper[used] / weights[used]]))
 
@@ -161,12 +161,12 @@ def _level(weights: Floats, lower: Floats, upper: Floats) -> float | None:
         under, over = (middle, over) if total(float(bends[middle])) < 1 else (under, middle)
     if under < 0:
         return float(bends[0])
-    left, right = float(bends[under]), float(bends[over])
-    return left + (right - left) * (1 - total(left)) / (total(right) - total(left))
+    low, high = float(bends[under]), float(bends[over])
+    return low + (high - low) * (1 - total(low)) / (total(high) - total(low))
 
 
 def _common_level(a: Floats, b: Floats, c: Floats, d: Floats, start: float, end: float) -> float:
-    """The level s = t at which both laws sum to 1; it lies between `start` and `end`."""
+    """Return the level s = t between `start` and `end` at which both laws sum to 1."""
     from scipy.optimize import brentq  # here, for loading it takes as long as loading all the rest
 
     def excess(s: float) -> float:

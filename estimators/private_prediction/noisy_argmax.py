@@ -1,4 +1,4 @@
-"""The answer of a noisy argmax over votes: its exact law, and what PATE's data-dependent accounting charges for it."""
+"""Exact law of a noisy argmax over votes, and the charge of PATE's data-dependent accounting for one answer."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dpaudit.estimators.private_prediction._laws import as_orders
 
 
 def noisy_argmax_probabilities(histogram: ArrayLike, sigma: ArrayLike, *, log: bool = False) -> Floats:
-    """Probability that each class is the argmax of its count plus Gaussian noise.
+    """Return the probability that each class is the argmax of its count plus Gaussian noise.
 
-    Every probability is right to about 1e-13 of itself, however small. The integrand is log-concave and analytic, so
-    the trapezoid rule, with a step fitted to its sharpest peak, converges exponentially.
+    Every probability has a relative error of about 1e-13, however small it is. The integrand is log-concave and
+    analytic, so the trapezoid rule, with a step fitted to its sharpest peak, converges exponentially.
 
     Args:
         histogram: Counts n_c, finite, shape (..., classes).
         sigma: Standard deviation of the noise on each count, > 0; scalar or shape (...,).
-        log: Return natural logarithms, for probabilities below what a float holds.
+        log: True to return natural logarithms, for probabilities that underflow a float.
     Returns: Probabilities (or their logarithms), shape (..., classes).
-    Source: Chadha et al. (2024), Eq. 4, with the 1/sigma it lacks.
+    Source: Chadha et al. (2024), Eq. 4, with the 1/sigma that it lacks.
     """
     counts, scale = np.asarray(histogram, np.float64), np.asarray(sigma, np.float64)
     require(counts.ndim >= 1 and counts.shape[-1] >= 1, "a histogram must list at least one class", shape=counts.shape)
@@ -37,7 +37,7 @@ def noisy_argmax_probabilities(histogram: ArrayLike, sigma: ArrayLike, *, log: b
 
 
 def gnmax_log_flip(histogram: ArrayLike, sigma: float) -> float:
-    """Logarithm of the published bound q on the probability that the noisy argmax is not the argmax.
+    """Return the logarithm of the published bound q on the probability that the noisy argmax differs from the argmax.
 
     Union bound over the other classes, capped at 1 - 1/classes. Histogram of shape (classes,), classes >= 2.
 
@@ -49,7 +49,7 @@ def gnmax_log_flip(histogram: ArrayLike, sigma: float) -> float:
 
 
 def gnmax_log_flips(histograms: ArrayLike, sigma: float) -> Floats:
-    """`gnmax_log_flip` of each of several histograms, shape (n, classes) to (n,)."""
+    """Return `gnmax_log_flip` of several histograms, shape (n, classes) to (n,)."""
     counts = np.asarray(histograms, np.float64)
     require(counts.ndim == 2 and counts.shape[1] >= 2, "histograms must have shape (n, K >= 2)", shape=counts.shape)
     require(sigma > 0, "sigma must be > 0", sigma=sigma)
@@ -61,11 +61,12 @@ def gnmax_log_flips(histograms: ArrayLike, sigma: float) -> Floats:
 
 
 def gnmax_rdp_data_dependent(histogram: ArrayLike, sigma: float, orders: ArrayLike) -> float | Floats:
-    """Data-dependent RDP of one noisy-argmax answer when one vote may move: what PATE charges for this histogram.
+    """Return the data-dependent RDP that PATE charges for one noisy-argmax answer to this histogram, if one vote may
+    move.
 
-    In nats: the smaller of a / sigma^2 (data-independent) and, where its conditions hold, the data-dependent bound.
-    That bounds D_a(this histogram || a neighbour) only: the other direction can be larger, up to a / sigma^2. It
-    depends on the data, so publishing it as it is leaks. Votes of shape (classes,); orders a > 1, finite, scalar or
+    In nats: the smaller of a / sigma^2 (data-independent) and, if its conditions hold, the data-dependent bound. The
+    latter bounds only D_a(this histogram || a neighbour); the other direction can be larger, up to a / sigma^2. It
+    depends on the data, so publishing it unprotected leaks. Votes of shape (classes,); orders a > 1, finite, scalar or
     shape (m,).
 
     Source: Papernot et al. (2018), Theorem 6 with Propositions 7 and 10.
@@ -74,7 +75,7 @@ def gnmax_rdp_data_dependent(histogram: ArrayLike, sigma: float, orders: ArrayLi
 
 
 def gnmax_rdp_of_flip(log_flip: float, sigma: float, orders: ArrayLike) -> float | Floats:
-    """`gnmax_rdp_data_dependent` of a histogram whose `gnmax_log_flip` is known; nothing else of it enters."""
+    """Return `gnmax_rdp_data_dependent` of a histogram with the given `gnmax_log_flip`, which determines it."""
     flat = np.atleast_1d(as_orders(orders, above=1.0))
     require(bool(np.all(np.isfinite(flat))), "orders must be finite", orders=orders)
     values = [min(order / sigma**2, _data_dependent(float(order), log_flip, sigma)) for order in flat]
@@ -82,7 +83,7 @@ def gnmax_rdp_of_flip(log_flip: float, sigma: float, orders: ArrayLike) -> float
 
 
 def _log_argmax(row: Floats) -> Floats:
-    """Log-probabilities for counts in units of sigma; classes with equal counts are computed once."""
+    """Return log-probabilities for counts in units of sigma; classes with equal counts are computed once."""
     counts, place, copies = np.unique(row - row.max(), return_inverse=True, return_counts=True)
     peaks, curvature = _peaks(counts, copies)
     # Beyond 9 the integrand, which is at least as sharp as a unit Gaussian, is below 3e-18 of its peak.
@@ -98,7 +99,7 @@ def _log_argmax(row: Floats) -> Floats:
 
 
 def _peaks(counts: Floats, copies: NDArray[np.int64]) -> tuple[Floats, float]:
-    """Where each class's integrand peaks, to 0.1, and the largest curvature of its logarithm there."""
+    """Return the peak of each class's integrand, to 0.1, and the largest curvature of its logarithm there."""
     others = np.broadcast_to(copies, (counts.size, counts.size)) - np.eye(counts.size)
     # From half way to the winner, where the convex, falling derivative is >= 0, Newton's method never overshoots.
     peaks = counts / 2
@@ -114,7 +115,7 @@ def _peaks(counts: Floats, copies: NDArray[np.int64]) -> tuple[Floats, float]:
 
 
 def _data_dependent(order: float, log_q: float, sigma: float) -> float:
-    """The data-dependent bound where its conditions hold, else infinity; in logarithms, for q may be tiny."""
+    """Return the data-dependent bound if its conditions hold, else inf; in logarithms, because q may be tiny."""
     variance = sigma**2
     mu2 = sigma * math.sqrt(-log_q)
     mu1 = mu2 + 1

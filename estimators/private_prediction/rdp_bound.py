@@ -1,7 +1,7 @@
-"""Lower bounds on the Renyi divergence of two neighbouring data sets, from counts of answers; one row is one query.
+"""Lower bounds on the Renyi divergence of two neighbouring data sets, from answer counts; one row is one query.
 
-Samples bound the divergence from below, `renyi_divergence` computes it for known laws, and accountants bound it from
-above. They are compared as Renyi divergence, since no conversion takes a lower bound to epsilon.
+Samples give lower bounds on the divergence, `renyi_divergence` computes it for known laws, and accountants give upper
+bounds. All are compared as Renyi divergences, because no conversion turns a lower bound into epsilon.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from dpaudit.estimators.counts import (
     CountEstimator,
     Table,
     TextTable,
+    class_counts,
     classes,
     count_columns,
-    per_class,
     query_names,
 )
 from dpaudit.estimators.estimator import Estimator
@@ -54,23 +54,23 @@ VALIDITY = MappingProxyType(
         "bootstrap": Validity.AS_PUBLISHED,
     }
 )
-"""In what sense each method's confidence holds. The bootstrap's does not hold at all where the divergence is near 0."""
+"""Sense in which each method's confidence holds; the bootstrap's does not hold if the divergence is near 0."""
 
 
 @dataclass(frozen=True)
 class RenyiBound(FindingBase):
     """Lower bounds on the Renyi divergence of two neighbouring data sets, in both directions and for every order."""
 
-    orders: tuple[float, ...]  # the orders a > 1, at least one
+    orders: tuple[float, ...]  # orders a > 1, at least one
     forward: tuple[float, ...]  # lower bounds on D_a(first || second) in nats, one for each order
     backward: tuple[float, ...]  # lower bounds on D_a(second || first)
-    confidence: float  # with this probability all of them hold together; in (0, 1)
-    method: str  # the method, a key of `VALIDITY`, or the estimator's registered name with it
-    validity: Validity  # in what sense the confidence holds
-    queries: int = 1  # how many queries' bounds it was made from
+    confidence: float  # probability with which all bounds hold together, in (0, 1)
+    method: str  # a key of `VALIDITY`, or the estimator's registered name with it
+    validity: Validity  # sense in which the confidence holds
+    queries: int = 1  # number of queries whose bounds are combined
     selection: str = "fixed beforehand"  # how the set of answers was chosen, in words
-    counts: tuple[tuple[str, int], ...] = ()  # the integers it was computed from, by name
-    notes: tuple[str, ...] = ()  # sentences a reader must see beside it
+    counts: tuple[tuple[str, int], ...] = ()  # integers that the bound was computed from, by name
+    notes: tuple[str, ...] = ()  # sentences that must be printed with the bound
 
     def __post_init__(self) -> None:
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
@@ -80,7 +80,7 @@ class RenyiBound(FindingBase):
 
     @property
     def lower(self) -> tuple[float, ...]:
-        """What the mechanism's RDP is at least: the larger direction at each order."""
+        """Lower bound on the mechanism's RDP at each order: the larger of both directions."""
         return tuple(max(pair) for pair in zip(self.forward, self.backward, strict=True))
 
     @property
@@ -98,7 +98,7 @@ class RenyiBound(FindingBase):
         return {"renyi": {"order": order, "forward": forward, "backward": backward}}
 
     def comparison(self, curve: PrivacyCurve) -> Comparison:
-        """At the order where the bound is the largest multiple of what is claimed; all orders hold together."""
+        """Compare at the order where the bound is the largest multiple of the claim; all orders hold together."""
         claimed = [
             curve.renyi(order) if math.isfinite(order) else curve.epsilon(0.0)  # the divergence of order inf
             for order in self.orders
@@ -114,7 +114,7 @@ class RenyiBound(FindingBase):
             "backward": list(self.backward),
             "lower": list(self.lower),
             "queries": self.queries,
-            **self._said(),
+            **self._common_fields(),
         }
 
     def __str__(self) -> str:
@@ -128,7 +128,7 @@ def _in_words(lower: float, order: float) -> str:
 
 
 def _multiple(observed: float, claimed: float) -> float:
-    """How many times what is claimed was observed."""
+    """Return the ratio of the observed to the claimed divergence."""
     if math.isinf(claimed) or observed == 0:
         return 0.0
     return observed / claimed if claimed > 0 else math.inf
@@ -136,14 +136,14 @@ def _multiple(observed: float, claimed: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class AnswerCounts:
-    """The answers to one query: independent draws of a private predictor on each of two neighbouring data sets."""
+    """Answers to one query: independent draws from a private predictor on each of two neighbouring data sets."""
 
     words: ClassVar[str] = "counts of answers"
 
-    # how often each class was answered with the first data set, shape (classes,), classes >= 2; at least one answer
+    # count of each class with the first data set, shape (classes,), classes >= 2; at least one answer
     world_1: NDArray[np.int64]
-    world_0: NDArray[np.int64]  # the same with its neighbour, shape (classes,)
-    query: int = 0  # which query this is
+    world_0: NDArray[np.int64]  # count of each class with its neighbour, shape (classes,)
+    query: int = 0  # index of the query
 
     def __post_init__(self) -> None:
         for name in ("world_1", "world_0"):
@@ -166,7 +166,7 @@ class AnswerCounts:
 def two_cut_audit(
     k1: int, n1: int, k2: int, n2: int, orders: Sequence[float], *, confidence: float, method: TwoCut = "corner"
 ) -> RenyiBound:
-    """`two_cut_bound` of one query in both directions, with its validity."""
+    """Return `two_cut_bound` of one query in both directions, with its validity."""
     forward = two_cut_bound(k1, n1, k2, n2, orders, confidence=confidence, method=method)
     backward = two_cut_bound(k2, n2, k1, n1, orders, confidence=confidence, method=method)
     return _rdp_bound(orders, forward, backward, confidence, method)
@@ -180,34 +180,34 @@ def k_cut_audit(
     confidence: float,
     method: KCut = "clopper-pearson",
 ) -> RenyiBound:
-    """`k_cut_bound` of one query in both directions, with its validity; counts of shape (k,)."""
+    """Return `k_cut_bound` of one query in both directions, with its validity; counts of shape (k,)."""
     forward = k_cut_bound(counts1, counts2, orders, confidence=confidence, method=method)
     backward = k_cut_bound(counts2, counts1, orders, confidence=confidence, method=method)
     return _rdp_bound(orders, forward, backward, confidence, method)
 
 
 def query_confidence(confidence: float, queries: int) -> float:
-    """The confidence each of `queries` bounds needs so that all hold together at `confidence` (union bound)."""
+    """Return the confidence of each of `queries` bounds with which all hold together at `confidence` (union bound)."""
     as_confidence(confidence)
     require(queries >= 1, "queries must be >= 1", queries=queries)
     return 1 - (1 - confidence) / queries
 
 
 def compose_bounds(bounds: Sequence[RenyiBound]) -> RenyiBound:
-    """The bound on answering all queries: divergences add up order by order, and so do the errors.
+    """Return the bound on answering all queries: divergences and errors add up, order by order.
 
-    Take each query's bound at `query_confidence(confidence, queries)`, and the composition holds at `confidence`. Exact
-    for queries answered independently given the data set, as with fixed queries.
+    If each query's bound has the confidence `query_confidence(confidence, queries)`, the composition holds at
+    `confidence`. Exact for queries answered independently given the data set, as with fixed queries.
 
     Raises: InputError for no bounds, unequal orders, or errors that add up to 1 or more.
     Source: Mironov (2017), Proposition 1; Chadha et al. (2024), section 4.2, without their uncorrected confidence.
     """
-    return _joined(bounds, math.fsum)
+    return _combined(bounds, math.fsum)
 
 
 def worst_query(bounds: Sequence[RenyiBound]) -> RenyiBound:
-    """The largest bound over the queries at each order; choosing it is a selection, so the errors add up as well."""
-    return _joined(bounds, max)
+    """Return the largest bound over the queries at each order; the selection is paid for by adding the errors."""
+    return _combined(bounds, max)
 
 
 def _rdp_bound(
@@ -220,8 +220,8 @@ def _row(values: ArrayLike) -> tuple[float, ...]:
     return tuple(float(value) for value in np.atleast_1d(np.asarray(values, np.float64)))
 
 
-def _joined(bounds: Sequence[RenyiBound], reduce: Callable[[tuple[float, ...]], float]) -> RenyiBound:
-    """One bound from many, order by order; the errors add up and the weakest validity stays."""
+def _combined(bounds: Sequence[RenyiBound], reduce: Callable[[tuple[float, ...]], float]) -> RenyiBound:
+    """Return one bound from many, order by order; errors add up and the weakest validity is kept."""
     require(len(bounds) >= 1, "at least one query's bound is needed", bounds=len(bounds))
     require(len({bound.orders for bound in bounds}) == 1, "all queries must have the same orders")
     error = math.fsum(1 - bound.confidence for bound in bounds)
@@ -238,7 +238,7 @@ def _joined(bounds: Sequence[RenyiBound], reduce: Callable[[tuple[float, ...]], 
 
 @dataclass(frozen=True)
 class _Cut(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
-    """What both cuts share: several queries that share the error."""
+    """Base of both cuts: several queries share the error."""
 
     evidence: ClassVar[type[Any]] = AnswerCounts
     tally_type: ClassVar[type[Any]] = AnswerCounts
@@ -258,7 +258,7 @@ class _Cut(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
     def _method(self) -> str: ...
 
     def find(self, tallies: Sequence[AnswerCounts], *, failed_replays: int = 0) -> RenyiBound:
-        """The largest bound of all queries at each order; those that failed keep their share of the error."""
+        """Return the largest bound of all queries at each order; failed queries keep their share of the error."""
         each = query_confidence(self.confidence, len(tallies) + failed_replays)
         bounds = [self._bound(tally, each) for tally in tallies]
         counts = {
@@ -286,9 +286,9 @@ class TwoCutCounts(_Cut):
 
     Attributes:
         orders: Orders > 1.
-        confidence: Of everything printed together, in (0, 1).
+        confidence: Joint confidence of everything printed, in (0, 1).
         cut: "corner" (exact minimum over the limits) or "termwise" (as published, valid and looser).
-        answers: For answers of several classes: numbers of those in the set, chosen without looking at these answers.
+        answers: For answers of several classes: indices of the classes in the set, chosen on other answers.
     """
 
     columns: ClassVar[tuple[str, ...]] = TWO_CUT
@@ -303,7 +303,7 @@ class TwoCutCounts(_Cut):
         require_one_of("cut", self.cut, get_args(TwoCut))
 
     def tally(self, evidence: AnswerCounts) -> AnswerCounts:
-        """How many answers are in the set, and how many outside."""
+        """Count the answers inside and outside the set."""
         inside = np.zeros(evidence.world_1.size, dtype=np.bool_)
         require(
             max(self.answers) < inside.size,
@@ -341,10 +341,10 @@ class KCutCounts(_Cut):
 
     Attributes:
         orders: Orders > 1.
-        confidence: Of everything printed together, in (0, 1).
+        confidence: Joint confidence of everything printed, in (0, 1).
         intervals: "clopper-pearson" (holds for every sample size), "goodman", "sison-glaz" (as published, asymptotic),
-            or "bootstrap" (as published; no bound where little leaks).
-        seed: Of the bootstrap.
+            or "bootstrap" (as published; not a bound if little leaks).
+        seed: Seed of the bootstrap.
     """
 
     columns: ClassVar[tuple[str, ...]] = K_CUT
@@ -367,11 +367,11 @@ class KCutCounts(_Cut):
         return self._audit(tally.world_1, tally.world_0, confidence, tally.query)
 
     def read(self, table: Table) -> Sequence[TextTable]:
-        named = classes(table, "c1_", "c2_")
-        first, second = (per_class(table, prefix, named) for prefix in ("c1_", "c2_"))
+        class_names = classes(table, "c1_", "c2_")
+        first, second = (class_counts(table, prefix, class_names) for prefix in ("c1_", "c2_"))
         each = query_confidence(self.confidence, len(first))
         bounds = [self._audit(*pair, each, row) for row, pair in enumerate(zip(first, second, strict=True))]
-        return _queries("k-cut", bounds, table, self.confidence, limits=4 * len(named))
+        return _queries("k-cut", bounds, table, self.confidence, limits=4 * len(class_names))
 
     def _audit(self, first: Ints, second: Ints, confidence: float, row: int) -> RenyiBound:
         if self.intervals != "bootstrap":
@@ -388,22 +388,22 @@ class KCutCounts(_Cut):
 def _queries(
     method: str, bounds: Sequence[RenyiBound], table: Table, confidence: float, *, limits: int
 ) -> list[TextTable]:
-    """The queries' bounds one by one; of several also the largest and the sum; what holds is said once, at the end."""
-    found = [
+    """Return the bound of each query, and of several also the largest and the sum; the last table carries the notes."""
+    tables = [
         _finding(f"{method}, {query}", bound)
         for query, bound in zip(query_names(table, len(bounds)), bounds, strict=True)
     ]
     if len(bounds) > 1:
-        found.append(_finding(f"{method}, worst query", worst_query(bounds)))
-        found.append(_finding(f"{method}, all {len(bounds)} queries answered", compose_bounds(bounds)))
-    last = found.pop()
+        tables.append(_finding(f"{method}, worst query", worst_query(bounds)))
+        tables.append(_finding(f"{method}, all {len(bounds)} queries answered", compose_bounds(bounds)))
+    last = tables.pop()
     validity = bounds[0].validity
     if validity is Validity.FINITE_SAMPLE:
         shared = f"the error {1 - confidence:.3g} is shared by {limits} limits, for both directions and every order"
     else:
         shared = f"the error {1 - confidence:.3g} is shared by both directions; its validity is {validity}"
     shared += f", of each of {len(bounds)} queries" if len(bounds) > 1 else ""
-    return [*found, TextTable(last.title, last.columns, (shared, NO_EPSILON))]
+    return [*tables, TextTable(last.title, last.columns, (shared, NO_EPSILON))]
 
 
 def _finding(title: str, bound: RenyiBound) -> TextTable:

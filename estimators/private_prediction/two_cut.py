@@ -1,7 +1,7 @@
-"""Lower bounds on the Renyi divergence from how often an answer fell into a fixed set O, on two neighbouring data sets.
+"""Lower bounds on the Renyi divergence from counts of answers in a fixed set O, on two neighbouring data sets.
 
-A bound speaks of D(first || second). The error is shared over *both* directions, so the call with the two samples
-swapped holds at the same time, at the same confidence. The draws must not have been used to choose O.
+A bound is on D(first || second). The error is shared over *both* directions, so the call with the two samples swapped
+holds simultaneously, at the same confidence. The draws must not have been used to choose O.
 
 Source: Chadha et al. (2024), section 4.2 and appendix B.
 """
@@ -38,15 +38,15 @@ def two_cut_bound(
     confidence: float,
     method: TwoCut = "corner",
 ) -> float | Floats:
-    """Lower bound on D_a(first || second) from how often an answer fell into one fixed set O.
+    """Return a lower bound on D_a(first || second) from counts of answers in one fixed set O.
 
     The four Clopper-Pearson limits of the two proportions have error (1 - confidence) / 4 each, so all orders and the
-    swapped call hold together. `corner` is the exact minimum over the rectangle of the limits, which is its corner
-    nearest to p1 = p2; `termwise` is the published bound, valid and looser.
+    swapped call hold together. `corner` is the exact minimum over the rectangle of the limits, attained at its corner
+    nearest to p1 = p2. `termwise` is the published bound, valid and looser.
 
     Args:
         k1, n1: Answers in O and all answers of the first law; integers that broadcast.
-        k2, n2: The same for the second law.
+        k2, n2: Answers in O and all answers of the second law.
         orders: Orders a > 1, scalar or shape (m,).
         confidence: In (0, 1).
         method: "corner" or "termwise".
@@ -71,10 +71,10 @@ def two_cut_bound(
 
 
 def two_cut_set(p: ArrayLike, q: ArrayLike, order: float) -> NDArray[np.bool_]:
-    """The set of answers whose 2-cut D_a(p || q) is largest, shape (k,) to (k,), for two laws of k >= 2 answers.
+    """Return the set of answers whose 2-cut D_a(p || q) is largest, shape (k,) to (k,), for two laws of k >= 2 answers.
 
-    By the Neyman-Pearson lemma it is a level set of the likelihood ratio, so k - 1 candidates are tried, not all 2^k -
-    2. Choose it on other draws than those the bound is computed from.
+    By the Neyman-Pearson lemma it is a level set of the likelihood ratio, so k - 1 candidates suffice instead of 2^k -
+    2. Choose it on other draws than those of the bound.
     """
     p, q = as_probabilities(p, "p"), as_probabilities(q, "q")
     require(
@@ -94,7 +94,7 @@ def two_cut_set(p: ArrayLike, q: ArrayLike, order: float) -> NDArray[np.bool_]:
 
 
 def _limits(k: Ints, n: Ints, confidence: float) -> tuple[Floats, Floats]:
-    """Both Clopper-Pearson limits of one proportion, each with a quarter of the error."""
+    """Return both Clopper-Pearson limits of one proportion, each with a quarter of the error."""
     as_confidence(confidence)
     interval = clopper_pearson(k, n, confidence=1 - (1 - confidence) / 2, side="two-sided")
     return np.asarray(interval.lower, np.float64), np.asarray(interval.upper, np.float64)

@@ -1,6 +1,6 @@
 """Intervals for one proportion, and for the ratio of two.
 
-The trials are independent and the event counted was fixed before looking at them. `clopper_pearson` then holds for
+The trials are independent, and the counted event was fixed before the data were seen. Then `clopper_pearson` holds for
 every sample size; `jeffreys` and `katz_log` hold in the limit of many trials.
 """
 
@@ -22,19 +22,21 @@ from dpaudit.estimators.arguments import (
 )
 
 OUTWARD = 1e-13
-"""Relative distance each proportion's limit is moved outwards: a hundred times the error of the Beta quantiles used."""
+"""Relative amount by which a proportion's limits are moved outwards: a hundred times the error of the Beta quantiles.
+"""
 
 
 def clopper_pearson(k: ArrayLike, n: ArrayLike, *, confidence: ArrayLike, side: str = "two-sided") -> Interval:
-    """Exact interval for a proportion; misses it with probability <= 1 - confidence for every n.
+    """Return the exact interval for a proportion; for every n it misses the truth with probability <= 1 - confidence.
 
     Args:
         k: Successes, integers 0 <= k <= n.
         n: Trials, integers >= 1.
-        confidence: In (0, 1); "two-sided" leaves half of 1 - confidence to each end, one-sided all of it to one.
+        confidence: In (0, 1). A two-sided interval allots half of 1 - confidence to each end, a one-sided one all of it
+            to one end.
         side: "two-sided"; "lower" gives (limit, inf); "upper" gives (0, limit).
-    Returns: Ends in [0, 1] of the broadcast shape, the lower rounded down and the upper up (by 1e-13 of itself).
-    Raises: InputError.
+    Returns: Ends in [0, 1] of the broadcast shape, the lower rounded down and the upper up (by 1e-13 relative).
+    Raises: InputError for arguments out of range.
     Source: Clopper and Pearson (1934); as used in Zanella-Beguelin et al. (2022), section 2.6.
     """
     successes, trials, error = _prepared(k, n, confidence, side)
@@ -45,11 +47,11 @@ def clopper_pearson(k: ArrayLike, n: ArrayLike, *, confidence: ArrayLike, side: 
 
 
 def jeffreys(k: ArrayLike, n: ArrayLike, *, confidence: ArrayLike, side: str = "two-sided") -> Interval:
-    """Equal-tailed credible interval for a proportion under Jeffreys' prior Beta(1/2, 1/2); no coverage guarantee.
+    """Return the equal-tailed credible interval under Jeffreys' prior Beta(1/2, 1/2); it has no coverage guarantee.
 
     The lower end is 0 at k = 0 and the upper 1 at k = n, so that coverage does not vanish near 0 and 1.
 
-    Args and returns: As `clopper_pearson`.
+    Args and returns: As for `clopper_pearson`.
     Source: Zanella-Beguelin et al. (2022), section 3.1; Cai (2005).
     """
     successes, trials, error = _prepared(k, n, confidence, side)
@@ -60,30 +62,33 @@ def jeffreys(k: ArrayLike, n: ArrayLike, *, confidence: ArrayLike, side: str = "
 
 
 def katz_log(k1: ArrayLike, n1: ArrayLike, k0: ArrayLike, n0: ArrayLike, *, confidence: ArrayLike) -> Interval:
-    """Asymptotic interval of ln(p1 / p0) from two independent samples; each end errs with half of 1 - confidence.
+    """Return the asymptotic interval of ln(p1 / p0) from two independent samples; each end has error (1 - confidence) /
+    2.
 
-    Undefined when either event was never seen: such tables claim nothing, (-inf, inf).
+    The interval is (-inf, inf) if either event has no success.
 
     Args:
         k1, n1: Successes and trials in world 1, 0 <= k1 <= n1, n1 >= 1.
-        k0, n0: The same in world 0.
-        confidence: In (0, 1), of both ends together.
-    Returns: Ends in nats, of the broadcast shape; computed to 1e-14 relative and not rounded outwards.
+        k0, n0: Successes and trials in world 0.
+        confidence: Confidence of both ends together, in (0, 1).
+    Returns: Ends in nats, of the broadcast shape; accurate to 1e-14 relative and not rounded outwards.
     Source: Katz et al. (1978); Lu et al. (2022), Lemma A.3.
     """
     first, trials1 = successes_of_trials(k1, n1, names=("k1", "n1"))
     second, trials0 = successes_of_trials(k0, n0, names=("k0", "n0"))
     level = as_confidence(confidence)
     common_shape(first, trials1, second, trials0, level, names=("k1", "n1", "k0", "n0", "confidence"))
-    seen = (first > 0) & (second > 0)
+    defined = (first > 0) & (second > 0)
     p1, p0 = np.maximum(first, 1) / trials1, np.maximum(second, 1) / trials0
     spread = special.ndtri((1 + level) / 2) * np.sqrt((1 - p1) / (p1 * trials1) + (1 - p0) / (p0 * trials0))
     centre = np.log(p1 / p0)
-    return Interval(unboxed(np.where(seen, centre - spread, -np.inf)), unboxed(np.where(seen, centre + spread, np.inf)))
+    return Interval(
+        unboxed(np.where(defined, centre - spread, -np.inf)), unboxed(np.where(defined, centre + spread, np.inf))
+    )
 
 
 def _prepared(k: ArrayLike, n: ArrayLike, confidence: ArrayLike, side: str) -> tuple[Ints, Ints, Floats]:
-    """Checked successes and trials, and the error left to each limit."""
+    """Return the checked successes and trials, and the error of each limit."""
     successes, trials = successes_of_trials(k, n)
     level = as_confidence(confidence)
     require_one_of("side", side, ("two-sided", "lower", "upper"))

@@ -13,11 +13,12 @@ from dpaudit.estimators.arguments import Floats, Interval, as_confidence, as_cou
 
 
 def goodman(counts: ArrayLike, *, confidence: ArrayLike) -> Interval:
-    """Simultaneous asymptotic intervals for the cells of multinomials, by Bonferroni over score intervals.
+    """Return simultaneous asymptotic intervals for the cells of multinomials: score intervals with a Bonferroni
+    correction.
 
     Args:
         counts: Integers >= 0, shape (..., K) with K >= 2; each multinomial lies along the last axis, with a sum >= 1.
-        confidence: Of all K intervals together, in (0, 1); a scalar or shape (...).
+        confidence: Confidence of all K intervals together, in (0, 1); a scalar or shape (...).
     Returns: Ends in [0, 1], arrays of shape (..., K); the lower end is 0 for an empty cell.
     Source: Goodman (1965).
     """
@@ -31,14 +32,14 @@ def goodman(counts: ArrayLike, *, confidence: ArrayLike) -> Interval:
 
 
 def sison_glaz(counts: ArrayLike, *, confidence: ArrayLike) -> Interval:
-    """Simultaneous asymptotic intervals for the cells of multinomials, of one common width.
+    """Return simultaneous asymptotic intervals of equal width for the cells of multinomials.
 
     The half-width is the smallest c with nu(c) <= confidence < nu(c + 1), where nu(c) approximates the probability that
-    every cell stays within c of its observed count. c grows with the square root of the number of trials and is found
-    by doubling and bisection, so that 10^8 trials take milliseconds.
+    every cell stays within c of its observed count. c grows with the square root of the number of trials. Doubling and
+    bisection find it in milliseconds even for 10^8 trials.
 
-    Args and returns: As `goodman`.
-    Source: Sison and Glaz (1995); moments of the truncated Poisson by its recursion, which loses no digits.
+    Args and returns: As for `goodman`.
+    Source: Sison and Glaz (1995); the recursion for the moments of the truncated Poisson law loses no digits.
     """
     cells, _, level = _multinomial(counts, confidence)
     lower, upper = np.empty(cells.shape), np.empty(cells.shape)
@@ -49,7 +50,7 @@ def sison_glaz(counts: ArrayLike, *, confidence: ArrayLike) -> Interval:
 
 
 def _multinomial(counts: ArrayLike, confidence: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """Counts, their sums and the confidence, the latter two with a last axis of length 1."""
+    """Return the counts, their sums and the confidence; the latter two have a last axis of length 1."""
     cells = as_counts("counts", counts)
     level = as_confidence(confidence)
     require(cells.ndim >= 1 and cells.shape[-1] >= 2, "counts must have shape (..., K) with K >= 2", shape=cells.shape)
@@ -79,7 +80,10 @@ def _sison_glaz(cells: Floats, confidence: float) -> tuple[Floats, Floats]:
 
 
 def _within(c: float, cells: Floats) -> float:
-    """nu(c): truncated Poisson counts within c of their means, given their sum, by an Edgeworth series of order 1/n."""
+    """Return nu(c): the probability that truncated Poisson counts lie within c of their means, given their sum.
+
+    The law of the sum is an Edgeworth series of order 1/n.
+    """
     first, last = np.maximum(cells - c, 0.0), cells + c
     inside = special.pdtr(last, cells) - np.where(first > 0, special.pdtr(np.maximum(first - 1, 0), cells), 0.0)
     inside = np.maximum(inside, _poisson(cells, cells))
@@ -111,7 +115,7 @@ def _within(c: float, cells: Floats) -> float:
 
 
 def _poisson(y: ArrayLike, mean: ArrayLike) -> Floats:
-    """Poisson probabilities by Loader's (2000) expansion, which keeps its digits at means of 1e8."""
+    """Return Poisson probabilities by Loader's (2000) expansion, which is accurate even for means of 1e8."""
     count, rate = np.asarray(y, dtype=np.float64), np.asarray(mean, dtype=np.float64)
     small = count < 30
     at = np.where(small, 30.0, count)

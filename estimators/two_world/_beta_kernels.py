@@ -1,14 +1,14 @@
 """Compiled integrals of the joint posterior of two error rates over the privacy region.
 
-With Jeffreys' prior a rate p after k errors and m hits has the density sin^2k(t) cos^2m(t) in the angle
-t = arcsin sqrt p. In the angle it has no singularity, is log-concave with curvature >= 2(k + m), and its width is
-1 / (2 sqrt(k + m)) wherever it lies; so a window of a fixed drop in log-density, cut into pieces with one polynomial
-each, gives density and distribution function alike for 1 and for 10^8 trials, and normalising by its own sum needs no
-gamma function.
+With Jeffreys' prior a rate p after k errors and m hits has the density sin^2k(t) cos^2m(t) in the angle t = arcsin sqrt
+p. In the angle it has no singularity, is log-concave with curvature >= 2(k + m), and has width 1 / (2 sqrt(k + m))
+wherever it lies. A window of a fixed drop in log-density is cut into pieces with one polynomial each. This gives the
+density and the distribution function for 1 and for 10^8 trials alike. Normalising by its own sum needs no gamma
+function.
 
 Outside the region lie two mirror images of one set, {e^eps x + y < 1 - delta or x + e^eps y < 1 - delta}. Its mass is
-the square up to the corner x = y = (1 - delta) / (1 + e^eps), and one strip along each edge: the density of one rate
-times the distribution function of the other, integrated by Gauss-Legendre panels no wider than either scale.
+the square up to the corner x = y = (1 - delta) / (1 + e^eps), and one strip along each edge. A strip integrates the
+density of one rate times the distribution function of the other, by Gauss-Legendre panels no wider than either scale.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numba import njit, prange
 from dpaudit.estimators.arguments import Floats, Ints
 
 Law: TypeAlias = tuple[float, float, float, Floats]
-"""The posterior of a rate in the angle: lowest angle, highest angle, panel width, and its table."""
+"""Posterior of a rate in the angle: lowest angle, highest angle, panel width, and table."""
 Pair: TypeAlias = tuple[Law, Law]
 _F = TypeVar("_F", bound=Callable[..., object])
 
@@ -31,19 +31,19 @@ PIECES = 16
 DEGREE = 12
 DROP = 31.0  # nats below the mode at which the window ends: 7.9 standard deviations, 4e-15 of the mass
 PANEL = 4.0  # widest panel in standard deviations of either rate
-SLACK = 1e-8  # relative distance to the level, on its safe side, that quantiles are solved to
+SLACK = 1e-8  # relative distance to the level, on its safe side, to which quantiles are solved
 ABSOLUTE_SLACK = 3e-12
-"""Absolute part of it: three times the largest error of the mass found over 3,000 random tables up to 10^7 a class."""
+"""Absolute part of `SLACK`: three times the largest error of the mass in 3,000 random tables up to 10^7 a class."""
 
 COLUMNS = DEGREE + 2
-"""A piece's row: coefficients of its density in t in [-1, 1], constant first; last the mass below t = 0."""
+"""Columns of a piece's row: coefficients of its density in t in [-1, 1], constant first; last the mass below t = 0."""
 _ABSCISSAE, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _RECIPROCALS = 1.0 / (np.arange(DEGREE + 1) + 1.0)
 _NODES = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))[::-1].copy()
 
 
 def _node_values_to_coefficients() -> Floats:
-    """Matrix from values at the Chebyshev nodes to coefficients of 1, t, t^2, ..."""
+    """Return the matrix from values at the Chebyshev nodes to coefficients of 1, t, t^2, ..."""
     chebyshev = np.polynomial.chebyshev
     to_series = np.linalg.inv(chebyshev.chebvander(_NODES, DEGREE))
     to_powers = np.zeros((DEGREE + 1, DEGREE + 1))
@@ -66,7 +66,7 @@ def _parallel(function: _F) -> _F:
 
 @_compiled
 def _log_density(u: float, k: float, m: float, cotangent: float, tangent: float) -> float:
-    """Log-density at the angle mode + u, relative to the mode; exact to 1e-12 for counts of 1e8."""
+    """Return the log-density at the angle mode + u, relative to the mode; exact to 1e-12 for counts of 1e8."""
     sine = math.sin(u)
     half = math.sin(0.5 * u)
     bend = 2.0 * half * half
@@ -80,7 +80,7 @@ def _log_density(u: float, k: float, m: float, cotangent: float, tangent: float)
 
 @_compiled
 def _window_end(k: float, m: float, cotangent: float, tangent: float, limit: float, sign: float) -> float:
-    """Offset from the mode, towards `sign`, where the log-density has fallen by DROP, at most `limit`."""
+    """Return the offset from the mode, towards `sign`, where the log-density has fallen by DROP; at most `limit`."""
     n = k + m
     u = limit if n == 0.0 else min(limit, math.sqrt(DROP / n))
     if u < limit or (n > 0.0 and _log_density(sign * u * (1.0 - 1e-12), k, m, cotangent, tangent) < -DROP):
@@ -168,16 +168,16 @@ def _density(angle: float, law: Law) -> float:
 
 @_compiled
 def _angle(square: float, complement: float) -> float:
-    """The angle whose squared sine and cosine these are."""
+    """Return the angle with the given squared sine and cosine."""
     return math.atan2(math.sqrt(max(square, 0.0)), math.sqrt(max(complement, 0.0)))
 
 
 @_compiled
 def _strip(x: Law, y: Law, root: float, delta: float, corner: float) -> tuple[float, float]:
-    """Mass under the edge y = e^-eps (1 - delta - x) right of the corner, and its derivative by -epsilon.
+    """Return the mass under the edge y = e^-eps (1 - delta - x) right of the corner, and its derivative by -epsilon.
 
-    `root` is e^(-eps/2), `corner` the corner's angle. Along the edge sin(angle of y) = root w with
-    w^2 = 1 - delta - x, so x's angle t has cos^2 t = delta + w^2.
+    `root` is e^(-eps/2), `corner` the corner's angle. Along the edge sin(angle of y) = root w with w^2 = 1 - delta - x,
+    so x's angle t has cos^2 t = delta + w^2.
     """
     low_x, high_x, width_x, _ = x
     low_y, high_y, width_y, _ = y
@@ -248,7 +248,7 @@ def _strip(x: Law, y: Law, root: float, delta: float, corner: float) -> tuple[fl
 
 @_compiled
 def _mass_beyond(epsilon: float, delta: float, x: Law, y: Law) -> tuple[float, float]:
-    """Pr[e^eps x + y < 1 - delta or x + e^eps y < 1 - delta], and its derivative by -epsilon."""
+    """Return Pr[e^eps x + y < 1 - delta or x + e^eps y < 1 - delta], and its derivative by -epsilon."""
     root = math.exp(-0.5 * epsilon)
     shrunk = root * root
     least_x = math.sin(x[0]) ** 2
@@ -264,7 +264,7 @@ def _mass_beyond(epsilon: float, delta: float, x: Law, y: Law) -> tuple[float, f
 
 @_compiled
 def _cdf_and_pdf(epsilon: float, delta: float, x: Pair, y: Pair) -> tuple[float, float, float]:
-    """(mass inside the region, mass outside, density) at epsilon."""
+    """Return (mass inside the region, mass outside, density) at epsilon."""
     under, slope = _mass_beyond(epsilon, delta, x[0], y[0])
     over, slope_over = _mass_beyond(epsilon, delta, x[1], y[1])
     outside = min(max(under + over, 0.0), 1.0)
@@ -273,7 +273,7 @@ def _cdf_and_pdf(epsilon: float, delta: float, x: Pair, y: Pair) -> tuple[float,
 
 @_compiled
 def _with_mirror(law: Law) -> Pair:
-    """A law, and that of the complementary rate, whose angle is pi/2 minus this one."""
+    """Return a law, and that of the complementary rate, whose angle is pi/2 minus this one."""
     low, high, width, table = law
     mirrored = np.empty((PIECES, COLUMNS))
     for piece in range(PIECES):
@@ -287,7 +287,7 @@ def _with_mirror(law: Law) -> Pair:
 
 @_compiled
 def _solve(level: float, start: float, delta: float, x: Pair, y: Pair) -> float:
-    """The epsilon >= 0 with mass `level` inside the region, or -`level` outside it; its log-odds within 1e-8."""
+    """Return the epsilon >= 0 with mass `level` inside the region, or -`level` outside it; log-odds within 1e-8."""
     low = 0.0
     high = math.inf
     target = math.log(level) - math.log1p(-level) if level > 0.0 else math.log1p(level) - math.log(-level)
@@ -323,7 +323,7 @@ def _solve(level: float, start: float, delta: float, x: Pair, y: Pair) -> float:
 
 @_compiled
 def _start(level: float, tp: int, fp: int, tn: int, fn: int, delta: float) -> float:
-    """A first guess: the plug-in epsilon, moved by normal deviations of its logarithm."""
+    """Return an initial value: the plug-in epsilon, moved by normal deviations of its logarithm."""
     x = (fn + 0.5) / (tp + fn + 1.0)
     y = (fp + 0.5) / (fp + tn + 1.0)
     if x + y > 1.0:
@@ -351,7 +351,7 @@ def _start(level: float, tp: int, fp: int, tn: int, fn: int, delta: float) -> fl
 def _quantiles_of_range(
     first: int, last: int, tp: Ints, fp: Ints, tn: Ints, fn: Ints, delta: Floats, lower: Floats, upper: Floats
 ) -> None:
-    """`quantiles` of some rows. A posterior is tabulated again only where its counts change."""
+    """Replace masses by quantiles in some rows; a posterior is tabulated again only if its counts change."""
     x = _with_mirror(_tabulate(fn[first], tp[first]))
     y = _with_mirror(_tabulate(fp[first], tn[first]))
     for i in range(first, last):
@@ -385,7 +385,7 @@ def _masses_of_range(
         filled[i, 0], filled[i, 1], filled[i, 2] = _cdf_and_pdf(epsilon[i], delta[i], x, y)
 
 
-BLOCK = 256  # rows a thread takes at once: long enough to share tables, short enough to share work
+BLOCK = 256  # rows that a thread takes at once: long enough to share tables, short enough to share work
 
 
 @_parallel
@@ -405,7 +405,7 @@ def _masses_on_all_cores(
 
 
 def quantiles(counts: tuple[Ints, Ints, Ints, Ints], delta: Floats, lower: Floats, upper: Floats) -> None:
-    """Replaces masses by quantiles in place: `lower` holds the mass to leave below, `upper` that above, 0 for none."""
+    """Replace masses by quantiles in place: `lower` holds the mass to leave below, `upper` that above, 0 for none."""
     if lower.size <= BLOCK:
         _quantiles_of_range(0, lower.size, *counts, delta, lower, upper)
     else:
@@ -413,7 +413,7 @@ def quantiles(counts: tuple[Ints, Ints, Ints, Ints], delta: Floats, lower: Float
 
 
 def masses(epsilon: Floats, counts: tuple[Ints, Ints, Ints, Ints], delta: Floats) -> Floats:
-    """Rows (mass inside, mass outside, density) at each epsilon."""
+    """Return rows (mass inside, mass outside, density) at each epsilon."""
     filled = np.empty((epsilon.size, 3))
     if epsilon.size <= BLOCK:
         _masses_of_range(0, epsilon.size, epsilon, *counts, delta, filled)

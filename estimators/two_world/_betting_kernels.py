@@ -1,9 +1,9 @@
-"""Compiled bets: thresholds chosen on past pairs, counts of what fell above them, and the wealth they are worth.
+"""Compiled bets: thresholds chosen on past pairs, counts of scores above them, and the resulting wealth.
 
-A bet is on a set at or above a threshold. Its wealth depends on the scores only through two counts, how often the set
-was hit in the world it is expected in and how often in the other, so that one pass serves every epsilon and every
-stake. Array axes: side (0: high scores against world 0; 1: low scores against world 1, as mirrored scores with the
-worlds exchanged), way of choosing the threshold.
+A bet is on a set at or above a threshold. Its wealth depends on the scores only through two counts: hits of the set in
+the world in which it is expected, and hits in the other world. One pass therefore serves every epsilon and every stake.
+Array axes: side (0: high scores against world 0; 1: low scores against world 1, as mirrored scores with the worlds
+exchanged), and rule that chooses the threshold.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dpaudit.estimators.arguments import Floats, Ints
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
-_LOG_ROUNDING = 1e-9  # far above the rounding error of a log wealth; a bound needs that much more than its level
+_LOG_ROUNDING = 1e-9  # far above the rounding error of a log wealth; a rejection needs this much more than its level
 
 
 def _compiled(function: _F) -> _F:
@@ -28,7 +28,10 @@ def _compiled(function: _F) -> _F:
 
 @_compiled
 def growth(hit: float, alarm: float, ratio: float) -> float:
-    """Mean log gain of the best stake on a set with these rates against e^epsilon = `ratio`; <= 0 where none gains."""
+    """Return the mean log gain of the best stake on a set with these rates against `ratio` = e^epsilon.
+
+    It is <= 0 if no stake gains.
+    """
     if hit <= ratio * alarm:
         return hit - ratio * alarm
     fraction = (hit - ratio * alarm) / (hit + alarm)
@@ -37,11 +40,11 @@ def growth(hit: float, alarm: float, ratio: float) -> float:
 
 @_compiled
 def choose(ones: Floats, zeros: Floats, designs: Floats, margins: Floats, thresholds: Floats) -> None:
-    """Puts into `thresholds`, shape (designs,), those that would have gained most on these scores, both shape (n,).
+    """Write into `thresholds`, shape (designs,), those that would have gained most on these scores, both shape (n,).
 
     The world-0 scores are first raised by a margin, in units of their upper spread: a threshold right above the highest
     of n scores is crossed by the next one with probability 1 / (n + 1). Rates are smoothed by half a hit. A threshold
-    lies in the middle of its gap. NaN where none divides the scores.
+    lies in the middle of its gap. It is NaN if none divides the scores.
     """
     n = ones.size
     best = np.full(designs.size, -np.inf)
@@ -76,9 +79,10 @@ def choose(ones: Floats, zeros: Floats, designs: Floats, margins: Floats, thresh
 def log_wealth(
     epsilon: float, delta: float, hits: Ints, alarms: Ints, bets: Ints, fractions: Floats, weights: Floats
 ) -> float:
-    """Log of the wealth that the counts, each shape (2, designs), are worth against (epsilon, delta)-DP.
+    """Return the logarithm of the wealth of the counts, each shape (2, designs), against (epsilon, delta)-DP.
 
-    Stakes are `fractions` of the largest, e^-epsilon; `weights` (both shape (stakes,), sum 1) divide the first capital.
+    Stakes are `fractions` of the largest, e^-epsilon; `weights` (both shape (stakes,), sum 1) divide the initial
+    capital.
     """
     total = 0.0
     designs = hits.shape[1]
@@ -104,7 +108,7 @@ def log_wealth(
 
 
 @_compiled
-def play(
+def play_pairs(
     ones: Floats,
     zeros: Floats,
     first: int,
@@ -123,11 +127,10 @@ def play(
     weights: Floats,
     path: Ints,
 ) -> int:
-    """Plays the pairs from number `first` on, all of `ones` and `zeros` being given; says before which pair to choose
-    next.
+    """Play the pairs from number `first` on, and return the number of the pair before which to choose next.
 
-    Changes `thresholds`, `hits`, `alarms` and `bets`; writes to `path` how many of `epsilons` are rejected after each
-    pair, in their order: `reached` of them already are.
+    `ones` and `zeros` hold all scores. The function updates `thresholds`, `hits`, `alarms` and `bets`. It writes to
+    `path` the number of `epsilons` rejected after each pair, in their order; `reached` of them already are.
     """
     for i in range(first, ones.size):
         if i == chooses_at:
@@ -135,13 +138,13 @@ def play(
             choose(-zeros[:i], -ones[:i], designs, margins, thresholds[1])
             chooses_at = i + max(1, i // 10)
         for side in range(2):
-            one, zero = (ones[i], zeros[i]) if side == 0 else (-zeros[i], -ones[i])
+            score_1, score_0 = (ones[i], zeros[i]) if side == 0 else (-zeros[i], -ones[i])
             for k in range(designs.size):
                 threshold = thresholds[side, k]
                 if not math.isnan(threshold):
                     bets[side, k] += 1
-                    hits[side, k] += one >= threshold
-                    alarms[side, k] += zero >= threshold
+                    hits[side, k] += score_1 >= threshold
+                    alarms[side, k] += score_0 >= threshold
         while (
             reached < epsilons.size
             and log_wealth(epsilons[reached], delta, hits, alarms, bets, fractions, weights)

@@ -1,18 +1,20 @@
 """Exact simultaneous confidence bands for a distribution function (Berk-Jones).
 
-Of n independent scores from one world, the share at or above a threshold estimates the rate Pr[score >= threshold].
-A band bounds this rate at *every* threshold at once, so the threshold may be chosen on the same scores for free. Like
-Berk and Jones (1979), it gives each rank k the exact (Beta) limit of its order statistic at one local level, the
-largest for which all n limits hold together with the stated probability. That probability is computed, not simulated:
-it is the chance that a Poisson process of rate n, known to end at n, stays on the right side of the limits, and the law
-of its count is carried from limit to limit (Moscovich and Nadler, 2017). Every step errs on the safe side. Counts
-further than `_REACH` standard deviations from their mean are given up as if they had crossed; above `_EXACT_UP_TO`
-scores, neighbouring ranks are asked for together, by the strictest of them; above two million the crossings of blocks
-of ranks are added up (limits are a tenth to a quarter wider). Ties only make the limits wider than they need be.
+Of n independent scores from one world, the share at or above a threshold estimates the rate Pr[score >= threshold]. A
+band bounds this rate at *every* threshold at once, so the threshold may be chosen on the same scores at no cost. Like
+Berk and Jones (1979), it gives each rank k the exact (Beta) limit of its order statistic at one local level. This level
+is the largest for which all n limits hold together with the stated probability.
 
-For the default weight and 10,000 scores or more the level was computed beforehand: its logarithm is a polynomial in
-those of the number of scores and of the error, lowered by twice its largest distance from 110 computed levels
-(`benchmarks/band_levels.py` computes, fits, and tries it where it was not fitted).
+The probability is computed, not simulated. It is the chance that a Poisson process of rate n, conditioned to end at n,
+stays on the right side of the limits; the law of its count is carried from limit to limit (Moscovich and Nadler, 2017).
+Every step errs on the safe side. Counts further than `_REACH` standard deviations from their mean are treated as if
+they had crossed. Above `_EXACT_UP_TO` scores, neighbouring ranks are tested together, by the strictest of them. Above
+two million scores, the crossing probabilities of blocks of ranks are added (limits are 10 to 25 % wider). Ties only
+make the limits wider than necessary.
+
+For the default weight and 10,000 scores or more the level was computed beforehand. Its logarithm is a polynomial in the
+logarithms of the number of scores and of the error, lowered by twice its largest distance from 110 computed levels
+(`benchmarks/band_levels.py` computes, fits and checks it).
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, require_one_of
 
 # The fitted level is for so many scores, such errors, and the default weight; its logarithm is lowered by the margin.
-FROM, UP_TO = 10_000, 2_000_000
+FITTED_FROM, FITTED_UP_TO = 10_000, 2_000_000
 LEAST_ERROR, MAX_ERROR = 1e-5, 0.3
 WEIGHT = "low"
 MARGIN = 0.011
@@ -62,15 +64,15 @@ _COEFFICIENTS = (
 
 
 def terms(n: NDArray[np.int64] | int, error: Floats | float) -> Floats:
-    """The terms of the polynomial, shape (..., terms)."""
+    """Return the terms of the polynomial, shape (..., terms)."""
     x, y = np.log(np.asarray(n, dtype=np.float64) / 1e5) / 4, np.log(np.asarray(error) / 1e-3) / 5
     powers = [(i, j) for i in range(_DEGREE + 1) for j in range(_DEGREE + 1 - i)]
     return np.stack([x**i * y**j for i, j in powers], axis=-1)
 
 
 def fitted_level(n: int, error: float, weight: str) -> float | None:
-    """The local level for n scores of a world, as `local_level`; None for what it was not fitted to."""
-    if not (FROM <= n <= UP_TO and LEAST_ERROR <= error <= MAX_ERROR and weight == WEIGHT):
+    """Return the fitted `local_level` for n scores of a world; None outside the fitted range."""
+    if not (FITTED_FROM <= n <= FITTED_UP_TO and LEAST_ERROR <= error <= MAX_ERROR and weight == WEIGHT):
         return None
     return float(np.exp(terms(n, error) @ np.array(_COEFFICIENTS) - MARGIN))
 
@@ -83,39 +85,42 @@ WEIGHTS: Mapping[str, Callable[[Floats], Floats]] = {
 }
 """Local level of a rank, relative to the others, by its expected rate k / (n + 1).
 
-`flat` is Berk and Jones's band. Epsilon is the logarithm of a rate near 1 over a rate near 0: a per cent of the small
-rate costs a per cent of a nat, and one of the large rate next to nothing. So `low`, the default of audits, spends the
-error at small rates; `lowest` more so (better for rare strong leaks, worse for even ones); `tails` at both ends.
+`flat` is Berk and Jones's band. Epsilon is the logarithm of a rate near 1 over a rate near 0. An error of 1 % in the
+small rate costs 0.01 nats, and one in the large rate almost nothing. Therefore `low`, the default of audits, spends the
+error at small rates. `lowest` does so more strongly (better for rare strong leaks, worse for even ones). `tails` spends
+it at both ends.
 """
 
-_EXACT_UP_TO = 3_000  # scores; above it ranks are asked for in blocks, which saves seconds and costs little width
-_FOLLOWED_UP_TO = 2_000_000  # scores; above it the recursion takes minutes, and what its wide blocks give up is more
+_EXACT_UP_TO = 3_000  # scores; above it ranks are tested in blocks, which saves seconds and costs little width
+# scores; above it the recursion takes minutes, and its wide blocks lose more than the union bound
+_RECURSION_UP_TO = 2_000_000
 _BLOCK = 0.1  # standard deviations of a rank that one block spans
-_BLOCK_ADDED_UP = 0.2  # standard deviations of a rank that one block spans where crossings are added up
-_COARSE, _COARSE_FROM = 0.002, 100_000  # above so many scores a block spans so much of a rate's logarithm at least
-_REACH = 6.0  # standard deviations of a count that are followed; what lies further is given up (about 1e-7)
+_UNION_BLOCK = 0.2  # standard deviations of a rank that one block spans in the union bound
+# least span of a block in the logarithm of a rate, and the number of scores above which it applies
+_COARSE, _COARSE_FROM = 0.002, 100_000
+_REACH = 6.0  # standard deviations of a count that are followed; the rest is given up (about 1e-7)
 _SLACK = 0.02  # share of the error that may stay unused: a few thousandths of the width, and one evaluation less
-_COARSE_SLACK = 0.1  # the same above `_COARSE_FROM` scores, where an evaluation takes a second: a two-hundredth
-_ROUNDING = 1e-9  # relative; sums of a million steps of positive products stay well inside
+_COARSE_SLACK = 0.1  # the same above `_COARSE_FROM` scores, where an evaluation takes a second: 0.5 % of the width
+_ROUNDING = 1e-9  # relative; far above the rounding of sums of a million positive products
 _LARGEST_LEVEL = 1 - 1e-6  # a weighted local level is a probability
 
 
 def upper_rates(n: int, *, error: float, weight: str = "flat") -> Floats:
-    """Upper limits of Pr[score >= threshold] that hold at all thresholds together.
+    """Return upper limits of Pr[score >= threshold] that hold at all thresholds together.
 
     Args:
-        n: Independent scores of one world, >= 1.
-        error: Probability at most with which any limit fails, in (0, 1).
+        n: Number of independent scores of one world, >= 1.
+        error: Largest probability that any limit fails, in (0, 1).
         weight: A key of `WEIGHTS`.
-    Returns: Shape (n + 1,), non-decreasing; entry j is the limit where j of the n scores are at or above the
-        threshold. The last is 1. By symmetry also the limits of Pr[score < threshold] where j scores are below.
+    Returns: Shape (n + 1,), non-decreasing; entry j is the limit if j of the n scores are at or above the threshold.
+        The last is 1. By symmetry these are also the limits of Pr[score < threshold] if j scores are below.
     """
     level = local_level(n, error=error, weight=weight)
     return np.append(_limits(n, np.arange(1, n + 1), level, weight), 1.0)
 
 
 def upper_rates_at(counts: Ints, n: int, *, error: float, weight: str = "flat") -> Floats:
-    """The entries `counts` of `upper_rates`, shape as `counts`, without computing the others."""
+    """Return the entries `counts` of `upper_rates`, shape as `counts`, without computing the others."""
     level = local_level(n, error=error, weight=weight)
     counts = np.asarray(counts, dtype=np.int64)
     limits = np.ones(counts.shape)
@@ -126,10 +131,10 @@ def upper_rates_at(counts: Ints, n: int, *, error: float, weight: str = "flat") 
 
 @cache
 def local_level(n: int, *, error: float, weight: str = "flat") -> float:
-    """The level each rank's limit is taken at (times its weight), so that all n hold together; as for `upper_rates`.
+    """Return the level of each rank's limit (times its weight) at which all n hold together; as for `upper_rates`.
 
-    The computed probability that some limit fails is at most `error` at it, and at least (1 - `_SLACK`) `error`, or
-    0.96 `error` where it was fitted.
+    At this level the computed probability that some limit fails is at most `error`, and at least (1 - `_SLACK`)
+    `error`, or 0.96 `error` if the level was fitted.
     """
     require(n >= 1, "a band needs at least one score", n=n)
     require(0 < error < 1, "the error of a band must be in (0, 1)", error=error)
@@ -137,22 +142,22 @@ def local_level(n: int, *, error: float, weight: str = "flat") -> float:
     fitted = fitted_level(n, error, weight)
     if fitted is not None:
         return fitted
-    crossing = crossing_probability if n <= _FOLLOWED_UP_TO else crossings_added_up
+    crossing = crossing_probability if n <= _RECURSION_UP_TO else union_crossing_probability
     return _solve(lambda trial: crossing(n, trial, weight), _start(n, error, weight), n, error)
 
 
-def crossings_added_up(n: int, level: float, weight: str = "flat") -> float:
-    """The probabilities of the blocks' crossings, added up: never below that of any crossing, in a second for 10^8."""
-    first, last = _blocks(n, coarse=False, block=_BLOCK_ADDED_UP)
+def union_crossing_probability(n: int, level: float, weight: str = "flat") -> float:
+    """Return a union bound on the crossing probability over blocks of ranks; it takes a second for 10^8 scores."""
+    first, last = _blocks(n, coarse=False, block=_UNION_BLOCK)
     # A block has crossed where its last order statistic lies beyond the limit of its first one.
     return float(special.betaincc(last, n - last + 1.0, _limits(n, first, level, weight)).sum())
 
 
 def crossing_probability(n: int, level: float, weight: str = "flat", *, coarse: bool = True) -> float:
-    """Probability that some order statistic of n uniform variables is above its limit; never below the exact one.
+    """Return the probability that some order statistic of n uniform variables exceeds its limit; never too small.
 
-    `level` is the probability that the limit of one rank fails, before its weight. With `coarse`, ranks are asked for
-    in wider blocks above `_COARSE_FROM` scores: a quarter of the time and two thirds too high at a million.
+    `level` is the probability that the limit of one rank fails, before its weight. With `coarse`, ranks are tested in
+    wider blocks above `_COARSE_FROM` scores: a quarter of the time, and two thirds too high at a million.
     """
     first, last = _blocks(n, coarse=coarse)
     times = _limits(n, first, level, weight)
@@ -162,14 +167,17 @@ def crossing_probability(n: int, level: float, weight: str = "flat", *, coarse: 
 
 
 def _limits(n: int, ranks: Ints, level: float, weight: str) -> Floats:
-    """The limits of some ranks, increasing: the Beta quantile of each order statistic at its share of the level."""
+    """Return the limits of some ranks, increasing: Beta quantiles of order statistics at their share of the level."""
     ranks = np.asarray(ranks, dtype=np.float64)
     share = np.minimum(level * WEIGHTS[weight](ranks / (n + 1)), _LARGEST_LEVEL)
     return np.asarray(special.betainccinv(ranks, n - ranks + 1, share), dtype=np.float64)
 
 
 def _blocks(n: int, *, coarse: bool, block: float = _BLOCK) -> tuple[Ints, Ints]:
-    """First and last rank of each block: where the first one's limit has seen enough for the last one, all hold."""
+    """Return first and last rank of each block.
+
+    All limits of a block hold if as many points as its last rank lie below its first rank's limit.
+    """
     if n <= _EXACT_UP_TO:
         ranks = np.arange(1, n + 1)
         return ranks, ranks
@@ -182,7 +190,7 @@ def _blocks(n: int, *, coarse: bool, block: float = _BLOCK) -> tuple[Ints, Ints]
 
 
 def _solve(crossing: Callable[[float], float], level: float, n: int, error: float) -> float:
-    """The largest level, to `_SLACK`, whose crossing probability is at most `error`: secant on a log-log scale."""
+    """Return the largest level, to `_SLACK`, with a crossing probability <= `error`, by a secant on a log-log scale."""
     points: list[tuple[float, float]] = []
     slack = _SLACK if n <= _COARSE_FROM else _COARSE_SLACK
     for _ in range(_MAX_STEPS):
@@ -190,18 +198,18 @@ def _solve(crossing: Callable[[float], float], level: float, n: int, error: floa
         if (1 - slack) * error <= probability <= error:
             return level
         points.append((math.log(level), math.log(max(probability, 1e-300))))
-        level = math.exp(_next(points[-2:], math.log((1 - slack / 2) * error)))
+        level = math.exp(_secant_step(points[-2:], math.log((1 - slack / 2) * error)))
     # Never seen: the probability is smooth and increasing in the level. The union bound holds in any case, as no
     # weight is above n + 1.
     return error / (n * (n + 1.0))
 
 
-def _next(points: list[tuple[float, float]], goal: float) -> float:
-    (here, value) = points[-1]
+def _secant_step(points: list[tuple[float, float]], goal: float) -> float:
+    (log_level, value) = points[-1]
     slope = 1.0
-    if len(points) == 2 and points[0][0] != here:
-        slope = min(max((value - points[0][1]) / (here - points[0][0]), 0.3), 3.0)
-    return here + (goal - value) / slope
+    if len(points) == 2 and points[0][0] != log_level:
+        slope = min(max((value - points[0][1]) / (log_level - points[0][0]), 0.3), 3.0)
+    return log_level + (goal - value) / slope
 
 
 _MAX_STEPS = 30
@@ -226,25 +234,28 @@ def _start(n: int, error: float, weight: str) -> float:
 def _compiled() -> Callable[..., float]:
     import numba  # slow to import
 
-    compiled: Callable[..., float] = numba.njit(cache=True, fastmath={"reassoc", "contract"})(_stay)
+    compiled: Callable[..., float] = numba.njit(cache=True, fastmath={"reassoc", "contract"})(_staying_probability)
     return compiled
 
 
-def _stay(times: Floats, at_least: Ints, n: int, reach: float) -> Any:
-    """Probability that at each of `times` enough of n uniform points are seen, a Poisson process; never too large."""
-    here = np.zeros(n + 1)
-    there = np.zeros(n + 1)
-    here[0] = 1.0
+def _staying_probability(times: Floats, at_least: Ints, n: int, reach: float) -> Any:
+    """Return the probability that at least `at_least` of n uniform points lie below each of `times`; never too large.
+
+    The points are those of a Poisson process conditioned to end at n.
+    """
+    current = np.zeros(n + 1)
+    following = np.zeros(n + 1)
+    current[0] = 1.0
     low = 0
     high = 0
-    now = 0.0
+    time = 0.0
     for step in range(times.size + 1):
         last = step == times.size
-        then = 1.0 if last else times[step]
-        spread = reach * math.sqrt(n * then * (1 - then)) + reach * reach / 3
-        new_low = n if last else max(at_least[step], low, int(n * then - spread))
-        new_high = n if last else min(n, int(n * then + spread) + 1)
-        mean = n * (then - now)
+        next_time = 1.0 if last else times[step]
+        spread = reach * math.sqrt(n * next_time * (1 - next_time)) + reach * reach / 3
+        new_low = n if last else max(at_least[step], low, int(n * next_time - spread))
+        new_high = n if last else min(n, int(n * next_time + spread) + 1)
+        mean = n * (next_time - time)
         wide = reach * math.sqrt(mean) + reach * reach / 3 + 2
         fewest = max(0, int(mean - wide))
         most = int(mean + wide) + 1
@@ -262,16 +273,16 @@ def _stay(times: Floats, at_least: Ints, n: int, reach: float) -> Any:
             stop = min(high, count - fewest)
             total = 0.0
             for before in range(begin, stop + 1):
-                total += here[before] * chance[before - count + most]
-            there[count] = total
-        here, there = there, here
+                total += current[before] * chance[before - count + most]
+            following[count] = total
+        current, following = following, current
         low = new_low
         high = new_high
-        now = then
+        time = next_time
         if low > high:
             return 0.0
     if n < 20:
-        return here[n] / math.exp(n * math.log(n) - n - math.lgamma(n + 1.0))
+        return current[n] / math.exp(n * math.log(n) - n - math.lgamma(n + 1.0))
     # Stirling's series: the difference of numbers near n log n would lose digits; whole, n**5 would overflow.
     part = 1.0 / n
-    return here[n] * math.sqrt(2 * math.pi * n) * math.exp(part / 12 - part**3 / 360 + part**5 / 1260)
+    return current[n] * math.sqrt(2 * math.pi * n) * math.exp(part / 12 - part**3 / 360 + part**5 / 1260)

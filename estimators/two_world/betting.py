@@ -1,4 +1,5 @@
-"""An anytime-valid lower bound on epsilon by betting: look after every trial, stop whenever it is enough.
+"""An anytime-valid lower bound on epsilon by betting: the test may be evaluated after every trial and stopped at any
+time.
 
 Let z1 be a score of a trial in world 1 and z0 one in world 0, independent. Under (epsilon, delta)-DP, for any sets S
 and S' and stakes 0 <= a, b <= e^-epsilon fixed before the two are drawn,
@@ -6,26 +7,25 @@ and S' and stakes 0 <= a, b <= e^-epsilon fixed before the two are drawn,
     (1 + a [z1 in S]) (1 - b e^epsilon [z1 in S'])  *  (1 + b [z0 in S']) (1 - a e^epsilon [z0 in S])
         / (1 + (a + b) delta / 2)^2
 
-is never negative and has mean at most 1. Proof: write p, q for the probabilities of S, S'. Multiplying out, the first
+is never negative and has mean at most 1. Proof: write p, q for the probabilities of S, S'. Multiplied out, the first
 product has mean at most 1 + a p1 - b e^epsilon q1, the second at most 1 + b q0 - a e^epsilon p0. The product of two
 numbers >= 0 is at most the square of their mean, which is 1 + a (p1 - e^epsilon p0) / 2 + b (q0 - e^epsilon q1) / 2,
-and both brackets are at most delta. No coin decides which trial is in which world: any design with fixed bits will do.
+and both brackets are at most delta. No coin decides which trial is in which world: any design with fixed bits is valid.
 
-The wealth of one who so bets on pair after pair, each time choosing S, S', a and b from past pairs alone, is a
-supermartingale; so is an average of such wealths. By Ville's inequality it ever reaches 1 / error with probability at
-most `error`, for any number of pairs and any reason to stop (Ville 1939; Waudby-Smith and Ramdas 2024; Shafer 2021).
+A bettor who plays pair after pair, and chooses S, S', a and b from past pairs alone, has a wealth that is a
+supermartingale, and so is an average of such wealths. By Ville's inequality it ever reaches 1 / error with probability
+at most `error`, for any number of pairs and any stopping rule (Ville 1939; Waudby-Smith and Ramdas 2024; Shafer 2021).
 
-There is one wealth for each epsilon of a fixed grid. An epsilon is rejected when its wealth reaches 1 / error and all
-smaller ones of the grid are rejected; the bound is the largest rejected one. If that exceeds the true epsilon, then the
-smallest grid value at or above the true one was rejected, which the mechanism satisfies too: the many epsilons cost
-nothing.
+There is one wealth for each epsilon of a fixed grid. An epsilon is rejected if its wealth reaches 1 / error and all
+smaller ones of the grid are rejected; the bound is the largest rejected one. A bound above the true epsilon means that
+the smallest grid value at or above the truth was rejected. The mechanism satisfies that value too, so testing many
+epsilons costs nothing.
 
-The bets: S is "score at or above t", S' is "score at or below t'", each of them under several ways of choosing, from
-past pairs, the threshold that would have gained most; the stakes are a fixed grid. What is averaged: all pairs of a way
-and a stake for S with a way and a stake for S', which is the product of two averages.
+The bets: S is "score at or above t" and S' is "score at or below t'". Several rules choose each threshold as the one
+that would have gained most on past pairs; the stakes are a fixed grid. The average runs over all pairs of a rule and
+stake for S with a rule and stake for S', which is the product of two averages.
 
-Assumed: the trials are independent, within each world of one law, and come in an order that does not depend on their
-scores.
+Assumptions: trials are independent, with one law within each world, and their order does not depend on their scores.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Series, Validity
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
-from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
+from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_series
 from dpaudit.registry import register
 
 EPSILONS: Floats = np.arange(25 * 512 + 1) / 512
-"""The grid: bounds are rounded down to a multiple of 1/512 nat. More than 24 needs 10^10 pairs."""
+"""Grid of epsilons: bounds are rounded down to a multiple of 1/512 nat. A bound above 24 needs 10^10 pairs."""
 
 # For which epsilon, and with which margin, a threshold is chosen. They matter to the power alone, like the stakes.
 _DESIGNS = np.tile([0.5, 1.5, 3.0, 5.0], 2)
@@ -66,15 +66,15 @@ def _counts() -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class BettingState:
-    """All a betting test knows between two trials. Made of numbers and arrays; `BettingState()` has seen nothing."""
+    """State of a betting test between two trials, made of numbers and arrays; `BettingState()` is the initial state."""
 
     members: Floats = field(default_factory=_none)  # scores of world 1 in trial order
     non_members: Floats = field(default_factory=_none)  # scores of world 0 in trial order; the i-th of each make pair i
-    # how many epsilons of the grid are rejected after each pair, shape (pairs,)
+    # number of grid epsilons rejected after each pair, shape (pairs,)
     rejected: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    # in force for the next pair, NaN = no bet; shape (2, ways), high side and mirrored low side
+    # thresholds of the next pair, NaN for no bet; shape (2, ways): high side and mirrored low side
     thresholds: Floats = field(default_factory=lambda: np.full((2, _DESIGNS.size), np.nan))
-    hits: Ints = field(default_factory=_counts)  # bets won, by the world the set is expected in; shape (2, ways)
+    hits: Ints = field(default_factory=_counts)  # bets won, by the world in which the set is expected; shape (2, ways)
     alarms: Ints = field(default_factory=_counts)  # bets lost, by the other world; shape (2, ways)
     bets: Ints = field(default_factory=_counts)  # pairs bet on, shape (2, ways)
     chooses_at: int = 1  # number of the pair before which thresholds are chosen again
@@ -87,10 +87,10 @@ class BettingState:
 @register("estimator", "betting", source="Ville (1939); Waudby-Smith and Ramdas (2024)")
 @dataclass(frozen=True)
 class Betting(ScoreEstimator[Scores]):
-    """Two-sample scores in trial order, an anytime-valid test by betting: holds whenever the audit stops.
+    """Two-sample scores in trial order: an anytime-valid test by betting, which holds whenever the audit stops.
 
     Attributes:
-        delta: The delta the bound is stated at, in [0, 1).
+        delta: Delta at which the bound is stated, in [0, 1).
         confidence: Stated confidence of the final bound, in (0, 1).
     """
 
@@ -109,30 +109,30 @@ class Betting(ScoreEstimator[Scores]):
         return BettingState()
 
     def update(self, state: BettingState, scores: Scores) -> BettingState:
-        """The state after more trials, in the order of their canaries' numbers.
+        """Return the state after more trials, in the order of their canary numbers.
 
-        Trials wait until there is one of the other world to make a pair with. One call with all trials, or one call a
-        trial: the end is the same.
+        A trial waits until the other world has one to pair it with. The final state does not depend on how trials are
+        divided into calls.
         """
-        from dpaudit.estimators.two_world._betting_kernels import play
+        from dpaudit.estimators.two_world._betting_kernels import play_pairs
 
         rows = self.tally(scores)
         members = np.concatenate([state.members, rows.score[rows.truth]])
         non_members = np.concatenate([state.non_members, rows.score[~rows.truth]])
-        pairs, played = min(members.size, non_members.size), state.rejected.size
+        pairs, first = min(members.size, non_members.size), state.rejected.size
         thresholds, hits = state.thresholds.copy(), state.hits.copy()
         alarms, bets = state.alarms.copy(), state.bets.copy()
-        path = np.empty(pairs - played, dtype=np.int64)
-        chooses_at = play(
+        path = np.empty(pairs - first, dtype=np.int64)
+        chooses_at = play_pairs(
             members[:pairs],
             non_members[:pairs],
-            played,
+            first,
             thresholds,
             hits,
             alarms,
             bets,
             state.chooses_at,
-            int(state.rejected[-1]) if played else 0,
+            int(state.rejected[-1]) if first else 0,
             EPSILONS,
             self.delta,
             -math.log1p(-self.confidence),
@@ -146,25 +146,27 @@ class Betting(ScoreEstimator[Scores]):
         return BettingState(members, non_members, rejected, thresholds, hits, alarms, bets, chooses_at)
 
     def lower(self, state: BettingState) -> float:
-        """The lower bound on epsilon so far, in nats, >= 0; it never falls."""
+        """Return the lower bound on epsilon so far, in nats, >= 0; it never decreases."""
         return float(_epsilon(state.rejected[-1:]).sum())
 
     def log_wealth(self, state: BettingState, epsilon: float) -> float:
-        """Log of the capital that a capital of 1 has become against (epsilon, delta)-DP; at 0 nothing was learned."""
+        """Return the log wealth against (epsilon, delta)-DP from a capital of 1; 0 if nothing was learned."""
         from dpaudit.estimators.two_world._betting_kernels import log_wealth
 
         require(epsilon >= 0, "epsilon must be >= 0", epsilon=epsilon)
         return float(log_wealth(epsilon, self.delta, state.hits, state.alarms, state.bets, _STAKES, _CAPITAL))
 
     def tally(self, scores: Scores) -> Scores:
-        """The trials themselves, in the order of their canaries' numbers: a bet needs all that went before it."""
+        """Return the trials in the order of their canary numbers, because a bet depends on all earlier trials."""
         order = np.argsort(scores.canary, kind="stable")
         return Scores(scores.score[order], scores.truth[order], scores.replay, scores.canary[order])
 
     def bound(self, tallies: Sequence[Scores], *, failed_replays: int = 0) -> Bound:
-        """One bound from all trials. Tallies of one replay are one stream; several replays combine by their median.
+        """Return one bound from all trials.
 
-        Raises: InputError when one of the worlds has no trial.
+        Tallies of one replay form one stream, and several replays combine by their median.
+
+        Raises: InputError if one of the worlds has no trial.
         """
         states = self._streams(tallies, failed_replays)
         bounds = np.array([self.lower(state) for state in states])
@@ -197,10 +199,10 @@ class Betting(ScoreEstimator[Scores]):
         )
 
     def series(self, tallies: Sequence[Scores], *, failed_replays: int = 0) -> dict[str, Series]:
-        """The first replay's bound while trials came in, and the replays one by one."""
+        """Return the first replay's bound over the trials, and the bounds of single replays."""
         states = self._streams(tallies, failed_replays)
         path = states[0].rejected
-        shown = np.unique(np.linspace(0, path.size - 1, 1_000).astype(np.int64)) if path.size else path
+        drawn_pairs = np.unique(np.linspace(0, path.size - 1, 1_000).astype(np.int64)) if path.size else path
         bounds = np.array([self.lower(state) for state in states])
         # What it would report of one replay: of a single one, that is what it reports.
         alone = bounds
@@ -208,12 +210,12 @@ class Betting(ScoreEstimator[Scores]):
             alone = np.array([self.lower(self._stream(replay)) for replay in _by_replay(tallies)])
         replays = [replay[0].replay for replay in _by_replay(tallies)]
         return {
-            "trials": {"trials": 2 * (shown + 1), "epsilon": _epsilon(path[shown])},
-            "replays": replay_bounds(replays, bounds, alone, failed_replays=failed_replays, mean=False),
+            "trials": {"trials": 2 * (drawn_pairs + 1), "epsilon": _epsilon(path[drawn_pairs])},
+            "replays": replay_series(replays, bounds, alone, failed_replays=failed_replays, mean=False),
         }
 
     def _streams(self, tallies: Sequence[Scores], failed_replays: int) -> list[BettingState]:
-        """The final state of each replay, at the confidence that each needs."""
+        """Return the final state of each replay, at `per_replay_confidence`."""
         require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
         replays = _by_replay(tallies)
         reader = replace(self, confidence=per_replay_confidence(self.confidence, len(replays) + failed_replays))
@@ -227,11 +229,11 @@ class Betting(ScoreEstimator[Scores]):
 
 
 def _by_replay(tallies: Sequence[Scores]) -> list[list[Scores]]:
-    """The tallies of each replay, in trial order."""
+    """Return the tallies of each replay, in trial order."""
     ordered = sorted(tallies, key=lambda tally: (tally.replay, int(tally.canary.min())))
     return [list(group) for _, group in groupby(ordered, key=lambda tally: tally.replay)]
 
 
 def _epsilon(rejected: Ints) -> Floats:
-    """The largest rejected epsilon of the grid, 0 when none is; same shape."""
+    """Return the largest rejected epsilon of the grid, 0 if there is none; same shape."""
     return EPSILONS[np.maximum(rejected - 1, 0)]

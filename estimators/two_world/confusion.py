@@ -1,18 +1,19 @@
 """Epsilon from a confusion table: a fixed attack guessed, in independent trials, which of two worlds it was shown.
 
 Positives are trials of world 1. The true FNR and FPR of any attack on an (epsilon, delta)-private mechanism lie in the
-privacy region R(epsilon, delta), so rates outside it refute epsilon. The threshold of the attack must not have been
+privacy region R(epsilon, delta), so rates outside it reject epsilon. The threshold of the attack must not have been
 chosen on the table's own samples.
 
 - `clopper-pearson`: holds for every sample size; the error is split over the limits of the two rates.
 - `jeffreys`: the same with Jeffreys limits; no coverage guarantee.
-- `bayesian`: a credible bound, the quantile of the smallest epsilon whose region holds the rates under their joint
-  posterior. It is no confidence bound (on randomised response it errs with up to alpha (1 - ln alpha)), and at
-  delta = 0 it is positive for every table.
+- `bayesian`: a credible bound, the posterior quantile of the smallest epsilon whose region contains the rates, under
+  their joint posterior. It is not a confidence bound (on randomised response its error reaches alpha (1 - ln alpha)),
+  and at delta = 0 it is positive for every table.
 
-The region has four edges: an attack that is nearly always wrong is evidence too. All two-sided intervals and the
-one-sided Bayesian bound use the four; the one-sided rectangles use the two of Eq. 1, the only ones whose limits they
-pay for, and show nothing for such an attack (take its guesses back beforehand).
+The region has four edges, so an attack that is nearly always wrong is evidence too. All two-sided intervals and the
+one-sided Bayesian bound use all four edges. The one-sided rectangles use only the two of Eq. 1, whose limits they pay
+for, and show nothing for such an attack (invert its guesses beforehand).
+
 Source: Zanella-Beguelin et al. (2022), "Bayesian Estimation of Differential Privacy"; Kairouz et al. (2017).
 """
 
@@ -51,23 +52,24 @@ def epsilon_interval(
     method: str = "bayesian",
     side: str = "two-sided",
 ) -> Interval:
-    """Bounds, in nats, on the smallest epsilon that this attack's true error rates allow at `delta`.
+    """Return bounds, in nats, on the smallest epsilon that this attack's true error rates allow at `delta`.
 
     Args:
-        tp, fp, tn, fn: Ints >= 0, at least one trial in each world.
+        tp, fp, tn, fn: Integers >= 0, with at least one trial in each world.
         delta: In [0, 1).
-        confidence: In (0, 1). "two-sided" leaves half the error alpha = 1 - confidence to each end. The rectangle
-            methods split it over both rates besides: each rate's two-sided interval has confidence 1 - alpha / 2, and
-            for side "lower" each rate's upper limit has error alpha / 2 (its lower limit is not used).
+        confidence: In (0, 1). "two-sided" allots half of the error alpha = 1 - confidence to each end. The rectangle
+            methods also split it over both rates: each rate's two-sided interval has confidence 1 - alpha / 2, and for
+            side "lower" each rate's upper limit has error alpha / 2 (its lower limit is not used).
         method: "bayesian", "jeffreys" or "clopper-pearson".
         side: "two-sided", or "lower" for (bound, inf).
     Returns: Ends >= 0 of the broadcast shape; `upper` bounds what this attack can show, not the mechanism. Lower ends
-        are rounded down and upper ends up: by less than 1e-12 for the rectangles, by less than 1e-6 for the Bayesian
-        ones up to confidence 0.999, and by up to 2e-5, 5e-4 and 2e-2 where alpha is 1e-6, 5e-8 and 1e-9, since the
-        mass is known to 3e-12 (found at tables of a few trials; for more the posterior is narrower and so is this).
-    Raises: InputError.
-    Source: Zanella-Beguelin et al. (2022), Eq. 1 over the rectangle, here with all four edges of the
-        region; Eq. 4 and 5, section 3.3 for side "lower".
+        are rounded down and upper ends up. The rounding is less than 1e-12 for the rectangles and less than 1e-6 for
+        the Bayesian ends up to confidence 0.999. It is up to 2e-5, 5e-4 and 2e-2 at alpha 1e-6, 5e-8 and 1e-9, because
+        the mass is known to 3e-12 (for tables of a few trials; more trials have a narrower posterior and less
+        rounding).
+    Raises: InputError for arguments out of range.
+    Source: Zanella-Beguelin et al. (2022), Eq. 1 over the rectangle, here with all four edges of the region; Eq. 4 and
+        5, section 3.3 for side "lower".
     """
     tables = _Tables.of(tp, fp, tn, fn, delta, confidence)
     require_one_of("method", method, METHODS)
@@ -86,11 +88,11 @@ def best_epsilon(
     confidence: ArrayLike,
     method: str = "bayesian",
 ) -> tuple[int, float]:
-    """The table with the largest one-sided lower bound (its place in the flattened broadcast arrays), and that bound.
+    """Return the index (in the flattened broadcast arrays) and value of the largest one-sided lower bound.
 
-    Same answer as the maximum of `epsilon_interval(..., side="lower").lower`, with ties within 1e-7 of a posterior's
-    width decided either way. A Bayesian candidate is solved only if its posterior mass at the best bound so far shows
-    that it is larger. Nothing corrects for having tried all of them: give a `confidence` that does.
+    The result is the maximum of `epsilon_interval(..., side="lower").lower`; ties within 1e-7 of a posterior's width
+    may be decided either way. A Bayesian candidate is solved only if its posterior mass at the best bound so far shows
+    that it is larger. The maximum is not corrected for the selection: pass a corrected `confidence`.
     """
     tables = _Tables.of(tp, fp, tn, fn, delta, confidence)
     require_one_of("method", method, METHODS)
@@ -104,9 +106,10 @@ def best_epsilon(
 def epsilon_posterior_cdf(
     epsilon: ArrayLike, tp: ArrayLike, fp: ArrayLike, tn: ArrayLike, fn: ArrayLike, *, delta: ArrayLike
 ) -> float | Floats:
-    """Posterior probability that the true rates lie in R(epsilon, delta), all four of its edges.
+    """Return the posterior probability that the true rates lie in R(epsilon, delta), with all four edges.
 
-    Epsilon is in nats, >= 0; the value at 0 is the mass at epsilon = 0. Of the broadcast shape, within 1e-11.
+    Epsilon is in nats, >= 0; the value at 0 is the mass at epsilon = 0. The result has the broadcast shape and an error
+    below 1e-11.
 
     Source: Zanella-Beguelin et al. (2022), Eq. 3 and 6, with the rates' product density.
     """
@@ -116,7 +119,7 @@ def epsilon_posterior_cdf(
 def epsilon_posterior_pdf(
     epsilon: ArrayLike, tp: ArrayLike, fp: ArrayLike, tn: ArrayLike, fn: ArrayLike, *, delta: ArrayLike
 ) -> float | Floats:
-    """Derivative of `epsilon_posterior_cdf` by epsilon, per nat; the mass at epsilon = 0 is not part of it.
+    """Return the derivative of `epsilon_posterior_cdf` by epsilon, per nat, without the mass at epsilon = 0.
 
     Source: Zanella-Beguelin et al. (2022), appendix A.2, where R_HI must read
         min{1, 1 + (delta - x) e^-eps, delta + (1 - x) e^eps}.
@@ -125,7 +128,7 @@ def epsilon_posterior_pdf(
 
 
 class _Tables(NamedTuple):
-    """Checked tables, flat and of one length, and the shape they came in."""
+    """Checked tables, flattened to one length, and their original shape."""
 
     tp: Ints
     fp: Ints
@@ -140,7 +143,7 @@ class _Tables(NamedTuple):
         cls, tp: ArrayLike, fp: ArrayLike, tn: ArrayLike, fn: ArrayLike, delta: ArrayLike, confidence: ArrayLike
     ) -> _Tables:
         names = ("tp", "fp", "tn", "fn", "delta", "confidence")
-        counts = [as_counts(name, given) for name, given in zip(names, (tp, fp, tn, fn), strict=False)]
+        counts = [as_counts(name, values) for name, values in zip(names, (tp, fp, tn, fn), strict=False)]
         deltas, levels = as_delta(delta), as_confidence(confidence)
         shape = common_shape(*counts, deltas, levels, names=names)
         flat: list[Any] = [np.ascontiguousarray(np.broadcast_to(a, shape).ravel()) for a in (*counts, deltas, levels)]
@@ -154,7 +157,7 @@ class _Tables(NamedTuple):
         return self.tp, self.fp, self.tn, self.fn
 
     def inverted(self) -> _Tables:
-        """The tables of the attack that guesses the other world each time."""
+        """Return the tables of the attack that guesses the other world each time."""
         return self._replace(tp=self.fn, fp=self.tn, tn=self.fp, fn=self.tp)
 
     def take(self, rows: Ints) -> _Tables:
@@ -163,7 +166,7 @@ class _Tables(NamedTuple):
 
 
 def _rectangle(tables: _Tables, method: str, side: str) -> tuple[Floats, Floats]:
-    """Extremes of epsilon over the rectangle of the two rates' limits."""
+    """Return the extremes of epsilon over the rectangle of the two rates' limits."""
     lower, upper = _equation_1_interval(tables, method, side)
     if side == "lower":  # pays for the two limits that Eq. 1 needs
         return lower, upper
@@ -173,7 +176,7 @@ def _rectangle(tables: _Tables, method: str, side: str) -> tuple[Floats, Floats]
 
 
 def _equation_1_interval(tables: _Tables, method: str, side: str) -> tuple[Floats, Floats]:
-    """Extremes of Eq. 1: both its terms fall in either rate wherever they are positive, so the corners decide."""
+    """Return the extremes of Eq. 1: both its terms decrease in either rate where positive, so corners decide."""
     limits = clopper_pearson if method == "clopper-pearson" else jeffreys
     rate_side = "two-sided" if side == "two-sided" else "upper"
     rate_confidence = (1 + tables.confidence) / 2
@@ -186,7 +189,10 @@ def _equation_1_interval(tables: _Tables, method: str, side: str) -> tuple[Float
 
 
 def _epsilon_of_rates(x: Floats, y: Floats, delta: Floats) -> Floats:
-    """Eq. 1: max{log((1 - delta - x) / y), log((1 - delta - y) / x), 0}; inf at a rate 0, the other below 1 - delta."""
+    """Return Eq. 1, max{log((1 - delta - x) / y), log((1 - delta - y) / x), 0}.
+
+    It is inf if one rate is 0 and the other below 1 - delta.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = [
             np.where(numerator > 0, np.log(numerator / denominator), -np.inf)
@@ -203,7 +209,7 @@ def _bayesian(tables: _Tables, side: str) -> tuple[Floats, Floats]:
 
 
 def _quantiles(tables: _Tables, below: Floats, beyond: Floats) -> tuple[Floats, Floats]:
-    """Epsilons that leave the posterior mass `below` under and `beyond` above them; (0, inf) where a mass is 0."""
+    """Return epsilons with posterior mass `below` under and `beyond` above them; (0, inf) for a mass of 0."""
     from dpaudit.estimators.two_world._beta_kernels import quantiles  # compiled when first used
 
     lower, upper = below.copy(), beyond.copy()
@@ -240,9 +246,9 @@ def _best_bayesian(tables: _Tables) -> tuple[int, float]:
     rows: Ints = np.arange(alpha.size)
     pick = int(np.argmax(_plausible(tables)))
     while True:
-        found = float(_quantiles(tables.take(rows[pick : pick + 1]), alpha[rows[pick : pick + 1]], np.zeros(1))[0][0])
-        if found > best:
-            best_index, best = int(rows[pick]), found
+        bound = float(_quantiles(tables.take(rows[pick : pick + 1]), alpha[rows[pick : pick + 1]], np.zeros(1))[0][0])
+        if bound > best:
+            best_index, best = int(rows[pick]), bound
         rows = np.delete(rows, pick)
         if rows.size == 0:
             return best_index, best
@@ -257,7 +263,10 @@ def _best_bayesian(tables: _Tables) -> tuple[int, float]:
 
 
 def _plausible(tables: _Tables) -> Floats:
-    """A cheap stand-in for the lower bound, to begin with a good candidate: Eq. 1 at rates two deviations up."""
+    """Return a fast approximation of the lower bound, to start with a good candidate.
+
+    It is Eq. 1 at rates two standard deviations above the observed ones.
+    """
     rates = []
     for errors, hits in ((tables.fn, tables.tp), (tables.fp, tables.tn)):
         trials = errors + hits + 1.0

@@ -1,4 +1,4 @@
-"""Estimators that read one confusion table a threshold, or tables of confusion counts (`confusion`)."""
+"""Estimators that compute one confusion table for each threshold, or read tables of confusion counts (`confusion`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints
-from dpaudit.estimators.best_candidate import EachReplay, EachThreshold, in_order
+from dpaudit.estimators.best_candidate import ReplayBounds, ThresholdBounds, in_order
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import CONFUSION, Column, CountEstimator, Table, TextTable, bound_rows, count_columns
 from dpaudit.estimators.finding import Validity
@@ -23,31 +23,31 @@ from dpaudit.registry import register
 
 @dataclass(frozen=True)
 class _Confusion(TwoSampleEstimator, CountEstimator):
-    """The estimators that read one confusion table a threshold, or tables of confusion counts."""
+    """Base of the estimators that use one confusion table for each threshold, or read tables of confusion counts."""
 
     columns: ClassVar[tuple[str, ...]] = CONFUSION
     threshold_s: ClassVar[float] = 1e-5
-    """Seconds that the bound at a threshold takes."""
+    """Seconds for the bound at a threshold."""
 
     def seconds(self, replays: int, rows: int) -> float:
-        """About how long the bounds at every threshold take on one core; a fifth of the rows are corners."""
+        """Return the approximate seconds on one core for all thresholds; a fifth of the rows are corners."""
         return self.threshold_s * replays * rows / 5 if isinstance(self.selection, Bonferroni | AsPublished) else 0.0
 
     def find(self, tallies: Sequence[TwoSampleTally], *, failed_replays: int = 0, parts: Sequence[Any] = ()) -> Bound:
-        """The bound with all there is to draw; the parts are what `bounds_at` gave for the only replay."""
+        """Return the bound with its series; `parts` are results of `bounds_at` for a single replay."""
         first, *others = in_order(tallies)
         replays = len(tallies) + failed_replays
-        error, single = (self._error(first.error_shares, count) for count in (replays, 1))
+        error, single = (self._candidate_error(first.error_shares, count) for count in (replays, 1))
         every = self._joined(first, parts) if parts else self.epsilon(first, error)
         best = np.array([every.argmax()])
         alone = every[best] if replays == 1 else np.array([self.best(first, single)[1]])
-        head = EachReplay(np.array([first.replay]), every[best], best, alone)
-        each = EachReplay.joined([head, self.bounds_of_replays(others, replays)]) if others else head
-        bound = self.bound(tallies, failed_replays=failed_replays, each=each)
-        return replace(bound, series=self.series(tallies, failed_replays=failed_replays, each=each, first=every))
+        head = ReplayBounds(np.array([first.replay]), every[best], best, alone)
+        bounds = ReplayBounds.joined([head, self.bounds_of_replays(others, replays)]) if others else head
+        bound = self.bound(tallies, failed_replays=failed_replays, bounds=bounds)
+        return replace(bound, series=self.series(tallies, failed_replays=failed_replays, bounds=bounds, first=every))
 
-    def _joined(self, tally: TwoSampleTally, parts: Sequence[EachThreshold]) -> Floats:
-        """The bounds at every threshold of the only replay: those of the parts, and the others found now."""
+    def _joined(self, tally: TwoSampleTally, parts: Sequence[ThresholdBounds]) -> Floats:
+        """Return the bounds at every threshold of a single replay: those in `parts`, and the missing ones."""
         every = np.full(tally.threshold.size, np.nan)
         for part in parts:
             every[part.candidate] = part.bound
@@ -55,16 +55,16 @@ class _Confusion(TwoSampleEstimator, CountEstimator):
         every[missing] = self.bounds_at(tally, missing).bound
         return every
 
-    def bounds_at(self, tally: TwoSampleTally, places: Ints) -> EachThreshold:
-        """At some of the candidate thresholds of the only replay, in nats."""
+    def bounds_at(self, tally: TwoSampleTally, places: Ints) -> ThresholdBounds:
+        """Return the bounds at some candidate thresholds of a single replay, in nats."""
         columns = ("threshold", "true_positives", "false_positives")
         if not places.size:
-            return EachThreshold(places, np.empty(0))
+            return ThresholdBounds(places, np.empty(0))
         some = replace(tally, **{name: getattr(tally, name)[places] for name in columns})
-        return EachThreshold(places, self.epsilon(some, self._error(tally.error_shares, 1)))
+        return ThresholdBounds(places, self.epsilon(some, self._candidate_error(tally.error_shares, 1)))
 
     def read(self, table: Table) -> Sequence[Bound]:
-        """A two-sided interval for each row of counts, whose threshold was fixed beforehand."""
+        """Return a two-sided interval for each row of counts, whose threshold was fixed beforehand."""
         counts = count_columns(table, CONFUSION)
         interval = epsilon_interval(
             *counts.values(), delta=self.delta, confidence=self.confidence, method=self.method()
@@ -81,7 +81,7 @@ class _Confusion(TwoSampleEstimator, CountEstimator):
 @register("estimator", "clopper-pearson", source="Jagielski et al. (2020); Nasr et al. (2021)")
 @dataclass(frozen=True)
 class ClopperPearson(_Confusion):
-    """Two-sample scores, exact one-sided limits for both error rates, error split over the two."""
+    """Two-sample scores: exact one-sided limits for both error rates, with the error split over the two."""
 
     def validity(self) -> Validity:
         return Validity.FINITE_SAMPLE
@@ -90,7 +90,7 @@ class ClopperPearson(_Confusion):
 @register("estimator", "jeffreys", source="Brown, Cai and DasGupta (2001)")
 @dataclass(frozen=True)
 class Jeffreys(_Confusion):
-    """Two-sample scores, Jeffreys limits for both error rates: closer on average, without a guarantee."""
+    """Two-sample scores: Jeffreys limits for both error rates, closer on average, without a coverage guarantee."""
 
     def validity(self) -> Validity:
         return Validity.ASYMPTOTIC
@@ -99,7 +99,7 @@ class Jeffreys(_Confusion):
 @register("estimator", "bayesian", source="Zanella-Beguelin et al. (2023)")
 @dataclass(frozen=True)
 class Bayesian(_Confusion):
-    """Two-sample scores, posterior quantile of epsilon under Jeffreys priors: credible, not a confidence bound."""
+    """Two-sample scores: posterior quantile of epsilon under Jeffreys priors; credible, not a confidence bound."""
 
     threshold_s: ClassVar[float] = 4e-5
 
@@ -110,11 +110,11 @@ class Bayesian(_Confusion):
 @register("estimator", "bayesian-posterior", source="Zanella-Beguelin et al. (2023), section 3.3")
 @dataclass(frozen=True)
 class BayesianPosterior(CountEstimator):
-    """Counts tp,fp,tn,fn: the posterior of epsilon under Jeffreys priors, its CDF and density at stated points.
+    """Counts tp, fp, tn, fn: the CDF and density of the posterior of epsilon under Jeffreys priors, at stated points.
 
     Attributes:
         delta: In [0, 1).
-        epsilon: The points, nats >= 0.
+        epsilon: Points, in nats, >= 0.
     """
 
     columns: ClassVar[tuple[str, ...]] = CONFUSION

@@ -1,10 +1,12 @@
-"""Two-sample bounds for readers who believe in a family: tighter by far, and wrong where the family is wrong.
+"""Two-sample bounds under an assumed family of trade-off functions: much tighter, and invalid outside the family.
 
-The rates at thresholds where many trials fall say which member of a family the mechanism would have to be; that member
-says its epsilon at any delta. Nothing is seen of rates as small as delta: what is said of them is the family's. No data
-show that a mechanism belongs to it, and randomised response, of pure epsilon 1, gets more than 1 from a Gaussian.
+The rates at thresholds passed by many trials determine which members of the family are rejected. The least private
+rejected member gives an epsilon at any delta. Rates as small as delta are not observed: there the bound extrapolates by
+the family. No data can show that a mechanism belongs to it. Randomised response with pure epsilon 1 gets more than 1
+from a Gaussian.
 
-Source: the Gaussian family as in Nasr et al. (2023), arXiv:2302.07956, and jax_privacy; the rates' limits are `bands`.
+Source: the Gaussian family as in Nasr et al. (2023), arXiv:2302.07956, and jax_privacy; limits of the rates from
+    `bands`.
 """
 
 from __future__ import annotations
@@ -23,27 +25,27 @@ from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.two_sample import Band, RateRegions, TwoSampleTally
 from dpaudit.registry import register
 
-STEPS = 14  # halvings of the search for the member; the end that the data reject is taken
+STEPS = 14  # bisection steps for the member; the rejected end is returned
 
 Member = Literal["gaussian", "dp-sgd"]
 
 
 @dataclass(frozen=True)
 class CurveFamily:
-    """Curves ordered by one parameter."""
+    """Privacy curves ordered by one parameter."""
 
     name: str  # in words
-    curve: Callable[[float], PrivacyCurve]  # the member at a parameter > 0; a larger parameter is less private
-    most_private: float  # where the search begins
-    least_private: float  # where it ends
-    words: Callable[[float], str]  # what a parameter that is rejected says
+    curve: Callable[[float], PrivacyCurve]  # member at a parameter > 0; a larger parameter is less private
+    most_private: float  # smallest parameter of the search
+    least_private: float  # largest parameter of the search
+    words: Callable[[float], str]  # describes a rejected parameter
 
 
 GAUSSIAN = CurveFamily("Gaussian", GaussianDP, 1e-4, 40.0, lambda mu: f"mu >= {format_lower(mu)}")
 
 
 def dp_sgd(sample_rate: float, steps: int) -> CurveFamily:
-    """DP-SGD with a given sampling and number of steps, its noise unknown; the parameter is 1 / noise multiplier."""
+    """Return DP-SGD with known sampling and steps and unknown noise; the parameter is 1 / noise multiplier."""
     return CurveFamily(
         f"DP-SGD (sampled at {sample_rate:g}, {steps:,} steps)",
         lambda inverse: SubsampledGaussian(noise_multiplier=1 / inverse, sample_rate=sample_rate, steps=steps),
@@ -54,29 +56,29 @@ def dp_sgd(sample_rate: float, steps: int) -> CurveFamily:
 
 
 def family_of(curve: PrivacyCurve) -> CurveFamily:
-    """The family that a claimed curve suggests: the accountant's own where it has one parameter, else the Gaussian."""
+    """Return the family of a claimed curve: DP-SGD for a subsampled Gaussian, else the Gaussian family."""
     return dp_sgd(curve.sample_rate, curve.steps) if isinstance(curve, SubsampledGaussian) else GAUSSIAN
 
 
 @dataclass(frozen=True)
 class FamilyBound:
-    """What a family makes of the same evidence."""
+    """Bound from the same evidence under a family."""
 
     epsilon: float  # lower bound at `delta` if the mechanism's curve belongs to the family, in nats
     delta: float  # in [0, 1)
-    member: str  # what the rejected member says; "" where none was rejected
-    family: str  # its name
+    member: str  # description of the rejected member; "" if none was rejected
+    family: str  # name of the family
 
     def __str__(self) -> str:
-        shown = f" ({self.member})" if self.member else ""
+        member = f" ({self.member})" if self.member else ""
         return (
-            f"epsilon >= {format_lower(self.epsilon)} at delta={self.delta:g}{shown} if the mechanism's curve is "
+            f"epsilon >= {format_lower(self.epsilon)} at delta={self.delta:g}{member} if the mechanism's curve is "
             f"{self.family}, which no data show"
         )
 
 
 def family_bound(regions: RateRegions, family: CurveFamily, delta: float) -> FamilyBound:
-    """The epsilon at `delta` of the least private member that the regions reject."""
+    """Return the epsilon at `delta` of the least private member that the regions reject."""
 
     def rejected(parameter: float) -> bool:
         return regions.comparison(family.curve(parameter)).exceeds
@@ -94,14 +96,14 @@ def family_bound(regions: RateRegions, family: CurveFamily, delta: float) -> Fam
 @register("estimator", "band-family", source="Nasr et al. (2023), arXiv:2302.07956, inside Berk-Jones bands")
 @dataclass(frozen=True)
 class BandFamily(ScoreEstimator[TwoSampleTally]):
-    """Two-sample scores, the least private member of a family that the bands reject: holds for that family only.
+    """Two-sample scores: the least private member of a family that the bands reject; valid for that family only.
 
     Attributes:
-        delta: The delta the bound is stated at, in (0, 1).
-        confidence: Stated confidence if the family is right, in (0, 1).
+        delta: Delta at which the bound is stated, in (0, 1).
+        confidence: Stated confidence if the mechanism belongs to the family, in (0, 1).
         family: "gaussian", or "dp-sgd" with the two numbers below.
-        sample_rate: Of DP-SGD, in (0, 1].
-        steps: Of DP-SGD, >= 1.
+        sample_rate: Sampling rate of DP-SGD, in (0, 1].
+        steps: Number of steps of DP-SGD, >= 1.
     """
 
     independent_trials: ClassVar[bool] = True
@@ -130,15 +132,15 @@ class BandFamily(ScoreEstimator[TwoSampleTally]):
         return self.band.tally(scores)
 
     def bound(self, tallies: Sequence[TwoSampleTally], *, failed_replays: int = 0) -> Bound:
-        """The member's epsilon; `counts` are those of `band`. It carries no evidence against other curves."""
+        """Return the member's epsilon; `counts` are those of `band`. It carries no evidence against other curves."""
         family = GAUSSIAN if self.family == "gaussian" else dp_sgd(self.sample_rate, self.steps)
-        found = family_bound(self.band.regions(tallies, failed_replays=failed_replays), family, self.delta)
+        limit = family_bound(self.band.regions(tallies, failed_replays=failed_replays), family, self.delta)
         return replace(
             self.band.bound(tallies, failed_replays=failed_replays),
-            lower=found.epsilon,
+            lower=limit.epsilon,
             method=f"band-family ({family.name})",
             validity=Validity.CONDITIONAL_ON_FAMILY,
-            notes=(found.member,) if found.member else (),
+            notes=(limit.member,) if limit.member else (),
             evidence=(),
         )
 
@@ -147,6 +149,6 @@ class BandFamily(ScoreEstimator[TwoSampleTally]):
 
 
 def bound_under_family(bound: Bound, claimed: PrivacyCurve) -> FamilyBound | None:
-    """What a bound's bands show if the mechanism's curve is of the claimed one's family; None where it has no bands."""
+    """Return the bound of the same bands under the claimed curve's family; None if `bound` has no bands."""
     regions = next((evidence for evidence in bound.evidence if isinstance(evidence, RateRegions)), None)
     return None if regions is None else family_bound(regions, family_of(claimed), bound.delta)

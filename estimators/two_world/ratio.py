@@ -1,11 +1,12 @@
-"""Epsilon from how often an output set was hit on two neighbouring data sets.
+"""Epsilon from the numbers of hits of an output set on two neighbouring data sets.
 
-World 1 ran `trials1` times and hit the set `n1` times, world 0 `n0` of `trials0`; the set was fixed beforehand, on
-other runs. Any (epsilon, delta)-private learner has p1 <= e^eps p0 + delta, the same with the worlds exchanged, and the
-same for the complement; data sets that differ in `group` records lose group privacy's factor.
+World 1 ran `trials1` times and hit the set `n1` times, world 0 `n0` of `trials0`. The set was fixed beforehand, on
+other runs. Any (epsilon, delta)-private learner satisfies p1 <= e^eps p0 + delta, the same with the worlds exchanged,
+and the same for the complement. For data sets that differ in `group` records, group privacy's factor is divided out.
 
 - `clopper-pearson` holds for every sample size: the error is split over the limits it uses.
-- `katz-log` holds in the limit of many trials, and was never seen to err more often at delta = 0.
+- `katz-log` holds in the limit of many trials; at delta = 0 its error was never observed to exceed the stated one.
+
 Source: Lu et al. (2022), "A General Framework for Auditing Differentially Private Machine Learning".
 """
 
@@ -55,22 +56,22 @@ def ratio_epsilon(
     method: str = "clopper-pearson",
     directions: str = "best",
 ) -> float | Floats:
-    """Lower-bounds epsilon, in nats per record, from hits of one output set in two worlds.
+    """Return a lower bound on epsilon, in nats per record, from hits of one output set in two worlds.
 
     Args:
         n1, n0: Hits, 0 <= n <= trials.
         trials1, trials0: Runs, >= 1.
-        delta: The claim's delta, in [0, 1).
+        delta: Delta of the claim, in [0, 1).
         confidence: In (0, 1); alpha = 1 - confidence.
-        group: Records in which the data sets differ, >= 1.
+        group: Number of records in which the data sets differ, >= 1.
         method: "clopper-pearson" (exact limits) or "katz-log" (normal limits of the log ratio; for delta > 0 the same
-            linearisation of the epsilon that solves the equation below; 0 where an event was never seen).
-        directions: "one": p1 over p0, alpha / 2 a limit. "best": the largest over both ratios of the set and both
-            of its complement, alpha / 4 for each of the four limits. Choose beforehand.
+            linearisation of the epsilon that solves the equation below; 0 if an event has no hit).
+        directions: "one": p1 over p0, alpha / 2 for each limit. "best": the largest over both ratios of the set and
+            both of its complement, alpha / 4 for each of the four limits. Choose it beforehand.
     Returns: The bound >= 0, of the broadcast shape, rounded down (by less than 1e-9).
-    Raises: InputError.
-    Source: Lu et al. (2022), Eq. 1, Lemma 3.4 and A.3. Epsilon solves
-        p1 = e^{k eps} p0 + delta (e^{k eps} - 1) / (e^eps - 1); dividing by k is right only at delta = 0.
+    Raises: InputError for arguments out of range.
+    Source: Lu et al. (2022), Eq. 1, Lemma 3.4 and A.3. Epsilon solves p1 = e^{k eps} p0 + delta (e^{k eps} - 1) /
+        (e^eps - 1); dividing by k is right only at delta = 0.
     """
     sample = _Sample.of(n1, n0, trials1, trials0, delta, confidence, group)
     require_one_of("method", method, METHODS)
@@ -80,9 +81,9 @@ def ratio_epsilon(
 
 
 def detectable_ceiling(trials: ArrayLike, *, confidence: ArrayLike) -> float | Floats:
-    """The largest bound the published Katz-log audit can report from `trials` >= 1 runs a world, in nats, >= 0.
+    """Return the largest bound of the published Katz-log audit with `trials` >= 1 runs in each world, in nats, >= 0.
 
-    All runs of world 1 hit, and `n0` of world 0; the paper's ln N - z sqrt(1 - 1/N) takes n0 = 1, which is the largest
+    All runs of world 1 hit, and `n0` of world 0. The paper's ln N - z sqrt(1 - 1/N) takes n0 = 1, which is the largest
     only while z < ln 2 / (1 - 1/sqrt 2) = 2.366: at 99 % and N = 10^4, n0 = 2 gives 6.696 instead of 6.635.
 
     Source: Lu et al. (2022), Corollary 4.0.1, corrected.
@@ -112,7 +113,7 @@ class _Sample(NamedTuple):
 
     @classmethod
     def of(cls, n1: ArrayLike, n0: ArrayLike, trials1: ArrayLike, trials0: ArrayLike, *rest: ArrayLike) -> _Sample:
-        """Checked; the rest are delta, confidence and group."""
+        """Return the checked sample; `rest` is delta, confidence and group."""
         hits1, runs1 = successes_of_trials(n1, trials1, names=("n1", "trials1"))
         hits0, runs0 = successes_of_trials(n0, trials0, names=("n0", "trials0"))
         deltas, level, records = as_delta(rest[0]), as_confidence(rest[1]), as_counts("group", rest[2])
@@ -124,7 +125,7 @@ class _Sample(NamedTuple):
     def complement(self) -> _Sample:
         return self._replace(n1=self.trials1 - self.n1, n0=self.trials0 - self.n0)
 
-    def exchanged(self) -> _Sample:
+    def worlds_swapped(self) -> _Sample:
         return self._replace(n1=self.n0, n0=self.n1, trials1=self.trials0, trials0=self.trials1)
 
 
@@ -148,28 +149,31 @@ def _katz(sample: _Sample, directions: str) -> Floats:
     if directions == "one":
         return _katz_one(sample, z)
     set_and_complement = (sample, sample.complement())
-    candidates = [_katz_one(direction, z) for hits in set_and_complement for direction in (hits, hits.exchanged())]
+    candidates = [_katz_one(direction, z) for hits in set_and_complement for direction in (hits, hits.worlds_swapped())]
     return cast(Floats, np.maximum.reduce(np.broadcast_arrays(*candidates)))
 
 
-_ROUNDING = 1e-14  # more than the arithmetic of one limit can be off, relative to the numbers in it
+_ROUNDING = 1e-14  # above the arithmetic error of one limit, relative to its numbers
 
 
 def _katz_one(sample: _Sample, z: Floats) -> Floats:
-    """Estimate minus z standard errors; d eps = (dp1 - E^k dp0) / (k E^k p0 + delta E S'(E)) with E = e^eps."""
+    """Return the estimate minus z standard errors.
+
+    The linearisation is d eps = (dp1 - E^k dp0) / (k E^k p0 + delta E S'(E)) with E = e^eps.
+    """
     p1, p0 = sample.n1 / sample.trials1, sample.n0 / sample.trials0
     defined = (sample.n1 > 0) & (sample.n0 > 0)
     safe1, safe0 = np.where(defined, p1, 0.5), np.where(defined, p0, 0.5)
     estimate = _epsilon_between(safe1, safe0, sample.delta, sample.group)
     growth = np.exp(sample.group * estimate)
-    steepness = sample.group * growth * safe0 + sample.delta * _leak(estimate, sample.group)[1]
+    steepness = sample.group * growth * safe0 + sample.delta * _group_sum(estimate, sample.group)[1]
     variance = safe1 * (1 - safe1) / sample.trials1 + growth**2 * safe0 * (1 - safe0) / sample.trials0
     lower = estimate - z * np.sqrt(variance) / steepness - _ROUNDING * (1 + estimate)
     return cast(Floats, np.where(defined & (estimate > 0), np.maximum(lower, 0.0), 0.0))
 
 
 def _epsilon_between(p1: Floats, p0: Floats, delta: Floats, group: Ints) -> Floats:
-    """The epsilon with p1 = e^{k eps} p0 + delta (e^{k eps} - 1) / (e^eps - 1), rounded down; 0 where negative."""
+    """Return the epsilon with p1 = e^{k eps} p0 + delta (e^{k eps} - 1) / (e^eps - 1), rounded down."""
     p1, p0, delta, records = np.broadcast_arrays(p1, p0, delta, group)
     with np.errstate(divide="ignore", invalid="ignore"):
         single = np.where(p1 - delta > p0, np.log((p1 - delta) / p0), 0.0)
@@ -180,13 +184,13 @@ def _epsilon_between(p1: Floats, p0: Floats, delta: Floats, group: Ints) -> Floa
     with np.errstate(divide="ignore", invalid="ignore"):
         low, high = np.zeros(p1.shape), np.where(p1 > p0, np.log(p1 / p0) / records, 0.0)
     root = last_true_of_each(
-        lambda epsilon: np.exp(records * epsilon) * p0 + delta * _leak(epsilon, records)[0] <= p1, low, high
+        lambda epsilon: np.exp(records * epsilon) * p0 + delta * _group_sum(epsilon, records)[0] <= p1, low, high
     )
     return cast(Floats, np.where((records > 1) & (delta > 0), root, pure))
 
 
-def _leak(epsilon: Floats, group: Ints) -> tuple[Floats, Floats]:
-    """S = (e^{k eps} - 1) / (e^eps - 1) = 1 + e^eps + ... + e^{(k-1) eps}, and its derivative by epsilon."""
+def _group_sum(epsilon: Floats, group: Ints) -> tuple[Floats, Floats]:
+    """Return S = (e^{k eps} - 1) / (e^eps - 1) = 1 + e^eps + ... + e^{(k-1) eps}, and its derivative by epsilon."""
     total = slope = np.zeros(np.broadcast_shapes(epsilon.shape, group.shape))
     for power in range(int(group.max())):
         term = np.where(power < group, np.exp(power * epsilon), 0.0)
@@ -197,12 +201,12 @@ def _leak(epsilon: Floats, group: Ints) -> tuple[Floats, Floats]:
 @register("estimator", "ratio", source="Lu et al. (2022), Eq. 1 with exact limits")
 @dataclass(frozen=True)
 class Ratio(CountEstimator):
-    """Hits n1, n0 of one fixed output set in two worlds, exact limits of both rates; group privacy included.
+    """Hits n1, n0 of one fixed output set in two worlds: exact limits of both rates, with group privacy.
 
     Attributes:
-        delta: The delta the bound is stated at, in [0, 1).
-        confidence: Of each row by itself, in (0, 1).
-        group: Records in which the data sets differ, >= 1; epsilon is for one record.
+        delta: Delta at which the bound is stated, in [0, 1).
+        confidence: Confidence of each row by itself, in (0, 1).
+        group: Number of records in which the data sets differ, >= 1; epsilon is for one record.
         directions: "best" of both ratios of the set and of its complement, or "one": world 1 over world 0.
     """
 
@@ -238,10 +242,10 @@ class KatzLog(TwoSampleEstimator, CountEstimator):
     """Two-sample scores or hits n1, n0: normal limits for the logarithm of the rates' ratio.
 
     Attributes:
-        group: Records in which the data sets of the two worlds differ, >= 1; epsilon is for one record.
+        group: Number of records in which the data sets of the two worlds differ, >= 1; epsilon is for one record.
         directions: For counts: "best" of both ratios of the set and of its complement, or "one": world 1 over world 0.
-            Scores are read one way only, members above: a failed trial is scored as the attack's worst guess, which the
-            other way would count as its best.
+            Scores are used in one direction only, with members above: a failed trial is scored as the attack's worst
+            guess, which would be its best in the other direction.
     """
 
     columns: ClassVar[tuple[str, ...]] = RATIO
@@ -267,7 +271,7 @@ class KatzLog(TwoSampleEstimator, CountEstimator):
         return np.maximum(above, below)
 
     def read(self, table: Table) -> Sequence[Bound]:
-        """One bound a row, with the interval of ln(p1 / p0) beside it and what so many runs can show at most."""
+        """Return one bound for each row; notes give the interval of ln(p1 / p0) and the maximum detectable epsilon."""
         counts = count_columns(table, RATIO)
         n1, n0, trials1, trials0 = counts.values()
         bounds = self._epsilon(n1, n0, trials1, trials0, 1 - self.confidence, self.directions)
@@ -304,12 +308,12 @@ class KatzLog(TwoSampleEstimator, CountEstimator):
 
 
 def _require_group(group: int, directions: str) -> None:
-    """Refuses fewer records than one, and unknown directions."""
+    """Raise InputError for fewer than one record, and for unknown directions."""
     require(group >= 1, "group must be >= 1", group=group)
     require_one_of("directions", directions, get_args(Directions))
 
 
 def _grouping(group: int, directions: str) -> str:
-    """What a bound's method says of these, where they are not the default."""
+    """Return the words for `group` and `directions` in a bound's method, if they are not the defaults."""
     words = [f"groups of {group}"] * (group > 1) + ["one direction"] * (directions == "one")
     return f" ({', '.join(words)})" if words else ""

@@ -1,21 +1,22 @@
-"""Independent trials in two worlds: scores with and without the member in, a bound on epsilon out.
+"""Independent trials in two worlds: scores with and without the member give a bound on epsilon.
 
-A threshold turns the scores into an attack: "member" at or above it. Its false-alarm and miss rates are bounded by
-counts, and (epsilon, delta)-DP bounds them in return: epsilon >= log((1 - delta - miss) / alarm), and the same with the
-rates exchanged. What differs is the interval for the two rates, and how the threshold was chosen:
+A threshold turns the scores into an attack: "member" at or above it. Counts bound its false positive and miss rates,
+and (epsilon, delta)-DP bounds them in return: epsilon >= log((1 - delta - miss) / false_positive), and the same with
+the rates exchanged. The estimators differ in the interval for the two rates, and in the choice of the threshold:
 
 * `Fixed`: a threshold stated beforehand. `Split`: chosen on one part of the trials, applied to the rest.
-* `Grid`: thresholds at ranks stated beforehand, of one world's scores. The k-th largest score of the non-members leaves
-  a false-alarm rate that follows Beta(k, n - k + 1) whatever the distribution: its upper limit is Clopper and Pearson's
-  for k - 1 alarms. Given that threshold the members' counts are binomial. Likewise with the worlds exchanged.
-* `Bonferroni`: the same for all ranks of the non-members, which is every useful threshold.
-* `SimultaneousBand`: all thresholds at once inside bands for both worlds (`band` alone; see `bands`).
+* `Grid`: thresholds at ranks of one world's scores, stated beforehand. At the k-th largest score of the non-members,
+  the false positive rate follows Beta(k, n - k + 1) whatever the distribution. Its upper limit is Clopper and Pearson's
+  for k - 1 false positives. Given that threshold the members' counts are binomial. The same holds with the worlds
+  exchanged.
+* `Bonferroni`: the same for all ranks of the non-members, which are all useful thresholds.
+* `SimultaneousBand`: all thresholds at once inside bands for both worlds (`band` only; see `bands`).
 * `AsPublished`: every threshold, uncorrected.
 
-Upper limits of both rates that hold at all thresholds together bound epsilon at every delta: `RateRegions` speak about
-the whole of a claim's curve, and no choice of delta has to be paid for.
+Upper limits of both rates that hold at all thresholds together bound epsilon at every delta. `RateRegions` uses them as
+evidence against a claim's whole curve, without a correction for the choice of delta.
 
-Assumed: the scores of the trials are independent, within each world of one law.
+Assumptions: the scores of the trials are independent, with one law within each world.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from scipy import special
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, require_one_of
-from dpaudit.estimators.best_candidate import BestCandidate, EachReplay, in_order
-from dpaudit.estimators.bound import along_curve
+from dpaudit.estimators.best_candidate import BestCandidate, ReplayBounds, in_order
+from dpaudit.estimators.bound import curve_comparison
 from dpaudit.estimators.counts import CONFUSION
 from dpaudit.estimators.finding import Comparison, CurveEvidence, Series, Validity
 from dpaudit.estimators.replays import median_rule
@@ -47,34 +48,34 @@ from dpaudit.registry import register
 
 @dataclass(frozen=True, eq=False)
 class TwoSampleTally:
-    """The counts of one replay at its candidate thresholds; arrays of shape (candidates,)."""
+    """Counts of one replay at its candidate thresholds; arrays of shape (candidates,)."""
 
-    replay: int  # which repetition of the game
-    members: int  # trials with the member in that were counted, >= 1
-    non_members: int  # trials without it that were counted, >= 1
-    threshold: Floats  # member at or above it
+    replay: int  # number of the replay
+    members: int  # number of counted trials with the member, >= 1
+    non_members: int  # number of counted trials without the member, >= 1
+    threshold: Floats  # "member" at or above it
     true_positives: Ints  # members called members
     false_positives: Ints  # non-members called members
-    error_shares: int  # among how many candidates the error is shared
+    error_shares: int  # number of candidates that share the error
 
     @property
     def errors(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """tp, fp, tn, fn at each threshold."""
+        """Confusion counts tp, fp, tn, fn at each threshold."""
         tp, fp = self.true_positives, self.false_positives
         return tp, fp, self.non_members - fp, self.members - tp
 
 
 @dataclass(frozen=True, eq=False)
 class RocCorners:
-    """The corners of the empirical ROC curve: no other threshold has fewer errors of both kinds; shapes (corners,)."""
+    """Corners of the empirical ROC curve: no other threshold has fewer errors of both kinds; shapes (corners,)."""
 
-    threshold: Floats  # member at or above it, decreasing
+    threshold: Floats  # "member" at or above it, decreasing
     true_positives: Ints
     false_positives: Ints
 
 
 def roc_corners(score: Floats, member: NDArray[np.bool_]) -> RocCorners:
-    """The corners of the ROC curve of scores, shape (n,), and their worlds, shape (n,); equal scores go together."""
+    """Return the corners of the ROC curve of scores and worlds, both of shape (n,); equal scores stay together."""
     threshold = np.sort(score[member])[::-1]
     hits = np.arange(1, threshold.size + 1)
     # Sorted questions of a sorted table: less than half of what sorting both worlds together takes.
@@ -87,7 +88,7 @@ def roc_corners(score: Floats, member: NDArray[np.bool_]) -> RocCorners:
 
 @dataclass(frozen=True)
 class TwoSampleEstimator(BestCandidate[TwoSampleTally]):
-    """What the two-sample estimators share: choosing the threshold, combining replays."""
+    """Base of the two-sample estimators: choice of the threshold, combination of replays."""
 
     independent_trials: ClassVar[bool] = True
     tally_type: ClassVar[type[Any]] = TwoSampleTally
@@ -107,15 +108,15 @@ class TwoSampleEstimator(BestCandidate[TwoSampleTally]):
 
     @abstractmethod
     def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
-        """The bound at each candidate when each may err with probability `error`, shape (candidates,).
+        """Return the bound at each candidate if each may err with probability `error`, shape (candidates,).
 
-        What is found at a candidate depends on no other one, but for those of a band.
+        Except for a band, the bound at a candidate must not depend on the other candidates.
         """
 
     def tally(self, scores: Scores) -> TwoSampleTally:
-        """Counts of one replay at its candidate thresholds; one sort of the scores.
+        """Return the counts of one replay at its candidate thresholds, with one sort of the scores.
 
-        Raises: InputError when one of the worlds has no trial.
+        Raises: InputError if one of the worlds has no trial.
         """
         _require_both_worlds(scores.truth)
         match self.selection:
@@ -133,7 +134,7 @@ class TwoSampleEstimator(BestCandidate[TwoSampleTally]):
     def counts_at(self, tally: TwoSampleTally, candidate: int) -> dict[str, int]:
         return {name: int(counts[candidate]) for name, counts in zip(CONFUSION, tally.errors, strict=True)}
 
-    def _notes(self, each: EachReplay, tally: TwoSampleTally, candidate: int) -> tuple[str, ...]:
+    def _notes(self, bounds: ReplayBounds, tally: TwoSampleTally, candidate: int) -> tuple[str, ...]:
         return (f"threshold {tally.threshold[candidate]:.6g}",) if tally.threshold.size else ()
 
     def series(
@@ -141,30 +142,30 @@ class TwoSampleEstimator(BestCandidate[TwoSampleTally]):
         tallies: Sequence[TwoSampleTally],
         *,
         failed_replays: int = 0,
-        each: EachReplay | None = None,
+        bounds: ReplayBounds | None = None,
         first: Floats | None = None,
     ) -> dict[str, Series]:
-        """The ROC curve, the counts at the reported threshold, and the replays one by one.
+        """Return the ROC curve, the counts at the reported threshold, and the bounds of single replays.
 
-        `first` is the first replay's `epsilon`, where it is known.
+        Pass `first` if the first replay's `epsilon` is already known.
         """
         ordered, replays = in_order(tallies), len(tallies) + failed_replays
-        each = each or self.bounds_of_replays(ordered, replays)
+        bounds = bounds or self.bounds_of_replays(ordered, replays)
         if first is None:
-            first = self.epsilon(ordered[0], self._error(ordered[0].error_shares, replays))
-        counts = {**self.counts_at(*self._middle(ordered, each)), "delta": self.delta, "confidence": self.confidence}
+            first = self.epsilon(ordered[0], self._candidate_error(ordered[0].error_shares, replays))
+        counts = {**self.counts_at(*self._middle(ordered, bounds)), "delta": self.delta, "confidence": self.confidence}
         return {
             "trade-off": _roc(ordered[0], first),
             "posterior": counts,
-            "replays": self._replay_series(each, failed_replays),
+            "replays": self._replay_series(bounds, failed_replays),
         }
 
     def best_candidates(self, ordered: Sequence[TwoSampleTally], replays: int) -> tuple[Floats, Ints]:
-        found = [self.best(tally, self._error(tally.error_shares, replays)) for tally in ordered]
-        return np.array([bound for _, bound in found]), np.array([place for place, _ in found], dtype=np.int64)
+        best = [self.best(tally, self._candidate_error(tally.error_shares, replays)) for tally in ordered]
+        return np.array([bound for _, bound in best]), np.array([place for place, _ in best], dtype=np.int64)
 
     def best(self, tally: TwoSampleTally, error: float) -> tuple[int, float]:
-        """The candidate with the largest bound, and that bound; 0 where no threshold shows anything."""
+        """Return the candidate with the largest bound, and that bound; 0 if no threshold shows anything."""
         bounds = self.epsilon(tally, error)
         index = int(bounds.argmax())
         return index, float(bounds[index])
@@ -181,38 +182,44 @@ def _roc(tally: TwoSampleTally, epsilon: Floats) -> Series:
     }
 
 
-_EPSILONS = 128  # at how many epsilons a claimed curve is looked at: any of them is valid, the best one is shown
-_FIRST = 2_048  # thresholds whose limits are computed at once: all of them where there are no more
-_GIVEN_AWAY = 3e-4  # relative to a rate or its complement, which is less: no further threshold is tried for less
+# number of epsilons at which a claimed curve is evaluated; any of them is valid, and the best one is reported
+_CURVE_POINTS = 128
+_MAX_FIRST_THRESHOLDS = 2_048  # largest number of thresholds whose limits are computed in the first pass
+# no further threshold is tried for a smaller gain, relative to the lesser of a rate and its complement
+_RATE_TOLERANCE = 3e-4
 _ROUND_UP = 1 + 1e-11  # far above the relative error of the Beta quantiles
 
 
 def epsilon_of_rates(alarm: Floats, miss: Floats, delta: float) -> Floats:
-    """The least epsilon >= 0 that allows both rates, in (0, 1], to be as small as their upper limits."""
+    """Return the least epsilon >= 0 that allows both rates to be as small as their upper limits, in (0, 1]."""
     alarm, miss = alarm * _ROUND_UP, miss * _ROUND_UP
     # Where the rates could lie on or beyond the line of guessing, the larger logarithm is not positive: 0.
     best = np.maximum((1 - delta - miss) / alarm, (1 - delta - alarm) / miss)
     return np.log(np.maximum(best, 1.0))
 
 
-def _telling_thresholds(
+def _informative_thresholds(
     limits: Callable[[Ints], tuple[Floats, Floats]], thresholds: int
 ) -> tuple[Ints, Floats, Floats]:
-    """The thresholds at which some (epsilon, delta), or any other trade-off function, could be refuted first.
+    """Return the thresholds that suffice to reject any trade-off function.
 
-    Trade-off functions are convex: what no vertex of the lower hull of the limits refutes, no threshold does.
-    Limits are computed where a vertex can still be: no threshold between two others has smaller rates than the one's
-    false alarms and the other's misses. Above 2,048 thresholds 0.0006 nats may be left.
+    Trade-off functions are convex: a function that no vertex of the lower convex hull of the limits rejects, no
+    threshold rejects. Limits are computed only where a vertex may remain. Between two thresholds no rates are smaller
+    than the false positive rate of one and the miss rate of the other. With more than 2,048 thresholds the loss is at
+    most 0.0006 nats.
 
-    `limits` gives, at ascending places of thresholds, upper limits of the false-alarm rate, which do not fall with the
-    place, and of the miss rate, which do not rise. Returned are the places of the vertices and their limits.
+    Args:
+        limits: Maps ascending indices of thresholds to upper limits of the false positive rate, which do not decrease
+            in the index, and of the miss rate, which do not increase.
+        thresholds: Number of thresholds.
+    Returns: Indices of the vertices, and their limits of both rates.
     """
     lower_hull = _compiled()
-    places = np.unique(np.linspace(0, thresholds - 1, min(thresholds, _FIRST)).astype(np.int64))
+    places = np.unique(np.linspace(0, thresholds - 1, min(thresholds, _MAX_FIRST_THRESHOLDS)).astype(np.int64))
     alarm, miss = limits(places)
     while True:
         hull = lower_hull(alarm, miss)
-        could_be = _nearer(miss[1:]) < np.interp(_nearer(alarm[:-1]), alarm[hull], miss[hull])
+        could_be = _with_tolerance(miss[1:]) < np.interp(_with_tolerance(alarm[:-1]), alarm[hull], miss[hull])
         between = could_be & (np.diff(places) > 1)
         if not between.any():
             return places[hull], alarm[hull], miss[hull]
@@ -232,40 +239,40 @@ def _compiled() -> Callable[..., Ints]:
 
 
 def _lower_hull(x: Floats, y: Floats) -> Ints:
-    """Places of the vertices of the lower convex hull of points whose x ascend."""
-    kept = np.empty(x.size, np.int64)
+    """Return the indices of the vertices of the lower convex hull of points with ascending x."""
+    hull = np.empty(x.size, np.int64)
     count = 0
     for point in range(x.size):
         while count >= 2:
-            first, last = kept[count - 2], kept[count - 1]
+            first, last = hull[count - 2], hull[count - 1]
             turn = (x[last] - x[first]) * (y[point] - y[first]) - (y[last] - y[first]) * (x[point] - x[first])
             if turn > 0:
                 break
             count -= 1
-        kept[count] = point
+        hull[count] = point
         count += 1
-    return kept[:count]
+    return hull[:count]
 
 
-def _nearer(rate: Floats) -> Floats:
-    """A rate a little more, by as much as is given away."""
-    return rate + _GIVEN_AWAY * np.minimum(rate, 1 - rate)
+def _with_tolerance(rate: Floats) -> Floats:
+    """Return a rate increased by the tolerance."""
+    return rate + _RATE_TOLERANCE * np.minimum(rate, 1 - rate)
 
 
 @dataclass(frozen=True, eq=False)
 class RateRegions:
-    """Evidence against a whole curve: upper limits of both rates of one attack, all of them right together."""
+    """Evidence against a whole curve: upper limits of both rates of one attack, all valid together."""
 
-    # Of each replay, limits of the false-alarm and of the miss rate, both in (0, 1], shape (thresholds,); of
-    # `_telling_thresholds` alone, as the others refute nothing that those do not.
+    # limits of the false positive rate and of the miss rate for each replay, both in (0, 1], shape (thresholds,), at
+    # `_informative_thresholds` only, because the others reject nothing more
     rates: tuple[tuple[Floats, Floats], ...]
-    failed_replays: int = 0  # replays that failed; they show nothing
+    failed_replays: int = 0  # number of failed replays, which show nothing
 
     def __post_init__(self) -> None:
         require(len(self.rates) > 0, "regions must be of at least one replay", replays=len(self.rates))
 
     def epsilon(self, delta: float) -> float:
-        """The bound at a delta in [0, 1], the median over replays; at all deltas together right as often as stated."""
+        """Return the bound at a delta in [0, 1], the median over replays; bounds at all deltas hold together."""
         bounds = [float(epsilon_of_rates(*rate, delta).max(initial=0.0)) for rate in self.rates]
         return float(median_rule(np.array(bounds + [0.0] * self.failed_replays)))
 
@@ -273,33 +280,33 @@ class RateRegions:
         return np.array([self.epsilon(float(delta)) for delta in deltas])
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
-        """Where on the curve the observed epsilon exceeds the claimed one by most."""
-        claimed = np.linspace(0.0, self.epsilon(0.0), _EPSILONS)
+        """Compare at the point of the curve where the observed epsilon exceeds the claimed one by most."""
+        claimed = np.linspace(0.0, self.epsilon(0.0), _CURVE_POINTS)
         deltas = [min(1.0, curve.delta(float(epsilon))) for epsilon in claimed]
         delta = deltas[int(np.argmax(self.profile(deltas) - claimed))]
         printed = self._at(_rounded_up(delta), curve)
         return printed if printed.exceeds else self._at(delta, curve)
 
     def _at(self, delta: float, curve: PrivacyCurve) -> Comparison:
-        return along_curve("epsilon", f"delta = {delta:g}", self.epsilon(delta), curve.epsilon(delta))
+        return curve_comparison("epsilon", f"delta = {delta:g}", self.epsilon(delta), curve.epsilon(delta))
 
 
 def _rounded_up(delta: float) -> float:
-    """`delta` with three digits, never below it: a breach there is one for the number that is printed."""
-    shown = float(f"{delta:.3g}")
-    if shown < delta:
-        shown = float(f"{delta + 10.0 ** (np.floor(np.log10(delta)) - 2):.3g}")
-    return min(1.0, shown)
+    """Return `delta` rounded up to three digits: a violation there is one for the printed number."""
+    rounded = float(f"{delta:.3g}")
+    if rounded < delta:
+        rounded = float(f"{delta + 10.0 ** (np.floor(np.log10(delta)) - 2):.3g}")
+    return min(1.0, rounded)
 
 
 DELTAS = np.geomspace(1e-7, 0.5, 60)
-"""Where the trade-off between epsilon and delta is drawn."""
+"""Deltas at which the trade-off between epsilon and delta is drawn."""
 
 
 @register("estimator", "band", source="Berk and Jones (1979); Moscovich and Nadler (2017)")
 @dataclass(frozen=True)
 class Band(TwoSampleEstimator):
-    """Two-sample scores, best of all thresholds inside exact simultaneous bands for both worlds: the default."""
+    """Two-sample scores: best of all thresholds inside exact simultaneous bands for both worlds; the default."""
 
     selection: Selection = field(default_factory=SimultaneousBand)
 
@@ -322,28 +329,31 @@ class Band(TwoSampleEstimator):
         tallies: Sequence[TwoSampleTally],
         *,
         failed_replays: int = 0,
-        each: EachReplay | None = None,
+        bounds: ReplayBounds | None = None,
         first: Floats | None = None,
     ) -> dict[str, Series]:
-        """As of every two-sample estimator, and epsilon against delta: the bands hold for every delta at once."""
+        """Return the series of a two-sample estimator, and epsilon against delta; the bands hold for all deltas."""
         profile = {"delta": DELTAS, "epsilon": self.regions(tallies, failed_replays=failed_replays).profile(DELTAS)}
-        return super().series(tallies, failed_replays=failed_replays, each=each, first=first) | {"delta": profile}
+        return super().series(tallies, failed_replays=failed_replays, bounds=bounds, first=first) | {"delta": profile}
 
-    def _against_curves(self, ordered: Sequence[TwoSampleTally], failed_replays: int) -> tuple[CurveEvidence, ...]:
-        """The bands also speak about the whole of a claim's curve."""
+    def _curve_evidence(self, ordered: Sequence[TwoSampleTally], failed_replays: int) -> tuple[CurveEvidence, ...]:
+        """Return the bands as evidence against whole curves."""
         return (self.regions(ordered, failed_replays=failed_replays),)
 
     def regions(self, tallies: Sequence[TwoSampleTally], *, failed_replays: int = 0) -> RateRegions:
-        """Where the attack's two rates can lie, at all thresholds together, replay by replay."""
+        """Return the regions of the attack's two rates, at all thresholds together, for each replay."""
         ordered = in_order(tallies)
         replays = len(ordered) + failed_replays
         return RateRegions(
-            tuple(self._telling(tally, self._error(tally.error_shares, replays))[1:] for tally in ordered),
+            tuple(
+                self._informative_rates(tally, self._candidate_error(tally.error_shares, replays))[1:]
+                for tally in ordered
+            ),
             failed_replays,
         )
 
     def best(self, tally: TwoSampleTally, error: float) -> tuple[int, float]:
-        places, alarm, miss = self._telling(tally, error)
+        places, alarm, miss = self._informative_rates(tally, error)
         bounds = epsilon_of_rates(alarm, miss, self.delta)
         best = int(bounds.argmax())
         return int(places[best]), float(bounds[best])
@@ -351,12 +361,12 @@ class Band(TwoSampleEstimator):
     def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
         return epsilon_of_rates(*self.rates(tally, error, np.arange(tally.threshold.size)), self.delta)
 
-    def _telling(self, tally: TwoSampleTally, error: float) -> tuple[Ints, Floats, Floats]:
-        """The thresholds that any curve is refuted at first, and their limits of both rates."""
-        return _telling(self, tally, error)
+    def _informative_rates(self, tally: TwoSampleTally, error: float) -> tuple[Ints, Floats, Floats]:
+        """Return the informative thresholds, and their limits of both rates."""
+        return _cached_informative_rates(self, tally, error)
 
     def rates(self, tally: TwoSampleTally, error: float, places: Ints) -> tuple[Floats, Floats]:
-        """Upper limits of the false-alarm and the miss rate at these thresholds, right together with all others."""
+        """Return upper limits of both rates at these thresholds, valid at all thresholds together."""
         # The worlds' trials are independent, so that neither band fails with probability (1 - share) ** 2.
         share = -math.expm1(0.5 * math.log1p(-error))
         weight = cast(SimultaneousBand, self.selection).weight
@@ -367,9 +377,9 @@ class Band(TwoSampleEstimator):
 
 
 @lru_cache(maxsize=8)
-def _telling(band: Band, tally: TwoSampleTally, error: float) -> tuple[Ints, Floats, Floats]:
-    """`Band._telling`, remembered: a bound, its evidence and its figures ask for the same."""
-    return _telling_thresholds(lambda places: band.rates(tally, error, places), tally.threshold.size)
+def _cached_informative_rates(band: Band, tally: TwoSampleTally, error: float) -> tuple[Ints, Floats, Floats]:
+    """Return `Band._informative_rates`, cached for a bound, its evidence and its figures."""
+    return _informative_thresholds(lambda places: band.rates(tally, error, places), tally.threshold.size)
 
 
 def _at_threshold(rows: Scores, threshold: float) -> TwoSampleTally:
@@ -379,7 +389,7 @@ def _at_threshold(rows: Scores, threshold: float) -> TwoSampleTally:
 
 
 def _split_at_best_threshold(rows: Scores, split: Split, delta: float, confidence: float) -> tuple[Scores, float]:
-    """The reporting part of the trials, and the threshold that is best on the other part."""
+    """Return the reporting part of the trials, and the best threshold of the other part."""
     n = rows.score.size
     chooses = np.zeros(n, dtype=np.bool_)
     chooses[np.random.default_rng(split.seed).permutation(n)[: round(split.fraction * n)]] = True
@@ -390,24 +400,24 @@ def _split_at_best_threshold(rows: Scores, split: Split, delta: float, confidenc
     members = int(np.count_nonzero(rows.truth[chooses]))
     non_members = int(np.count_nonzero(chooses)) - members
     # Any way to choose is valid; two thousand corners are as good as all.
-    some = np.unique(np.linspace(0, roc.threshold.size - 1, _TRIED).astype(np.int64))
+    some = np.unique(np.linspace(0, roc.threshold.size - 1, _MAX_SPLIT_CANDIDATES).astype(np.int64))
     alarms, misses = roc.false_positives[some], members - roc.true_positives[some]
     share = (1 - confidence) / 2
-    best = epsilon_of_rates(_limit(alarms, non_members, share), _limit(misses, members, share), delta)
+    best = epsilon_of_rates(_upper_limits(alarms, non_members, share), _upper_limits(misses, members, share), delta)
     return reporting, float(roc.threshold[some[best.argmax()]])
 
 
-_TRIED = 2_000
+_MAX_SPLIT_CANDIDATES = 2_000
 
 
-def _limit(counts: Ints, trials: int, error: float) -> Floats:
+def _upper_limits(counts: Ints, trials: int, error: float) -> Floats:
     inside = np.minimum(counts, trials - 1)
     limits = special.betainccinv(inside + 1.0, (trials - inside).astype(np.float64), error)
     return np.where(counts < trials, limits, 1.0)
 
 
 def _at_ranks(rows: Scores, rates: Sequence[float]) -> TwoSampleTally:
-    """The thresholds at given ranks of each world, which fix its counts; ties go by the rows' shuffled order."""
+    """Return the counts at thresholds of given ranks in each world; the rows' shuffled order breaks ties."""
     order = np.argsort(-rows.score, kind="stable")
     ranked, world = rows.score[order], rows.truth[order]
     members, others = np.flatnonzero(world), np.flatnonzero(~world)

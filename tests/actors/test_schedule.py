@@ -531,5 +531,5 @@ def test_deferred_units_wait_and_those_left_at_the_end_do_not_run(tmp_path: Path
 
     outcome, _, seen = run(in_process, [waits, never, first], tmp_path, defer=defer)
     assert [event.label for event in of_kind(seen, EventKind.UNIT_STARTED)] == ["first", "waits"]
-    assert outcome.spared == {never.key}
+    assert outcome.skipped == {never.key}
     assert outcome.failed == {}

@@ -51,7 +51,7 @@ def steps(right: int, count: int = 400) -> Bound:
     """Return the finding of a training in which the coins of the last `right` steps were told."""
     coins = np.arange(count) % 2 == 0
     score = np.where(coins == (np.arange(count) >= count - right), 1.0, -1.0)
-    finding = found(StepMartingale(delta=1e-5), [StepScores.kept(coins, score)])
+    finding = found(StepMartingale(delta=1e-5), [StepScores.in_single_precision(coins, score)])
     assert isinstance(finding, Bound)
     return finding
 

@@ -167,7 +167,7 @@ def test_nobody_waits_for_ray_to_repeat_a_unit(tmp_path: Path) -> None:
         units,
         tmp_path,
         seen.append,
-        spare=lambda finished, failed: rest if len(finished) > 2 else frozenset(),
+        skip=lambda finished, failed: rest if len(finished) > 2 else frozenset(),
         repeats=1,
     )
     assert outcome.ran == 3

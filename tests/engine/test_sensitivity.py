@@ -19,8 +19,8 @@ from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
-from dpaudit.engine.games.neighbours.summaries import Samples, Trainings, sampled
-from dpaudit.engine.games.neighbours.world_scores import how_far_apart, limited, told
+from dpaudit.engine.games.neighbours.summaries import Samples, TrainingBatch, sample_batch
+from dpaudit.engine.games.neighbours.world_scores import clips_records, separation, told
 from dpaudit.engine.request.check import CheckRequest, check_spec
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
@@ -32,11 +32,11 @@ ROWS = GaussianMixture(classes=2, rows=100)
 DATA = as_numbers(ROWS.load(), "box")
 
 
-def trained_samples(mechanism: Any, worlds: Worlds, count: int, *seed: int, paired: bool = False) -> Samples:
+def drawn(mechanism: Any, worlds: Worlds, count: int, *seed: int, paired: bool = False) -> Samples:
     """Trainings on either world, by fair coins or in turn."""
     coins = np.random.default_rng(list(seed)).random(count) < 0.5
     truth = np.arange(count) % 2 == 1 if paired else coins
-    return sampled(mechanism, Trainings(worlds, truth, 0, Seed(1, seed), Compute(), None, paired)).value
+    return sample_batch(mechanism, TrainingBatch(worlds, truth, 0, Seed(1, seed), Compute(), None, paired)).value
 
 
 def audited(folder: Path, mechanism: Any, **fields: Any) -> Any:
@@ -76,10 +76,7 @@ def test_what_gives_away_its_whole_claim_is_convicted_no_more_often_than_stated(
     mechanism = from_summary(train, REPLACE)
     estimator, flagged = FairCoins(), 0
     for number in range(audits):
-        search, fresh = (
-            trained_samples(mechanism, worlds, 60, 1, number),
-            trained_samples(mechanism, worlds, 240, 2, number),
-        )
+        search, fresh = drawn(mechanism, worlds, 60, 1, number), drawn(mechanism, worlds, 240, 2, number)
         flagged += estimator.bound([estimator.tally(told(OutputSet(("laplace",)), search, fresh))]).lower > 1.0
     assert flagged < binom.ppf(1 - 1e-6, audits, 0.05)
 
@@ -106,14 +103,14 @@ def refusing(X: Any, y: Any, seed: int) -> Any:
     ("train", "asked"),
     [(clipped_mean, True), (unseeded_clipped_mean, True), (mean, False), (own_range, False), (refusing, False)],
 )
-def test_only_code_that_limits_what_it_is_given_is_asked_beyond_the_box(train: Any, expected: bool) -> None:
+def test_only_code_that_limits_what_it_is_given_is_asked_beyond_the_box(train: Any, asked: bool) -> None:
     """The second has noise of its own and is asked in about 85 of 100 tries: twelve in a row fail once in 10^9."""
     near = OppositeCorners(21, 0.0, far=1e4)
     assert near.farther is not None
     mechanism = from_summary(train, REPLACE)
-    worlds = [poisoning.worlds(DATA, 1, np.random.default_rng(0)) for poisoning in (near, near.farther)]
-    tries = (limited(*(trained_samples(mechanism, pair, 16, 3, paired=True) for pair in worlds)) for _ in range(12))
-    assert any(tries) is expected
+    worlds = [one.worlds(DATA, 1, np.random.default_rng(0)) for one in (near, near.farther)]
+    tries = (clips_records(*(drawn(mechanism, one, 16, 3, paired=True) for one in worlds)) for _ in range(12))
+    assert any(tries) is asked
 
 
 def same_noise(X: Any, y: Any, seed: int) -> Any:
@@ -123,9 +120,9 @@ def same_noise(X: Any, y: Any, seed: int) -> Any:
 def test_low_bits_that_any_change_redraws_are_no_distance() -> None:
     rng = np.random.default_rng(0)
 
-    def distance(of_bits: float) -> float:
+    def apart(of_bits: float) -> float:
         """On average over pairs of 36 calls of a seed: noise that follows it, moved by one spread, and two low bits."""
-        results = []
+        found = []
         for _ in range(20):
             noise = np.repeat(rng.laplace(size=36), 2)
             truth = np.arange(72) % 2 == 1
@@ -134,10 +131,10 @@ def test_low_bits_that_any_change_redraws_are_no_distance() -> None:
             names = np.full(72, "3 numbers")
             flat, no_low_bits = numbers.astype(np.float32).ravel(), np.zeros(72, np.int64)
             samples = Samples(np.arange(72), truth, names, np.full(72, 3), flat, names, no_low_bits)
-            results.append(how_far_apart(samples)[0])
-        return float(np.mean(results))
+            found.append(separation(samples)[0])
+        return float(np.mean(found))
 
-    redrawn, telling = distance(0.0), distance(2.0)
+    redrawn, telling = apart(0.0), apart(2.0)
     assert redrawn < 2
     assert telling > 2 * redrawn
 
@@ -147,19 +144,17 @@ def test_how_far_apart_pairs_are_ranks_the_data_sets() -> None:
     rng = np.random.default_rng(0)
     all_columns, one_column = (OppositeCorners(4, 0.0, column=column).worlds(DATA, 1, rng) for column in (-1, 0))
     single = from_summary(mean, REPLACE)
-    moved, told_by_one = how_far_apart(trained_samples(single, one_column, 16, 4, paired=True))
-    still, _ = how_far_apart(
-        trained_samples(single, OppositeCorners(4, 0.5, "class").worlds(DATA, 1, rng), 16, 4, paired=True)
-    )
+    moved, told_by_one = separation(drawn(single, one_column, 16, 4, paired=True))
+    still, _ = separation(drawn(single, OppositeCorners(4, 0.5, "class").worlds(DATA, 1, rng), 16, 4, paired=True))
     assert 0.5 < moved < 5
     assert 0 < told_by_one < 1
     assert still == 0
     shared = from_summary(same_noise, REPLACE)
-    assert how_far_apart(trained_samples(shared, one_column, 16, 4, paired=True))[0] > 40
-    assert how_far_apart(trained_samples(shared, all_columns, 16, 4, paired=True))[0] < 10
+    assert separation(drawn(shared, one_column, 16, 4, paired=True))[0] > 40
+    assert separation(drawn(shared, all_columns, 16, 4, paired=True))[0] < 10
 
 
-def memorising(X: Any, y: Any, seed: int) -> Any:
+def kept(X: Any, y: Any, seed: int) -> Any:
     """A model that shows how many rows are of class 1."""
     share = float(np.mean(y))
     return lambda Z: np.tile([1 - share, share], (len(Z), 1))
@@ -167,8 +162,8 @@ def memorising(X: Any, y: Any, seed: int) -> Any:
 
 def test_a_learner_of_ones_own_is_played_by_its_answers(tmp_path: Path) -> None:
     """For a claim of records that come, too."""
-    mechanism = from_callable(memorising, Claim(1.0, relation=Relation.ADD_REMOVE))
+    mechanism = from_callable(kept, Claim(1.0, relation=Relation.ADD_REMOVE))
     spec = check_spec(CheckRequest(mechanism, ROWS, budget="5000 trainings"))
-    (entry,) = [entry for entry in spec.audits if entry.name == "neighbours"]
+    (entry,) = [one for one in spec.audits if one.name == "neighbours"]
     result = audit(AuditSpec((entry,), seed=5, run=HERE), output=tmp_path, quiet=True).results[0]
     assert result.verdict is Verdict.VIOLATION

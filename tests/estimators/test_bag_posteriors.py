@@ -132,7 +132,7 @@ def test_computed_and_realised_gains_agree_for_calibrated_priors_and_part_for_ot
     truth = np.random.default_rng(3).uniform(0.05, 0.95, 20_000)
     honest = LabelAdvantage().find([LabelAdvantage().tally(played(truth, truth, 4))])
     assert honest.realised is not None
-    assert not honest.realised.parts
+    assert not honest.realised.differs
     assert honest.realised.error < 0.01
     shown = honest.series["reliability"]
     assert shown["examples"].tolist() == [2_000] * 10
@@ -141,7 +141,7 @@ def test_computed_and_realised_gains_agree_for_calibrated_priors_and_part_for_ot
     off = np.clip(truth + 0.3, 0.05, 0.95)
     blind = LabelAdvantage().find([LabelAdvantage().tally(played(off, truth, 4))])
     assert blind.realised is not None
-    assert blind.realised.parts
+    assert blind.realised.differs
     assert any("not calibrated" in note for note in blind.notes)
 
 

@@ -97,10 +97,10 @@ def test_blocks_of_ranks_err_on_the_safe_side_and_little(monkeypatch: pytest.Mon
 def test_crossings_added_up_are_never_fewer_and_cost_little(n: int, weight: str) -> None:
     """What reads more scores than the recursion can follow in time: a higher probability, so a lower level."""
     for level in (1e-5, 1e-3):
-        assert bands.crossings_added_up(n, level, weight) >= bands.crossing_probability(n, level, weight)
+        assert bands.union_crossing_probability(n, level, weight) >= bands.crossing_probability(n, level, weight)
     followed = bands.local_level(n, error=0.02, weight=weight)
-    added_up = bands._solve(lambda trial: bands.crossings_added_up(n, trial, weight), followed, n, 0.02)
-    assert bands.crossings_added_up(n, added_up, weight) <= 0.02
+    added_up = bands._solve(lambda trial: bands.union_crossing_probability(n, trial, weight), followed, n, 0.02)
+    assert bands.union_crossing_probability(n, added_up, weight) <= 0.02
     widths = [special.ndtri(level) for level in (added_up, followed)]
     assert 1 < widths[0] / widths[1] < 1.4
 
@@ -110,7 +110,7 @@ def test_ten_million_scores_have_a_level_at_once() -> None:
     n = by_day(2_500_000, by_night=10_000_000)
     level = bands.local_level(n, error=0.0125, weight="low")
     assert 1e-9 < level < 2e-5
-    assert bands.crossings_added_up(n, level, "low") <= 0.0125
+    assert bands.union_crossing_probability(n, level, "low") <= 0.0125
 
 
 def test_limits_contain_the_counts_and_increase() -> None:

@@ -16,7 +16,7 @@ from dpaudit.claims import ApproximateDP, GaussianDP, PrivacyCurve, PureDP, Subs
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.f_dp import f_dp_p_value
-from dpaudit.estimators.one_run.signed_scores import OneRun, most_allowed, tangents
+from dpaudit.estimators.one_run.signed_scores import OneRun, most_right_guesses, tangents
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Grid, Split
 from dpaudit.estimators.two_world.fair_coins import FairCoins, GuessAccuracy
@@ -145,7 +145,7 @@ def test_lines_lie_below_the_curve_and_close_to_it(curve: PrivacyCurve) -> None:
 
 @pytest.mark.parametrize(("guesses", "canaries"), [(10, 10), (100, 1_000), (500, 10_000)])
 def test_most_allowed_is_where_algorithm_3_rejects_first(guesses: int, canaries: int) -> None:
-    allowed = most_allowed(tangents(GaussianDP(1.0)), guesses, canaries=canaries, error=0.01)
+    allowed = most_right_guesses(tangents(GaussianDP(1.0)), guesses, canaries=canaries, error=0.01)
     assert f_dp_p_value(guesses, allowed, canaries=canaries, parameter=1.0) > 0.01
     if allowed < guesses - 1:  # lines reject no more than the curve, and hardly less
         assert f_dp_p_value(guesses, allowed + 2, canaries=canaries, parameter=1.0) <= 0.01
@@ -189,7 +189,7 @@ def test_a_bound_that_takes_a_proxy_for_the_truth_leaves_the_curve_alone() -> No
     estimator = OneRun(delta=1e-5)
     bound = estimator.bound([estimator.tally(gaussian(4.0, 1_000)(np.random.default_rng(0)))])
     assert bound.violation_point(GaussianDP(0.5)) is not None
-    assert bound.on_a_proxy().evidence == ()
+    assert bound.conditional_on_proxy().evidence == ()
 
 
 def test_a_standing_along_the_curve_is_shown_where_the_claim_says_nothing_at_the_bounds_delta() -> None:

@@ -135,7 +135,7 @@ def test_delta_is_paid_for(how: Literal["singly", "together"], delta: float) -> 
         misses = 0
         for _ in range(games):
             right = np.cumsum(bits_shown(rng, 500, 1.0, delta, how))[looks - 1]
-            misses += guess_band_epsilon(right, looks, significance=0.05, bad=bad) > 1.0
+            misses += guess_band_epsilon(right, looks, significance=0.05, delta_allowance=bad) > 1.0
         assert misses <= binom.ppf(1 - 1e-6, games, 0.05)
 
 
@@ -177,7 +177,7 @@ def test_what_delta_may_cost_is_taken_off_the_error() -> None:
     looks = guess_looks(100)
     right = np.floor(0.9 * looks).astype(np.int64)
     strict, paid, lax = (
-        guess_band_epsilon(right, looks, significance=error, bad=OnlyCost(cost))
+        guess_band_epsilon(right, looks, significance=error, delta_allowance=OnlyCost(cost))
         for error, cost in ((0.02, 0.0), (0.05, 0.03), (0.05, 0.0))
     )
     assert strict == paid < lax - 0.05
@@ -190,7 +190,9 @@ def test_trainings_are_paid_for_where_some_show_everything() -> None:
         shown = 10 * rng.binomial(50, 0.01)
         answered = rng.random(500 - shown) < 1 / (1 + math.exp(-1.0))
         right = np.cumsum(np.concatenate([np.ones(shown, np.bool_), answered]))[looks - 1]
-        misses += guess_band_epsilon(right, looks, significance=0.05, bad=SeveralTrainings(500, 10, 0.01)) > 1.0
+        misses += (
+            guess_band_epsilon(right, looks, significance=0.05, delta_allowance=SeveralTrainings(500, 10, 0.01)) > 1.0
+        )
     assert misses <= binom.ppf(1 - 1e-6, games, 0.05)
 
 
@@ -242,9 +244,9 @@ def test_the_fullest_trainings_pay_for_those_that_tell(
     """Covers at the truth (false failure < 1e-6); planted defect: with nothing allowed for, it does not."""
     method, rng, games = SimultaneousGuessCount(delta, sharing=sharing), np.random.default_rng(11), nightly_games(120)
     tallies = [method.tally(answers(rng, trainings, sharing, delta, how)) for _ in range(games)]
-    bounds = bounds_of_guesses(tallies, method._added, 0.1)
+    bounds = bounds_of_guesses(tallies, method._delta_allowance, 0.1)
     assert np.count_nonzero(bounds > 1.0) <= binom.ppf(1 - 1e-6, games, 0.1)
-    assert all(isinstance(method._added(tally).allowance(1.0, 0.1)[0], np.ndarray) for tally in tallies)
+    assert all(isinstance(method._delta_allowance(tally).allowance(1.0, 0.1)[0], np.ndarray) for tally in tallies)
     careless = bounds_of_guesses(tallies, lambda tally: IndependentTrials(int(tally.looks[-1])), 0.1)
     if how == "together" and sharing > 2:  # a few bits more do not show
         assert np.count_nonzero(careless > 1.0) > binom.ppf(1 - 1e-6, games, 0.1)
@@ -368,7 +370,7 @@ def test_a_walk_is_followed_until_it_is_decided(follow: Callable[..., float]) ->
     """What is returned is on the side of the error on which the probability is, and a limit of it on that side."""
     looks, p = guess_looks(3_000), 0.7
     limits = guess_band._limits(looks, p, 0.05 / np.sqrt(looks))
-    tails = guess_band._at_least(limits, looks, p)
+    tails = guess_band._upper_tails(limits, looks, p)
     later = np.append(np.cumsum(tails[:0:-1])[::-1], 0.0)
     exact = follow(looks, limits, p, 1e-16, later, 0.0, 2.0)
     assert exact == pytest.approx(crossing_probability(looks, limits, p), abs=1e-12)
@@ -384,13 +386,13 @@ def test_the_bound_is_that_of_walks_followed_to_their_end(monkeypatch: pytest.Mo
     rng = np.random.default_rng(3)
     rights = [np.minimum(looks, 10) + (np.maximum(looks - 10, 0) // 2)]
     rights += list(walks(rng, 3, 0.6, looks))
-    found = [guess_band_epsilon(right, looks, significance=0.05, few=True) for right in rights]
-    guess_band.remembered_epsilon.cache_clear()
+    found = [guess_band_epsilon(right, looks, significance=0.05, in_numpy=True) for right in rights]
+    guess_band.cached_epsilon.cache_clear()
     guess_band._step_levels.cache_clear()
     follow = guess_band.crossing_in_arrays
     monkeypatch.setattr(guess_band, "crossing_in_arrays", lambda *walk: follow(*walk[:-2], 0.0, 2.0))
-    assert [guess_band_epsilon(right, looks, significance=0.05, few=True) for right in rights] == found
-    guess_band.remembered_epsilon.cache_clear()
+    assert [guess_band_epsilon(right, looks, significance=0.05, in_numpy=True) for right in rights] == found
+    guess_band.cached_epsilon.cache_clear()
     guess_band._step_levels.cache_clear()
 
 
@@ -398,7 +400,7 @@ def test_few_bounds_are_those_of_many() -> None:
     looks, rng = guess_looks(2_000), np.random.default_rng(5)
     for share in (0.6, 0.8, 0.99):
         right = np.concatenate([[0], np.cumsum(rng.random(2_000) < share)])[looks]
-        few, many = (guess_band_epsilon(right, looks, significance=0.05, few=few) for few in (True, False))
+        few, many = (guess_band_epsilon(right, looks, significance=0.05, in_numpy=few) for few in (True, False))
         assert few == many > 0
 
 

@@ -14,7 +14,7 @@ from dpaudit.errors import InputError
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount, guess_looks
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
-from dpaudit.estimators.one_run.right_guesses import guesses_at_fractions, right_guesses, telling_looks
+from dpaudit.estimators.one_run.right_guesses import guesses_at_fractions, informative_looks, right_guesses
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
@@ -109,7 +109,7 @@ def test_levels_that_are_about_as_far_out_are_not_mixed(ties: tuple[int, ...]) -
     right = np.concatenate([[0], np.cumsum(((out >= 0) == truth)[order])])
     assert right_guesses(score, truth, ranks, "both-tails", every).tolist() == right.tolist()
     ends = np.flatnonzero(np.diff(score[order], append=np.inf)) + 1
-    assert telling_looks(every[1:], score, "both-tails").tolist() == ends.tolist()
+    assert informative_looks(every[1:], score, "both-tails").tolist() == ends.tolist()
 
 
 @pytest.mark.parametrize("rows", [1_000, 200_000])
@@ -127,12 +127,12 @@ def test_a_tie_of_many_does_not_hide_what_is_sure_at_the_other_end(rows: int) ->
 @pytest.mark.parametrize("guess", ["signed", "both-tails", "member-only"])
 def test_ties_tell_nothing_and_are_not_looked_into(guess: Any) -> None:
     looks, rng = guess_looks(1000), np.random.default_rng(2)
-    assert telling_looks(looks, rng.normal(size=1000), guess).tolist() == looks.tolist()
+    assert informative_looks(looks, rng.normal(size=1000), guess).tolist() == looks.tolist()
     two = np.where(rng.random(1000) < 0.4, 1.0, -1.0)
-    kept = telling_looks(looks, two, guess)
+    kept = informative_looks(looks, two, guess)
     assert kept[-1] == 1000
     assert len(kept) <= {"signed": 1, "both-tails": 2, "member-only": 2}[guess]
-    assert telling_looks(looks[:1], np.zeros(1), guess).tolist() == [1]
+    assert informative_looks(looks[:1], np.zeros(1), guess).tolist() == [1]
 
 
 def test_randomised_response_costs_nothing_for_not_knowing_its_threshold() -> None:

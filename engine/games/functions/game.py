@@ -29,13 +29,13 @@ from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_tes
 from dpaudit.engine.games.functions.replay import Replay, replay, replay_of
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks
 from dpaudit.engine.games.neighbours.output_set import SummaryView
-from dpaudit.engine.games.neighbours.summaries import HOPELESS, LARGEST, Samples
+from dpaudit.engine.games.neighbours.summaries import MAX_NUMBER, MIN_FAILED_BATCH, Samples
 from dpaudit.engine.games.neighbours.world_scores import (
     SummaryGame,
-    how_far_apart,
+    evidence_and_excess,
     in_scope,
-    number_beyond,
-    shown_and_beyond,
+    number_excess,
+    separation,
 )
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
 from dpaudit.errors import SpecError, require
@@ -98,7 +98,7 @@ def call_on_tables(
     outcome = called(mechanism, tables, truth, seeds_of(own.child("calls"), last - first), first, limit_s, compute)
     samples, failures = outcome.value, outcome.failures
     alike = len(np.unique(samples.ending)) == 1 and not np.ptp(samples.numbers.reshape(len(truth), -1), axis=0).any()
-    if len(failures) == len(truth) >= HOPELESS and alike and len(np.unique(truth)) == 2:
+    if len(failures) == len(truth) >= MIN_FAILED_BATCH and alike and len(np.unique(truth)) == 2:
         raise TrainingError(f"all {len(truth)} calls failed in one way; the first: {failures[0]}")
     return outcome
 
@@ -123,7 +123,7 @@ def called(
             given = mechanism.outcomes(table, seeds[places].tolist(), settings, limits)
             for place, outcome in zip(places.tolist(), given, strict=True):
                 left[place] = replace(outcome, numbers=np.empty(0))
-                numbers[place] = np.clip(outcome.numbers, -LARGEST, LARGEST).astype(np.float32)
+                numbers[place] = np.clip(outcome.numbers, -MAX_NUMBER, MAX_NUMBER).astype(np.float32)
             del given
     names = [f"call {first + place} (seed {seed})" for place, seed in enumerate(seeds.tolist())]
     failures = tuple(f"{name}: {one.fault}" for name, one in zip(names, left, strict=True) if one.fault)
@@ -421,8 +421,8 @@ def _tried(
     samples = in_scope(
         called(mechanism, tables, truth, seeds, 0, limit_s, compute).value, full_digits=asked.full_digits
     )
-    beyond = number_beyond(mechanism.claim().curve, samples)
-    return TriedTables(place, tables.name, *how_far_apart(samples), beyond, samples)
+    beyond = number_excess(mechanism.claim().curve, samples)
+    return TriedTables(place, tables.name, *separation(samples), beyond, samples)
 
 
 @unit
@@ -457,7 +457,7 @@ def take_best_tables(
     curve = mechanism.claim().curve
 
     def shows(one: TriedTables) -> tuple[float, float, float]:
-        shown, beyond = shown_and_beyond(curve, attack, one.samples, full_digits=asked.full_digits)
+        shown, beyond = evidence_and_excess(curve, attack, one.samples, full_digits=asked.full_digits)
         return (beyond if beyond > BEYOND else 0.0, *shown)
 
     with limited_threads(compute.threads):

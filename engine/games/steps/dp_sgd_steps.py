@@ -342,7 +342,7 @@ def score_steps(search: StepSearch | None, trainings: tuple[Steps, ...]) -> Iter
     coins, score = (np.concatenate([getattr(one, name)[counts] for one in trainings]) for name in ("coin", "score"))
     if np.isnan(score).any():
         raise RunError("the attack gave scores that are no numbers")
-    yield StepScores.kept(coins, score)
+    yield StepScores.in_single_precision(coins, score)
 
 
 @unit
@@ -358,7 +358,7 @@ def look_at_noise(trainings: tuple[Steps, ...], noise: float) -> NoiseForm:
 def tell_steps(count: int) -> Iterator[StepScores]:
     """The game against a training without privacy: the coin of each of `count` steps is told."""
     coins = np.arange(count) % 2 == 0
-    yield StepScores.kept(coins, np.where(coins, 1.0, -1.0))
+    yield StepScores.in_single_precision(coins, np.where(coins, 1.0, -1.0))
 
 
 @register("attack", "step-midpoint", source="Ours, after Nasr et al. (2023), arXiv:2302.07956")
