@@ -113,7 +113,7 @@ def test_a_leak_ends_the_audit_and_the_rest_is_saved(stopped: Path) -> None:
     result = report_again(stopped).results[0]
     assert result.verdict is Verdict.VIOLATION
     assert result.stopped is not None
-    assert result.stopped.reason == "the claim is refuted"
+    assert result.stopped.reason == "the claim is rejected"
     assert result.stopped.planned == 50
     assert result.stopped.trainings <= 10, "about 30 trials are needed"
     assert finished(stopped) == 2 * result.stopped.trainings
@@ -148,7 +148,7 @@ def test_the_bound_rests_on_the_first_trials_that_suffice(stopped: Path, tmp_pat
     assert one_less.comparison is not None
     assert one_less.comparison.observed <= 1.0
     assert one_less.stopped is not None
-    assert one_less.stopped.reason == f"the budget of {used - STACK} trials is used up"
+    assert one_less.stopped.reason == f"the budget of {used - STACK} trials is spent"
 
 
 @pytest.mark.nightly
