@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.cluster.head import own_place
+from tests.cluster.head import ray_folder
 from tests.processes import below
 from tests.waiting import HANGS_S, until
 
@@ -29,7 +29,7 @@ def test_units_run_where_they_fit_on_nodes_that_come_and_go(tmp_path: Path) -> N
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    with own_place() as place:
+    with ray_folder() as place:
         environment["RAY_TMPDIR"] = str(place)
         command = [sys.executable, "-m", "tests.actors.pool_checks"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
@@ -56,14 +56,14 @@ def test_a_full_object_store_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPat
 def test_code_that_no_worker_can_load_is_told_apart_from_a_worker_that_died() -> None:
     from ray.exceptions import ObjectLostError, RaySystemError  # loads Ray
 
-    from dpaudit.actors.pool import cannot_load
+    from dpaudit.actors.pool import load_failure
 
     raised = "File ...\nAttributeError: Can't get attribute 'kept' on <module '__main__' from 'worker.py'>"
-    said = cannot_load(RaySystemError("Can't get attribute 'kept' on <module '__main__'>", raised))
+    said = load_failure(RaySystemError("Can't get attribute 'kept' on <module '__main__'>", raised))
     assert said.startswith("a worker could not load the code that it was given: Can't get attribute 'kept' on <module")
     assert said.endswith("put the code into a module of its own, which the workers can import")
-    assert not cannot_load(RaySystemError("the raylet is gone", None))
-    assert not cannot_load(ObjectLostError("00", None, ""))
+    assert not load_failure(RaySystemError("the raylet is gone", None))
+    assert not load_failure(ObjectLostError("00", None, ""))
 
 
 @pytest.mark.parametrize("name", ["gcs_server", "raylet"])

@@ -68,7 +68,7 @@ class Places:
 class WithoutRay(Places):
     def ray(self) -> InProcess:
         self.opened.append("ray")
-        raise RunError("a local Ray session must come up")
+        raise RunError("a local Ray session did not start")
 
 
 def chosen(places: Places, folder: Path, count: int = 20, cap_s: float | None = None) -> list[str]:
@@ -128,7 +128,7 @@ def test_without_ray_the_rest_runs_in_the_first_process(tmp_path: Path) -> None:
     places = WithoutRay(100.0)
     stages = chosen(places, tmp_path)
     assert (places.opened, places.closed) == (["first", "ray"], [])
-    assert stages[-1] == "Ray does not start, the rest runs in one process: a local Ray session must come up"
+    assert stages[-1] == "Ray does not start, the rest runs in one process: a local Ray session did not start"
 
 
 def test_work_beyond_a_cap_is_no_reason_for_ray(tmp_path: Path) -> None:
@@ -190,12 +190,12 @@ def test_units_that_failed_are_not_waited_for(tmp_path: Path) -> None:
 
 def test_a_gpu_or_a_cluster_means_ray_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert RunOptions().settled_runner() == "auto"
-    assert RunOptions(gpus_per_worker=0.5).settled_runner() == "ray"
-    assert RunOptions(address="ray://head:10001").settled_runner() == "ray"
+    assert RunOptions().runner_if_settled() == "auto"
+    assert RunOptions(gpus_per_worker=0.5).runner_if_settled() == "ray"
+    assert RunOptions(address="ray://head:10001").runner_if_settled() == "ray"
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
-    assert RunOptions().settled_runner() == "ray"
-    assert RunOptions(runner="in-process").settled_runner() == "in-process"
+    assert RunOptions().runner_if_settled() == "ray"
+    assert RunOptions(runner="in-process").runner_if_settled() == "in-process"
 
 
 def test_processes_do_not_share_gpus() -> None:

@@ -16,7 +16,7 @@ from dpaudit import Claim, check
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation
 from dpaudit.claims.scope import Scope, strict_scopes
-from dpaudit.engine.games.functions.game import Tables, called, seeds_of
+from dpaudit.engine.games.functions.game import Tables, call_seeds, run_calls
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.rounding import REPEATS, STEP, Rounding
@@ -134,7 +134,7 @@ def lower_bound(function: Callable[..., Any], *, full_digits: bool, seed: int = 
         part_seed = Seed(seed).child(part)
         truth = part_seed.rng().random(CALLS) < 0.5
         results.append(
-            called(mechanism, tables, truth, seeds_of(part_seed.child("calls"), CALLS), 0, None, Compute()).value
+            run_calls(mechanism, tables, truth, call_seeds(part_seed.child("calls"), CALLS), 0, None, Compute()).value
         )
     estimator = FairCoins(confidence=0.999)
     scores = told(OutputSet(), results[0], results[1], full_digits=full_digits)
