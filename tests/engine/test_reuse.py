@@ -127,10 +127,7 @@ def test_what_cannot_be_told_runs_again_and_is_said(write: Callable[[str, str], 
     for _ in range(2):
         report = run(tmp_path)
         assert report.executed > 0
-        assert (
-            "never reused, because the code cannot be read: the module leaky.helpers changed on disk after it was imported"
-            in str(report)
-        )
+        assert "never reused, because the code cannot be read: the module leaky.helpers changed on disk" in str(report)
     assert report.unseen == ("the module leaky.helpers changed on disk after it was imported",)
     assert "never reused" in (tmp_path / "run" / "report.html").read_text()
     assert json.loads((tmp_path / "run" / "bounds.json").read_text())["unseen"] == list(report.unseen)

@@ -21,7 +21,7 @@ from dpaudit.engine.games.functions.neighbouring_tables import pairs
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.rounding import REPEATS, STEP, Rounding
 from dpaudit.engine.games.neighbours.summaries import Samples
-from dpaudit.engine.games.neighbours.world_scores import told
+from dpaudit.engine.games.neighbours.world_scores import score_trials
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.errors import InputError
@@ -137,7 +137,7 @@ def lower_bound(function: Callable[..., Any], *, full_digits: bool, seed: int = 
             run_calls(mechanism, tables, truth, call_seeds(part_seed.child("calls"), CALLS), 0, None, Compute()).value
         )
     estimator = FairCoins(confidence=0.999)
-    scores = told(OutputSet(), results[0], results[1], full_digits=full_digits)
+    scores = score_trials(OutputSet(), results[0], results[1], full_digits=full_digits)
     return estimator.bound([estimator.tally(scores)]).lower
 
 
