@@ -12,7 +12,7 @@ from dpaudit.consent import PATH
 from dpaudit.engine.data.text.text_features import as_vectors
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.models.transformer_fine_tune import encoded, texts_of
+from dpaudit.mechanisms.models.transformer_fine_tune import encode_sentences, texts_of
 
 
 @dataclass(frozen=True)
@@ -63,4 +63,4 @@ class EncodedSentences:
 
     def _encoded(self, examples: Examples) -> NDArray[np.float32]:
         texts = [self.prompt.replace("{text}", text) for text in texts_of(examples.features)]
-        return encoded(texts, self.path, length=self.length, layer=self.layer, device=self.device)
+        return encode_sentences(texts, self.path, length=self.length, layer=self.layer, device=self.device)
