@@ -82,7 +82,7 @@ SIZES = {"small": Size(10_000, 200, 4, 16, 20), "paper": Size(60_000, 1_000, 10,
 
 
 MODEL_QUERIES = 20
-"""Queries to a language model at small scale; each takes 200 prompts, at half a second of one core for 135 M weights."""
+"""Queries to a language model at small scale; each is 200 prompts, at half a second of one core for 135 M weights."""
 OWN_QUERIES = 100
 """Queries without --data, out of a tenth of 1,797 digits or of 1,500 made phrases."""
 
