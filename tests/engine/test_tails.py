@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpaudit.claims import PureDP
-from dpaudit.engine.games.functions.game import BEYOND
+from dpaudit.engine.games.functions.game import CLEAR_EXCESS
 from dpaudit.engine.games.neighbours.summaries import Samples
 from dpaudit.engine.games.neighbours.world_scores import number_excess, score_excess, separation
 from dpaudit.estimators.scores import scored
@@ -63,9 +63,9 @@ def test_a_pair_at_its_claim_is_seldom_beyond_it() -> None:
     rng = np.random.default_rng(1)
     moved = np.array([[[0.0]], [[1.0]]])
     pairs = [samples(*(rng.laplace(size=(2, 200, 1)) + moved)) for _ in range(100)]
-    assert np.mean([number_excess(PureDP(1.0), pair) > BEYOND for pair in pairs]) < 0.35
+    assert np.mean([number_excess(PureDP(1.0), pair) > CLEAR_EXCESS for pair in pairs]) < 0.35
     half = [samples(*(rng.laplace(size=(2, 200, 1)) / 2 + moved)) for _ in range(100)]
-    assert np.mean([number_excess(PureDP(1.0), pair) > BEYOND for pair in half]) > 0.9
+    assert np.mean([number_excess(PureDP(1.0), pair) > CLEAR_EXCESS for pair in half]) > 0.9
 
 
 def test_nothing_to_compare_comes_last() -> None:
@@ -76,4 +76,4 @@ def test_a_number_that_is_missing_on_one_table_is_looked_at_among_many() -> None
     """Of a hundred numbers, one of which is NaN now and then."""
     zero, one = np.random.default_rng(2).laplace(size=(2, 300, 100))
     one[:30, 77] = np.nan
-    assert number_excess(PureDP(1.0), samples(zero, one)) > BEYOND
+    assert number_excess(PureDP(1.0), samples(zero, one)) > CLEAR_EXCESS
