@@ -1,4 +1,4 @@
-"""Exit codes of the command, as a shell sees them, whatever audited code does."""
+"""Exit codes of the command, as a shell sees them: 0, 1, 2 and 3 mean what the manual says, whatever happens."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def ended(folder: Path, how: str, *options: str) -> CommandResult:
-    """Run the command, in a warm process, with a mechanism that ends the process."""
+    """The command with a mechanism that ends in this way, from a warm start."""
     return dpaudit("run", spec(folder, how), "-o", "run", "--quiet", *options, cwd=folder)
 
 
@@ -66,7 +66,7 @@ def spec(folder: Path, how: str) -> Path:
 
 
 def started(folder: Path, how: str) -> subprocess.Popen[str]:
-    """Start the same command in a new process, for signals."""
+    """The same in a Python of its own, for signals."""
     words = [sys.executable, "-m", "dpaudit", "run", str(spec(folder, how)), "-o", "run", "--quiet"]
     path = os.pathsep.join(map(os.path.abspath, filter(None, [*sys.path])))
     environment = {**os.environ, "PYTHONPATH": path}
@@ -74,7 +74,7 @@ def started(folder: Path, how: str) -> subprocess.Popen[str]:
 
 
 def asleep(folder: Path, running: subprocess.Popen[str]) -> int:
-    """Wait until the mechanism runs and return its process id."""
+    """Waits until the mechanism runs; the process it runs in."""
     while not (folder / "asleep").exists() or not (folder / "asleep").read_text():
         assert running.poll() is None, running.communicate()[1]
         time.sleep(0.05)
@@ -82,7 +82,7 @@ def asleep(folder: Path, running: subprocess.Popen[str]) -> int:
 
 
 @pytest.mark.parametrize(("how", "message"), [("exits", "ended (exit code 0) before it was done"), ("dies", "SIGKILL")])
-def test_a_mechanism_that_ends_the_process_exits_with_3(folder: Path, how: str, message: str) -> None:
+def test_a_mechanism_that_ends_the_process_has_not_finished_the_run(folder: Path, how: str, message: str) -> None:
     process = ended(folder, how)
     assert process.code == 3
     assert message in process.err
@@ -91,7 +91,7 @@ def test_a_mechanism_that_ends_the_process_exits_with_3(folder: Path, how: str, 
         assert not os.path.exists(f"/proc/{(folder / 'helper').read_text()}"), "what it started ends with it"
 
 
-def test_a_module_that_exits_at_import_exits_with_3(folder: Path) -> None:
+def test_a_module_that_exits_when_it_is_imported_gives_no_result(folder: Path) -> None:
     (folder / "mine.py").write_text("raise SystemExit(0)")
     process = ended(folder, "")
     assert process.code == 3
@@ -100,7 +100,7 @@ def test_a_module_that_exits_at_import_exits_with_3(folder: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_command_as_ctrl_c_does(folder: Path, number: signal.Signals) -> None:
-    """A signal that is sent twice still gives one message and one exit code."""
+    """Sent twice, as by a hand that shakes: still one message and one exit code."""
     before = signal.signal(number, signal.SIG_DFL)  # where the tests run in the background, it is ignored
     running = started(folder, "sleeps")
     signal.signal(number, before)
@@ -117,7 +117,7 @@ def test_a_signal_ends_the_command_as_ctrl_c_does(folder: Path, number: signal.S
     assert not os.path.exists(f"/proc/{worker}")
 
 
-def test_a_killed_command_leaves_no_process(folder: Path) -> None:
+def test_nothing_is_left_of_a_command_that_was_killed(folder: Path) -> None:
     running = started(folder, "sleeps")
     worker = asleep(folder, running)
     assert worker != running.pid, "the process that was started watches the one that works"
@@ -133,8 +133,10 @@ def test_a_violation_and_bad_input_keep_their_codes(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "expected"), [(7, 3), (1, 3), ("no", 3), (None, 0), (2, 2)])
-def test_a_foreign_exit_code_becomes_3(monkeypatch: pytest.MonkeyPatch, code: object, expected: int) -> None:
-    """Exit codes 1 and 4 are verdicts, which audited code must not fake."""
+def test_an_exit_that_is_not_the_command_s_own_is_a_failed_run(
+    monkeypatch: pytest.MonkeyPatch, code: object, expected: int
+) -> None:
+    """1 and 4 are verdicts, which no other code may pretend."""
 
     def exits(**_: object) -> None:
         raise SystemExit(code)
