@@ -123,7 +123,7 @@ def _package_folder(package: str) -> Path | None:
     package_folder = Path(__file__).parent
     if package == PAPERS:
         folder = package_folder.resolve().parent / PAPERS
-        return folder if folder.joinpath("making.py").is_file() else None
+        return folder if folder.joinpath("reproduction.py").is_file() else None
     folder = package_folder.joinpath(*package.split(".")[1:])
     return folder if folder.is_dir() else None
 

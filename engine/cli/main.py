@@ -403,21 +403,23 @@ def reproduce(
     from dpaudit.registry import catalogue, import_module, load
 
     if paper is None or what is None:
-        entries = catalogue("reproduction") or import_module("papers.making")  # its error explains why there are none
+        entries = catalogue("reproduction") or import_module(
+            "papers.reproduction"
+        )  # its error explains why there are none
         for entry in entries.values():
             if paper is None or entry.name.startswith(f"{paper} "):
                 show(f"  {entry.name:<36} {entry.summary}")
         return
-    making = import_module("papers.making")
+    papers = import_module("papers.reproduction")
     make = load("reproduction", f"{paper} {what}")
     from dpaudit.engine.report.progress import TerminalProgress, terminal
     from dpaudit.engine.request.audit_spec import RunOptions
 
-    if options["only"] and f"{paper} {what}" not in making.IN_PARTS:
+    if options["only"] and f"{paper} {what}" not in papers.IN_PARTS:
         raise click.BadParameter(f"{paper} {what} has no parts", param_hint="--only")
     with TerminalProgress(terminal()) as progress:
         run_options = RunOptions(runner=runner, workers=workers)
-        reproduction = make(making.Options(output / paper, run=run_options, listeners=[progress], **options))
+        reproduction = make(papers.Options(output / paper, run=run_options, listeners=[progress], **options))
     show_lines(reproduction.text)
     for path in reproduction.files:
         show(str(path))

@@ -415,7 +415,7 @@ def test_two_worlds_stop_when_the_claim_is_refuted(tmp_path: Path) -> None:
     assert report.violations == (first, again)
     for result in (first, again):
         assert result.stopped is not None
-        assert result.stopped.reason == "the claim is refuted"
+        assert result.stopped.reason == "the claim is rejected"
         assert result.stopped.trainings < result.stopped.planned
 
 

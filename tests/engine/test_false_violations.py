@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import binom
 
 from benchmarks.exact_mechanisms import Drifting, Forgets
-from benchmarks.false_violations import SCENES, lines_of, missing, play, table
+from benchmarks.false_violations import SCENES, lines_of, missing, run_scenes, table
 from dpaudit import Audit, AuditResult, AuditSpec, Claim, Examples, RunOptions, audit
 from dpaudit.claims import Relation
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
@@ -104,8 +104,8 @@ def test_memory_is_seen_beyond_a_drift(tmp_path: Path) -> None:
 
 def test_rows_that_the_audit_divides_at_random_need_no_control(tmp_path: Path) -> None:
     """A fair coin decided which of a pair is trained on. False failure <= 0.05 over seeds; the seed is fixed."""
-    drawn = replace(IN_ORDER, order="random")
-    result = audited(tmp_path, FORGETS, ObservationalMembership(replays=3), drawn, data=DRIFTING)
+    random_order = replace(IN_ORDER, order="random")
+    result = audited(tmp_path, FORGETS, ObservationalMembership(replays=3), random_order, data=DRIFTING)
     assert result.verdict is Verdict.NO_VIOLATION
     assert result.control is None
     assert result.finding is not None
@@ -131,8 +131,8 @@ class Knows:
     """A model that was not made from the data: the law of the label given the attribute."""
 
     def probabilities(self, features: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-        one = np.where(features[:, 2] > 0.5, 0.9, 0.1)
-        return np.column_stack([1 - one, one])
+        probability = np.where(features[:, 2] > 0.5, 0.9, 0.1)
+        return np.column_stack([1 - probability, probability])
 
 
 @pytest.mark.parametrize("test_share", [0.0, 0.2])
@@ -172,10 +172,10 @@ def test_the_simulation_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: py
     for name in SCENES.keys() - {"planted labels", "members"}:
         monkeypatch.delitem(SCENES, name)
     out = tmp_path / "played.jsonl"
-    play(out, 1)
+    run_scenes(out, 1)
     with out.open("a") as file:
         file.write('{"scene": "members", "se')  # it was killed here
-    play(out, 2)
+    run_scenes(out, 2)
     assert [(line["scene"], line["seed"]) for line in lines_of(out)] == [
         ("planted labels", 0),
         ("members", 0),
@@ -192,5 +192,5 @@ def test_the_simulation_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: py
 def test_a_scene_of_the_simulation_says_what_is_true(scene: str, real: bool) -> None:
     """Every cell with an exact proxy. The seed is fixed; a false VIOLATION comes with probability <= 0.05."""
     verdicts = SCENES[scene].verdicts(0)
-    exact = {said for cell, said in verdicts.items() if cell.endswith("exact")}
+    exact = {verdict for cell, verdict in verdicts.items() if cell.endswith("exact")}
     assert exact == {Verdict.VIOLATION.value if real else Verdict.NO_VIOLATION.value}
