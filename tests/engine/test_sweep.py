@@ -359,7 +359,7 @@ class TestRequests:
         ("fields", "message"),
         [
             ({}, "must vary at least one field"),
-            ({"grid": GRID, "sweep": {"maximise": "a", "minimise": "b"}}, "one of maximise and minimise"),
+            ({"grid": GRID, "sweep": {"maximise": "a", "minimise": "b"}}, "either `maximise` or `minimise`"),
             ({"grid": GRID, "sweep": {"maximize": "a"}}, "did you mean 'maximise'"),
             ({"grid": GRID, "sweep": {"space": GRID}}, "in `grid` or in `space`"),
             ({"grid": GRID, "audits": [{}, {}]}, "varies one audit"),
