@@ -81,7 +81,7 @@ def asleep(folder: Path, running: subprocess.Popen[str]) -> int:
     return int((folder / "asleep").read_text())
 
 
-@pytest.mark.parametrize(("how", "said"), [("exits", "ended (exit code 0) before it was done"), ("dies", "SIGKILL")])
+@pytest.mark.parametrize(("how", "message"), [("exits", "ended (exit code 0) before it was done"), ("dies", "SIGKILL")])
 def test_a_mechanism_that_ends_the_process_has_not_finished_the_run(folder: Path, how: str, message: str) -> None:
     process = ended(folder, how)
     assert process.code == 3
@@ -132,7 +132,7 @@ def test_a_violation_and_bad_input_keep_their_codes(folder: Path) -> None:
     assert codes == [1, 2]
 
 
-@pytest.mark.parametrize(("code", "meant"), [(7, 3), (1, 3), ("no", 3), (None, 0), (2, 2)])
+@pytest.mark.parametrize(("code", "expected"), [(7, 3), (1, 3), ("no", 3), (None, 0), (2, 2)])
 def test_an_exit_that_is_not_the_command_s_own_is_a_failed_run(
     monkeypatch: pytest.MonkeyPatch, code: object, expected: int
 ) -> None:
