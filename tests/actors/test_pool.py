@@ -81,7 +81,9 @@ def test_a_local_session_that_lost_a_process_of_ray_s_ends_the_run_at_once(
     require_services()
     process.kill()
     process.wait()
-    with pytest.raises(RunError, match=rf"\({name}\) of the local Ray session has ended \(SIGKILL\)\. .*dpaudit resume"):
+    with pytest.raises(
+        RunError, match=rf"\({name}\) of the local Ray session has ended \(SIGKILL\)\. .*dpaudit resume"
+    ):
         require_services()
     RayPool.close(object.__new__(RayPool))  # asks nothing that would be waited for
 
