@@ -192,7 +192,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return tuple, (("global", _name(type(value)), parts, code),)
 
     def _sort_key(self, value: object) -> str:
-        """Return the digest of an item, by which unordered items are sorted."""
+        """Return the digest of an item, the sort key of unordered items."""
         pickler = _Pickler(self._cache, in_code=self._in_code, by_identity=not self.fast)
         pickler.user_code, pickler.unseen = self.user_code, self.unseen
         digest = pickler.digest(value)

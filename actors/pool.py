@@ -2,7 +2,7 @@
 
 A parcel holds as many small units as fill `PARCEL_S`, estimated from earlier units of the same kind. This bounds the
 driver's work, most of which is per parcel. If a parcel is lost or runs far too long, its unfinished units are run
-again, each in a parcel of its own, so that no unit is blamed for another one.
+again, each in a separate parcel, so that no unit is blamed for another one.
 """
 
 from __future__ import annotations

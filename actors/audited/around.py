@@ -161,10 +161,10 @@ def _restore_descriptor(number: int, copy: int | None) -> None:
             os.dup2(copy, number)
             os.close(copy)
     except OSError:  # the copy was closed too: discard later output
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        if nowhere != number:
-            os.dup2(nowhere, number)
-            os.close(nowhere)
+        null_device = os.open(os.devnull, os.O_WRONLY)
+        if null_device != number:
+            os.dup2(null_device, number)
+            os.close(null_device)
 
 
 def _text_stream(number: int) -> io.TextIOWrapper:
@@ -374,10 +374,10 @@ def _file_identity(number: int) -> tuple[int, int] | None:
 
 def _closed_files(before: dict[int, tuple[int, int] | None]) -> tuple[str, ...]:
     """Return changed standard descriptors, and others if several are closed: one may be garbage-collected."""
-    gone = {
+    closed = {
         number for number, identity in before.items() if identity is not None and _file_identity(number) != identity
     }
-    return tuple(map(str, sorted(gone if len(gone - {0, 1, 2}) > 1 else gone & {0, 1, 2})))
+    return tuple(map(str, sorted(closed if len(closed - {0, 1, 2}) > 1 else closed & {0, 1, 2})))
 
 
 def _new_threads(before: frozenset[threading.Thread]) -> tuple[str, ...]:
