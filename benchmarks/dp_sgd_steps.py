@@ -43,7 +43,7 @@ def one_run(entry: PlannedAudit, shared: Any, number: int) -> dict[str, Any]:
     seed = Seed(number).child("honest")
     audited, attack = entry.audit.mechanism, entry.audit.attack
     steps = train_steps(
-        audited, attack, game.canary, target, None, (), Compute(), size=len(target), alone=True, seed=seed
+        audited, attack, game.canary, target, None, (), Compute(), size=len(target), without_search=True, seed=seed
     )
     (scores,) = score_steps(None, (steps,))
     estimator, curve = entry.audit.estimator, entry.effective_claim.curve

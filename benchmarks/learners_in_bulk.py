@@ -96,7 +96,7 @@ def main() -> None:
         trainings = 4 * options.each
         cells = [name, f"{trainings:,}", f"{processor:.1f}", f"{clock:.1f}", f"{row.goal_s:g}"]
         if row.theirs is not None and os.environ.get(PYTHON):
-            own = one_by_one(row.theirs, worlds.zero, options.own)
+            own = one_by_one(row.theirs, worlds.world_zero, options.own)
             cells += [f"{own:.3f}", f"{own * trainings / processor:,.0f}"]
         else:
             cells += ["-", "-"]

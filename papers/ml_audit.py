@@ -268,7 +268,7 @@ def figure_3(options: Options) -> Made:
     for name, data in {**panels.data_sets(options), "wine": panels.first_class(Wine())}.items():
         loaded = data if isinstance(data, Examples) else data.load(seed=options.seed)
         examples = as_numbers(loaded, "ball")
-        surrogate = Surrogate.of(examples, 1, panels.PENALTY)
+        surrogate = Surrogate.fit(examples, 1, panels.PENALTY)
         flat = features_of(examples).astype(np.float64)
         values = np.linalg.svd(flat - flat.mean(0), compute_uv=False)
         values = values[values > 1e-9 * values[0]]

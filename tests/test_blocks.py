@@ -105,7 +105,7 @@ def test_the_poisoning_of_the_guide_flips_the_middle(tmp_path: Path, monkeypatch
     poisoning = importlib.import_module("my_poisoning").MiddleFlip()
     worlds = poisoning.worlds(Iris().load(), 2, np.random.default_rng(0))
     alone, alone_there = worlds.in_d & ~worlds.in_d_prime, worlds.in_d_prime & ~worlds.in_d
-    assert (alone.sum(), alone_there.sum(), len(worlds.zero), len(worlds.one)) == (2, 2, 150, 150)
+    assert (alone.sum(), alone_there.sum(), len(worlds.world_zero), len(worlds.world_one)) == (2, 2, 150, 150)
     assert (worlds.rows.labels[alone] != worlds.rows.labels[alone_there]).all()
     assert np.array_equal(worlds.rows.features[alone], worlds.rows.features[alone_there])
 

@@ -81,7 +81,7 @@ def status(target: str, address: str | None) -> None:
 
 def _submission_status(place: str | Path, address: str | None, not_planned: SpecError) -> str:
     """Return the state of the job that was submitted to write `place`; raise `not_planned` if there is no such job."""
-    from dpaudit.cluster.jobs import ALIVE, Jobs
+    from dpaudit.cluster.jobs import UNFINISHED, Jobs
     from dpaudit.engine.run.submissions import submission_of
 
     submission = submission_of(place)
@@ -92,7 +92,7 @@ def _submission_status(place: str | Path, address: str | None, not_planned: Spec
         state = Jobs(address or submission.address).state(submission.job)
     except AuditError as err:
         return f"{submitted} and not started yet. The state of the job is unknown: {err}"
-    if state in ALIVE:
+    if state in UNFINISHED:
         return f"{submitted} ({state}) and not started yet; `dpaudit logs -f {submission.job}` follows the job"
     return f"{submitted}, which ended as {state} without a plan; see `dpaudit logs {submission.job}`"
 

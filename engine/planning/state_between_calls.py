@@ -205,9 +205,9 @@ def _release_function(mechanism: Any, compute: Compute) -> Callable[[Any, Seed],
 
 
 def _labels(mechanism: LabelMechanism, data: Examples, seed: Seed) -> NDArray[np.int64]:
-    from dpaudit.engine.games.labels.label_releases import released_anew
+    from dpaudit.engine.games.labels.label_releases import release_labels
 
-    release = released_anew(mechanism, data.labels, data.classes, seed)
+    release = release_labels(mechanism, data.labels, data.classes, seed)
     if release.failure:
         raise RunError(release.failure)
     return np.append(release.symbols, release.form)

@@ -13,7 +13,7 @@ from dpaudit.actors.audited.signals import raised_externally, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
-from dpaudit.engine.games.neighbours.summaries import HOPELESS
+from dpaudit.engine.games.neighbours.summaries import MIN_FAILED_BATCH
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.language_models.transport import HttpService
@@ -56,7 +56,7 @@ def cost_of_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) 
     each: list[tuple[float, int]] = []
     while len(each) < len(tables) and sum(seconds for seconds, _ in each) < TIMED_S:
         each.append((timed(tables[len(each)], 1), len(each)))
-    if len(gave) >= HOPELESS and gave[0][0] and len(set(gave)) == 1:
+    if len(gave) >= MIN_FAILED_BATCH and gave[0][0] and len(set(gave)) == 1:
         raise SpecError(
             f"a function must run on rows of its schema ({', '.join(rows.cells.column_names)}); on each of "
             f"{len(gave)} tables it failed alike: {gave[0][0]}"

@@ -79,19 +79,13 @@ def _state(
 def described_states(states: Sequence[tuple[str, ConfigurationState]]) -> list[str]:
     """Return lines with the number of configurations in each state, then the names of unfinished ones."""
     counts = Counter(state for _, state in states)
-    lines = [
-        f"{len(states)} configurations: " + ", ".join(f"{counts[state]} {state}" for state in _printed_states(counts))
-    ]
-    for state in _printed_states(counts)[1:]:
-        names = [shortened(name) for name, state in states if state is state]
+    always = {ConfigurationState.DONE, ConfigurationState.RUNNING, ConfigurationState.FAILED}
+    printed = [state for state in ConfigurationState if state in always or counts[state]]
+    lines = [f"{len(states)} configurations: " + ", ".join(f"{counts[state]} {state}" for state in printed)]
+    for state in printed[1:]:
+        names = [shortened(name) for name, own_state in states if own_state is state]
         if not names:
             continue
         more = f"; and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
         lines.append(f"  {state}: {'; '.join(names[:MAX_LISTED])}{more}")
     return lines
-
-
-def _printed_states(counts: Counter[ConfigurationState]) -> list[ConfigurationState]:
-    """Return the states to print: done, running, failed, and others that a configuration has."""
-    always = {ConfigurationState.DONE, ConfigurationState.RUNNING, ConfigurationState.FAILED}
-    return [state for state in ConfigurationState if state in always or counts[state]]

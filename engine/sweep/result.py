@@ -1,4 +1,4 @@
-"""What a sweep found, under the names that Ray Tune's `ResultGrid` has."""
+"""Result of a sweep, with the names of Ray Tune's `ResultGrid`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SweepTrial:
-    """One configuration and what was found of it."""
+    """A configuration with its result."""
 
-    config: dict[str, Any]  # from each field that is varied to its value
+    config: dict[str, Any]  # value of each varied field
     metrics: dict[str, float]  # utility, `audited_epsilon`, `claimed_epsilon` and `ceiling_epsilon` of one record
-    error: str  # why it failed, in one line; "" when it did not
-    audit: AuditResult | None  # what its audit found; None where it was stopped or failed
-    row: SweepRow  # the same beside the other configurations
+    error: str  # reason of the failure in one line; "" if it did not fail
+    audit: AuditResult | None  # None if the configuration was stopped or failed
+    row: SweepRow  # its row in the summary
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,49 +33,50 @@ class SweepResult:
     """The configurations of a sweep, each with its audit.
 
     Attributes:
-        report: Of all audits, as `dpaudit.audit` would give it.
+        report: The report of all audits, as from `dpaudit.audit`.
     """
 
     report: Report
 
     @property
     def summary(self) -> SweepSummary:
-        """What may be said of all configurations together."""
+        """Summary of all configurations."""
         assert self.report.sweep is not None
         return self.report.sweep
 
     @property
     def experiment_path(self) -> str:
-        """The sweep's folder."""
+        """Folder of the sweep."""
         return self.report.folder
 
     @property
     def errors(self) -> list[str]:
-        """Why configurations failed."""
+        """Errors of the failed configurations."""
         return [trial.error for trial in self if trial.error]
 
     @property
     def num_errors(self) -> int:
-        """How many failed."""
+        """Number of failed configurations."""
         return len(self.errors)
 
     @property
     def num_terminated(self) -> int:
-        """How many ended in order: audited, or stopped by a scheduler."""
+        """Number of configurations that were audited, or stopped by a scheduler."""
         return len(self) - self.num_errors
 
     def get_best_result(self, metric: str | None = None, mode: str | None = None) -> SweepTrial:
-        """The best configuration of those that meet the limits of the sweep.
+        """Return the best configuration among those that meet the limits of the sweep.
+
+        All bounds hold together, so a choice by any metric keeps the confidence.
 
         Args:
-            metric: A metric; None takes the one that the sweep was for, with its mode. The bounds hold together, so any
-                choice among them keeps its confidence.
-            mode: "max" or "min".
-        Raises: RunError when none meets the limits; UnknownNameError when there is no such metric.
+            metric: A metric. Default: the metric and mode of the sweep.
+            mode: "max" or "min". Default: the mode of the sweep.
+        Raises: RunError if no configuration meets the limits; UnknownNameError if there is no such metric.
         """
         if metric is None:
             best = self.summary.best
-            found = [] if best is None else [trial for trial in self if trial.row.name == best.name]
+            candidates = [] if best is None else [trial for trial in self if trial.row.name == best.name]
         else:
             metric = metric.replace(" ", "_")
             fitting = [trial for trial in self if trial.row.is_audited and trial.row.meets]
@@ -86,14 +87,14 @@ class SweepResult:
                 )
             wanted = metric
             sign = -1 if (mode or self.summary.sweep.mode) == "max" else 1
-            known = [trial for trial in fitting if not math.isnan(trial.metrics[wanted])]
-            found = sorted(known, key=lambda trial: sign * trial.metrics[wanted])
-        if not found:
-            raise RunError("no configuration that was audited meets the limits of the sweep")
-        return found[0]
+            measured = [trial for trial in fitting if not math.isnan(trial.metrics[wanted])]
+            candidates = sorted(measured, key=lambda trial: sign * trial.metrics[wanted])
+        if not candidates:
+            raise RunError("no audited configuration meets the limits of the sweep")
+        return candidates[0]
 
     def get_dataframe(self) -> pd.DataFrame:
-        """One row a configuration: `config/<field>`, utility, epsilon, whether it is dominated."""
+        """Return one row for each configuration: `config/<field>`, utility, epsilon, and whether it is dominated."""
         import pandas as pd
 
         return pd.DataFrame([row.to_dict() for row in self.summary.rows])
@@ -101,8 +102,8 @@ class SweepResult:
     def __len__(self) -> int:
         return len(self.summary.rows)
 
-    def __getitem__(self, place: int) -> SweepTrial:
-        row = self.summary.rows[place]
+    def __getitem__(self, index: int) -> SweepTrial:
+        row = self.summary.rows[index]
         audits = {result.name: result for result in self.report.results}
         metrics = dict(row.metrics)
         if row.is_audited:
@@ -111,16 +112,16 @@ class SweepResult:
                 "claimed_epsilon": row.claimed,
                 "ceiling_epsilon": row.ceiling,
             }
-        one = row.configuration
-        return SweepTrial(dict(one.values), metrics, one.error, audits.get(row.name), row)
+        configuration = row.configuration
+        return SweepTrial(dict(configuration.values), metrics, configuration.error, audits.get(row.name), row)
 
     def __iter__(self) -> Iterator[SweepTrial]:
-        return (self[place] for place in range(len(self)))
+        return (self[index] for index in range(len(self)))
 
     def __repr__(self) -> str:
         best = self.summary.best
-        found = f"{len(self)} configurations, best {best.name if best else 'none'}"
-        return printable(f"<SweepResult {self.report.name!r}: {found}>")
+        summary = f"{len(self)} configurations, best {best.name if best else 'none'}"
+        return printable(f"<SweepResult {self.report.name!r}: {summary}>")
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"

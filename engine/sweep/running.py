@@ -1,6 +1,6 @@
-"""A sweep from its request to its result: what is tried first, then one run of all that is audited, then its report.
+"""Run a sweep: explore its configurations, audit the remaining ones in one run, and report.
 
-A request says what a sweep is asked for; the specs follow from it.
+A `Request` describes the sweep. The specs of its runs are derived from it.
 """
 
 from __future__ import annotations
@@ -95,32 +95,32 @@ def sweep(
     listeners: Sequence[Listener] = (),
     quiet: bool = False,
 ) -> SweepResult:
-    """Trains and audits every configuration of a space, and says which is most useful for what is known of its epsilon.
+    """Train and audit every configuration of a space, and find the most useful one with a bound on its epsilon.
 
     All bounds hold together with the spec's confidence: the error is split over the configurations, whose number is
     fixed beforehand.
 
     Args:
-        spec: One audit, as for `dpaudit.audit`; a spec may say in `grid` and `sweep` what is varied and wanted.
-        space: From a field, such as "mechanism.epsilon", to a list, `tune.grid_search`, `tune.choice`, `tune.uniform`,
-            `tune.loguniform`, `tune.randint` or `tune.lograndint`; beside what the spec varies.
-        maximise: The metric that is wanted large: "test accuracy" when nothing is said.
-        minimise: The metric that is wanted small, instead.
+        spec: One audit, as for `dpaudit.audit`; a spec may contain the sweep in `grid` and `sweep`.
+        space: Values by field, such as "mechanism.epsilon": a list, `tune.grid_search`, `tune.choice`, `tune.uniform`,
+            `tune.loguniform`, `tune.randint` or `tune.lograndint`. They are added to the space of the spec.
+        maximise: Metric to maximise. Default: "test accuracy".
+        minimise: Metric to minimise instead.
         subject_to: Limits of the best configuration, `{"epsilon": 2}` or `{"audited_epsilon": 1}`.
         rungs: Early stopping by utility: `{"field": "mechanism.model.epochs", "values": [1, 3, 9]}`.
-        reaudit: Whether the best configuration is audited afresh at full confidence.
-        tune_config: Of Ray Tune: `num_samples`, `scheduler`, `search_alg`, `max_concurrent_trials`, `time_budget_s`,
-            and `metric` and `mode` where nothing else says what is wanted.
-        output: The folder, a path that every worker sees or a URI; one that holds this sweep is continued. Left out:
-            `runs/<name>`.
+        reaudit: Audit the best configuration again, with a new seed and at full confidence.
+        tune_config: Settings of Ray Tune: `num_samples`, `scheduler`, `search_alg`, `max_concurrent_trials`,
+            `time_budget_s`, and `metric` and `mode` if there is neither `maximise` nor `minimise`.
+        output: The folder, a path that every worker sees or a URI. Finished units of this sweep in it are reused.
+            Default: `runs/<name>`.
         seed: Overrides the spec's seed.
-        listeners: Told of every event while it happens, instead of the progress on standard error.
+        listeners: Called with every event, instead of the progress display on standard error.
         quiet: Show no progress.
-    Returns: The result; the same content is in the folder.
-    Raises: SpecError and DataError for bad input; RunError when no configuration could be audited.
+    Returns: The result, which the folder contains too.
+    Raises: SpecError and DataError for bad input; RunError if no configuration could be audited.
     """
     request = read_request(spec)
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "maximise": argument("maximise", maximise, str | None),
         "minimise": argument("minimise", minimise, str | None),
         "subject_to": _described(SubjectTo, subject_to, "subject_to"),
@@ -128,43 +128,49 @@ def sweep(
         "reaudit": reaudit,
     }
     if maximise or minimise:
-        given = {"maximise": "", "minimise": "", **{name: value for name, value in given.items() if value is not None}}
-    wanted = replace(request.sweep, **{name: value for name, value in given.items() if value is not None})
-    varied = argument("space", space, Mapping | None) or {}
-    require_words(varied, "space")
-    request = replace(request, sweep=_with_tune(replace(wanted, space={**wanted.space, **varied}), tune_config))
+        options = {
+            "maximise": "",
+            "minimise": "",
+            **{name: value for name, value in options.items() if value is not None},
+        }
+    sweep_settings = replace(request.sweep, **{name: value for name, value in options.items() if value is not None})
+    extra_space = argument("space", space, Mapping | None) or {}
+    require_words(extra_space, "space")
+    request = replace(
+        request, sweep=_with_tune(replace(sweep_settings, space={**sweep_settings.space, **extra_space}), tune_config)
+    )
     if seed is not None:
         request = replace(request, seed=seed)
     place = place_of(output) if output is not None else request.folder
     return carry_out(request, place, tune_config, listeners=listeners, quiet=quiet)
 
 
-def _described(made: type[SubjectTo | Rungs], value: Any, name: str) -> Any:
-    """A part of a sweep from its fields in words, if they are words."""
+def _described(part_type: type[SubjectTo | Rungs], value: Any, name: str) -> Any:
+    """Build a part of a sweep from a mapping of its fields; return any other value unchanged."""
     if not isinstance(value, Mapping):
         return value
     require_words(value, name)
-    return build_dataclass(made, value, location=name)
+    return build_dataclass(part_type, value, location=name)
 
 
-def _with_tune(wanted: Sweep, config: TuneConfig | None) -> Sweep:
-    """What Tune's settings say of the sweep itself."""
+def _with_tune(sweep: Sweep, config: TuneConfig | None) -> Sweep:
+    """Return the sweep with the settings of Ray Tune that belong to it."""
     if config is None:
-        return wanted
+        return sweep
     tune = sys.modules.get("ray.tune")
     if tune is None or not isinstance(config, tune.TuneConfig):
         raise InputError(f"tune_config must be a ray.tune.TuneConfig, got {type(config).__name__}")
-    if config.metric and not (wanted.maximise or wanted.minimise):
+    if config.metric and not (sweep.maximise or sweep.minimise):
         name = "minimise" if config.mode == "min" else "maximise"
-        wanted = replace(wanted, **{name: config.metric})
+        sweep = replace(sweep, **{name: config.metric})
     adaptive = config.search_alg is not None
-    grids = [path for path, axis in wanted.space.items() if isinstance(axis, list)]
+    grids = [path for path, axis in sweep.space.items() if isinstance(axis, list)]
     if adaptive and grids:
-        raise SpecError(f"{grids[0]}: a search algorithm draws values, use tune.choice instead of a grid")
-    if adaptive and wanted.metric.endswith("_epsilon"):
-        raise SpecError("a search algorithm may look at utility alone: what it chose by bounds would not be covered")
-    samples = config.num_samples if config.num_samples != 1 else wanted.samples
-    return replace(wanted, samples=samples, adaptive=adaptive, count=samples if adaptive else wanted.count)
+        raise SpecError(f"{grids[0]}: a search algorithm needs tune.choice instead of a grid")
+    if adaptive and sweep.metric.endswith("_epsilon"):
+        raise SpecError("a search algorithm may use utility only: choices by bounds would make the bounds invalid")
+    samples = config.num_samples if config.num_samples != 1 else sweep.samples
+    return replace(sweep, samples=samples, adaptive=adaptive, count=samples if adaptive else sweep.count)
 
 
 def restore_sweep(
@@ -176,28 +182,29 @@ def restore_sweep(
     listeners: Sequence[Listener] = (),
     quiet: bool = False,
 ) -> SweepResult:
-    """Goes on with a sweep: nothing that is finished is run again.
+    """Resume a sweep: run its missing units only.
+
+    The `allow_` options matter only for a sweep that this user did not write.
 
     Args:
         folder: The sweep's folder, a path or a URI.
-        allow_code: Whether it may have code imported and run though this user did not write it.
-        allow_network: Whether it may have requests sent, and values of environment variables with them, likewise.
-        allow_files: Whether it may name files and folders outside of its own, likewise.
+        allow_code: Let the sweep import and run code.
+        allow_network: Let the sweep send requests, including values of environment variables.
+        allow_files: Let the sweep name files and folders outside its folder.
         listeners: As in `sweep`.
         quiet: Show no progress.
-    Raises: SpecError when it is no sweep's folder, or somebody else's that asks for more than is allowed; RunError when
-        it cannot go on.
+    Raises: SpecError if it is no folder of a sweep, or the sweep needs more than is allowed; RunError if it fails.
     """
     place = place_of(folder)
-    asked = Consent(allow_code, allow_network, allow_files)
+    requested_consent = Consent(allow_code, allow_network, allow_files)
     if not is_sweep(place):
         raise SpecError(
-            f"{shortened(place)} must be the folder of a sweep (with {FILE} in it); `dpaudit sweep SPEC` makes one"
+            f"{shortened(place)} must be the folder of a sweep (with {FILE} in it). `dpaudit sweep SPEC` creates one"
         )
-    with open_run_folder(place) as here:
-        file = YamlFile.read_plain(here / FILE)
-        consent = consent_for(file, asked)
-        require_whole(file)
+    with open_run_folder(place) as local_folder:
+        file = YamlFile.read_plain(local_folder / FILE)
+        consent = consent_for(file, requested_consent)
+        require_intact(file)
         with apply_consent(consent):
             request = request_in(file)
     with apply_consent(consent):
@@ -205,39 +212,39 @@ def restore_sweep(
 
 
 def is_sweep(place: str | Path) -> bool:
-    """Whether a sweep was begun in a folder, which may have a URI."""
+    """True if the folder, a path or a URI, has a sweep."""
     try:
         return bool(FileStore.at(place).info(FILE).is_file)
-    except (OSError, RunError):  # a name too long, or a store that does not answer
+    except (OSError, RunError):  # a name that is too long, or a store that does not answer
         return False
 
 
 @dataclass(frozen=True)
 class SweepOutline:
-    """What a sweep is going to run, before anything runs."""
+    """Work of a sweep before it runs."""
 
     spec: AuditSpec  # one audit for each configuration
     besides: tuple[str, ...]  # further trainings and audits, one sentence each
 
 
 def outlined(source: str | Path, seed: int | None = None) -> SweepOutline:
-    """Return the audits that a sweep's file leads to; nothing runs.
+    """Return the outline of a sweep's file; nothing runs.
 
-    Raises: SpecError for a sweep that varies nothing.
+    Raises: SpecError if the sweep varies nothing.
     """
     request = read_request(source)
     request = request if seed is None else replace(request, seed=seed)
     _require_space(request)
-    beside = []
+    besides = []
     if request.sweep.rungs is not None:
-        more = len(request.known) * (len(request.sweep.rungs.values) - 1)
-        beside.append(
-            f"early stopping runs up to {more} trainings more, one for each configuration at each rung; configurations "
-            "that it stops are not audited"
+        extra_trainings = len(request.configurations) * (len(request.sweep.rungs.values) - 1)
+        besides.append(
+            f"early stopping runs up to {extra_trainings} further trainings, one for each configuration at each rung. "
+            "Configurations that it stops are not audited"
         )
     if request.sweep.reaudit:
-        beside.append("the best configuration is audited once more, with a new seed")
-    return SweepOutline(request.spec(request.known), tuple(beside))
+        besides.append("the best configuration is audited once more, with a new seed")
+    return SweepOutline(request.spec(request.configurations), tuple(besides))
 
 
 def _require_space(request: Request) -> None:
@@ -256,35 +263,34 @@ def carry_out(
     listeners: Sequence[Listener] = (),
     quiet: bool = False,
 ) -> SweepResult:
-    """Runs what is missing of a sweep and reads what came out."""
+    """Run the missing units of a sweep and return its result."""
     began = time.monotonic()
     _require_space(request)
-    known = request.known
-    if known:
-        plan = make_plan(request.spec(known))  # refuses what does not fit before anything runs
+    known_configurations = request.configurations
+    if known_configurations:
+        plan = make_plan(request.spec(known_configurations))  # raises errors in any configuration before anything runs
         require_network(plan.spec, plan.price)
     else:
         require_network((request.base, request.run, request.sweep), lambda: "")
     _require_plannable(request)
     tuner = _tuner(request, config)
     with event_listeners(listeners, quiet=quiet) as listening:
-        with _running(request, place, listening, began) as running:
-            configurations = list(known) if tuner is None else running.explored(tuner, config)
-            plan, best = running.audited(configurations, None if config is None else config.time_budget_s)
+        with _open_sweep_run(request, place, listening, began) as running:
+            configurations = list(known_configurations) if tuner is None else running.explore(tuner, config)
+            plan, best = running.audit(configurations, None if config is None else config.time_budget_s)
         if best is not None:
-            again = join_place(place, REAUDIT) if is_remote(place) else Path(place) / REAUDIT
-            run_plan(make_plan(request.again(best)), again, listening)
+            reaudit_folder = join_place(place, REAUDIT) if is_remote(place) else Path(place) / REAUDIT
+            run_plan(make_plan(request.reaudit_spec(best)), reaudit_folder, listening)
         return SweepResult(run_plan(plan, place, listening))
 
 
 def _require_plannable(request: Request) -> None:
-    """Plan what is not in the plan of all configurations, so that a wrong field is refused before anything runs.
+    """Plan the first configuration at each rung, so that a wrong field is refused before anything runs.
 
-    That is the first configuration at each rung; of a search algorithm, whose configurations are not known, the first
-    one that its space would give without it.
+    For a search algorithm, whose configurations are not known, plan the first one of its space.
     """
     rungs = () if request.sweep.rungs is None else request.sweep.rungs.values
-    if not rungs and request.known:
+    if not rungs and request.configurations:
         return
     first = request.configuration(configurations(request.sweep.space, request.sweep.count, request.seed)[0])
     for rung in rungs or (None,):
@@ -292,7 +298,7 @@ def _require_plannable(request: Request) -> None:
 
 
 def _tuner(request: Request, config: TuneConfig | None) -> Tuner | None:
-    """Ray Tune's part, which takes seconds to load; None where all configurations are known and none is left out."""
+    """Return Ray Tune's part; None if all configurations are known and none is stopped. Its import takes seconds."""
     if config is None and request.sweep.rungs is None and not request.sweep.adaptive:
         return None
     from ray.tune import TuneConfig
@@ -303,8 +309,10 @@ def _tuner(request: Request, config: TuneConfig | None) -> Tuner | None:
 
 
 @contextlib.contextmanager
-def _running(request: Request, place: str | Path, listeners: Sequence[Listener], began: float) -> Iterator[_Running]:
-    """A sweep whose folder no other driver holds; a Ray session that is asked for stays for all of it."""
+def _open_sweep_run(
+    request: Request, place: str | Path, listeners: Sequence[Listener], began: float
+) -> Iterator[_SweepRun]:
+    """Lock the folder of a sweep and yield its run; one Ray session, if the spec has `ray`, serves all rounds."""
     on_ray = request.run.settled_runner() == "ray"
     with (
         open_run_folder(place, listeners) as folder,
@@ -314,24 +322,24 @@ def _running(request: Request, place: str | Path, listeners: Sequence[Listener],
     ):
         request.write(folder)
         with contextlib.closing(EventLog(folder / "events.jsonl")) as log:
-            yield _Running(request, folder, place, EventStream(log, *listeners), began)
+            yield _SweepRun(request, folder, place, EventStream(log, *listeners), began)
 
 
 @dataclass(frozen=True)
-class _Running:
-    """A sweep that is carried out."""
+class _SweepRun:
+    """A running sweep."""
 
-    request: Request  # the sweep
-    folder: Path  # its working folder
-    place: str | Path  # the same, a path or a URI
-    events: EventStream  # told of what happens
-    began: float  # when it began, by `time.monotonic`
+    request: Request
+    folder: Path  # local folder of the sweep
+    place: str | Path  # folder of the sweep, a path or a URI
+    events: EventStream
+    began: float  # start of the sweep, by `time.monotonic`
 
-    def explored(self, tuner: Tuner, config: TuneConfig | None) -> list[Configuration]:
-        """The configurations after those were left out that early stopping stops."""
+    def explore(self, tuner: Tuner, config: TuneConfig | None) -> list[Configuration]:
+        """Return all configurations after early stopping, with their states."""
         limit = None if config is None else config.time_budget_s
         at_a_time = None if config is None else config.max_concurrent_trials
-        self._say(f"trying {self.request.sweep.count} configurations")
+        self._announce(f"trying {self.request.sweep.count} configurations")
         return Explorer(
             self.request,
             tuner,
@@ -339,182 +347,197 @@ class _Running:
             UnitStore(self.folder / "units"),
             at_a_time or self.request.run.workers or os.cpu_count() or 1,
             lambda: limit is None or time.monotonic() - self.began <= limit,
-            self._keep,
-        ).explored()
+            self._keep_proposals,
+        ).explore()
 
-    def audited(self, tried: Sequence[Configuration], budget_s: float | None) -> tuple[Plan, Configuration | None]:
-        """Audits those that are left, all in one plan.
+    def audit(
+        self, configurations: Sequence[Configuration], budget_s: float | None
+    ) -> tuple[Plan, Configuration | None]:
+        """Audit the remaining configurations in one plan.
 
-        Returns: The plan of the report, and the configuration to be audited afresh, where that was asked for.
+        Returns: The plan of the report, and the configuration to audit again; None without `reaudit`.
         """
-        plan = make_plan(self.request.spec(_some_audited(tried)))
-        self._note(tried, plan)
-        self._say(f"auditing {len(plan.audits)} configurations")
+        plan = make_plan(self.request.spec(_require_audited(configurations)))
+        self._note(configurations, plan)
+        self._announce(f"auditing {len(plan.audits)} configurations")
         outcome = self._run(plan, budget_s)
         results = Policy(plan, UnitStore(self.folder / "units")).results(outcome, self.folder)
-        found = {result.name: result for result in results}
-        configurations = [self._became(one, found.get(one.name)) for one in tried]
-        self._note(configurations, plan, over=True)
-        plan = make_plan(self.request.spec(_some_audited(configurations)))
+        results_by_name = {result.name: result for result in results}
+        audited_configurations = [
+            self._with_audit_result(configuration, results_by_name.get(configuration.name))
+            for configuration in configurations
+        ]
+        self._note(audited_configurations, plan, over=True)
+        plan = make_plan(self.request.spec(_require_audited(audited_configurations)))
         assert plan.spec.sweep is not None
         best = sweep_summary(plan.spec.sweep, results, plan.spec.confidence).best
         return plan, best.configuration if best is not None and self.request.sweep.reaudit else None
 
-    def _became(self, one: Configuration, result: AuditResult | None) -> Configuration:
-        """A configuration after its audit."""
-        if one.state != AUDITED or result is None:
-            return one
+    def _with_audit_result(self, configuration: Configuration, result: AuditResult | None) -> Configuration:
+        """Return a configuration with the state after its audit."""
+        if configuration.state != AUDITED or result is None:
+            return configuration
         if result.finding is not None:
-            return with_metric(one, result.metrics, self.request.sweep.metric)
+            return with_metric(configuration, result.metrics, self.request.sweep.metric)
         if not result.failures:
-            return replace(one, state=STOPPED)
+            return replace(configuration, state=STOPPED)
         why = next((f"{failure.label}: {failure.error}" for failure in result.failures if not failure.skipped), "")
-        return replace(one, state=FAILED, error=f"{one.name}: {why or result.headline}")
+        return replace(configuration, state=FAILED, error=f"{configuration.name}: {why or result.headline}")
 
     def _note(self, configurations: Sequence[Configuration], plan: Plan, *, over: bool = False) -> None:
-        """Write which units audit each configuration, for `dpaudit status`; `over` once all have been run."""
+        """Write state and unit keys of each configuration for `dpaudit status`; `over` is true after all audits."""
         units = {entry.audit.name: sorted(entry.keys) for entry in plan.audits if not entry.confirms}
-        noted = [{"name": one.name, "state": one.state, "units": units.get(one.name, [])} for one in configurations]
-        content = json.dumps({"over": over, "configurations": noted}).encode()
+        entries = [
+            {"name": configuration.name, "state": configuration.state, "units": units.get(configuration.name, [])}
+            for configuration in configurations
+        ]
+        content = json.dumps({"over": over, "configurations": entries}).encode()
         write_atomically(self.folder / CONFIGURATIONS, lambda file: file.write(content))
 
     def _run(self, plan: Plan, budget_s: float | None = None) -> RunOutcome:
         store, scratch = UnitStore(self.folder / "units"), checkpoints_of(self.place)
         return run_missing(plan, store, self.events, scratch, self.began, budget_s)
 
-    def _keep(self, drawn: Sequence[Configuration]) -> None:
-        """Keeps what a search algorithm has chosen, for when the sweep is continued."""
+    def _keep_proposals(self, drawn: Sequence[Configuration]) -> None:
+        """Write the configurations that a search algorithm proposed, so that the sweep can be resumed."""
         request = replace(self.request, sweep=replace(self.request.sweep, configurations=tuple(drawn)))
         request.write(self.folder)
-        self._say(f"{len(drawn)} of {request.sweep.count} configurations were proposed and tried")
+        self._announce(f"{len(drawn)} of {request.sweep.count} configurations were proposed and tried")
 
-    def _say(self, what: str) -> None:
+    def _announce(self, what: str) -> None:
         self.events.emit(Event(EventKind.STAGE, detail=what))
 
 
-def _some_audited(configurations: Sequence[Configuration]) -> Sequence[Configuration]:
-    """The configurations; refused where there is nothing to report."""
-    if any(one.state == AUDITED for one in configurations):
+def _require_audited(configurations: Sequence[Configuration]) -> Sequence[Configuration]:
+    """Return the configurations; raise RunError if none is audited."""
+    if any(configuration.state == AUDITED for configuration in configurations):
         return configurations
-    why = next((one.error for one in configurations if one.error), "all were stopped")
-    raise RunError(f"none of {len(configurations)} configurations could be audited; the first: {why}")
+    why = next((configuration.error for configuration in configurations if configuration.error), "all were stopped")
+    raise RunError(f"none of {len(configurations)} configurations could be audited. The first error: {why}")
 
 
 @dataclass(frozen=True)
 class Explorer:
-    """Tries configurations of a sweep."""
+    """Trains the configurations of a sweep up to the last rung, for early stopping or a search algorithm."""
 
-    request: Request  # the sweep
-    tuner: Tuner  # says what is tried and what goes on
+    request: Request
+    tuner: Tuner
     run: Callable[[Plan], RunOutcome]  # runs the units of a plan
-    store: UnitStore  # where finished units are
-    at_a_time: int  # how many configurations a search algorithm proposes before it is told of them
-    in_time: Callable[[], bool]  # whether anything may be begun still
-    # Told of all configurations that a search algorithm has proposed so far, so that they are kept
-    drawn: Callable[[Sequence[Configuration]], None]
+    store: UnitStore  # finished units
+    at_a_time: int  # number of configurations that a search algorithm proposes before it learns their utility
+    in_time: Callable[[], bool]  # False once the time budget is used up
+    on_proposed: Callable[[Sequence[Configuration]], None]  # called with all configurations proposed so far
 
-    def explored(self) -> list[Configuration]:
-        """All configurations: those that are to be audited, those that were stopped and those that failed."""
+    def explore(self) -> list[Configuration]:
+        """Return all configurations with their states: to be audited, stopped or failed."""
         if not self.tuner.searches:
-            return list(self._tried(dict(enumerate(self._without_search()))).values())
-        found: dict[str, Configuration] = {}
+            return list(self._run_rungs(dict(enumerate(self._without_search()))).values())
+        configurations_by_name: dict[str, Configuration] = {}
         number = 0
         while number < self.request.sweep.count and self.in_time():
             batch: dict[int, Configuration] = {}
             while number < self.request.sweep.count and len(batch) < self.at_a_time:
-                values = self.tuner.proposed(number)
+                values = self.tuner.propose(number)
                 if values is None:
                     break
                 batch[number] = self.request.configuration(values)
                 number += 1
             if not batch:
                 break
-            one_each = {one.name: place for place, one in batch.items()}  # it may draw one twice
-            tried = self._tried({place: batch[place] for place in one_each.values()})
-            found |= {one.name: one for one in tried.values()}
-            self.drawn(tuple(found.values()))
-        return list(found.values())
+            # The algorithm may propose a configuration twice.
+            numbers = {configuration.name: key for key, configuration in batch.items()}.values()
+            explored = self._run_rungs({key: batch[key] for key in numbers})
+            configurations_by_name |= {configuration.name: configuration for configuration in explored.values()}
+            self.on_proposed(tuple(configurations_by_name.values()))
+        return list(configurations_by_name.values())
 
     def _without_search(self) -> tuple[Configuration, ...]:
-        """Those that are known; of a search that is continued without its algorithm, those it chose and drawn ones."""
+        """Return the known configurations.
+
+        A search that is resumed without its algorithm has those already proposed; random ones replace the others.
+        """
         request = self.request
         if not request.sweep.adaptive:
-            return request.known
-        chosen = {one.name: request.configuration(one.values) for one in request.sweep.configurations}
-        drawn = configurations(request.sweep.space, request.sweep.count, request.seed)
-        for one in map(request.configuration, drawn):
-            if len(chosen) < request.sweep.count:
-                chosen.setdefault(one.name, one)
-        return tuple(chosen.values())
+            return request.configurations
+        by_name = {
+            configuration.name: request.configuration(configuration.values)
+            for configuration in request.sweep.configurations
+        }
+        random_values = configurations(request.sweep.space, request.sweep.count, request.seed)
+        for configuration in map(request.configuration, random_values):
+            if len(by_name) < request.sweep.count:
+                by_name.setdefault(configuration.name, configuration)
+        return tuple(by_name.values())
 
-    def _tried(self, ones: Mapping[int, Configuration]) -> dict[int, Configuration]:
-        """What becomes of some configurations, rung by rung."""
-        sweep, found = self.request.sweep, dict(ones)
+    def _run_rungs(self, initial: Mapping[int, Configuration]) -> dict[int, Configuration]:
+        """Return configurations with their states after all rungs."""
+        sweep, configurations = self.request.sweep, dict(initial)
         utility: dict[int, dict[str, float]] = {}
-        for number in ones:
+        for number in initial:
             self.tuner.begin(number)
         rungs = () if sweep.rungs is None else sweep.rungs.values[:-1]
-        for place, rung in enumerate(rungs):
-            utility |= self._measured(found, rung)
-            for number, one in found.items():
-                if one.state == AUDITED and not self.tuner.goes_on(number, place, utility[number]):
-                    wanted = {sweep.metric: utility[number][sweep.metric]}
-                    found[number] = replace(one, state=STOPPED, metrics=wanted, rung=rung)
+        for rung_index, rung in enumerate(rungs):
+            utility |= self._measure_utility(configurations, rung)
+            for number, configuration in configurations.items():
+                if configuration.state == AUDITED and not self.tuner.continues(number, rung_index, utility[number]):
+                    metrics = {sweep.metric: utility[number][sweep.metric]}
+                    configurations[number] = replace(configuration, state=STOPPED, metrics=metrics, rung=rung)
         if self.tuner.searches:
-            utility |= self._measured(found, None)
-        for number, one in found.items():
-            self.tuner.end(number, None if one.state == FAILED else utility.get(number, {}))
-        return found
+            utility |= self._measure_utility(configurations, None)
+        for number, configuration in configurations.items():
+            self.tuner.end(number, None if configuration.state == FAILED else utility.get(number, {}))
+        return configurations
 
-    def _measured(self, found: dict[int, Configuration], rung: Any) -> dict[int, dict[str, float]]:
-        """Utility of one training each at a rung, of those that go on; those that have none are marked as failed."""
+    def _measure_utility(self, configurations: dict[int, Configuration], rung: Any) -> dict[int, dict[str, float]]:
+        """Return the metrics of one training of each remaining configuration at a rung; mark failed ones."""
         request = self.request
-        seed = request.other_seed("explore") if request.sweep.adaptive else request.seed
-        going = [number for number, one in found.items() if one.state == AUDITED]
+        seed = request.derived_seed("explore") if request.sweep.adaptive else request.seed
+        active = [number for number, configuration in configurations.items() if configuration.state == AUDITED]
         if not self.in_time():
-            found |= {number: replace(found[number], state=STOPPED, rung=rung) for number in going}
+            configurations |= {number: replace(configurations[number], state=STOPPED, rung=rung) for number in active}
             return {}
         plans: list[tuple[Plan, dict[int, str]]] = []
-        for group in [[number] for number in going] if request.sweep.adaptive else [going] * bool(going):
+        for group in [[number] for number in active] if request.sweep.adaptive else [active] * bool(active):
             try:
-                plan = make_plan(request.rung_spec([found[number] for number in group], rung, seed=seed))
-            except AuditError as err:  # of what is known it is said before anything runs
+                plan = make_plan(request.rung_spec([configurations[number] for number in group], rung, seed=seed))
+            except AuditError as err:  # known configurations were checked before anything ran
                 if not request.sweep.adaptive:
                     raise
-                found[group[0]] = _failed(found[group[0]], str(err))
+                configurations[group[0]] = _failed(configurations[group[0]], str(err))
                 continue
             firsts = [next(iter(entry.trainings), "") for entry in plan.audits if not entry.confirms]
             plans.append((plan, dict(zip(group, firsts, strict=True))))
         if not plans:
             return {}
-        finished = self.run(_merged(plans)).finished
+        finished = self.run(_merge_trainings(plans)).finished
         utility: dict[int, dict[str, float]] = {}
         for number, training in ((number, key) for _, trainings in plans for number, key in trainings.items()):
             if training and training not in finished:
-                why = f"the training at a rung failed; units/{training}.failed says why"
-                found[number] = _failed(found[number], why)
+                why = f"the training at a rung failed, see units/{training}.failed"
+                configurations[number] = _failed(configurations[number], why)
                 continue
             utility[number] = dict(outcome_metadata(self.store.schema(training)).metrics) if training else {}
-            found[number] = with_metric(found[number], utility[number], request.sweep.metric)
+            configurations[number] = with_metric(configurations[number], utility[number], request.sweep.metric)
         return utility
 
 
-def with_metric(one: Configuration, metrics: Mapping[str, float], wanted: str) -> Configuration:
+def with_metric(configuration: Configuration, metrics: Mapping[str, float], metric: str) -> Configuration:
     """The configuration; failed where it has not the metric that is wanted large or small."""
-    if wanted in metrics:
-        return one
+    if metric in metrics:
+        return configuration
     names = ", ".join(metrics) or "none"
     return _failed(
-        one, f"no metric {wanted!r} to be wanted large or small; it has {names}{did_you_mean(wanted, metrics)}"
+        configuration,
+        f"no metric {metric!r} to be wanted large or small; it has {names}{did_you_mean(metric, metrics)}",
     )
 
 
-def _failed(one: Configuration, why: str) -> Configuration:
-    return replace(one, state=FAILED, error=f"{one.name}: {why}")
+def _failed(configuration: Configuration, why: str) -> Configuration:
+    return replace(configuration, state=FAILED, error=f"{configuration.name}: {why}")
 
 
-def _merged(plans: Sequence[tuple[Plan, Mapping[int, str]]]) -> Plan:
-    """One plan of single trainings and what they need."""
+def _merge_trainings(plans: Sequence[tuple[Plan, Mapping[int, str]]]) -> Plan:
+    """Return one plan with the single trainings of several plans and the units that they need."""
     units = {unit.key: unit for plan, trainings in plans for unit in plan.needed(trainings.values())}
     shared = {name: rows for plan, _ in plans for name, rows in plan.shared.items()}
     first, _ = plans[0]
@@ -523,14 +546,14 @@ def _merged(plans: Sequence[tuple[Plan, Mapping[int, str]]]) -> Plan:
 
 @dataclass(frozen=True)
 class Request:
-    """A sweep that can be carried out."""
+    """A sweep that can run."""
 
-    base: Audit  # the audit that is varied, as it was written
-    sweep: Sweep  # what is varied, its space in words, and over how many configurations the error is split
+    base: Audit  # the audit to vary
+    sweep: Sweep  # space, goal, and the number of configurations over which the error is split
     name: str  # for reports and the default folder
-    seed: int = 0  # everything random follows from it
+    seed: int = 0  # seed of all randomness
     confidence: float = 0.95  # of all bounds together
-    run: RunOptions = RunOptions()  # where the work runs
+    run: RunOptions = RunOptions()
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -542,70 +565,72 @@ class Request:
 
     @property
     def folder(self) -> Path:
-        """Where the sweep goes when nothing else is said."""
+        """Default folder of the sweep."""
         return Path("runs") / slug(self.name)
 
     @property
-    def known(self) -> tuple[Configuration, ...]:
-        """All configurations, where they are known beforehand; none where a search algorithm chooses them."""
+    def configurations(self) -> tuple[Configuration, ...]:
+        """All configurations; () if a search algorithm chooses them."""
         if self.sweep.adaptive:
             return ()
-        found = configurations(self.sweep.space, self.sweep.samples, self.seed)
-        return tuple(self.configuration(values) for values in found)
+        all_values = configurations(self.sweep.space, self.sweep.samples, self.seed)
+        return tuple(self.configuration(values) for values in all_values)
 
     def configuration(self, values: Mapping[str, Any]) -> Configuration:
-        """A configuration with its name; the field that rungs raise stands at its last value."""
+        """Return a configuration with its name."""
         return Configuration(described_values(values), dict(values))
 
-    def audit(self, one: Configuration, rung: Any = None) -> Audit:
-        """The audit of a configuration; the field of the rungs at `rung`, or at what is audited."""
-        audit, values = self.base, dict(one.values)
+    def audit(self, configuration: Configuration, rung: Any = None) -> Audit:
+        """Return the audit of a configuration, with the field of the rungs at `rung` or at its last value."""
+        audit, values = self.base, dict(configuration.values)
         if self.sweep.rungs is not None:
             values[self.sweep.rungs.field] = self.sweep.rungs.values[-1] if rung is None else rung
         try:
             for path, value in values.items():
                 audit = overridden(audit, path, value)
         except SpecError as err:
-            raise SpecError(f"{one.name}: {err}") from err
-        return replace(audit, name=one.name)
+            raise SpecError(f"{configuration.name}: {err}") from err
+        return replace(audit, name=configuration.name)
 
-    def spec(self, ones: Sequence[Configuration]) -> AuditSpec:
-        """The spec of some configurations: each audited one is an audit, and the error is split over all planned."""
-        audits = tuple(self.audit(one) for one in ones if one.state == "audited")
-        sweep = replace(self.sweep, configurations=tuple(ones))
+    def spec(self, configurations: Sequence[Configuration]) -> AuditSpec:
+        """Return the spec that audits the remaining configurations; the error is split over all planned ones."""
+        audits = tuple(
+            self.audit(configuration) for configuration in configurations if configuration.state == "audited"
+        )
+        sweep = replace(self.sweep, configurations=tuple(configurations))
         return AuditSpec(audits, self.name, self.seed, self.confidence, self.run, sweep=sweep)
 
-    def rung_spec(self, ones: Sequence[Configuration], rung: Any, *, seed: int) -> AuditSpec:
-        """The spec of some configurations at a rung; nothing is concluded from their audits but utility."""
-        audits = tuple(self.audit(one, rung) for one in ones)
+    def rung_spec(self, configurations: Sequence[Configuration], rung: Any, *, seed: int) -> AuditSpec:
+        """Return the spec of configurations at a rung; only the utility of its trainings is used."""
+        audits = tuple(self.audit(configuration, rung) for configuration in configurations)
         return AuditSpec(audits, self.name, seed, self.confidence, self.run)
 
-    def again(self, one: Configuration) -> AuditSpec:
-        """The spec of one configuration with a seed that no trial of the sweep used, at full confidence."""
-        audit = replace(self.audit(one), name=reaudit_name(one.name))
-        seed = self.other_seed("reaudit")
+    def reaudit_spec(self, configuration: Configuration) -> AuditSpec:
+        """Return the spec of one configuration at full confidence, with a seed that the sweep has not used."""
+        audit = replace(self.audit(configuration), name=reaudit_name(configuration.name))
+        seed = self.derived_seed("reaudit")
         return AuditSpec((audit,), f"{self.name}, re-audit", seed, self.confidence, self.run)
 
-    def other_seed(self, what: str) -> int:
-        """A seed for something else than the sweep's audits."""
+    def derived_seed(self, what: str) -> int:
+        """Return a seed for work other than the sweep's audits."""
         words = Seed(self.seed).child("sweep", what).sequence().generate_state(2)
         return int.from_bytes(words.tobytes(), "little") % MAX_SEED
 
     def to_words(self) -> dict[str, Any]:
-        """The request as `read_request` takes it."""
-        about = {field.name: describe(getattr(self, field.name)) for field in fields(self) if field.name != "base"}
-        return {**about, **describe(replace(self.base, name="audit"))}
+        """Return the request as a mapping for `read_request`."""
+        values = {field.name: describe(getattr(self, field.name)) for field in fields(self) if field.name != "base"}
+        return {**values, **describe(replace(self.base, name="audit"))}
 
     def write(self, folder: Path) -> None:
-        """Writes `sweep.yaml`, noted as this user's, and beside it the rows that have no file of their own."""
+        """Write `sweep.yaml`, note it as this user's, and write data that were given in memory."""
         keep_data(self.base.data, folder)
-        made = YamlFile(folder / FILE, sealed(in_yaml(self.to_words())))
-        write_atomically(made.path, lambda file: file.write(made.content))
-        note_as_own(made)
+        file = YamlFile(folder / FILE, sealed(in_yaml(self.to_words())))
+        write_atomically(file.path, lambda stream: stream.write(file.content))
+        note_as_own(file)
 
 
 def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> Request:
-    """A sweep from a YAML file, a mapping like its content, or an audit without anything that is varied yet."""
+    """Return the sweep in a YAML file or a mapping, or the sweep of an audit whose space is still empty."""
     if isinstance(source, AuditSpec):
         if len(source.audits) != 1:
             raise SpecError(f"a sweep varies one audit, the spec has {len(source.audits)}")
@@ -621,18 +646,18 @@ def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> 
 def request_in(file: YamlFile) -> Request:
     """Build the sweep that a YAML file holds."""
     request = _from_content(content_of(file))
-    # The rows of a folder's sweep that were given in memory lie beside it.
+    # Data that were given in memory are in files next to the spec.
     return replace(request, base=replace(request.base, data=found_data(request.base.data, file.path.parent)))
 
 
-def require_whole(file: YamlFile) -> None:
-    """Refuses a sweep's file of a folder that is not what was written: what was cut off would count as left out."""
+def require_intact(file: YamlFile) -> None:
+    """Refuse a sweep's file that was changed: in a truncated file, missing settings would become defaults."""
     path = file.path
     text, _, seal = file.text.rpartition(_SEAL)
     if seal != _seal(text):
         raise SpecError(
-            f"{shortened(path)} must be as it was written, it was cut, damaged or edited; put back what was there, or "
-            f"read it, then `dpaudit sweep {shortened(path)} --output {shortened(path.parent)}` goes on with it"
+            f"{shortened(path)} was truncated, damaged or edited. Restore it, or check it and run "
+            f"`dpaudit sweep {shortened(path)} --output {shortened(path.parent)}`"
         )
 
 
@@ -640,7 +665,7 @@ _SEAL = "# SHA-256 of all lines above: "
 
 
 def sealed(text: str) -> bytes:
-    """The content of a sweep's file: its text, and a line with the hash of it."""
+    """Return the content of a sweep's file: its text and a line with the hash of the text."""
     return f"{text}{_SEAL}{_seal(text)}".encode()
 
 
@@ -650,10 +675,10 @@ def _seal(text: str) -> str:
 
 def _from_content(content: Mapping[str, Any]) -> Request:
     given.require_words(content, "a spec")
-    own = {"sweep", "grid"}
+    sweep_keys = {"sweep", "grid"}
     if "check" in content or "together" in content:
-        raise SpecError("a sweep varies one audit: leave `check` out")
-    audits, options = spec_parts({name: value for name, value in content.items() if name not in own})
+        raise SpecError("a sweep varies one audit. Leave `check` out")
+    audits, options = spec_parts({name: value for name, value in content.items() if name not in sweep_keys})
     return _request(audits, options, content.get("sweep") or {}, content.get("grid") or {})
 
 
@@ -662,10 +687,10 @@ def _request(audits: list[Audit], options: Mapping[str, Any], sweep: Any, grid: 
         raise SpecError(f"a sweep varies one audit, the spec has {len(audits)}; leave `audits` out")
     if not isinstance(sweep, Mapping) or not isinstance(grid, Mapping):
         raise SpecError(f"`sweep` and `grid` must be mappings, got {shortened(sweep if grid else grid)}")
-    made: Sweep = build_dataclass(Sweep, sweep, location="sweep")
-    twice = sorted(grid.keys() & made.space.keys())
-    if twice:
-        raise SpecError(f"{twice[0]} must stand in `grid` or in `space`, not in both")
-    made = replace(made, space={**grid, **made.space})
-    request: Request = build_dataclass(Request, {"base": audits[0], "sweep": made, **options}, location="sweep")
+    settings: Sweep = build_dataclass(Sweep, sweep, location="sweep")
+    duplicates = sorted(grid.keys() & settings.space.keys())
+    if duplicates:
+        raise SpecError(f"{duplicates[0]} must be in `grid` or in `space`, not in both")
+    settings = replace(settings, space={**grid, **settings.space})
+    request: Request = build_dataclass(Request, {"base": audits[0], "sweep": settings, **options}, location="sweep")
     return request

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.cluster.head import own_place
+from tests.cluster.head import ray_folder
 from tests.processes import below
 from tests.waiting import HANGS_S, until
 
@@ -29,7 +29,7 @@ def test_units_run_where_they_fit_on_nodes_that_come_and_go(tmp_path: Path) -> N
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    with own_place() as place:
+    with ray_folder() as place:
         environment["RAY_TMPDIR"] = str(place)
         command = [sys.executable, "-m", "tests.actors.pool_checks"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)

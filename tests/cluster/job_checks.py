@@ -1,4 +1,4 @@
-"""What is checked of jobs against a real job server: run by `test_jobs`, in a process whose token is the server's."""
+"""Checks of jobs on a real job server. `test_jobs` runs them in a process with the server's token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.waiting import until
 
 
 def main(server: str, folder: Path, working_dir: Path) -> None:
-    """Begins a job twice, kills its driver, goes on with it, and stops another one."""
+    """Submit a job twice, kill its driver, resume it, and stop another job."""
     os.chdir(working_dir)
     sys.path.insert(0, str(working_dir))
     gate, output = folder / "gate", folder / "shared" / "run"
@@ -39,7 +39,7 @@ def main(server: str, folder: Path, working_dir: Path) -> None:
     assert (status.stage, status.finished) == ("finished", status.units)
     assert status.cached >= before >= 1
     assert f"report: {output}/report.html" in printed
-    assert not jobs.submit(job).new, "what has succeeded is not begun again"
+    assert not jobs.submit(job).new, "a job that succeeded does not start again"
     gate.touch()
     other = jobs.submit(job_of(Path("spec.yaml"), folder / "shared" / "other", working_dir=working_dir, seed=7))
     assert other.name != first.name
@@ -47,12 +47,12 @@ def main(server: str, folder: Path, working_dir: Path) -> None:
 
 
 def _driver(output: Path) -> int | None:
-    """The process that holds the run folder."""
+    """Return the process id in the lease of the run folder; None if there is none."""
     try:
-        found = re.search(r'"pid": (\d+)', (output / ".lease").read_text())
+        match = re.search(r'"pid": (\d+)', (output / ".lease").read_text())
     except OSError:
         return None
-    return int(found[1]) if found else None
+    return int(match[1]) if match else None
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A real cluster on this machine, which asks for a token: joined, and given jobs that are watched, crash and go on."""
+"""Jobs on a real cluster of this machine, with a token, and on replaced job servers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Slow:
 
 @pytest.fixture(autouse=True)
 def proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a command notes of them is put back."""
+    """Restore the proxy variables that a command changes."""
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
 
@@ -78,13 +78,13 @@ def working_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
-    """A node of one CPU, with a job server; two of its size make a cluster of two CPUs."""
+    """A node with one CPU and a job server."""
     with head_node(tmp_path_factory.mktemp("head"), jobs=True, cpus=1) as started:
         yield started
 
 
 def with_token(token: Path, *command: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own, since Ray reads which token is meant when it is imported."""
+    """Run a command in a new process, because Ray reads its token at import."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -94,15 +94,15 @@ def with_token(token: Path, *command: str, folder: Path | None = None) -> subpro
 
 @pytest.mark.nightly
 @pytest.mark.cluster
-def test_a_job_is_begun_once_watched_and_gone_on_with_after_its_driver_died(
+def test_a_real_job_starts_once_and_resumes_after_its_driver_died(
     head: Head, working_dir: Path, tmp_path: Path
 ) -> None:
-    done = with_token(head.token, "tests.cluster.job_checks", head.dashboard, str(tmp_path), str(working_dir))
-    assert done.returncode == 0, done.stdout + done.stderr
+    checks = with_token(head.token, "tests.cluster.job_checks", head.dashboard, str(tmp_path), str(working_dir))
+    assert checks.returncode == 0, checks.stdout + checks.stderr
     (tmp_path / "another").write_text("0" * 64)
     refused = with_token(tmp_path / "another", "dpaudit", "status", "dpaudit-none", "--address", head.dashboard)
     assert refused.returncode == 3
-    assert "asks for a token, and the one given here is not its own" in refused.stderr
+    assert "rejected the token" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
 
 
@@ -112,55 +112,53 @@ from dpaudit.cluster import session
 from dpaudit.errors import RunError
 
 address, token, wrong = sys.argv[1:]
-said, begun, init = {}, [], session._init
-session._init = lambda **options: (begun.append(name), init(**options))
+outputs, attempts, init = {}, [], session._init
+session._init = lambda **options: (attempts.append(name), init(**options))
 for name, mode, path in (("wrong", "token", wrong), ("none", "disabled", ""), ("right", "token", token)):
     os.environ.update(RAY_AUTH_MODE=mode, RAY_AUTH_TOKEN_PATH=path)
     try:
         with session.ray_session(address):
             import ray
 
-            said[name] = str(ray.get(ray.remote(num_cpus=1)(lambda: 40 + 2).remote()))
+            outputs[name] = str(ray.get(ray.remote(num_cpus=1)(lambda: 40 + 2).remote()))
     except RunError as err:
-        said[name] = str(err)
-print(json.dumps({**said, "begun": begun}))
+        outputs[name] = str(err)
+print(json.dumps({**outputs, "attempts": attempts}))
 """
 
 
 @pytest.mark.cluster
-def test_a_cluster_with_a_token_is_joined_with_it_and_with_no_other(head: Head, tmp_path: Path) -> None:
+def test_a_cluster_is_joined_only_with_its_token(head: Head, tmp_path: Path) -> None:
     (tmp_path / "other").write_text(secrets.token_hex(32))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", JOIN, head.address, str(head.token), str(tmp_path / "other")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert said["right"] == "42"
-    assert said["begun"] == ["right"], "Ray alone tries for 22 s with a token that is not the cluster's, and says less"
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert process.returncode == 0, process.stderr
+    outputs = json.loads(process.stdout.splitlines()[-1])
+    assert outputs["right"] == "42"
+    assert outputs["attempts"] == ["right"], "with a wrong token, Ray itself retries for 22 s"
     for name in ("wrong", "none"):
-        assert said[name].startswith(f"the Ray cluster at {head.address} cannot be joined: it asks for a token"), said
-        assert "\n" not in said[name], said
-    assert "(RAY_AUTH_MODE is disabled)" in said["none"]
+        assert outputs[name].startswith(f"cannot join the Ray cluster at {head.address}: it rejected the token")
+        assert "\n" not in outputs[name], outputs
+    assert "(RAY_AUTH_MODE is disabled)" in outputs["none"]
 
 
 @pytest.mark.cluster
-def test_a_submitted_job_runs_on_two_nodes_and_leaves_the_tables_of_this_process(
-    head: Head, working_dir: Path, tmp_path: Path
-) -> None:
+def test_a_job_on_two_nodes_gives_the_scores_of_this_process(head: Head, working_dir: Path, tmp_path: Path) -> None:
     """Each node has one CPU, so the job's second worker is on the second node.
 
-    No unit ends before both workers are up: they wait at the gate.
+    Units wait at the gate until both workers have started.
     """
     (working_dir / "spec.yaml").write_text(SPEC.replace("workers: 1", "workers: 2"))
-    here = RunOptions(runner="in-process", figures=False, repeats=0)
-    audit(replace(load_spec(working_dir / "spec.yaml"), run=here), output=tmp_path / "here", quiet=True)
+    in_process = RunOptions(runner="in-process", figures=False, repeats=0)
+    audit(replace(load_spec(working_dir / "spec.yaml"), run=in_process), output=tmp_path / "here", quiet=True)
     gate, events = tmp_path / "gate", tmp_path / "job" / "events.jsonl"
     gate.touch()
     with another_node(head):
         submit = ("submit", "spec.yaml", "-o", str(tmp_path / "job"), "--working-dir", ".")
-        done = with_token(head.token, "dpaudit", *submit, "--address", head.dashboard, folder=working_dir)
-        assert done.returncode == 0, done.stderr
+        submitted = with_token(head.token, "dpaudit", *submit, "--address", head.dashboard, folder=working_dir)
+        assert submitted.returncode == 0, submitted.stderr
         until(lambda: events.exists() and _most_workers(events) == 2, "a worker has started on each node")
         gate.unlink()
         until((tmp_path / "job" / "report.html").exists, "the job has written its report")
@@ -183,8 +181,8 @@ run: {figures: false, repeats: 0}
 
 @pytest.mark.nightly
 @pytest.mark.cluster
-def test_score_tables_are_the_same_four_ways(head: Head, bucket: str, tmp_path: Path) -> None:
-    """In this process, on a cluster of two nodes, as a job of one, and with the run folder on an S3 server."""
+def test_scores_do_not_depend_on_where_a_run_runs(head: Head, bucket: str, tmp_path: Path) -> None:
+    """In this process, with the run folder on an S3 server, on a cluster of two nodes, and as a job."""
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "spec.yaml").write_text(FOUR)
     laptop, place = RunOptions(runner="in-process", figures=False, repeats=0), bucket.format("runs/four")
@@ -198,8 +196,8 @@ def test_score_tables_are_the_same_four_ways(head: Head, bucket: str, tmp_path: 
     with another_node(head):
         (tmp_path / "joined.yaml").write_text(FOUR.replace("{figures", f"{{address: '{head.address}', figures"))
         run = ("run", "joined.yaml", "-o", str(tmp_path / "cluster"), "--quiet")
-        done = with_token(head.token, "dpaudit", *run, folder=tmp_path)
-        assert done.returncode == 0, done.stderr
+        joined = with_token(head.token, "dpaudit", *run, folder=tmp_path)
+        assert joined.returncode == 0, joined.stderr
     until((tmp_path / "job" / "report.html").exists, "the job has written its report")
     tables = [scores(tmp_path / way) for way in ("laptop", "store", "cluster", "job")]
     assert len(tables[0]) == 4
@@ -211,7 +209,7 @@ def scores(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_the_same_work_has_one_name_and_other_work_another(working_dir: Path, tmp_path: Path) -> None:
+def test_the_name_of_a_job_depends_on_its_command_and_files(working_dir: Path, tmp_path: Path) -> None:
     def name(output: Path = tmp_path / "a", seed: int | None = None) -> str:
         return job_of(working_dir / "spec.yaml", output, working_dir=working_dir, seed=seed).key()
 
@@ -220,62 +218,12 @@ def test_the_same_work_has_one_name_and_other_work_another(working_dir: Path, tm
     assert len({first, name(tmp_path / "b"), name(seed=1)}) == 3
     (working_dir / "runs").mkdir()
     (working_dir / "runs" / "plan.parquet").write_bytes(b"")
-    assert name() == first, "a run folder does not travel"
+    assert name() == first, "run folders are not uploaded"
     (working_dir / "mine.py").write_text("# changed\n" + (working_dir / "mine.py").read_text())
     assert name() != first
 
 
-class Server:
-    """In place of Ray's client: the states of jobs by name. `race` has the next job begun by somebody else."""
-
-    def __init__(self) -> None:
-        self.states: dict[str, str] = {}
-        self.given: list[dict[str, Any]] = []
-        self.race = False
-
-    def get_job_status(self, name: str) -> SimpleNamespace:
-        if name not in self.states:
-            raise RuntimeError(f"Job {name} does not exist")
-        return SimpleNamespace(value=self.states[name])
-
-    def submit_job(self, *, submission_id: str, **given: Any) -> None:
-        if self.race:
-            self.race, self.states[submission_id] = False, "RUNNING"
-            raise RuntimeError(f"Job with submission_id {submission_id} already exists")
-        self.states[submission_id] = "RUNNING"
-        self.given.append(given)
-
-
-def test_the_same_work_is_begun_once_and_again_after_it_failed(
-    working_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a cluster; by night a real one is asked."""
-    server, job = Server(), Job(("run", "spec.yaml"), working_dir)
-    monkeypatch.setattr(Jobs, "_connect", lambda jobs: server)
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(1)
-        jobs = Jobs(f"http://127.0.0.1:{listening.getsockname()[1]}")
-    first = jobs.submit(job)
-    assert (first.name, first.new) == (job.key(), True)
-    assert server.given == [
-        {"entrypoint": "python -m dpaudit run spec.yaml", "runtime_env": job.runtime_env(), "metadata": {}}
-    ]
-    for state, name, new in [
-        ("PENDING", job.key(), False),
-        ("RUNNING", job.key(), False),
-        ("SUCCEEDED", job.key(), False),
-        ("FAILED", f"{job.key()}-2", True),
-    ]:
-        server.states[job.key()] = state
-        submitted = jobs.submit(job)
-        assert (submitted.name, submitted.new) == (name, new), state
-    server.states[f"{job.key()}-2"], server.race = "STOPPED", True
-    jobs.submit(job)
-    assert server.states[f"{job.key()}-3"] == "RUNNING", "somebody else was faster, which is no error"
-
-
-def test_a_job_whose_results_would_not_last_is_refused(
+def test_a_job_that_cannot_work_on_a_cluster_is_refused(
     working_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(working_dir)
@@ -291,36 +239,40 @@ def test_a_job_whose_results_would_not_last_is_refused(
         job_of(Path("here.yaml"), tmp_path / "run", working_dir=working_dir)
 
 
-def test_a_sweep_is_a_job_too(working_dir: Path, tmp_path: Path) -> None:
+def test_a_sweep_can_be_a_job(working_dir: Path, tmp_path: Path) -> None:
     (working_dir / "sweep.yaml").write_text(SPEC + "grid: {mechanism.epsilon: [1.0, 2.0]}")
     job = job_of(working_dir / "sweep.yaml", tmp_path / "run", working_dir=working_dir, sweep=True)
     assert job.arguments == ("sweep", "sweep.yaml", "--output", str(tmp_path / "run"))
 
 
-def test_what_travels_holds_no_environment(working_dir: Path) -> None:
+def test_a_job_uploads_no_environment_variables(working_dir: Path) -> None:
     assert "env_vars" not in Job(("run",), working_dir).runtime_env()
 
 
-class TakesANameOnce:
-    """A job server that knows names and states, and refuses a name that it has, in the words of Ray 2.60's."""
+class JobServer:
+    """Replaces Ray's client: keeps the states of jobs by name, and refuses an existing name in the words of Ray 2.60.
+
+    With `submitters`, that many processes ask for a state before one of them submits.
+    """
 
     def __init__(self, *, submitters: int = 1) -> None:
         self.states: dict[str, str] = {}
-        self._asked_together = threading.Barrier(submitters, timeout=60)
-        self._first_questions = submitters
+        self.submissions: list[dict[str, Any]] = []
+        self._barrier = threading.Barrier(submitters, timeout=60)
+        self._first_requests = submitters
         self._lock = threading.Lock()
 
     def get_job_status(self, name: str) -> SimpleNamespace:
         with self._lock:
-            state, self._first_questions = self.states.get(name), self._first_questions - 1
-            waits = self._first_questions >= 0
+            state, self._first_requests = self.states.get(name), self._first_requests - 1
+            waits = self._first_requests >= 0
         if waits:
-            self._asked_together.wait()  # all submitters have asked before one of them submits
+            self._barrier.wait()
         if state is None:
             raise RuntimeError(f"Request failed with status code 404: Job {name} does not exist.")
         return SimpleNamespace(value=state)
 
-    def submit_job(self, *, submission_id: str, **_: object) -> None:
+    def submit_job(self, *, submission_id: str, **options: Any) -> None:
         with self._lock:
             if submission_id in self.states:
                 raise RuntimeError(
@@ -328,62 +280,77 @@ class TakesANameOnce:
                     "exists. Please use a different submission_id."
                 )
             self.states[submission_id] = "PENDING"
+            self.submissions.append(options)
 
 
 @pytest.fixture
 def dashboard() -> Iterator[str]:
-    """An address that takes connections."""
+    """An address that accepts connections."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_of_two_submissions_at_one_moment_one_begins_the_job(
+def test_a_job_starts_once_and_again_after_it_failed(
+    working_dir: Path, dashboard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, job = JobServer(), Job(("run", "spec.yaml"), working_dir)
+    monkeypatch.setattr(Jobs, "_connect", lambda jobs: server)
+    jobs, key = Jobs(dashboard), job.key()
+    first = jobs.submit(job)
+    assert (first.name, first.new) == (key, True)
+    assert server.submissions == [
+        {"entrypoint": "python -m dpaudit run spec.yaml", "runtime_env": job.runtime_env(), "metadata": {}}
+    ]
+    for name, state, expected in [
+        (key, "PENDING", (key, False)),
+        (key, "RUNNING", (key, False)),
+        (key, "SUCCEEDED", (key, False)),
+        (key, "FAILED", (f"{key}-2", True)),
+        (f"{key}-2", "PENDING", (f"{key}-2", False)),
+        (f"{key}-2", "STOPPED", (f"{key}-3", True)),
+    ]:
+        server.states[name] = state
+        submitted = jobs.submit(job)
+        assert (submitted.name, submitted.new) == expected, state
+
+
+def test_two_simultaneous_submissions_start_one_job(
     working_dir: Path, tmp_path: Path, dashboard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = TakesANameOnce(submitters=2)
+    server = JobServer(submitters=2)
     monkeypatch.setattr(Jobs, "_connect", lambda jobs: server)
     job = job_of(working_dir / "spec.yaml", tmp_path / "run", working_dir=working_dir)
     with ThreadPoolExecutor(2) as submitters:
-        submitted = list(submitters.map(lambda _: Jobs(dashboard).submit(job), range(2)))
+        submissions = list(submitters.map(lambda _: Jobs(dashboard).submit(job), range(2)))
     assert server.states == {job.key(): "PENDING"}
-    assert sorted((each.name, each.new) for each in submitted) == [(job.key(), False), (job.key(), True)]
-
-
-def test_work_that_failed_is_begun_again_once(
-    working_dir: Path, tmp_path: Path, dashboard: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = TakesANameOnce()
-    monkeypatch.setattr(Jobs, "_connect", lambda jobs: server)
-    job = job_of(working_dir / "spec.yaml", tmp_path / "run", working_dir=working_dir)
-    server.states[job.key()] = "FAILED"
-    submitted = [Jobs(dashboard).submit(job) for _ in range(2)]
-    assert [(each.name, each.new) for each in submitted] == [(f"{job.key()}-2", True), (f"{job.key()}-2", False)]
+    assert sorted((submitted.name, submitted.new) for submitted in submissions) == [
+        (job.key(), False),
+        (job.key(), True),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "message"),
     [("127.0.0.1:1", "must be that of the cluster's dashboard"), ("http://127.0.0.1:1", "no job server answers")],
 )
-def test_an_address_where_nothing_answers_is_one_sentence(
-    address: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Jobs, "_connect", lambda jobs: pytest.fail("Ray's client tries for a long time"))
-    with pytest.raises((RunError, SpecError), match=said) as refused:
+def test_a_wrong_address_is_refused_in_one_line(address: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Jobs, "_connect", lambda jobs: pytest.fail("Ray's client retries for a long time"))
+    with pytest.raises((RunError, SpecError), match=message) as refused:
         Jobs(address)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("state", "shown"),
+    ("state", "message"),
     [
         ("PENDING", " (PENDING) and not started yet; `dpaudit logs -f "),
         ("FAILED", ", which ended as FAILED without a plan; see `dpaudit logs "),
     ],
 )
-def test_status_of_an_output_that_was_submitted_says_how_its_job_stands(
-    working_dir: Path, tmp_path: Path, dashboard: str, monkeypatch: pytest.MonkeyPatch, state: str, shown: str
+def test_status_of_a_submitted_run_prints_the_state_of_its_job(
+    working_dir: Path, tmp_path: Path, dashboard: str, monkeypatch: pytest.MonkeyPatch, state: str, message: str
 ) -> None:
-    server, output = TakesANameOnce(), tmp_path / "run"
+    server, output = JobServer(), tmp_path / "run"
     monkeypatch.setattr(Jobs, "_connect", lambda jobs: server)
     monkeypatch.chdir(working_dir)
     submitted = CliRunner().invoke(main, ["submit", "spec.yaml", "-o", str(output), "--address", dashboard])
@@ -392,31 +359,31 @@ def test_status_of_an_output_that_was_submitted_says_how_its_job_stands(
     server.states[name] = state
     status = CliRunner().invoke(main, ["status", str(output)])
     assert status.exit_code == 0
-    assert status.output.startswith(f"{output}: submitted as {name}{shown}{name}`")
+    assert status.output.startswith(f"{output}: submitted as {name}{message}{name}`")
     assert len(status.output.splitlines()) == 1
 
 
-def test_status_says_that_a_job_was_submitted_though_its_cluster_does_not_answer(
+def test_status_names_the_submitted_job_if_its_cluster_does_not_answer(
     working_dir: Path, tmp_path: Path, dashboard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Jobs, "_connect", lambda jobs: TakesANameOnce())
+    monkeypatch.setattr(Jobs, "_connect", lambda jobs: JobServer())
     monkeypatch.chdir(working_dir)
     CliRunner().invoke(main, ["submit", "spec.yaml", "-o", str(tmp_path / "run"), "--address", dashboard])
     status = CliRunner().invoke(main, ["status", str(tmp_path / "run"), "--address", "http://127.0.0.1:1"])
     assert status.exit_code == 0
     assert "not started yet. The state of the job is unknown: no job server answers at " in status.output
     other = CliRunner().invoke(main, ["status", str(tmp_path / "other")])
-    assert other.exit_code == 2, "nothing was submitted to write this one"
+    assert other.exit_code == 2, "no job was submitted for this folder"
 
 
-class Answers(BaseHTTPRequestHandler):
-    """A job server that says its version and knows no job."""
+class EmptyJobServer(BaseHTTPRequestHandler):
+    """A job server without jobs."""
 
     def do_GET(self) -> None:
         version = {"version": "4", "ray_version": ray.__version__, "ray_commit": "", "session_name": "mine"}
-        found = version if self.path.startswith("/api/version") else None
-        body = json.dumps(found).encode() if found else b"Job x does not exist."
-        self.send_response(200 if found else 404)
+        asks_version = self.path.startswith("/api/version")
+        body = json.dumps(version).encode() if asks_version else b"Job x does not exist."
+        self.send_response(200 if asks_version else 404)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -424,12 +391,12 @@ class Answers(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def test_a_job_server_of_this_machine_is_asked_past_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reachable_job_server_is_excluded_from_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "example.org")
     monkeypatch.setenv("NO_PROXY", "example.org")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), EmptyJobServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         jobs = Jobs(f"http://127.0.0.1:{server.server_port}")
         assert jobs._state("x") is None

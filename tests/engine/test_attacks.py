@@ -23,7 +23,13 @@ from dpaudit.engine.games.two_world.attacks.rmia import (
     tuned_a,
 )
 from dpaudit.engine.games.two_world.views import ChallengeView, Shadows
-from dpaudit.engine.games.two_world.work import QUERIES, confidences, phi_of_logits, phi_of_probabilities, queries_of
+from dpaudit.engine.games.two_world.work import (
+    QUERIES,
+    augmented_queries,
+    confidences,
+    phi_of_logits,
+    phi_of_probabilities,
+)
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
@@ -196,7 +202,7 @@ def test_a_is_tuned_on_a_shadow_model_with_its_own_labels() -> None:
     shadows = view.shadows
     assert shadows is not None
     population = np.arange(50, 60)
-    rest, areas = shadows.of(slice(1, None)), []
+    rest, areas = shadows.of_models(slice(1, None)), []
     outsiders = [point for point in population if not shadows.member[0, point]]
     for a in CANDIDATES:
         marginals = offline_marginal(rest, float(a))
@@ -259,16 +265,16 @@ def test_phi_of_probabilities_takes_zeros() -> None:
 
 def test_queries_are_the_image_its_mirror_and_shifts() -> None:
     image = np.arange(2 * 12, dtype=np.float32).reshape(2, 1, 3, 4)
-    asked = queries_of(image, QUERIES)
+    asked = augmented_queries(image, QUERIES)
     assert len(asked) == QUERIES
     np.testing.assert_array_equal(asked[0], image)
     np.testing.assert_array_equal(asked[1], image[..., ::-1])
     np.testing.assert_array_equal(np.asarray(asked[2])[..., :-1], image[..., 1:])
     np.testing.assert_array_equal(np.asarray(asked[2])[..., -1], image[..., -1])
     assert len({np.asarray(one).tobytes() for one in asked}) == QUERIES
-    assert queries_of(np.zeros((2, 3), np.float32), 1)[0].shape == (2, 3)  # type: ignore[union-attr]
+    assert augmented_queries(np.zeros((2, 3), np.float32), 1)[0].shape == (2, 3)  # type: ignore[union-attr]
     with pytest.raises(InputError, match="augmented images"):
-        queries_of(np.zeros((2, 3), np.float32), 2)
+        augmented_queries(np.zeros((2, 3), np.float32), 2)
 
 
 def test_missing_shadow_models_are_said() -> None:

@@ -27,8 +27,8 @@ from dpaudit.engine.games.steps.opposing_gradients import (
     crowd_shape,
     first_steps,
     fitted_law,
+    information_gains,
     sizes_for,
-    told,
 )
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.scores import Scores
@@ -115,12 +115,12 @@ class Played:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "learned"), [("fixed", "batches of one size"), ("shuffled", "batches are cut anew")]
+    ("sampling", "learned"), [("fixed", "batches of fixed size"), ("shuffled", "changes the batch sizes")]
 )
 def test_what_the_coming_of_a_record_does_is_learned(sampling: str, learned: str) -> None:
     """The seed is fixed; the laws are told apart by 1,000 trainings with room."""
     search = Played(sampling).search(by_day(1_000, by_night=3_000), np.random.default_rng(1))
-    gains = told(search)
+    gains = information_gains(search)
     (own,) = (hypothesis for hypothesis in HYPOTHESES if learned in hypothesis.words)
     assert gains[own] > gains[HYPOTHESES[0]] + 0.01
 
@@ -196,7 +196,7 @@ class ByRows(DpSgd):
 
 def test_a_claim_that_depends_on_the_rows_is_tried_where_one_more_does_not_matter() -> None:
     assert sizes_for(ByRows(1.0), 49) == (50,)
-    with pytest.raises(SpecError, match="give `sizes` by hand"):
+    with pytest.raises(SpecError, match="Set `sizes` explicitly"):
         sizes_for(ByRows(1.0, each=1), 49)
 
 
@@ -223,4 +223,4 @@ def test_what_is_asked_for_must_make_sense() -> None:
     rng = np.random.default_rng(0)
     search = Played("poisson").search(30, rng)
     with pytest.raises(InputError, match="must come from both worlds"):
-        told(search.of(search.truth))
+        information_gains(search.of(search.truth))

@@ -109,7 +109,7 @@ def test_a_step_is_tested_with_its_sampling_if_asked_for(tmp_path: Path) -> None
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="dp-sgd-steps plays learners that show their steps"):
         steps_of({"name": "non-private"}, folder=tmp_path, claim={"epsilon": 1.0, "relation": "add-remove"})
-    with pytest.raises(SpecError, match="needs a canary that is a gradient"):
+    with pytest.raises(SpecError, match="the canary of dp-sgd-steps must be a gradient"):
         steps_of(private("dp-sgd"), folder=tmp_path, game={"name": "dp-sgd-steps", "canary": "blank"})
     with pytest.raises(SpecError, match="must read scores of steps in their order, got simultaneous-guess-count"):
         steps_of(private("dp-sgd"), folder=tmp_path, estimator="simultaneous-guess-count")
@@ -136,7 +136,7 @@ def test_a_canary_joins_by_its_coins_and_measures_in_clips() -> None:
         summed = np.asarray(joined).sum(0)
         norm = np.linalg.norm(summed)
         one.observe(step, summed * min(1.0, 2.0 / max(norm, 1e-9)) / 4)
-    seen = probe.shown()
+    seen = probe.steps()
     assert seen.coin.tolist() == joins
     np.testing.assert_allclose(seen.features[:, 0], seen.coin.astype(float), atol=1e-6)
     assert 5 < seen.coin.sum() < 35, "false failure < 1e-5"
@@ -155,7 +155,7 @@ def test_a_loop_that_does_not_play_by_the_rules_is_told_so() -> None:
     with pytest.raises(InputError, match="one vector of all weights"):
         one.observe(0, np.zeros((5, 1)))
     one.observe(0, np.full(5, np.nan))
-    assert np.isnan(probe.shown().features).all()
+    assert np.isnan(probe.steps().features).all()
     with pytest.raises(InputError, match="steps are numbered from 0"):
         one.gradient(2, 5)
 
@@ -178,7 +178,7 @@ def test_no_score_depends_on_what_comes_later(only: Any) -> None:
             batch, coin, noise = rng.standard_normal((3, 6)), rng.random() < 0.5, rng.standard_normal(6)
             probe.gradient(6, batch)
             probe.see(np.full(6, np.nan) if step == 7 else noise, coin != (step == flipped))
-        return probe.shown()
+        return probe.steps()
 
     whole = scored(60)
     np.testing.assert_array_equal(whole.score[:31], scored(31).score)
@@ -226,7 +226,7 @@ def test_the_batch_does_not_hide_a_canary_that_points_against_it() -> None:
         along /= max(1.0, float(np.linalg.norm(along)))
         probe.see((batch / np.maximum(1, np.linalg.norm(batch, axis=1))[:, None]).sum(0) + coin * along + noise, coin)
         left.append(coin * (along @ along) + noise @ along)
-    np.testing.assert_allclose(probe.shown().features[:, 0], left, atol=1e-9)
+    np.testing.assert_allclose(probe.steps().features[:, 0], left, atol=1e-9)
 
 
 def test_right_guesses_bound_total_variation_and_false_claims_are_rare() -> None:
@@ -337,7 +337,7 @@ def test_opacus_shows_its_steps_as_it_is() -> None:
     own = DPOptimizer.pre_step
     learner.show_steps(data, one, seed=SeedSequence(1), compute=Compute())
     assert DPOptimizer.pre_step is own
-    coins, products = probe.shown().coin, probe.shown().features[:, 0]
+    coins, products = probe.steps().coin, probe.steps().features[:, 0]
     assert len(coins) == 40
     # Means of n draws: noise of sigma clips, and at most 20 or so clipped gradients along a random direction.
     limit = 5.5 * (claimed.private.noise_multiplier + 1) / np.sqrt(min(coins.sum(), (~coins).sum()))
@@ -369,7 +369,7 @@ def told_by(loop: type[Loop], seed: int, *, trainings: int = 1) -> float:
     for number in range(trainings):
         each = Seed(seed).child(number) if number else Seed(seed)
         attacked = (own, StepMidpoint(), None, data, None, made)
-        made += (train_steps(*attacked, Compute(), size=300, alone=trainings == 1, seed=each),)
+        made += (train_steps(*attacked, Compute(), size=300, without_search=trainings == 1, seed=each),)
     (scores,) = score_steps(None, made[trainings // 2 :])
     return StepAccuracy(StepMartingale().tally(scores), 0.0).p_value(GaussianDP(1 / loop.sigma))
 

@@ -14,7 +14,7 @@ from dpaudit.engine.games.two_world.attacks.gradients import (
     GradientDifferences,
     GradientDot,
     GradientLikelihood,
-    seen_noise,
+    observed_noise,
 )
 from dpaudit.engine.games.two_world.views import ChallengeView
 from dpaudit.errors import SpecError
@@ -115,10 +115,10 @@ def test_a_step_without_noise_is_believed_and_others_are_as_claimed() -> None:
     rng = np.random.default_rng(8)
     view, truth = game(rng, 512)
     norms = view.gradient_norms
-    assert (seen_noise(view.gradient_products, norms, STEPS.noise_multiplier) == 0.99).all()
+    assert (observed_noise(view.gradient_products, norms, STEPS.noise_multiplier) == 0.99).all()
     last = (rng.random(512) < STEPS.sample_rate) & truth
     products = np.column_stack([view.gradient_products[:, :-1], last])
-    noise = seen_noise(products, norms, STEPS.noise_multiplier)
+    noise = observed_noise(products, norms, STEPS.noise_multiplier)
     assert noise[8:, -1] == pytest.approx(1e-3 * STEPS.noise_multiplier)
     assert (noise[:, :-1] == STEPS.noise_multiplier).all()
     score = GradientLikelihood(STEPS).score(seen(products, norms))[8:]

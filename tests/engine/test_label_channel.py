@@ -20,9 +20,9 @@ from dpaudit.engine.games.labels.label_releases import (
     ChannelView,
     LabelOutcome,
     LabelReleases,
-    hidden_half,
+    hide_half,
     release_all,
-    released_anew,
+    release_labels,
 )
 from dpaudit.engine.games.labels.label_repeats import RecognisedRelease, RepeatsView
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
@@ -140,7 +140,7 @@ def test_what_a_mechanism_keeps_from_one_release_is_not_there_in_the_next(tmp_pa
     assert mechanism.noise is None  # each unit has a copy, whatever runs it
     (result,) = report.results
     assert result.verdict is Verdict.NO_VIOLATION
-    assert "one object gave the same labels twice, whatever the seed: it keeps its noise" in str(report)
+    assert "released the same labels twice although the seeds differ, so it keeps its noise" in str(report)
     seeded = played(Seeded(), "label-channel", tmp_path / "seeded")
     assert "one object" not in str(seeded)
     honest = played(RandomizedResponse(1.0), "label-channel", tmp_path / "honest")
@@ -161,7 +161,7 @@ def simulated(epsilon: float, rng: np.random.Generator) -> Scores:
     response = RandomizedResponse(epsilon)
     labels = rng.integers(0, classes, (search + fresh, rows))
     released = np.stack([response.release(own, classes=classes, rng=rng) for own in labels])
-    known = np.stack([hidden_half(own, rng)[0] for own in labels[search:]])
+    known = np.stack([hide_half(own, rng)[0] for own in labels[search:]])
     form = np.zeros(search + fresh, np.int64)
     view_fresh = LabelReleases(released[search:], known, classes, form[search:])
     planted = labels[search:][view_fresh.canaries]
@@ -274,7 +274,7 @@ def test_what_failed_is_a_symbol_and_a_form() -> None:
             return self.said
 
     def outcome(said: Any) -> LabelOutcome:
-        return released_anew(Says(said), train.labels, train.classes, Seed(0))
+        return release_labels(Says(said), train.labels, train.classes, Seed(0))
 
     assert outcome(np.array([0, 2, 1])).symbols.tolist() == [0, 2, 1]
     assert outcome(np.array([-1, np.nan, 7.0])).symbols.tolist() == [4, 6, 5]
@@ -314,4 +314,4 @@ def test_releases_of_labels_are_compared_by_what_they_say() -> None:
     train = Examples(np.zeros((300, 1), np.float32), np.arange(300) % 10, 10)
     for honest in (RandomizedResponse(1.0), TellsByFailing(1.0)):
         assert detect_state(honest, b"", train, Compute(), seed=Seed(1)) == StateBetweenCalls(0.0)
-    assert detect_state(ConstantSeedResponse(1.0), b"", train, Compute(), seed=Seed(1)).alike == 1.0
+    assert detect_state(ConstantSeedResponse(1.0), b"", train, Compute(), seed=Seed(1)).share_equal == 1.0

@@ -15,33 +15,33 @@ from dpaudit import Claim, Relation, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome
 from dpaudit.engine.games.labels.label_crafted import (
-    NOTHING,
-    Able,
+    NO_DESIGN,
+    AcceptedDesigns,
+    ChosenDesign,
     Design,
+    DesignReleases,
     LabelCrafted,
-    Taken,
-    Tried,
-    _of_learners,
+    _designs_for_learners,
     crafted_features,
-    most_at_stake,
-    points_of,
+    design_evidence,
+    max_canaries,
+    point_count,
     public_sizes,
     release_crafted,
-    releasing,
+    release_function,
+    reveal_labels,
     symbols_of,
     take_best_design,
-    tell_labels,
     try_design,
     try_once,
-    what_it_shows,
 )
 from dpaudit.engine.games.labels.label_releases import (
     HIDDEN,
     ChannelView,
     LabelReleases,
     PairedReleases,
-    guessed,
-    hidden_half,
+    guess_labels,
+    hide_half,
 )
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
 from dpaudit.engine.planning.plan import make_plan
@@ -97,19 +97,19 @@ class Majority:
 
 def test_labels_are_what_the_design_says() -> None:
     rng = np.random.default_rng(1)
-    tie = Design(20, at_stake=1, labels="balanced").planted(10, rng)
+    tie = Design(20, canary_rows=1, labels="balanced").planted(10, rng)
     assert np.bincount(tie[1:], minlength=2).tolist() == [9, 10]  # one 0 more ties, one 1 more decides
-    assert (Design(20, at_stake=1, labels="alike").planted(10, rng)[1:] == 0).all()
+    assert (Design(20, canary_rows=1, labels="alike").planted(10, rng)[1:] == 0).all()
     crowd = Design(64, 536, labels="two").planted(10, rng)
     assert np.bincount(crowd[64:]).tolist() == [268, 268]
     assert set(crowd[:64].tolist()) == {0, 1}
     assert set(Design(500).planted(3, rng).tolist()) == {0, 1, 2}
-    assert [Design(20).stake, Design(20, at_stake=1).stake, Design(1).stake] == [10, 1, 1]
+    assert [Design(20).canaries, Design(20, canary_rows=1).canaries, Design(1).canaries] == [10, 1, 1]
 
 
 def test_points_are_far_apart_and_the_others_at_one() -> None:
     images = np.full((3, 1, 4, 4), 2.0, np.float32)
-    assert points_of(images) == 32
+    assert point_count(images) == 32
     made = crafted_features(images, Design(32, 5))
     assert isinstance(made, np.ndarray)
     assert made.shape == (37, 1, 4, 4)
@@ -130,7 +130,7 @@ def test_sizes_that_a_mechanism_states_are_tried() -> None:
 
 
 def test_half_of_the_first_rows_are_hidden_and_no_others() -> None:
-    known, canaries = hidden_half(np.arange(10) % 2, np.random.default_rng(3), at_stake=4)
+    known, canaries = hide_half(np.arange(10) % 2, np.random.default_rng(3), canary_rows=4)
     assert canaries.size == 2
     assert canaries.max() < 4
     assert np.flatnonzero(known == HIDDEN).tolist() == canaries.tolist()
@@ -149,11 +149,11 @@ def test_a_model_says_which_of_two_classes_and_how_surely() -> None:
             )
 
     train = Examples(features, np.zeros(4, np.int64), 3)
-    said = releasing(Says(), train, design, Compute())(train.labels, Seed(0))
+    said = release_function(Says(), train, design, Compute())(train.labels, Seed(0))
     assert said.symbols.tolist() == [0, 8, 3, 9]
     assert symbols_of(Says(), design, 3) == 10
     assert symbols_of(RandomizedResponse(1.0), design, 3) == 3
-    assert releasing(Says(), train, Design(4), Compute())(train.labels, Seed(0)).symbols.tolist() == [0, 0, 1, 1]
+    assert release_function(Says(), train, Design(4), Compute())(train.labels, Seed(0)).symbols.tolist() == [0, 0, 1, 1]
 
 
 @pytest.mark.nightly
@@ -166,7 +166,7 @@ def test_randomised_response_of_few_rows_shows_what_it_spends_and_no_more() -> N
             planted = rng.integers(0, 2, (600, rows))
             released = np.stack([RandomizedResponse(2.0).release(one, classes=2, rng=rng) for one in planted])
             known = LabelReleases(released, planted, 2, np.zeros(600, np.int64), rows, 2)
-            bounds.append(what_it_shows(LearnedChannel(), known)[0])
+            bounds.append(design_evidence(LearnedChannel(), known)[0])
         assert sum(bound > 2.0 for bound in bounds) <= 2
         assert np.median(bounds) > 1.2
 
@@ -176,7 +176,7 @@ def test_noise_that_two_rows_share_is_seen_with_two_rows(tmp_path: Path) -> None
     few = {"search": 90, "releases": 100, "canaries": 300}
     reused = played(LP2STReusedRandomness(1.0, model=Recall()), tmp_path / "reused", **few)
     assert reused.verdict is Verdict.VIOLATION
-    assert "this one was taken: 2 rows" in reused.chosen[0]
+    assert "data set chosen: 2 rows" in reused.chosen[0]
     honest = played(LP2ST(1.0, model=Recall()), tmp_path / "honest", seed=2, **few)
     assert honest.verdict is Verdict.NO_VIOLATION
 
@@ -184,14 +184,14 @@ def test_noise_that_two_rows_share_is_seen_with_two_rows(tmp_path: Path) -> None
 def test_a_vote_that_one_label_decides_is_seen_and_what_was_refused_is_named(tmp_path: Path) -> None:
     result = played(Majority(), tmp_path, data=TEN, search=150, releases=60)
     assert result.verdict is Verdict.VIOLATION
-    assert "this one was taken: 20 rows, one label at stake, others in balance" in result.chosen[0]
+    assert "data set chosen: 20 rows, one label at stake, others in balance" in result.chosen[0]
     assert "2 rows, one label at stake, of all classes: refused (ValueError: made for 20 rows)" in result.chosen[0]
 
 
 def test_where_nothing_can_be_released_the_audit_is_inconclusive_and_says_why(tmp_path: Path) -> None:
     result = played(Majority(voters=9_999), tmp_path)
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert "no data set that was made could be released, so nothing was looked at" in result.chosen[0]
+    assert "none, because the mechanism refused all of them" in result.chosen[0]
 
 
 def test_fresh_releases_that_fail_are_outcomes_like_any_other() -> None:
@@ -209,18 +209,18 @@ def test_fresh_releases_that_fail_are_outcomes_like_any_other() -> None:
         truth,
         np.array([7, 7]),
     )
-    scores, told = guessed(LearnedChannel(), LabelReleases(released, planted, 2, form, 1, 2), asked)
+    scores, told = guess_labels(LearnedChannel(), LabelReleases(released, planted, 2, form, 1, 2), asked)
     assert told.tolist() == [True, False]
     assert scores[0] > 2
     assert scores[1] < -2
     never = LabelReleases(planted, planted, 2, np.zeros(200, np.int64), 1, 2)
-    assert guessed(LearnedChannel(), never, asked)[0].tolist() == [0, 0]
+    assert guess_labels(LearnedChannel(), never, asked)[0].tolist() == [0, 0]
     target = Examples(np.zeros((2, 30), np.float32), np.zeros(2, np.int64), 2)
 
     def fresh(part: int, parts: int) -> Outcome[PairedReleases]:
         designs = (Design(20, labels="two"),)
         numbers = {"most": 20, "canaries": 100, "part": part, "parts": parts, "seed": Seed(3)}
-        return release_crafted(Majority(fails=0.5), Taken(0, None), designs, target, Compute(), **numbers)
+        return release_crafted(Majority(fails=0.5), ChosenDesign(0, None), designs, target, Compute(), **numbers)
 
     whole = fresh(0, 1)
     failed = (whole.value.released == 10).all(axis=1)  # beside the ten symbols of a model
@@ -249,8 +249,8 @@ def test_releases_are_charged_for_delta_one_by_one_where_each_is_guessed_alone()
         found: int | None = make_plan(spec).audits[0].audit.estimator.sharing
         return found
 
-    assert sharing(game="label-crafted") == most_at_stake(LP2ST(1.0)) == 32
-    assert max(one.stake for one in _of_learners([2, 50], 64)) <= 32
+    assert sharing(game="label-crafted") == max_canaries(LP2ST(1.0)) == 32
+    assert max(one.canaries for one in _designs_for_learners([2, 50], 64)) <= 32
     assert sharing(game="label-canaries", estimator="simultaneous-guess-count") is None
     assert sharing(game="label-crafted", estimator={"name": "simultaneous-guess-count", "sharing": 64}) == 64
     for few in ({"game": "label-canaries"}, {"game": "label-crafted"}):
@@ -267,7 +267,7 @@ def test_noise_related_in_some_releases_only_does_not_break_the_attack() -> None
     released = (planted + noise) % 2
     halves = [related_lags(noise[start::2], 2) for start in (0, 1)]
     assert len(halves[0]) != len(halves[1])
-    known, canaries = hidden_half(planted[0], rng)
+    known, canaries = hide_half(planted[0], rng)
     first = planted[0][canaries]
     form = np.zeros(12, np.int64)
     fresh = LabelReleases(released[:1], known[None], 2, form[:1])
@@ -329,10 +329,10 @@ def test_a_canary_is_released_at_its_place_and_read_first() -> None:
         def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
             return np.where(np.arange(len(labels)) == 5, 9, labels)
 
-    design = Design(8, at_stake=1, labels="lone", place=5)
+    design = Design(8, canary_rows=1, labels="lone", place=5)
     labels = design.planted(10, np.random.default_rng(0))
     assert labels[1:].tolist() == [2, 3, 4, 5, 6, 7, 8]
-    made = releasing(Places(), TARGET, design, Compute())(labels, Seed(0))
+    made = release_function(Places(), TARGET, design, Compute())(labels, Seed(0))
     assert made.symbols.tolist() == [9, *labels[1:]]
 
 
@@ -347,14 +347,16 @@ def test_rare_labels_at_stake_are_the_ends_of_the_range_for_the_mechanism() -> N
             given.append(labels.tolist())
             return labels
 
-    made = releasing(Given(), TARGET, Design(4, at_stake=1, labels="rare"), Compute())(np.array([1, 1, 2, 9]), Seed(0))
+    made = release_function(Given(), TARGET, Design(4, canary_rows=1, labels="rare"), Compute())(
+        np.array([1, 1, 2, 9]), Seed(0)
+    )
     assert given == [[9, 9, 2, 1]]
     assert made.symbols.tolist() == [1, 1, 2, 9]
 
 
-def tried_alone(mechanism: Any, count: int, design: Design, seed: int) -> Tried:
+def tried_alone(mechanism: Any, count: int, design: Design, seed: int) -> DesignReleases:
     """So many releases of one data set."""
-    able = Able(np.array([True]))
+    able = AcceptedDesigns(np.array([True]))
     return try_design(mechanism, 0, able, design, TARGET, Compute(), search=count, enough=count, seed=Seed(seed))
 
 
@@ -382,7 +384,7 @@ def test_of_data_sets_that_leak_alike_the_one_with_most_labels_at_stake_is_taken
         )
         taken = take_best_design(LearnedChannel(), tried, two=True).value
         assert 2 in (taken.number, taken.other)
-        assert take_best_design(LearnedChannel(), tried).value.other == NOTHING
+        assert take_best_design(LearnedChannel(), tried).value.other == NO_DESIGN
 
 
 def test_labels_of_one_release_have_numbers_that_follow_each_other() -> None:
@@ -393,15 +395,15 @@ def test_labels_of_one_release_have_numbers_that_follow_each_other() -> None:
     wider = PairedReleases(
         *(np.tile(part, (1, 2)) for part in (known, known, known, known, truth)), np.zeros(3, np.int64)
     )
-    (scores,) = tell_labels((asked,), (wider,), sharing=8)
+    (scores,) = reveal_labels((asked,), (wider,), sharing=8)
     assert scores.canary.tolist() == [0, 1, 16, 17, 24, 25, 26, 27, 40, 41, 42, 43]
 
 
 @pytest.mark.parametrize(
     ("kind", "design"),
     [
-        ("sorted", Design(20, at_stake=1, labels="rare", place=12)),
-        ("first row again", Design(20, at_stake=1, labels="alike")),
+        ("sorted", Design(20, canary_rows=1, labels="rare", place=12)),
+        ("first row again", Design(20, canary_rows=1, labels="alike")),
         ("one in a hundred bare", Design(20)),
     ],
 )
@@ -411,7 +413,7 @@ def test_weak_traces_are_learned_from_a_thousand_small_releases(kind: str, desig
     for each in ("", kind):
         tried = tried_alone(LabelsOfOneKind(1.0, each), 1_500, design, seed=1)
         assert tried.releases is not None
-        shown[each], *_ = what_it_shows(LearnedChannel(), tried.releases)
+        shown[each], *_ = design_evidence(LearnedChannel(), tried.releases)
     assert shown[""] < 1.1 < shown[kind]
 
 
@@ -421,9 +423,9 @@ def test_what_a_hundred_small_releases_teach_holds_for_fresh_ones(seed: int) -> 
     mechanism, design = RandomizedResponse(3.0), Design(8, labels="two")
     tried = tried_alone(mechanism, 100, design, seed=seed)
     assert tried.releases is not None
-    taken = Taken(0, tried.releases)
+    taken = ChosenDesign(0, tried.releases)
     fresh = release_crafted(
         mechanism, taken, (design,), TARGET, Compute(), most=250, canaries=1_000, part=0, parts=1, seed=Seed(9)
     )
-    score, truth = guessed(LearnedChannel(), tried.releases, fresh.value)
+    score, truth = guess_labels(LearnedChannel(), tried.releases, fresh.value)
     assert ((score > 0) == truth).mean() > 0.74

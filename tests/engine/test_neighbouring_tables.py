@@ -243,7 +243,7 @@ def test_rows_of_ones_own_are_taken_as_they_are() -> None:
         ),
         ({"age": [101], "sex": ["f"]}, "replace", 1, "ordinary rows must lie within the schema, got 'age'; correct"),
         ({"age": [1], "sex": [None]}, "replace", 1, "ordinary rows must lie within the schema, got 'sex'; correct"),
-        ({"age": [1], "sex": ["f"]}, "replace", 2, "ordinary rows must be at least as many as change, got rows = 1,"),
+        ({"age": [1], "sex": ["f"]}, "replace", 2, "there must be at least `group` ordinary rows, got rows = 1,"),
         ({"age": [1], "sex": ["f"]}, "replace", 0, "group must be at least 1, got 0"),
         (
             {"age": [1], "sex": ["f"]},

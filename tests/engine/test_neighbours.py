@@ -211,7 +211,7 @@ def test_a_poisoning_gives_neighbours_of_its_relation(name: str, copies: int) ->
         assert sorted((len(zero), len(one))) == [0, copies]
     else:
         assert len(zero) == len(one) == copies
-        assert len(worlds.zero) == len(worlds.one) == len(data)
+        assert len(worlds.world_zero) == len(worlds.world_one) == len(data)
     if poisoning.relation is Relation.LABEL:
         assert np.array_equal(zero.features, one.features)
         assert (zero.labels != one.labels).all()
@@ -219,8 +219,8 @@ def test_a_poisoning_gives_neighbours_of_its_relation(name: str, copies: int) ->
     assert len(both) == len(data) - copies
     assert worlds.points.shape[1] == data.features.shape[1]
     (again,) = decode(encode([worlds], Worlds), Worlds)
-    assert again.zero.digest == worlds.zero.digest
-    assert again.one.digest == worlds.one.digest
+    assert again.world_zero.digest == worlds.world_zero.digest
+    assert again.world_one.digest == worlds.world_one.digest
     assert np.array_equal(again.points, worlds.points)
 
 
@@ -369,7 +369,7 @@ def test_a_real_interrupt_during_a_training_ends_the_run(tmp_path: Path, request
 def test_the_influential_record_moves_a_regression_more_than_any_row_of_the_data() -> None:
     """Of the class it has; the real change of the minimiser, not its first order."""
     data = as_numbers(BreastCancer().load(), "ball")
-    surrogate = Surrogate.of(data, 1, 0.01)
+    surrogate = Surrogate.fit(data, 1, 0.01)
     worlds = Influence().worlds(data, 1, np.random.default_rng(0))
     poisoned = worlds.rows.take(worlds.in_d_prime & ~worlds.in_d)
     assert isinstance(poisoned.features, np.ndarray)

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dpaudit.claims import PureDP
-from dpaudit.engine.games.neighbours.output_set import FIRST, OutputSet, SummaryView, denominators, separating
+from dpaudit.engine.games.neighbours.output_set import RULE_LOG_ODDS, OutputSet, SummaryView, denominators, separating
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from tests.nightly import too
@@ -80,7 +80,7 @@ def test_multiples_of_one_over_n_are_told_exactly() -> None:
     summaries = np.hstack([noise, counts / np.where(truth, 149, 150)[:, None]]).astype(np.float32).astype(np.float64)
     scores = OutputSet().score(SummaryView(summaries[:500], truth[:500], summaries[500:]))
     assert ((scores > 0) == truth[500:]).all()
-    assert np.abs(scores).min() >= FIRST
+    assert np.abs(scores).min() >= RULE_LOG_ODDS
 
 
 @pytest.mark.parametrize("n", [1, 7, 49, 150, 470])
@@ -102,7 +102,7 @@ def test_an_event_of_one_world_comes_before_all_else() -> None:
     beyond = truth & (rng.random(4_000) < 0.05)
     summaries = np.column_stack([rng.random(4_000) + beyond, rng.normal(0, 1, 4_000) + truth])
     score = OutputSet().score(SummaryView(summaries[:2_000], truth[:2_000], summaries[2_000:]))
-    first = score >= FIRST
+    first = score >= RULE_LOG_ODDS
     assert first[beyond[2_000:]].all()
     assert beyond[2_000:][first].mean() > 0.9  # the limit is that of 950 releases: chance exceeds it now and then
 

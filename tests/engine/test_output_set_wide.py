@@ -19,8 +19,8 @@ from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
 from dpaudit.engine.games.neighbours.stated_law import stated_odds
-from dpaudit.engine.games.neighbours.summaries import LARGEST, Samples, Trainings, sampled
-from dpaudit.engine.games.neighbours.world_scores import how_far_apart, limited, told
+from dpaudit.engine.games.neighbours.summaries import MAX_NUMBER, Samples, TrainingBatch, sample_batch
+from dpaudit.engine.games.neighbours.world_scores import clips_records, separation, told
 from dpaudit.errors import InputError
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
@@ -39,7 +39,7 @@ def worlds_of(data: Examples, poisoning: Poisoning) -> Worlds:
 
 def drawn(mechanism: Any, worlds: Worlds, trainings: int, seed: int) -> Samples:
     truth = np.random.default_rng(seed).random(trainings) < 0.5
-    return sampled(mechanism, Trainings(worlds, truth, 0, Seed(seed), Compute(), None)).value
+    return sample_batch(mechanism, TrainingBatch(worlds, truth, 0, Seed(seed), Compute(), None)).value
 
 
 @pytest.mark.parametrize(
@@ -138,12 +138,12 @@ def test_long_summaries_are_told_apart_as_others_are(width: int) -> None:
     assert known.summaries().dtype == (np.float64 if width == 4_000 else np.float32)
     right = (told(OutputSet(), known, known).score > 0) == truth
     assert right.mean() > 0.95
-    assert how_far_apart(known)[1] > 0.9
+    assert separation(known)[1] > 0.9
 
 
 @pytest.mark.parametrize("width", [4_000, 5_000])
 def test_long_summaries_at_both_ends_of_the_numbers_are_not_limited(width: int) -> None:
     truth = np.arange(8) % 2 == 1
-    low, high = (of_numbers(np.full((8, width), sign * LARGEST), truth) for sign in (-1.0, 1.0))
-    assert not limited(high, low)
-    assert limited(high, high)
+    low, high = (of_numbers(np.full((8, width), sign * MAX_NUMBER), truth) for sign in (-1.0, 1.0))
+    assert not clips_records(high, low)
+    assert clips_records(high, high)

@@ -22,7 +22,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     PoisoningSearch,
     Worlds,
     features_of,
-    fitted,
+    for_learner,
 )
 from dpaudit.engine.games.neighbours.poisonings.regression import Influence, OpposingRecords
 from dpaudit.engine.games.neighbours.poisonings.rows import (
@@ -172,8 +172,8 @@ def test_coming_records_are_those_of_world_1_and_nothing_else_differs(copies: in
     data = as_numbers(Iris().load(), "box")
     both = CornerFlip().worlds(data, copies, RNG(0))
     come = InsertRecords(CornerFlip()).worlds(data, copies, RNG(0))
-    assert come.one.digest == both.one.digest
-    assert len(come.zero) == len(data) - copies
+    assert come.world_one.digest == both.world_one.digest
+    assert len(come.world_zero) == len(data) - copies
     with pytest.raises(InputError, match="of must be a poisoning that makes label or replace neighbours"):
         InsertRecords(Remove())
     with pytest.raises(InputError, match="of must be"):
@@ -189,7 +189,7 @@ def test_curvature_changes_the_hessian_most() -> None:
     (other,) = features_of(worlds.rows.take(worlds.in_d & ~worlds.in_d_prime))
     assert np.linalg.norm(point) == pytest.approx(np.linalg.norm(features_of(data), axis=1).max(), rel=1e-5)
     assert not other.any()
-    along = np.square(features_of(worlds.zero) @ (point / np.linalg.norm(point)))
+    along = np.square(features_of(worlds.world_zero) @ (point / np.linalg.norm(point)))
     assert np.square(np.linalg.norm(point)) > along.sum()
 
 
@@ -198,7 +198,7 @@ def test_pulling_apart_moves_the_exact_minimiser_by_more_than_a_changed_class_ca
     """A changed class moves the slope by the length of a record at most, the two records by more; both in the ball."""
     data = first_species("ball")
     learner = LogisticOutputPerturbation(1.0, penalty=0.01)
-    poisoning = fitted(OpposingRecords(moved=moved), learner)
+    poisoning = for_learner(OpposingRecords(moved=moved), learner)
     assert poisoning == OpposingRecords(penalty=0.01, moved=moved)
     worlds = poisoning.worlds(data, 1, RNG(0))
     assert np.linalg.norm(worlds.points, axis=1).max() <= np.linalg.norm(features_of(data), axis=1).max() * (1 + 1e-5)
@@ -220,7 +220,7 @@ def test_where_no_row_varies_our_records_still_move_more_than_clip_bkds(copies: 
     """ClipBKD stands where nothing varies; how far a pair moves the minimiser is all that output noise hides."""
     data = as_numbers(census(600, 8, 6), "ball")
     learner = LogisticOutputPerturbation(1.0, penalty=0.01)
-    ours = minimiser_moved(learner, fitted(OpposingRecords(), learner).worlds(data, copies, RNG(0)))
+    ours = minimiser_moved(learner, for_learner(OpposingRecords(), learner).worlds(data, copies, RNG(0)))
     theirs = minimiser_moved(learner, ClipBackdoorPair().worlds(data, copies, RNG(0)))
     assert ours > 1.2 * theirs
 
@@ -235,7 +235,7 @@ def test_a_record_in_a_corner_is_alone_in_its_leaf_where_the_farthest_row_is_not
         worlds = poisoning.worlds(data, 1, RNG(0))
         chances = [
             learner.sample_summaries(world, worlds.points, 4_000, seed=SeedSequence(1), compute=Compute())[:, 1].mean()
-            for world in (worlds.zero, worlds.one)
+            for world in (worlds.world_zero, worlds.world_one)
         ]
         return float(abs(chances[1] - chances[0]))
 
@@ -251,13 +251,15 @@ def first_species(scale: Any) -> Examples:
 
 
 def minimiser_moved(learner: LogisticOutputPerturbation, worlds: Worlds) -> float:
-    return float(np.linalg.norm(learner.exact(worlds.one, Compute()) - learner.exact(worlds.zero, Compute())))
+    return float(
+        np.linalg.norm(learner.exact(worlds.world_one, Compute()) - learner.exact(worlds.world_zero, Compute()))
+    )
 
 
 def test_shadow_adversarial_finds_a_row_that_is_mistaken_for_another_class() -> None:
     """Its models answer the row it makes with another class, and stay within the data's box and length."""
     iris = as_numbers(Iris().load(), "box")
-    poisoning = fitted(ShadowAdversarial(shadows=3, steps=20), DpSgd(1.0, model=Mlp(hidden=(8,), epochs=15)))
+    poisoning = for_learner(ShadowAdversarial(shadows=3, steps=20), DpSgd(1.0, model=Mlp(hidden=(8,), epochs=15)))
     assert isinstance(poisoning, ShadowAdversarial)
     assert isinstance(poisoning, InformedPoisoning)
     assert poisoning.model.hidden == (8,)  # type: ignore[attr-defined]
@@ -266,9 +268,9 @@ def test_shadow_adversarial_finds_a_row_that_is_mistaken_for_another_class() -> 
     assert (made >= 0).all()
     assert (made <= 1).all()
     assert np.linalg.norm(made) <= np.linalg.norm(features_of(iris), axis=1).max() * (1 + 1e-5)
-    row = np.flatnonzero((features_of(worlds.one) == made).all(1))[0]
+    row = np.flatnonzero((features_of(worlds.world_one) == made).all(1))[0]
     learned = poisoning.model.fit(iris, seed=SeedSequence(9), compute=Compute())
-    assert learned.probabilities(made[None]).argmax() != worlds.one.labels[row]
+    assert learned.probabilities(made[None]).argmax() != worlds.world_one.labels[row]
     again = poisoning.worlds(iris, 1, RNG(3))
     assert np.array_equal(again.points, worlds.points)
 

@@ -28,7 +28,7 @@ from dpaudit.claims.parsing import parse_claim
 from dpaudit.claims.scope import Scope
 from dpaudit.engine.cli.options import parse_settings
 from dpaudit.engine.data.schema_rows import SchemaRows
-from dpaudit.engine.games.functions.game import Asked, RowFunctionGame, offered
+from dpaudit.engine.games.functions.game import PairRequest, RowFunctionGame, offered_tables
 from dpaudit.engine.planning import plan as planning
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.request.check import (
@@ -565,7 +565,7 @@ def test_pairs_with_each_of_the_settings_are_offered() -> None:
     made = OwnFunction(noisy, Claim(1.0, relation=Relation.REPLACE), settings={"exact": [False, True], "scale": 2.0})
     rows = SchemaRows(SCHEMA).load(seed=3)
     for beyond in (False, True):
-        every = offered(made, rows, Asked("replace", 1, beyond))
+        every = offered_tables(made, rows, PairRequest("replace", 1, beyond))
         assert len({one.name for one in every}) == len(every)
         assert {one.settings for one in every} == {0, 1}
         assert all(one.d.num_rows == one.d_prime.num_rows for one in every)

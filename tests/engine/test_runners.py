@@ -68,7 +68,7 @@ class Places:
 class WithoutRay(Places):
     def ray(self) -> InProcess:
         self.opened.append("ray")
-        raise RunError("a local Ray session must come up")
+        raise RunError("a local Ray session did not start")
 
 
 def chosen(places: Places, folder: Path, count: int = 20, cap_s: float | None = None) -> list[str]:
@@ -128,7 +128,7 @@ def test_without_ray_the_rest_runs_in_the_first_process(tmp_path: Path) -> None:
     places = WithoutRay(100.0)
     stages = chosen(places, tmp_path)
     assert (places.opened, places.closed) == (["first", "ray"], [])
-    assert stages[-1] == "Ray does not start, the rest runs in one process: a local Ray session must come up"
+    assert stages[-1] == "Ray does not start, the rest runs in one process: a local Ray session did not start"
 
 
 def test_work_beyond_a_cap_is_no_reason_for_ray(tmp_path: Path) -> None:

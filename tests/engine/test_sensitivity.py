@@ -19,8 +19,8 @@ from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
-from dpaudit.engine.games.neighbours.summaries import Samples, Trainings, sampled
-from dpaudit.engine.games.neighbours.world_scores import how_far_apart, limited, told
+from dpaudit.engine.games.neighbours.summaries import Samples, TrainingBatch, sample_batch
+from dpaudit.engine.games.neighbours.world_scores import clips_records, separation, told
 from dpaudit.engine.request.check import CheckRequest, check_spec
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
@@ -36,7 +36,7 @@ def drawn(mechanism: Any, worlds: Worlds, count: int, *seed: int, paired: bool =
     """Trainings on either world, by fair coins or in turn."""
     coins = np.random.default_rng(list(seed)).random(count) < 0.5
     truth = np.arange(count) % 2 == 1 if paired else coins
-    return sampled(mechanism, Trainings(worlds, truth, 0, Seed(1, seed), Compute(), None, paired)).value
+    return sample_batch(mechanism, TrainingBatch(worlds, truth, 0, Seed(1, seed), Compute(), None, paired)).value
 
 
 def audited(folder: Path, mechanism: Any, **fields: Any) -> Any:
@@ -109,7 +109,7 @@ def test_only_code_that_limits_what_it_is_given_is_asked_beyond_the_box(train: A
     assert near.farther is not None
     mechanism = from_summary(train, REPLACE)
     worlds = [one.worlds(DATA, 1, np.random.default_rng(0)) for one in (near, near.farther)]
-    tries = (limited(*(drawn(mechanism, one, 16, 3, paired=True) for one in worlds)) for _ in range(12))
+    tries = (clips_records(*(drawn(mechanism, one, 16, 3, paired=True) for one in worlds)) for _ in range(12))
     assert any(tries) is asked
 
 
@@ -131,7 +131,7 @@ def test_low_bits_that_any_change_redraws_are_no_distance() -> None:
             names = np.full(72, "3 numbers")
             flat, no_low_bits = numbers.astype(np.float32).ravel(), np.zeros(72, np.int64)
             samples = Samples(np.arange(72), truth, names, np.full(72, 3), flat, names, no_low_bits)
-            found.append(how_far_apart(samples)[0])
+            found.append(separation(samples)[0])
         return float(np.mean(found))
 
     redrawn, telling = apart(0.0), apart(2.0)
@@ -144,14 +144,14 @@ def test_how_far_apart_pairs_are_ranks_the_data_sets() -> None:
     rng = np.random.default_rng(0)
     all_columns, one_column = (OppositeCorners(4, 0.0, column=column).worlds(DATA, 1, rng) for column in (-1, 0))
     single = from_summary(mean, REPLACE)
-    moved, told_by_one = how_far_apart(drawn(single, one_column, 16, 4, paired=True))
-    still, _ = how_far_apart(drawn(single, OppositeCorners(4, 0.5, "class").worlds(DATA, 1, rng), 16, 4, paired=True))
+    moved, told_by_one = separation(drawn(single, one_column, 16, 4, paired=True))
+    still, _ = separation(drawn(single, OppositeCorners(4, 0.5, "class").worlds(DATA, 1, rng), 16, 4, paired=True))
     assert 0.5 < moved < 5
     assert 0 < told_by_one < 1
     assert still == 0
     shared = from_summary(same_noise, REPLACE)
-    assert how_far_apart(drawn(shared, one_column, 16, 4, paired=True))[0] > 40
-    assert how_far_apart(drawn(shared, all_columns, 16, 4, paired=True))[0] < 10
+    assert separation(drawn(shared, one_column, 16, 4, paired=True))[0] > 40
+    assert separation(drawn(shared, all_columns, 16, 4, paired=True))[0] < 10
 
 
 def kept(X: Any, y: Any, seed: int) -> Any:

@@ -16,7 +16,7 @@ from dpaudit import Claim, check
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation
 from dpaudit.claims.scope import Scope, strict_scopes
-from dpaudit.engine.games.functions.game import Tables, called, seeds_of
+from dpaudit.engine.games.functions.game import Tables, call_seeds, run_calls
 from dpaudit.engine.games.functions.neighbouring_tables import pairs
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.rounding import REPEATS, STEP, Rounding
@@ -133,7 +133,9 @@ def shown(function: Callable[..., Any], *, full_digits: bool, seed: int = 0) -> 
     for part in ("search", "fresh"):
         own = Seed(seed).child(part)
         truth = own.rng().random(CALLS) < 0.5
-        found.append(called(mechanism, tables, truth, seeds_of(own.child("calls"), CALLS), 0, None, Compute()).value)
+        found.append(
+            run_calls(mechanism, tables, truth, call_seeds(own.child("calls"), CALLS), 0, None, Compute()).value
+        )
     estimator = FairCoins(confidence=0.999)
     scores = told(OutputSet(), found[0], found[1], full_digits=full_digits)
     return estimator.bound([estimator.tally(scores)]).lower

@@ -1,4 +1,4 @@
-"""`dpaudit sweep`: configurations trained and audited side by side; what is picked afterwards keeps its confidence."""
+"""Sweeps: all bounds hold together, so the choice of a configuration keeps its confidence."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "sweep-lp1st.yaml"
 
 @dataclass(frozen=True)
 class Nearest:
-    """Answers by the nearest mean of a class; what it has seen it may tell as well."""
+    """Predicts by the nearest class mean; with `tells`, it reveals the labels of its training rows."""
 
     epsilon: float = 1.0
     sharpness: float = 1.0
@@ -64,7 +64,7 @@ class Nearest:
 
 @dataclass(frozen=True)
 class NearestModel:
-    """Means of classes, and labels that are remembered."""
+    """Class means, and remembered labels by row."""
 
     means: NDArray[np.float64]
     sharpness: float
@@ -82,7 +82,7 @@ class NearestModel:
 
 
 def base(**fields: Any) -> dict[str, Any]:
-    """A spec with a grid over the learner above."""
+    """Return a spec with the learner `Nearest`."""
     return {
         "name": "nearest",
         "seed": 4,
@@ -94,100 +94,106 @@ def base(**fields: Any) -> dict[str, Any]:
     }
 
 
+def times_run(folder: Path) -> set[int]:
+    """Return how often units of a run have finished."""
+    events = read_events(folder / "events.jsonl")
+    return set(Counter(event.unit for event in events if event.kind is EventKind.UNIT_DONE).values())
+
+
 GRID = {"mechanism.epsilon": [0.5, 8.0], "mechanism.tells": [False, True]}
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> SweepResult:
-    wanted = {"minimise": "test log loss", "subject_to": {"epsilon": 1}, "reaudit": True}
-    return sweep(base(grid=GRID, sweep=wanted), output=tmp_path_factory.mktemp("sweep") / "run", quiet=True)
+def result(tmp_path_factory: pytest.TempPathFactory) -> SweepResult:
+    settings = {"minimise": "test log loss", "subject_to": {"epsilon": 1}, "reaudit": True}
+    return sweep(base(grid=GRID, sweep=settings), output=tmp_path_factory.mktemp("sweep") / "run", quiet=True)
 
 
-def test_every_configuration_is_audited_at_its_share_of_the_error(found: SweepResult) -> None:
-    assert [trial.config for trial in found] == [
+def test_every_configuration_is_audited_at_its_share_of_the_error(result: SweepResult) -> None:
+    assert [trial.config for trial in result] == [
         {"mechanism.epsilon": epsilon, "mechanism.tells": tells} for epsilon in (0.5, 8.0) for tells in (False, True)
     ]
-    confidences = [trial.audit.finding.confidence for trial in found if trial.audit and trial.audit.finding]
+    confidences = [trial.audit.finding.confidence for trial in result if trial.audit and trial.audit.finding]
     assert confidences == [pytest.approx(1 - 0.05 / 4)] * 4
-    assert not found.errors
-    assert found.num_terminated == 4
-    assert "All 4 bounds hold together with confidence 0.95" in str(found)
+    assert not result.errors
+    assert result.num_terminated == 4
+    assert "All 4 bounds hold together with confidence 0.95" in str(result)
 
 
-def test_the_best_one_is_below_the_limit_by_an_unrefuted_claim(found: SweepResult) -> None:
-    """What tells labels claims 0.5 as well, and is as useful: its claim is refuted, so it is out."""
-    best = found.get_best_result()
+def test_the_best_configuration_meets_the_limit_by_a_claim_that_is_not_rejected(result: SweepResult) -> None:
+    """The learner that reveals labels is as useful and claims 0.5 too, but its claim is rejected."""
+    best = result.get_best_result()
     assert best.config == {"mechanism.epsilon": 0.5, "mechanism.tells": False}
-    told = found[1]
-    assert told.audit is not None
-    assert told.audit.verdict is Verdict.VIOLATION
-    assert told.metrics["audited_epsilon"] > 1
-    assert not told.row.meets
-    assert "was shown, more than 1" in told.row.why
-    assert "it claims 8" in found[2].row.why
-    assert "rests on its claim of 0.5" in str(found)
-    assert "proves nothing" in str(found)
-    assert found.get_best_result("audited_epsilon", "min").config == best.config
+    leaky = result[1]
+    assert leaky.audit is not None
+    assert leaky.audit.verdict is Verdict.VIOLATION
+    assert leaky.metrics["audited_epsilon"] > 1
+    assert not leaky.row.meets
+    assert "was shown, which exceeds 1" in leaky.row.why
+    assert "it claims 8" in result[2].row.why
+    assert "only its claim of 0.5 keeps it below 1" in str(result)
+    assert "proves nothing" in str(result)
+    assert result.get_best_result("audited_epsilon", "min").config == best.config
 
 
-def test_the_winner_is_audited_afresh_with_another_seed_at_full_confidence(found: SweepResult) -> None:
-    again = found.summary.reaudit
+def test_the_best_configuration_is_audited_again_with_a_new_seed_at_full_confidence(result: SweepResult) -> None:
+    again = result.summary.reaudit
     assert again is not None
-    assert again.seed != found.report.seed
+    assert again.seed != result.report.seed
     assert again.confidence == 0.95
-    fresh = json.loads((Path(found.experiment_path) / "reaudit" / "bounds.json").read_text())
+    fresh = json.loads((Path(result.experiment_path) / "reaudit" / "bounds.json").read_text())
     assert fresh["results"][0]["finding"]["confidence"] == 0.95
-    assert "Audited afresh" in str(found)
-    assert "together with those of the sweep with 0.9." in str(found)
+    assert "Audited afresh" in str(result)
+    assert "together with those of the sweep with 0.9." in str(result)
 
 
-def test_the_folder_holds_the_same_as_tables(found: SweepResult) -> None:
-    folder = Path(found.experiment_path)
-    told = json.loads((folder / "sweep.json").read_text())
+def test_the_folder_has_the_results_as_tables(result: SweepResult) -> None:
+    folder = Path(result.experiment_path)
+    summary = json.loads((folder / "sweep.json").read_text())
     table = pq.read_table(folder / "sweep.parquet").to_pandas()
-    assert told["best"] == found.summary.best.name  # type: ignore[union-attr]
-    assert [row["audited_epsilon"] for row in told["rows"]] == table["audited_epsilon"].tolist()
+    assert summary["best"] == result.summary.best.name  # type: ignore[union-attr]
+    assert [row["audited_epsilon"] for row in summary["rows"]] == table["audited_epsilon"].tolist()
     assert table["config/mechanism.epsilon"].tolist() == [0.5, 0.5, 8.0, 8.0]
-    assert found.get_dataframe()["verdict"].tolist() == table["verdict"].tolist()
+    assert result.get_dataframe()["verdict"].tolist() == table["verdict"].tolist()
     page = (folder / "report.html").read_text()
     assert "All 4 bounds hold together with confidence 0.95" in page
     assert page.count("<td>epsilon=0.5, tells=False</td>") == 1
-    assert [row["configuration"] for row in told["rows"]] == [result.name for result in found.report.results]
+    assert [row["configuration"] for row in summary["rows"]] == [audit.name for audit in result.report.results]
 
 
-def test_a_finished_sweep_is_read_again_and_nothing_is_run(found: SweepResult) -> None:
-    folder = Path(found.experiment_path)
+def test_a_finished_sweep_is_restored_without_running(result: SweepResult) -> None:
+    folder = Path(result.experiment_path)
     before = {path.name: path.stat().st_mtime_ns for path in (folder / "units").iterdir()}
     again = restore_sweep(folder)
     assert {path.name: path.stat().st_mtime_ns for path in (folder / "units").iterdir()} == before
     assert again.report.executed == 0
-    assert str(again.summary) == str(found.summary)
+    assert str(again.summary) == str(result.summary)
 
 
-def test_a_sweeps_file_that_was_cut_or_edited_is_said(found: SweepResult, tmp_path: Path) -> None:
-    """A cut one is a spec still, and what was cut off would be taken as left out."""
-    shutil.copy(Path(found.experiment_path) / "sweep.yaml", tmp_path)
+def test_a_truncated_or_edited_sweep_file_is_refused(result: SweepResult, tmp_path: Path) -> None:
+    """A truncated file is still a valid spec, whose missing settings would become defaults."""
+    shutil.copy(Path(result.experiment_path) / "sweep.yaml", tmp_path)
     path = tmp_path / "sweep.yaml"
     lines = path.read_text().splitlines(keepends=True)
     edited = [line.replace("seed: ", "seed: 1") for line in lines]
     for damaged in (lines[:-1], lines[:-2], lines[:3], [], edited):
         path.write_text("".join(damaged))
-        with pytest.raises(SpecError, match="must be as it was written, it was cut, damaged or edited"):
+        with pytest.raises(SpecError, match="was truncated, damaged or edited"):
             restore_sweep(tmp_path, allow_code=True)
 
 
-def test_resume_goes_on_with_a_sweep(found: SweepResult) -> None:
-    shown = CliRunner().invoke(main, ["resume", found.experiment_path, "--quiet"])
+def test_resume_continues_a_sweep(result: SweepResult) -> None:
+    shown = CliRunner().invoke(main, ["resume", result.experiment_path, "--quiet"])
     assert shown.exit_code == 0, shown.output
     assert "Best: epsilon=0.5" in shown.output
 
 
-def test_a_sweep_that_was_interrupted_runs_what_is_missing_alone(tmp_path: Path) -> None:
-    done: list[Event] = []
+def test_an_interrupted_sweep_runs_missing_units_only(tmp_path: Path) -> None:
+    finished: list[Event] = []
 
     def interrupt(event: Event) -> None:
-        done.append(event) if event.kind is EventKind.UNIT_DONE else None
-        if len(done) == 5:
+        finished.append(event) if event.kind is EventKind.UNIT_DONE else None
+        if len(finished) == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -195,38 +201,38 @@ def test_a_sweep_that_was_interrupted_runs_what_is_missing_alone(tmp_path: Path)
     assert not (tmp_path / "run" / "report.html").exists()
     restored = restore_sweep(tmp_path / "run")
     assert len(restored) == 4
-    often = Counter(event.unit for event in read_events(tmp_path / "run" / "events.jsonl") if event.kind == "unit-done")
-    assert set(often.values()) == {1}
+    assert times_run(tmp_path / "run") == {1}
 
 
-def test_units_that_several_configurations_want_are_run_once(tmp_path: Path) -> None:
-    """Two estimators of the same scores share everything but the counting."""
-    asked = base(grid={"estimator": ["simultaneous-guess-count", "one-run"]})
-    request = read_request(asked)
-    one, other = make_plan(request.spec(request.known)).audits
-    assert {unit.function_name for unit in one.units if unit.key not in other.keys} == {"count"}
-    result = sweep(asked, output=tmp_path / "run", quiet=True)
-    done = Counter(event.unit for event in read_events(tmp_path / "run" / "events.jsonl") if event.kind == "unit-done")
-    assert set(done.values()) == {1}
+def test_shared_units_of_configurations_run_once(tmp_path: Path) -> None:
+    """Two estimators of the same scores share all units but `count`."""
+    spec_fields = base(grid={"estimator": ["simultaneous-guess-count", "one-run"]})
+    request = read_request(spec_fields)
+    first, other = make_plan(request.spec(request.configurations)).audits
+    assert {unit.function_name for unit in first.units if unit.key not in other.keys} == {"count"}
+    result = sweep(spec_fields, output=tmp_path / "run", quiet=True)
+    assert times_run(tmp_path / "run") == {1}
     assert len(result) == 2
 
 
-def test_a_configuration_that_fails_is_an_error_and_the_others_are_kept(tmp_path: Path) -> None:
+def test_a_failed_configuration_leaves_the_others(tmp_path: Path) -> None:
     result = sweep(base(grid={"mechanism.sharpness": [-1.0, 1.0]}), output=tmp_path / "run", quiet=True)
     assert [trial.row.configuration.state for trial in result] == [FAILED, AUDITED]
     assert "no finite number" in result.errors[0]
     assert "failed" in str(result)
-    with pytest.raises(RunError, match=r"none of 1 configurations could be audited; the first: .*no finite number"):
+    with pytest.raises(
+        RunError, match=r"none of 1 configurations could be audited. The first error: .*no finite number"
+    ):
         sweep(base(grid={"mechanism.sharpness": [-1.0]}), output=tmp_path / "none", quiet=True)
 
 
-def test_an_unknown_metric_is_said_with_those_there_are(tmp_path: Path) -> None:
+def test_an_unknown_metric_is_refused_with_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no metric 'test_acuracy'.*did you mean 'test_accuracy'"):
         sweep(base(grid={"mechanism.epsilon": [1.0]}), maximise="test acuracy", output=tmp_path / "run", quiet=True)
 
 
-def test_a_stop_rule_ends_the_audit_of_a_configuration_that_leaks_more_than_the_limit(tmp_path: Path) -> None:
-    asked = base(
+def test_a_stop_rule_is_allowed_with_a_share_of_the_error(tmp_path: Path) -> None:
+    spec_fields = base(
         game={"name": "ind-mia", "trials": 128, "stack": 8, "shadows": 16},
         attack="lira-online",
         estimator="betting",
@@ -236,26 +242,26 @@ def test_a_stop_rule_ends_the_audit_of_a_configuration_that_leaks_more_than_the_
         grid={"mechanism.model.epochs": [1, 40]},
         data={"name": "gaussian-mixture", "rows": 60, "classes": 2},
     )
-    request = read_request(asked)
-    spec = request.spec(request.known)
+    request = read_request(spec_fields)
+    spec = request.spec(request.configurations)
     assert [audit.estimator.confidence for audit in spec.audits] == [pytest.approx(0.975)] * 2
     assert spec.audits[0].stop is not None
 
 
 class TestSpace:
-    def test_lists_are_gone_through_and_the_rest_is_drawn_from_the_seed(self) -> None:
+    def test_lists_are_a_grid_and_other_axes_are_random(self) -> None:
         space = in_words({"a.b": [1, 2], "c": {"loguniform": [0.01, 1]}, "d, e": [[1, 2], [3, 4]]})
         drawn = configurations(space, 3, 7)
         assert len(drawn) == 12
         assert drawn == configurations(space, 3, 7)
         assert drawn != configurations(space, 3, 8)
-        assert {(one["d"], one["e"]) for one in drawn} == {(1, 2), (3, 4)}
-        assert all(0.01 <= one["c"] <= 1 for one in drawn)
+        assert {(values["d"], values["e"]) for values in drawn} == {(1, 2), (3, 4)}
+        assert all(0.01 <= values["c"] <= 1 for values in drawn)
 
-    def test_what_is_drawn_twice_is_tried_once(self) -> None:
+    def test_equal_configurations_are_merged(self) -> None:
         assert len(configurations(in_words({"a": {"choice": [1, 2]}}), 50, 0)) == 2
 
-    def test_values_of_tune_are_read(self) -> None:
+    def test_axes_of_ray_tune_are_accepted(self) -> None:
         from ray import tune
 
         space = {
@@ -278,7 +284,7 @@ class TestSpace:
             in_words({"g": tune.quniform(0, 1, 0.1)})
 
     @pytest.mark.parametrize(
-        ("space", "says"),
+        ("space", "message"),
         [
             ({"a": {"loguniformly": [1, 2]}}, "did you mean 'loguniform'"),
             ({"a": {"loguniform": [0, 2]}}, "both > 0"),
@@ -289,8 +295,8 @@ class TestSpace:
             ({"a": 3}, "must be a list"),
         ],
     )
-    def test_what_is_no_space_is_refused(self, space: dict[str, Any], says: str) -> None:
-        with pytest.raises(SpecError, match=says):
+    def test_an_invalid_space_is_refused(self, space: dict[str, Any], message: str) -> None:
+        with pytest.raises(SpecError, match=message):
             in_words(space)
 
 
@@ -313,7 +319,7 @@ class TestFields:
         assert self.value("data.rows", 50, built).data.rows == 50
 
     @pytest.mark.parametrize(
-        ("path", "value", "says"),
+        ("path", "value", "message"),
         [
             ("gme.replays", 3, "did you mean 'game'"),
             ("mechanism.modl.depth", 3, "did you mean 'model'"),
@@ -324,8 +330,8 @@ class TestFields:
             ("split.target", 1.5, "must be in \\[0, 1\\]"),
         ],
     )
-    def test_what_is_no_field_is_said(self, path: str, value: Any, says: str) -> None:
-        with pytest.raises(AuditError, match=says):
+    def test_an_invalid_field_is_refused(self, path: str, value: Any, message: str) -> None:
+        with pytest.raises(AuditError, match=message):
             self.value(path, value)
 
     def test_a_bad_configuration_is_refused_before_anything_runs(self, tmp_path: Path) -> None:
@@ -335,22 +341,22 @@ class TestFields:
 
 
 class TestRequests:
-    def test_the_example_is_a_sweep_of_twelve(self, tmp_path: Path) -> None:
+    def test_the_example_has_twelve_configurations(self, tmp_path: Path) -> None:
         request = read_request(EXAMPLE)
-        assert len(request.known) == request.sweep.count == 12
+        assert len(request.configurations) == request.sweep.count == 12
         request.write(tmp_path)
         assert read_request(tmp_path / "sweep.yaml").to_words() == request.to_words()
         with pytest.raises(SpecError, match="is not one run: use `dpaudit sweep`"):
             load_spec(EXAMPLE)
 
-    def test_a_spec_of_configurations_survives_the_way_to_yaml_and_back(self, found: SweepResult) -> None:
-        spec = load_spec(Path(found.experiment_path) / "spec.yaml")
-        assert spec.to_yaml() == found.report.spec
+    def test_the_spec_of_a_sweep_is_unchanged_by_yaml(self, result: SweepResult) -> None:
+        spec = load_spec(Path(result.experiment_path) / "spec.yaml")
+        assert spec.to_yaml() == result.report.spec
         assert spec.sweep is not None
         assert spec.sweep.subject_to == SubjectTo(epsilon=1.0)
 
     @pytest.mark.parametrize(
-        ("fields", "says"),
+        ("fields", "message"),
         [
             ({}, "must vary at least one field"),
             ({"grid": GRID, "sweep": {"maximise": "a", "minimise": "b"}}, "one of maximise and minimise"),
@@ -359,29 +365,29 @@ class TestRequests:
             ({"grid": GRID, "audits": [{}, {}]}, "varies one audit"),
             ({"grid": GRID, "sweep": {"rungs": {"field": "game.replays", "values": [1]}}}, "at least two values"),
             ({"grid": GRID, "sweep": {"subject_to": {"epsilon": 0}}}, "must be > 0"),
-            ({"grid": GRID, "check": {"mechanism": "x"}}, "leave `check` out"),
+            ({"grid": GRID, "check": {"mechanism": "x"}}, "Leave `check` out"),
         ],
     )
-    def test_what_is_no_sweep_is_refused(self, fields: dict[str, Any], says: str, tmp_path: Path) -> None:
-        with pytest.raises(AuditError, match=says):
+    def test_an_invalid_sweep_is_refused(self, fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+        with pytest.raises(AuditError, match=message):
             sweep(base(**fields), output=tmp_path / "run", quiet=True)
 
-    def test_an_estimator_with_a_confidence_of_its_own_is_refused(self) -> None:
-        """Else the bounds would hold each alone, and not together as the report says."""
+    def test_an_estimator_with_a_confidence_is_refused(self) -> None:
+        """The bounds would hold separately, but not together as the report says."""
         request = read_request(base(grid=GRID, estimator={"name": "simultaneous-guess-count", "confidence": 0.95}))
         with pytest.raises((SpecError, InputError), match=r"4 configurations share the error.*leave it out"):
-            request.spec(request.known)
+            request.spec(request.configurations)
 
     def test_an_audit_without_a_bound_on_epsilon_is_refused(self) -> None:
-        asked = base(game="label-advantage", mechanism="randomized-response", grid={"mechanism.epsilon": [1, 2]})
-        request = read_request(asked)
+        spec_fields = base(game="label-advantage", mechanism="randomized-response", grid={"mechanism.epsilon": [1, 2]})
+        request = read_request(spec_fields)
         with pytest.raises(SpecError, match="ends in a lower bound on epsilon"):
-            request.spec(request.known)
+            request.spec(request.configurations)
 
 
 def _row(name: str, utility: float, audited: float, claimed: float, verdict: Verdict) -> SweepRow:
-    one = Configuration(name, {"x": name})
-    return SweepRow(one, utility, {}, audited, claimed, 5.0, verdict.value, Validity.FINITE_SAMPLE.value)
+    configuration = Configuration(name, {"x": name})
+    return SweepRow(configuration, utility, {}, audited, claimed, 5.0, verdict.value, Validity.FINITE_SAMPLE.value)
 
 
 class TestSummaries:
@@ -403,11 +409,11 @@ class TestSummaries:
         return SweepSummary(sweep, _with_dominance(sweep, rows), 0.95)
 
     def test_a_low_bound_alone_meets_no_limit(self) -> None:
-        """ "silent" shows nothing and claims nothing: it is no candidate, though it is the most useful below 2."""
+        """Configuration "silent" has no claim, so it is no candidate, although it is the most useful below 2."""
         assert self.summary(epsilon=2).best.name == "middle"  # type: ignore[union-attr]
         assert {row.name for row in self.summary(epsilon=2).rows if row.meets} == {"low", "middle"}
 
-    def test_a_limit_of_what_was_shown_leaves_out_what_is_known_to_leak(self) -> None:
+    def test_a_limit_on_the_audited_epsilon_excludes_leaks(self) -> None:
         assert self.summary(audited_epsilon=1).best.name == "silent"  # type: ignore[union-attr]
         assert "does not prove" in str(self.summary(audited_epsilon=1))
         assert self.summary().best.name == "high"  # type: ignore[union-attr]
@@ -417,14 +423,14 @@ class TestSummaries:
         assert [name for name, row in rows.items() if row.dominated_claim] == ["middle", "worse", "silent"]
         assert [name for name, row in rows.items() if row.dominated_audit] == ["low", "middle", "worse", "broken"]
 
-    def test_a_small_metric_may_be_wanted(self) -> None:
+    def test_a_metric_can_be_minimised(self) -> None:
         sweep = Sweep({"x": [1]}, minimise="test log loss", count=6)
         rows = tuple(replace(row, meets=True) for row in self.ROWS)
         assert SweepSummary(sweep, _with_dominance(sweep, list(rows)), 0.95).best.name == "low"  # type: ignore[union-attr]
         assert sweep.metric == "test_log_loss"
 
 
-def test_the_frontier_is_drawn_from_what_was_shown_to_what_is_claimed() -> None:
+def test_the_frontier_chart_has_lines_from_audited_to_claimed_epsilon() -> None:
     axes = frontier(TestSummaries().summary(epsilon=2)).figure.axes[0]
     labels = axes.get_legend_handles_labels()[1]
     assert {"claimed epsilon", "audited epsilon, a lower bound", "frontier by claim", "best", "limit ε = 2"} <= set(
@@ -435,11 +441,11 @@ def test_the_frontier_is_drawn_from_what_was_shown_to_what_is_claimed() -> None:
     assert (0.4, 2.0) in [tuple(map(float, line)) for line in lines if len(line) == 2]
 
 
-def test_the_best_of_many_bounds_errs_more_often_than_stated_unless_the_error_is_split() -> None:
+def test_the_largest_of_many_bounds_holds_only_if_the_error_is_split() -> None:
     """Twelve mechanisms of epsilon = 1, 4,000 sweeps; false failure < 1e-6 by the quantile of Binomial(4000, 0.05).
 
-    The two rates of randomised response are known beside each other, so that the bound spends its error almost whole.
-    The naive bound of whichever shows most errs in far more sweeps than one in twenty: the test could fail.
+    The bound uses that the two rates of randomised response determine each other, so it spends almost all its error.
+    The largest bound without a split fails in far more than one of twenty sweeps, so this test can fail.
     """
     rng, sweeps, count, trials, keep = np.random.default_rng(11), 4000, 12, 400, math.e / (1 + math.e)
     right = rng.binomial(trials, keep, size=(sweeps, count))
@@ -451,22 +457,24 @@ def test_the_best_of_many_bounds_errs_more_often_than_stated_unless_the_error_is
     most = binom.ppf(1 - 1e-6, sweeps, 0.05)
     assert (largest_bound(0.95, right) > 1).sum() > 4 * most
     assert (largest_bound(ErrorBudget(0.95, count).first_pass, right) > 1).sum() <= most
-    fresh = rng.binomial(trials, keep, size=(sweeps, 1))  # the winner, audited afresh at full confidence
+    fresh = rng.binomial(trials, keep, size=(sweeps, 1))  # the best configuration, audited again
     assert (largest_bound(0.95, fresh) > 1).sum() <= most
-    again = np.take_along_axis(right, right.argmax(axis=1)[:, None], axis=1)  # "afresh" with the same seed is not
-    assert (largest_bound(0.95, again) > 1).sum() > 4 * most
+    same_seed = np.take_along_axis(
+        right, right.argmax(axis=1)[:, None], axis=1
+    )  # with the same seed, the second audit is not independent
+    assert (largest_bound(0.95, same_seed) > 1).sum() > 4 * most
 
 
 RUNNERS = [pytest.param("ray", marks=pytest.mark.ray), "in-process"]
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_rungs_leave_configurations_out_and_an_interrupted_sweep_is_restored(
+def test_rungs_stop_configurations_and_an_interrupted_sweep_is_restored(
     runner: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     if runner == "ray":
         request.getfixturevalue("ray_cluster")
-    asked = base(
+    spec_fields = base(
         run={"runner": runner, "workers": 1, "figures": False, "repeats": 0},
         grid={"mechanism.sharpness": [1.0, 2.0, 3.0, -1.0]},
         sweep={"rungs": {"field": "split.target", "values": [0.1, 0.2, 0.4], "reduction_factor": 2}},
@@ -477,7 +485,7 @@ def test_rungs_leave_configurations_out_and_an_interrupted_sweep_is_restored(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(asked, output=tmp_path / "run", listeners=[interrupt])
+        sweep(spec_fields, output=tmp_path / "run", listeners=[interrupt])
     result = restore_sweep(tmp_path / "run")
     states = Counter(trial.row.configuration.state for trial in result)
     assert states[AUDITED] >= 1
@@ -487,22 +495,20 @@ def test_rungs_leave_configurations_out_and_an_interrupted_sweep_is_restored(
     for trial in list(result)[:3]:
         assert (trial.row.configuration.rung in (0.1, 0.2)) == (trial.row.configuration.state == STOPPED)
         assert trial.metrics["test_accuracy"] > 0.1
-    # Whoever was left out, the error was split over all: which are left depends on what was seen.
+    # The error is split over all configurations: the choice of the remaining ones depends on results.
     assert {result.summary.sweep.count} == {4}
     confidences = [audit.finding.confidence for audit in result.report.results if audit.finding]
     assert confidences == [pytest.approx(0.9875)] * states[AUDITED]
-    done = Counter(event.unit for event in read_events(tmp_path / "run" / "events.jsonl") if event.kind == "unit-done")
-    assert set(done.values()) == {1}
+    assert times_run(tmp_path / "run") == {1}
     assert not Path("~/ray_results").expanduser().exists()
 
 
-def test_a_sweep_whose_folder_has_a_uri_goes_on_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another machine has nothing but the place."""
-    asked = base(
+def test_a_sweep_in_a_remote_folder_resumes_on_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec_fields = base(
         grid={"mechanism.sharpness": [1.0, 2.0, -1.0]},
         sweep={"reaudit": True},
     )
-    place = f"file://{tmp_path}/there"
+    place = f"file://{tmp_path}/remote"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def interrupt(event: Event) -> None:
@@ -510,42 +516,39 @@ def test_a_sweep_whose_folder_has_a_uri_goes_on_elsewhere(tmp_path: Path, monkey
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(asked, output=place, listeners=[interrupt])
+        sweep(spec_fields, output=place, listeners=[interrupt])
     assert is_sweep(place)
-    assert list((tmp_path / "there" / "units").glob("*.parquet")), "what was finished is at the place"
+    assert list((tmp_path / "remote" / "units").glob("*.parquet")), "finished units were uploaded"
     shutil.rmtree(tmp_path / "cache")
     result = restore_sweep(place, allow_code=True, quiet=True)
     assert [trial.row.configuration.state for trial in result] == [AUDITED, AUDITED, FAILED]
     assert result.experiment_path == place
-    done = Counter(
-        event.unit for event in read_events(tmp_path / "there" / "events.jsonl") if event.kind == "unit-done"
-    )
-    assert set(done.values()) == {1}
-    assert (tmp_path / "there" / "reaudit" / "bounds.json").exists()
-    here = sweep(asked, output=tmp_path / "here", quiet=True)
-    tables = sorted(path.relative_to(tmp_path / "here") for path in (tmp_path / "here" / "scores").rglob("*.parquet"))
+    assert times_run(tmp_path / "remote") == {1}
+    assert (tmp_path / "remote" / "reaudit" / "bounds.json").exists()
+    local = sweep(spec_fields, output=tmp_path / "local", quiet=True)
+    tables = sorted(path.relative_to(tmp_path / "local") for path in (tmp_path / "local" / "scores").rglob("*.parquet"))
     assert tables
     for table in tables:
-        assert (tmp_path / "here" / table).read_bytes() == (tmp_path / "there" / table).read_bytes()
-    assert [trial.metrics for trial in result] == [trial.metrics for trial in here]
+        assert (tmp_path / "local" / table).read_bytes() == (tmp_path / "remote" / table).read_bytes()
+    assert [trial.metrics for trial in result] == [trial.metrics for trial in local]
 
 
 @pytest.mark.parametrize("runner", [pytest.param("ray", marks=(pytest.mark.ray, pytest.mark.nightly)), "in-process"])
-def test_a_search_algorithm_sees_utility_alone(
+def test_a_search_algorithm_gets_utility_only(
     runner: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told no bound, and utility of another seed than that of the audits; the folder has a URI."""
+    """It gets no bound, and the utility of other trainings than those of the audits. The folder has a URI."""
     from ray import tune
     from ray.tune.search import Searcher
 
-    seen: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
 
     class Next(Searcher):  # type: ignore[misc]
         def suggest(self, trial_id: str) -> dict[str, Any]:
-            return {"mechanism.sharpness": 1.0 + len(seen)}
+            return {"mechanism.sharpness": 1.0 + len(results)}
 
         def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-            seen.append(result or {})
+            results.append(result or {})
 
         def save(self, path: str) -> None: ...
 
@@ -558,46 +561,47 @@ def test_a_search_algorithm_sees_utility_alone(
         request.getfixturevalue("ray_cluster")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     config = tune.TuneConfig(num_samples=2, search_alg=Next(), max_concurrent_trials=1)
-    asked = base(run={"runner": runner, "workers": 1, "figures": False, "repeats": 0})
+    spec_fields = base(run={"runner": runner, "workers": 1, "figures": False, "repeats": 0})
     result = sweep(
-        asked,
+        spec_fields,
         {"mechanism.sharpness": tune.uniform(1, 4)},
         tune_config=config,
-        output=f"file://{tmp_path}/there",
+        output=f"file://{tmp_path}/remote",
         quiet=True,
     )
-    assert list((tmp_path / "there" / "units").glob("*.parquet"))
+    assert list((tmp_path / "remote" / "units").glob("*.parquet"))
     assert [trial.config for trial in result] == [{"mechanism.sharpness": 1.0}, {"mechanism.sharpness": 2.0}]
     assert result.summary.sweep.adaptive
-    assert all("audited_epsilon" not in told for told in seen)
-    assert [told["test_log_loss"] for told in seen] != [trial.metrics["test_log_loss"] for trial in result]
-    # Without the algorithm, a sweep that is continued has what it chose.
+    assert all("audited_epsilon" not in metrics for metrics in results)
+    assert [metrics["test_log_loss"] for metrics in results] != [trial.metrics["test_log_loss"] for trial in result]
+    # A sweep that is resumed without the algorithm has the proposed configurations.
     again = restore_sweep(result.experiment_path, allow_code=True, quiet=True)
     assert [trial.config for trial in again] == [trial.config for trial in result]
     assert again.report.executed == 0
-    with pytest.raises(SpecError, match="may look at utility alone"):
-        sweep(asked, {"a": tune.uniform(0, 1)}, maximise="audited_epsilon", tune_config=config)
+    with pytest.raises(SpecError, match="may use utility only"):
+        sweep(spec_fields, {"a": tune.uniform(0, 1)}, maximise="audited_epsilon", tune_config=config)
     with pytest.raises(SpecError, match="instead of a grid"):
-        sweep(asked, {"a": [1]}, tune_config=config)
+        sweep(spec_fields, {"a": [1]}, tune_config=config)
 
 
-def test_settings_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
     from ray import tune
     from ray.tune.schedulers import PopulationBasedTraining
 
-    def refused(says: str, config: tune.TuneConfig | None = None, **wanted: Any) -> None:
-        with pytest.raises((SpecError, InputError), match=says):
-            sweep(base(grid=GRID, sweep=wanted), tune_config=config, output=tmp_path / "run", quiet=True)
+    def refused(message: str, config: tune.TuneConfig | None = None, **settings: Any) -> None:
+        with pytest.raises((SpecError, InputError), match=message):
+            sweep(base(grid=GRID, sweep=settings), tune_config=config, output=tmp_path / "run", quiet=True)
 
     refused("trial_workers must be left out: workers run units of whichever configuration", trial_workers=4)
-    refused("max_concurrent_trials is for search algorithms", tune.TuneConfig(max_concurrent_trials=2))
+    refused("max_concurrent_trials needs a search algorithm", tune.TuneConfig(max_concurrent_trials=2))
     training = PopulationBasedTraining(hyperparam_mutations={"a": [1, 2]})
-    refused("cannot be audited; configurations are trained in the order", tune.TuneConfig(scheduler=training))
+    refused(
+        "must not change or pause configurations: they are trained in the order", tune.TuneConfig(scheduler=training)
+    )
     assert not (tmp_path / "run").exists()
 
 
-def test_no_configuration_is_begun_when_time_is_up(tmp_path: Path) -> None:
-    """The first one is audited in any case."""
+def test_no_configuration_but_the_first_starts_after_the_time_budget(tmp_path: Path) -> None:
     from ray import tune
 
     config = tune.TuneConfig(time_budget_s=1e-9)
@@ -606,11 +610,11 @@ def test_no_configuration_is_begun_when_time_is_up(tmp_path: Path) -> None:
     assert len(restore_sweep(tmp_path / "run", quiet=True).report.results) == 4
 
 
-def test_the_plan_of_a_sweep_says_planning_announcement(tmp_path: Path) -> None:
+def test_the_plan_of_a_sweep_counts_configurations_and_trainings(tmp_path: Path) -> None:
     spec = tmp_path / "planned.yaml"
     words = base(grid=GRID, sweep={"reaudit": True})
     spec.write_text(json.dumps(words))
-    planned = make_plan(read_request(words).spec(read_request(words).known))
+    planned = make_plan(read_request(words).spec(read_request(words).configurations))
     shown = CliRunner().invoke(main, ["plan", str(spec), "--seed", "9"])
     assert shown.exit_code == 0, shown.output
     size = f"4 configurations (trials), {len(planned.units)} units, 8 trainings, seed 9"
@@ -620,12 +624,12 @@ def test_the_plan_of_a_sweep_says_planning_announcement(tmp_path: Path) -> None:
     assert (counted["configurations"], counted["trainings"]) == (4, 8)
     rungs = {"field": "mechanism.sharpness", "values": [1.0, 2.0]}
     spec.write_text(json.dumps(base(grid=GRID, sweep={"rungs": rungs})))
-    assert "early stopping runs up to 4 trainings more" in CliRunner().invoke(main, ["plan", str(spec)]).stdout
+    assert "early stopping runs up to 4 further trainings" in CliRunner().invoke(main, ["plan", str(spec)]).stdout
     spec.write_text(json.dumps(base(sweep={})))
     assert "a sweep must vary at least one field" in CliRunner().invoke(main, ["plan", str(spec)]).output
 
 
-def test_the_status_of_a_sweep_says_how_its_configurations_stand(tmp_path: Path) -> None:
+def test_the_status_of_a_sweep_lists_its_configurations(tmp_path: Path) -> None:
     grid = {"mechanism.epsilon": [0.5, 8.0], "mechanism.sharpness": [1.0, -1.0]}
     sweep(base(grid=grid, sweep={}), output=tmp_path / "run", quiet=True)
     shown = CliRunner().invoke(main, ["status", str(tmp_path / "run")]).stdout
@@ -635,8 +639,8 @@ def test_the_status_of_a_sweep_says_how_its_configurations_stand(tmp_path: Path)
     assert f"{CONFIGURATIONS} must be JSON" in CliRunner().invoke(main, ["status", str(tmp_path / "run")]).stdout
 
 
-def test_how_configurations_stand_while_the_sweep_runs() -> None:
-    noted = [
+def test_states_of_configurations_during_a_sweep() -> None:
+    entries = [
         {"name": name, "state": state, "units": units}
         for name, state, units in (
             ("a", "audited", ["1", "2"]),
@@ -648,7 +652,7 @@ def test_how_configurations_stand_while_the_sweep_runs() -> None:
     ]
     kinds = [(EventKind.UNIT_STARTED, "1"), (EventKind.UNIT_DONE, "1"), (EventKind.UNIT_DONE, "2")]
     events = [Event(kind, unit=unit) for kind, unit in [*kinds, (EventKind.UNIT_FAILED, "5")]]
-    content = json.dumps({"over": False, "configurations": noted}).encode()
+    content = json.dumps({"over": False, "configurations": entries}).encode()
     states = configuration_states(content, "file", events)
     assert [str(state) for _, state in states] == ["done", "running", "waiting", "failed", "stopped"]
     assert described_states(states)[0] == "5 configurations: 1 done, 1 running, 1 waiting, 1 failed, 1 stopped"
@@ -665,23 +669,25 @@ def test_how_configurations_stand_while_the_sweep_runs() -> None:
         ({"name": "gaussian-naive-bayes"}, "these are columns of mixed types"),
     ],
 )
-def test_columns_that_a_model_cannot_take_are_refused_before_anything_runs(
+def test_columns_that_a_model_cannot_use_are_refused_before_anything_runs(
     mechanism: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    rows = "".join(f"{place / 7},{'abc'[place % 3]},{place % 2}\n" for place in range(60))
+    rows = "".join(f"{index / 7},{'abc'[index % 3]},{index % 2}\n" for index in range(60))
     (tmp_path / "rows.csv").write_text(f"age,job,label\n{rows}")
     data = {"name": "csv", "path": str(tmp_path / "rows.csv"), "label": "label"}
-    asked = base(mechanism={**mechanism, "epsilon": 1.0}, data=data, grid={"mechanism.epsilon": [1.0, 2.0]})
+    spec_fields = base(mechanism={**mechanism, "epsilon": 1.0}, data=data, grid={"mechanism.epsilon": [1.0, 2.0]})
     with pytest.raises(SpecError, match=r"^epsilon=1\.0: mechanism: .*cannot be trained on these data: ") as refused:
-        sweep({**asked, "sweep": {}}, output=tmp_path / "run", quiet=True)
+        sweep({**spec_fields, "sweep": {}}, output=tmp_path / "run", quiet=True)
     assert words in str(refused.value)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_network_of_images_does_not_take_columns(tmp_path: Path) -> None:
-    asked = base(mechanism={"name": "lp-1st", "epsilon": 1.0, "model": "small-cnn"}, grid={"mechanism.epsilon": [1.0]})
+def test_a_network_for_images_refuses_columns(tmp_path: Path) -> None:
+    spec_fields = base(
+        mechanism={"name": "lp-1st", "epsilon": 1.0, "model": "small-cnn"}, grid={"mechanism.epsilon": [1.0]}
+    )
     with pytest.raises(SpecError, match="a convolutional network takes images"):
-        sweep({**asked, "sweep": {}}, output=tmp_path / "run", quiet=True)
+        sweep({**spec_fields, "sweep": {}}, output=tmp_path / "run", quiet=True)
 
 
 @pytest.mark.parametrize(

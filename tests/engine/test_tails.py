@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dpaudit.claims import PureDP
-from dpaudit.engine.games.functions.game import BEYOND
+from dpaudit.engine.games.functions.game import CLEAR_EXCESS
 from dpaudit.engine.games.neighbours.summaries import Samples
-from dpaudit.engine.games.neighbours.world_scores import how_far_apart, number_beyond, score_beyond
+from dpaudit.engine.games.neighbours.world_scores import number_excess, score_excess, separation
 from dpaudit.estimators.scores import scored
 
 
@@ -35,27 +35,27 @@ def test_a_rare_sign_of_one_table_exceeds_a_claim_that_the_usual_calls_keep() ->
     kept = samples(plain, other + np.array([0.9, 0.0]))
     rare = other.copy()
     rare[:24, 1] = 50.0  # 6 % of the calls, on one table alone
-    assert number_beyond(PureDP(1.0), kept) < 2.5
-    assert number_beyond(PureDP(1.0), samples(plain, rare)) > 4
-    assert number_beyond(PureDP(1.0), samples(rare, plain)) > 4
-    assert how_far_apart(samples(plain, rare))[1] < how_far_apart(kept)[1]
+    assert number_excess(PureDP(1.0), kept) < 2.5
+    assert number_excess(PureDP(1.0), samples(plain, rare)) > 4
+    assert number_excess(PureDP(1.0), samples(rare, plain)) > 4
+    assert separation(samples(plain, rare))[1] < separation(kept)[1]
 
 
 def test_equal_numbers_are_one_event() -> None:
     """Whatever their order: half of the calls give 0, on either table."""
     zero = np.repeat([0.0, 1.0], 50)[:, None]
     for one in (zero, zero[::-1]):
-        assert number_beyond(PureDP(1.0), samples(zero, one)) < 0
-    assert number_beyond(PureDP(1.0), samples(np.zeros((100, 1)), np.zeros((100, 1)))) == -math.inf
+        assert number_excess(PureDP(1.0), samples(zero, one)) < 0
+    assert number_excess(PureDP(1.0), samples(np.zeros((100, 1)), np.zeros((100, 1)))) == -math.inf
 
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_scores_are_looked_at_from_both_ends(swapped: bool) -> None:
     truth = np.arange(400) % 2 == 1
     score = np.where(truth & (np.arange(400) < 60), 9.0, 0.0) * (-1 if swapped else 1)
-    assert score_beyond(PureDP(1.0), scored(0, truth, score)) > 4
-    assert score_beyond(PureDP(1.0), scored(0, truth, np.zeros(400))) == -math.inf
-    assert score_beyond(PureDP(1.0), None) == 0
+    assert score_excess(PureDP(1.0), scored(0, truth, score)) > 4
+    assert score_excess(PureDP(1.0), scored(0, truth, np.zeros(400))) == -math.inf
+    assert score_excess(PureDP(1.0), None) == 0
 
 
 def test_a_pair_at_its_claim_is_seldom_beyond_it() -> None:
@@ -63,17 +63,17 @@ def test_a_pair_at_its_claim_is_seldom_beyond_it() -> None:
     rng = np.random.default_rng(1)
     moved = np.array([[[0.0]], [[1.0]]])
     pairs = [samples(*(rng.laplace(size=(2, 200, 1)) + moved)) for _ in range(100)]
-    assert np.mean([number_beyond(PureDP(1.0), pair) > BEYOND for pair in pairs]) < 0.35
+    assert np.mean([number_excess(PureDP(1.0), pair) > CLEAR_EXCESS for pair in pairs]) < 0.35
     half = [samples(*(rng.laplace(size=(2, 200, 1)) / 2 + moved)) for _ in range(100)]
-    assert np.mean([number_beyond(PureDP(1.0), pair) > BEYOND for pair in half]) > 0.9
+    assert np.mean([number_excess(PureDP(1.0), pair) > CLEAR_EXCESS for pair in half]) > 0.9
 
 
 def test_nothing_to_compare_comes_last() -> None:
-    assert number_beyond(PureDP(1.0), samples(np.zeros((1, 1)), np.ones((1, 1)))) == -math.inf
+    assert number_excess(PureDP(1.0), samples(np.zeros((1, 1)), np.ones((1, 1)))) == -math.inf
 
 
 def test_a_number_that_is_missing_on_one_table_is_looked_at_among_many() -> None:
     """Of a hundred numbers, one of which is NaN now and then."""
     zero, one = np.random.default_rng(2).laplace(size=(2, 300, 100))
     one[:30, 77] = np.nan
-    assert number_beyond(PureDP(1.0), samples(zero, one)) > BEYOND
+    assert number_excess(PureDP(1.0), samples(zero, one)) > CLEAR_EXCESS

@@ -234,7 +234,7 @@ def test_shadow_models_survive_their_table_and_those_that_failed_are_left_out() 
     rng = np.random.default_rng(0)
     confidence = rng.standard_normal((4, 2, 5)).astype(np.float32)
     made = Shadows(confidence, rng.random((4, 5)) < 0.5)
-    stacks = [decode(encode([made.of(slice(first, first + 2))], Shadows), Shadows)[0] for first in (0, 2)]
+    stacks = [decode(encode([made.of_models(slice(first, first + 2))], Shadows), Shadows)[0] for first in (0, 2)]
     assert stacks[1].confidence[0, 1, 0] == confidence[2, 1, 0]
     assert stacks[1].member[0, 0] == made.member[2, 0]
     back = joined_shadows(stacks)
@@ -360,7 +360,7 @@ def test_one_score_for_each_trial_or_an_error() -> None:
     one, none = np.zeros(1, np.int64), np.zeros((1, 0))
     nothing = none.astype(np.float32)
     trials = TrainedTrials(one, one == 0, one == 1, one, nothing, nothing, one[:0], none, none)
-    with pytest.raises(RunError, match="scores that are no numbers"):
+    with pytest.raises(RunError, match="returned NaN scores"):
         list(score_challenges(Broken(), (trials,), ()))
 
 

@@ -118,7 +118,7 @@ def test_every_clipping_trains_and_adds_the_canary(clipping: str, grad_sample_mo
     probe = StepProber(StepMidpoint(), 1.0, np.random.default_rng(3), only=RandomGradient())
     canary = StepCanary(probe, np.random.default_rng(0), clip=1.0, divisor=1.0)
     learner.show_steps(train, canary, seed=SeedSequence(1), compute=CPU)
-    coins, products = probe.shown().coin, probe.shown().features[:, 0]
+    coins, products = probe.steps().coin, probe.steps().features[:, 0]
     assert len(coins) == 16
     difference = products[coins].mean() - products[~coins].mean()
     assert 0.4 < difference < 1.6

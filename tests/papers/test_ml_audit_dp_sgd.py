@@ -99,6 +99,6 @@ def test_the_point_of_clip_bkd_keeps_its_length() -> None:
     """The directions in which pictures vary least have entries below 0."""
     rows = TwoClasses(Digits(), 60).load()
     worlds = choose_worlds(InsertRecords(ClipBackdoorPair()), 1, ml_audit_dp_sgd.SCALE, rows, Compute(), seed=Seed(0))
-    lengths = np.linalg.norm(np.asarray(worlds.zero.features), axis=1)
+    lengths = np.linalg.norm(np.asarray(worlds.world_zero.features), axis=1)
     (point,) = np.asarray(worlds.rows.features)[worlds.in_d_prime & ~worlds.in_d]
     assert np.linalg.norm(point) == pytest.approx(np.median(lengths), rel=0.01)

@@ -1,16 +1,16 @@
-"""A function on rows, called thousands of times on two neighbouring tables that a search has found.
+"""Game for functions on rows: thousands of calls on two neighbouring tables that a search has chosen.
 
-The search tries many pairs of tables, ordinary and hostile, and the function's own settings: a few calls each, more on
-those that are left, the last four by what the attack makes of them. Then both tables are fixed: search calls teach the
-attack, fresh ones, each on D or D' by its own fair coin, are what it is judged by. How a call ends, what it raises and
-the form of what it gives are outcomes as numbers are.
-Source: Lu et al. (2022), Algorithm 1, with the search of ours; outcomes after Mironov (2012) and Haney et al. (2022).
+The search tries many pairs of tables, ordinary and extreme, with each of the function's settings. All pairs get a few
+calls, and each further round gives more calls to the most promising ones. The attack chooses the final pair. Then both
+tables are fixed. More search calls train the attack, and fresh calls, each on D or D' by a fair coin, are scored.
+Exceptions, timeouts and the form of a returned value are outcomes, like numbers.
+Source: Lu et al. (2022), Algorithm 1, with our own search; outcomes after Mironov (2012) and Haney et al. (2022).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -29,13 +29,13 @@ from dpaudit.engine.games.functions.neighbouring_tables import TablePair, as_tes
 from dpaudit.engine.games.functions.replay import Replay, replay, replay_of
 from dpaudit.engine.games.functions.where_it_leaks import Leak, where_it_leaks
 from dpaudit.engine.games.neighbours.output_set import SummaryView
-from dpaudit.engine.games.neighbours.summaries import HOPELESS, LARGEST, Samples
+from dpaudit.engine.games.neighbours.summaries import MAX_NUMBER, MIN_FAILED_BATCH, Samples
 from dpaudit.engine.games.neighbours.world_scores import (
     SummaryGame,
-    how_far_apart,
+    evidence_and_excess,
     in_scope,
-    number_beyond,
-    shown_and_beyond,
+    number_excess,
+    separation,
 )
 from dpaudit.engine.games.protocol import Capability, CheckTest, GameTraits, Played, Setting
 from dpaudit.errors import SpecError, require
@@ -48,34 +48,34 @@ from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
 ROW_FUNCTIONS = Capability(RowFunction, "functions on rows (made by `dpaudit.check(function, schema=...)`)")
-SHARE = 0.6
-"""Of the search, what is spent on trying pairs of tables."""
-KEPT = (8, 4)
-"""Pairs that are left after the first and the second round."""
-BEYOND = 2.5
-"""Deviations by which the scores of a pair exceed the claim, from which on it is taken before those that show more."""
-MIN_TRIED = 4
-"""Calls on each pair of a round at least, half of them on D and the other half with the same seeds on D'."""
-CALLS_OF_TEST = 20_000
-"""Of a check: search and fresh calls together, where they are cheap."""
-CALLS_FOR_DIGITS = 10_000
-"""Of a check: search and fresh calls that look for a leak by low digits."""
-ALIKE = 0.25
-"""Logarithms of distances that are about the same."""
-LOCATED_S = 10.0
-"""How long a call may take where it is only asked where a function leaks."""
-LISTED = 12
-"""Pairs that a report tells of."""
+PAIR_SEARCH_SHARE = 0.6
+"""Share of the search calls that try pairs of tables; the others train the attack."""
+PAIRS_PER_ROUND = (8, 4)
+"""Number of pairs in the second and the third round."""
+CLEAR_EXCESS = 2.5
+"""Excess of a pair's scores over the claim, in standard deviations, from which it precedes all other criteria."""
+MIN_CALLS_PER_PAIR = 4
+"""Smallest number of calls on a pair in one round: half on D, and half on D' with the same seeds."""
+CHECK_CALLS = 20_000
+"""Largest number of search and fresh calls of a test in `dpaudit check`."""
+DIGIT_CHECK_CALLS = 10_000
+"""Largest number of search and fresh calls of a check of the low digits."""
+LOG_DISTANCE_STEP = 0.25
+"""Step to which logarithms of distances are rounded for comparison."""
+LOCATE_CALL_S = 10.0
+"""Time limit of a call that serves only to locate a leak, in seconds."""
+LISTED_PAIRS = 12
+"""Largest number of pairs that a report lists."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """Two neighbouring tables, and the settings that the function is called with on either."""
+    """Two neighbouring tables, and the settings with which the function is called on both."""
 
-    name: str  # of the pair, and of the settings where there are several
+    name: str  # name of the pair, with the settings if there are several
     d: pa.Table
     d_prime: pa.Table
-    settings: int  # place among the function's alternatives
+    settings: int  # index among the function's alternatives
 
 
 @unit
@@ -89,21 +89,24 @@ def call_on_tables(
     last: int,
     seed: Seed,
 ) -> Outcome[Samples]:
-    """Calls `first` to `last` - 1, each on D or D' by its own coin.
+    """Make calls `first` to `last` - 1, each on D or D' by a fair coin.
 
-    Raises: TrainingError when the function does not run at all.
+    Raises: TrainingError if all calls fail in the same way.
     """
-    own = seed.child(first)
-    truth = own.rng().random(last - first) < 0.5
-    outcome = called(mechanism, tables, truth, seeds_of(own.child("calls"), last - first), first, limit_s, compute)
+    unit_seed = seed.child(first)
+    truth = unit_seed.rng().random(last - first) < 0.5
+    seeds = call_seeds(unit_seed.child("calls"), last - first)
+    outcome = run_calls(mechanism, tables, truth, seeds, first, limit_s, compute)
     samples, failures = outcome.value, outcome.failures
-    alike = len(np.unique(samples.ending)) == 1 and not np.ptp(samples.numbers.reshape(len(truth), -1), axis=0).any()
-    if len(failures) == len(truth) >= HOPELESS and alike and len(np.unique(truth)) == 2:
-        raise TrainingError(f"all {len(truth)} calls failed in one way; the first: {failures[0]}")
+    identical = (
+        len(np.unique(samples.ending)) == 1 and not np.ptp(samples.numbers.reshape(len(truth), -1), axis=0).any()
+    )
+    if len(failures) == len(truth) >= MIN_FAILED_BATCH and identical and len(np.unique(truth)) == 2:
+        raise TrainingError(f"all {len(truth)} calls failed in the same way. The first: {failures[0]}")
     return outcome
 
 
-def called(
+def run_calls(
     mechanism: Any,
     tables: Tables,
     truth: NDArray[np.bool_],
@@ -112,36 +115,36 @@ def called(
     limit_s: float | None,
     compute: Compute,
 ) -> Outcome[Samples]:
-    """What calls gave, one for each coin and seed."""
+    """Return the outcomes of calls, one for each coin (True = D') and seed; `first` is the number of the first."""
     settings = mechanism.alternatives()[tables.settings]
     limits = CallLimits(limit_s, compute.threads, time_limit, raised_externally)
-    left: list[CallOutcome] = [CallOutcome("", np.empty(0))] * len(truth)
+    outcomes: list[CallOutcome] = [CallOutcome("", np.empty(0))] * len(truth)
     numbers = [np.empty(0, np.float32)] * len(truth)
     with limited_threads(compute.threads):
         for world, table in ((False, tables.d), (True, tables.d_prime)):
-            places = np.flatnonzero(truth == world)
-            given = mechanism.outcomes(table, seeds[places].tolist(), settings, limits)
-            for place, outcome in zip(places.tolist(), given, strict=True):
-                left[place] = replace(outcome, numbers=np.empty(0))
-                numbers[place] = np.clip(outcome.numbers, -LARGEST, LARGEST).astype(np.float32)
-            del given
-    names = [f"call {first + place} (seed {seed})" for place, seed in enumerate(seeds.tolist())]
-    failures = tuple(f"{name}: {one.fault}" for name, one in zip(names, left, strict=True) if one.fault)
+            positions = np.flatnonzero(truth == world)
+            returned = mechanism.outcomes(table, seeds[positions].tolist(), settings, limits)
+            for position, outcome in zip(positions.tolist(), returned, strict=True):
+                outcomes[position] = replace(outcome, numbers=np.empty(0))
+                numbers[position] = np.clip(outcome.numbers, -MAX_NUMBER, MAX_NUMBER).astype(np.float32)
+            del returned
+    names = [f"call {first + position} (seed {seed})" for position, seed in enumerate(seeds.tolist())]
+    failures = tuple(f"{name}: {result.fault}" for name, result in zip(names, outcomes, strict=True) if result.fault)
     samples = Samples(
         number=np.arange(first, first + len(truth)),
         truth=truth,
-        ending=np.array([one.ending for one in left], np.str_),
-        width=np.array([len(one) for one in numbers], np.int64),
+        ending=np.array([result.ending for result in outcomes], np.str_),
+        width=np.array([len(values) for values in numbers], np.int64),
         numbers=np.concatenate([np.empty(0, np.float32), *numbers]),
         name=np.array(names, np.str_),
-        low_bits=np.array([one.low_bits for one in left], np.int64),
+        low_bits=np.array([result.low_bits for result in outcomes], np.int64),
     )
-    unreadable = tuple(dict.fromkeys(one.ending for one in left if is_unreadable(one.ending)))
+    unreadable = tuple(dict.fromkeys(result.ending for result in outcomes if is_unreadable(result.ending)))
     return Outcome(samples, notes=unreadable, failures=failures)
 
 
-def seeds_of(seed: Seed, count: int) -> NDArray[np.int64]:
-    """A whole number below 2^31 for each call."""
+def call_seeds(seed: Seed, count: int) -> NDArray[np.int64]:
+    """Draw an integer below 2^31 for each call."""
     return seed.rng().integers(0, 2**31, count)
 
 
@@ -158,7 +161,7 @@ def _check_test(relation: Relation, scope: Scope) -> CheckTest:
         ROW_FUNCTIONS,
         (relation,),
         _FINDS[scope],
-        trainings=CALLS_FOR_DIGITS if scope is Scope.FLOATING_POINT else CALLS_OF_TEST,
+        trainings=DIGIT_CHECK_CALLS if scope is Scope.FLOATING_POINT else CHECK_CALLS,
         scales={"trials": 0.4, "search": 0.6},
         min_trainings=360,
         variant="" if scope is Scope.CLAIM else scope.value,
@@ -172,21 +175,22 @@ def _check_test(relation: Relation, scope: Scope) -> CheckTest:
 @register("game", "row-function", source="Ours, after Lu et al. (2022), Algorithm 1")
 @dataclass(frozen=True)
 class RowFunctionGame(SummaryGame):
-    """Two neighbouring tables, found by search: on which of them was a function called, whose output is shown?
+    """Game in which the attacker tells on which of two neighbouring tables a function was called.
 
-    Plays any function on rows: of one's own, of a library, in this Python or another one. A call that raises, hangs or
-    ends its process is an outcome as any other.
+    It audits any function on rows: a user's or a library's, in this Python or another one. A call that raises, hangs or
+    ends its process is an outcome like any other.
 
     Attributes:
-        trials: Fresh calls, each on D or D' by its own coin, in 2 .. 10,000,000.
-        stack: Calls of one unit, >= 1: seconds of work.
-        search: Calls to find the tables by and to learn from, in 4 .. 10,000,000.
-        relation: How D and D' differ, "add-remove" or "replace"; None: as the claim says.
-        group: In how many rows they differ, >= 1, where a claim is about all rows of a person.
-        beyond: True if D or D' has rows that the schema does not allow; else all rows keep to it.
-        full_digits: True if numbers are read at full digits, low bits too; else each is first rounded to a millionth
-            of its spread, so that floating-point noise is judged as the noise it stands for.
-        call_limit_s: Seconds, > 0, after which a call is ended and has failed; None: only the unit's limit holds.
+        trials: Number of fresh calls, each on D or D' by a fair coin, in 2 .. 10,000,000.
+        stack: Number of calls of one unit, >= 1, which take seconds.
+        search: Number of calls that choose the tables and train the attack, in 4 .. 10,000,000.
+        relation: Relation of D and D', "add-remove" or "replace"; None for that of the claim.
+        group: Number of rows in which they differ, >= 1, for claims about all rows of a person.
+        beyond: True if D or D' has rows that the schema does not allow; otherwise all rows fit it.
+        full_digits: True to read numbers at full precision, with their low bits. Otherwise each is first rounded to a
+            millionth of its spread, which removes leaks through floating-point arithmetic.
+        call_limit_s: Time limit of a call in seconds, > 0; a call that exceeds it has failed. None for no limit except
+            that of the unit.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
@@ -233,14 +237,14 @@ class RowFunctionGame(SummaryGame):
         return self.full_digits
 
     def for_claim(self, claim: Claim) -> RowFunctionGame:
-        """With tables that differ as the claim says, where that is left open."""
+        """Return the game with the claim's relation, if it has none yet."""
         if self.relation is not None or claim.relation is Relation.LABEL:
             return self
         return replace(self, relation=claim.relation)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        chosen, left = self._tables(setting, work)
-        fresh, scores = self.fresh_and_scores(setting, work, chosen, left)
+        chosen, calls_left = self._choose_tables(setting, work)
+        fresh, scores = self.fresh_and_scores(setting, work, chosen, calls_left)
         where = Work().add(
             locate,
             setting.mechanism,
@@ -253,37 +257,38 @@ class RowFunctionGame(SummaryGame):
         )
         return Played(scores, trainings=fresh, choices=(chosen,), where=where, reference=self.reference())
 
-    def _tables(self, setting: Setting, work: Work) -> tuple[Unit, int]:
-        """The unit that chooses the tables, and how many search calls it leaves."""
-        asked = Asked(self.traits.relation.value, self.group, self.beyond, self.full_digits)
-        rows = setting.parts.target
-        number = len(offered(setting.mechanism, rows, asked))
-        calls = int(self.search * SHARE)
-        number = min(number, max(1, calls // ((len(KEPT) + 1) * MIN_TRIED)))
-        rounds = [number, *(kept for kept in KEPT if kept < number)]
-        each = [2 * (calls // len(rounds) // tried // 2) for tried in rounds]
-        if each[0] < MIN_TRIED:
-            raise SpecError(f"search must be at least {MIN_TRIED / SHARE:.0f} calls, got {self.search}")
+    def _choose_tables(self, setting: Setting, work: Work) -> tuple[Unit, int]:
+        """Return the unit that chooses the tables, and the number of search calls left."""
+        request = PairRequest(self.traits.relation.value, self.group, self.beyond, self.full_digits)
+        number = len(offered_tables(setting.mechanism, setting.parts.target, request))
+        calls = int(self.search * PAIR_SEARCH_SHARE)
+        number = min(number, max(1, calls // ((len(PAIRS_PER_ROUND) + 1) * MIN_CALLS_PER_PAIR)))
+        round_sizes = [number, *(size for size in PAIRS_PER_ROUND if size < number)]
+        calls_per_pair = [2 * (calls // len(round_sizes) // size // 2) for size in round_sizes]
+        if calls_per_pair[0] < MIN_CALLS_PER_PAIR:
+            raise SpecError(
+                f"search must be at least {MIN_CALLS_PER_PAIR / PAIR_SEARCH_SHARE:.0f} calls, got {self.search}"
+            )
         seed, target = setting.search_seed, setting.required_part("target")
         tried: tuple[Unit, ...] = work.split(
             try_tables,
             number,
-            max(1, min(number // 4, self.stack // each[0])),
+            max(1, min(number // 4, self.stack // calls_per_pair[0])),
             setting.mechanism,
             target,
-            asked,
+            request,
             self.limit_s,
-            calls=each[0],
+            calls=calls_per_pair[0],
             seed=seed.child("tables"),
             label="pairs of tables tried",
             **setting.unit_options,
         )
-        for turn, (kept, count) in enumerate(zip(rounds[1:], each[1:], strict=True), 1):
+        for turn, (size, calls) in enumerate(zip(round_sizes[1:], calls_per_pair[1:], strict=True), 1):
             best = work.add(
                 shortlist_tables,
-                kept,
+                size,
                 tried,
-                label=f"best {kept} of {rounds[turn - 1]} pairs of tables",
+                label=f"best {size} of {round_sizes[turn - 1]} pairs of tables",
                 resources=setting.resources.without_gpu,
             )
             tried = tuple(
@@ -291,88 +296,84 @@ class RowFunctionGame(SummaryGame):
                     try_again,
                     setting.mechanism,
                     target,
-                    asked,
+                    request,
                     self.limit_s,
                     best,
                     place=place,
-                    calls=count,
+                    calls=calls,
                     seed=seed.child("tables", turn),
-                    label=f"pair of tables {place + 1} of {kept}",
+                    label=f"pair of tables {place + 1} of {size}",
                     **setting.unit_options,
                 )
-                for place in range(kept)
+                for place in range(size)
             )
         chosen = work.add(
             take_best_tables,
             setting.attack,
             setting.mechanism,
             target,
-            asked,
+            request,
             number,
             tried,
             label=f"best of {number} pairs of tables",
             resources=setting.resources.without_gpu,
         )
-        return chosen, self.search - sum(kept * count for kept, count in zip(rounds, each, strict=True))
+        return chosen, self.search - sum(size * calls for size, calls in zip(round_sizes, calls_per_pair, strict=True))
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Which pairs of tables are looked for."""
+class PairRequest:
+    """Properties of the pairs of tables that are tried."""
 
     relation: str
     group: int
     beyond: bool
-    full_digits: bool = False  # whether pairs are sought that low digits tell apart
+    full_digits: bool = False  # True to look for pairs that low digits distinguish
 
 
 @dataclass(frozen=True, eq=False)
 class TriedTables:
-    """Calls on two tables that may be taken, each two of them with one seed: on D, then on D'."""
+    """Calls on two tables, alternately on D and on D', two with each seed."""
 
-    place: int  # among all that are offered
+    place: int  # index among all offered pairs
     name: str
-    apart: float  # how far apart calls of one seed are
-    told: float  # how well one number, or how a call ends, tells D from D', in [0, 1]
-    beyond: float  # by how many deviations the tail of a number exceeds the claim
+    apart: float  # distance between calls with the same seed
+    told: float  # how well one number, or the ending of a call, tells D from D', in [0, 1]
+    beyond: float  # largest excess of a number's tail over the claim, in standard deviations
     samples: Samples
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """Places of the pairs that go on to more calls."""
+    """Indices of the pairs in the next round."""
 
     places: NDArray[np.int64]
 
 
-def offered(mechanism: RowFunction, rows: TableRows, asked: Asked) -> list[Tables]:
-    """All that may be tried, the most general first: every pair with each of the settings."""
+def offered_tables(mechanism: RowFunction, rows: TableRows, request: PairRequest) -> list[Tables]:
+    """Return all pairs that may be tried, with each of the settings; the most general pairs come first."""
     alternatives = mechanism.alternatives()
-    return [
-        Tables(_named(pair, settings, len(alternatives)), pair.d, pair.d_prime, number)
-        for pair in _pairs(rows, asked.relation, asked.group, asked.beyond)
-        if pair.beyond == asked.beyond
-        for number, settings in enumerate(alternatives)
-    ]
+    offered = []
+    for pair in _pairs(rows, request.relation, request.group, request.beyond):
+        for index, settings in enumerate(alternatives if pair.beyond == request.beyond else ()):
+            words = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
+            name = f"{pair.name} ({words})" if len(alternatives) > 1 and words else pair.name
+            offered.append(Tables(name, pair.d, pair.d_prime, index))
+    return offered
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=4)  # a worker that tries many pairs builds them once
 def _pairs(rows: TableRows, relation: str, group: int, beyond: bool) -> tuple[TablePair, ...]:
-    """Return the same pairs in whatever unit; a worker that tries many of them makes them once."""
+    """Return the pairs, which are the same in all units."""
     rng = np.random.default_rng(0)
     return tuple(pairs(rows.schema, rows.cells, Relation(relation), rng, group=group, beyond=beyond))
-
-
-def _named(pair: TablePair, settings: Mapping[str, Any], alternatives: int) -> str:
-    words = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
-    return f"{pair.name} ({words})" if alternatives > 1 and words else pair.name
 
 
 @unit
 def try_tables(
     mechanism: Any,
     rows: TableRows,
-    asked: Asked,
+    request: PairRequest,
     limit_s: float | None,
     compute: Compute,
     *,
@@ -381,17 +382,17 @@ def try_tables(
     last: int,
     seed: Seed,
 ) -> Iterator[TriedTables]:
-    """So many calls on each of the pairs `first` to `last` - 1."""
-    every = offered(mechanism, rows, asked)
+    """Make `calls` calls on each of the pairs `first` to `last` - 1."""
+    offered = offered_tables(mechanism, rows, request)
     for place in range(first, last):
-        yield _tried(mechanism, every[place], place, calls, limit_s, seed.child(place), compute, asked)
+        yield _try_pair(mechanism, offered[place], place, calls, limit_s, seed.child(place), compute, request)
 
 
 @unit
 def try_again(
     mechanism: Any,
     rows: TableRows,
-    asked: Asked,
+    request: PairRequest,
     limit_s: float | None,
     best: Shortlist,
     compute: Compute,
@@ -400,13 +401,13 @@ def try_again(
     calls: int,
     seed: Seed,
 ) -> TriedTables:
-    """More calls on one of the pairs that are left."""
-    at = int(best.places[min(place, len(best.places) - 1)])
-    tables = offered(mechanism, rows, asked)[at]
-    return _tried(mechanism, tables, at, calls, limit_s, seed.child(at), compute, asked)
+    """Make `calls` more calls on the pair at `place` of the shortlist."""
+    index = int(best.places[min(place, len(best.places) - 1)])
+    tables = offered_tables(mechanism, rows, request)[index]
+    return _try_pair(mechanism, tables, index, calls, limit_s, seed.child(index), compute, request)
 
 
-def _tried(
+def _try_pair(
     mechanism: Any,
     tables: Tables,
     place: int,
@@ -414,29 +415,28 @@ def _tried(
     limit_s: float | None,
     seed: Seed,
     compute: Compute,
-    asked: Asked,
+    request: PairRequest,
 ) -> TriedTables:
     truth = np.arange(calls) % 2 == 1
-    seeds = np.repeat(seeds_of(seed, calls // 2), 2)
-    samples = in_scope(
-        called(mechanism, tables, truth, seeds, 0, limit_s, compute).value, full_digits=asked.full_digits
-    )
-    beyond = number_beyond(mechanism.claim().curve, samples)
-    return TriedTables(place, tables.name, *how_far_apart(samples), beyond, samples)
+    seeds = np.repeat(call_seeds(seed, calls // 2), 2)
+    outcome = run_calls(mechanism, tables, truth, seeds, 0, limit_s, compute)
+    samples = in_scope(outcome.value, full_digits=request.full_digits)
+    beyond = number_excess(mechanism.claim().curve, samples)
+    return TriedTables(place, tables.name, *separation(samples), beyond, samples)
 
 
 @unit
-def shortlist_tables(kept: int, tried: tuple[Sequence[TriedTables], ...]) -> Shortlist:
-    """The pairs whose calls of one seed are farthest apart, those that one number tells best, or whose tail does.
+def shortlist_tables(size: int, tried: tuple[Sequence[TriedTables], ...]) -> Shortlist:
+    """Choose the best pairs by three criteria: distance of calls, one number that distinguishes, and excess of a tail.
 
-    Of those that are about as far apart the more general ones, which are offered first.
+    At about the same distance more general pairs, which are offered first, are preferred.
     """
-    every = _every(tried)
-    by_distance = sorted(every, key=lambda one: (-round(math.log1p(one.apart) / ALIKE), one.place))
-    by_number = sorted(every, key=lambda one: (-one.told, -one.apart, one.place))
-    by_tail = sorted(every, key=lambda one: (-one.beyond, one.place))
-    ranked = (*by_number[: kept // 3], *by_tail[: kept // 3], *by_distance)
-    return Shortlist(np.array(list(dict.fromkeys(one.place for one in ranked))[:kept], np.int64))
+    candidates = _flattened(tried)
+    by_distance = sorted(candidates, key=lambda pair: (-round(math.log1p(pair.apart) / LOG_DISTANCE_STEP), pair.place))
+    by_number = sorted(candidates, key=lambda pair: (-pair.told, -pair.apart, pair.place))
+    by_tail = sorted(candidates, key=lambda pair: (-pair.beyond, pair.place))
+    ranked = (*by_number[: size // 3], *by_tail[: size // 3], *by_distance)
+    return Shortlist(np.array(list(dict.fromkeys(pair.place for pair in ranked))[:size], np.int64))
 
 
 @unit
@@ -444,63 +444,65 @@ def take_best_tables(
     attack: Any,
     mechanism: Any,
     rows: TableRows,
-    asked: Asked,
+    request: PairRequest,
     number: int,
     tried: tuple[Sequence[TriedTables], ...],
     compute: Compute,
 ) -> Outcome[Tables]:
-    """The pair whose scores exceed the claim by most, where they do; else that which shows most, by bound or guesses.
+    """Choose the pair whose scores exceed the claim most clearly, or else the one with the best bound and guesses.
 
-    Search and fresh calls come afterwards, with other seeds, so the verdict pays nothing for the choice.
+    Later search calls and fresh calls have other seeds, so the choice costs no significance.
     """
-    every = _every(tried)
+    candidates = _flattened(tried)
     curve = mechanism.claim().curve
 
-    def shows(one: TriedTables) -> tuple[float, float, float]:
-        shown, beyond = shown_and_beyond(curve, attack, one.samples, full_digits=asked.full_digits)
-        return (beyond if beyond > BEYOND else 0.0, *shown)
+    def strength(pair: TriedTables) -> tuple[float, float, float]:
+        bound_and_accuracy, excess = evidence_and_excess(curve, attack, pair.samples, full_digits=request.full_digits)
+        return (excess if excess > CLEAR_EXCESS else 0.0, *bound_and_accuracy)
 
     with limited_threads(compute.threads):
-        shown = {one.place: shows(one) for one in every}
-    best = max(every, key=lambda one: (*shown[one.place], one.apart, -one.place))
-    tables = offered(mechanism, rows, asked)[best.place]
-    words = "; ".join(
-        f"{one.name} {format_lower(shown[one.place][1])} ({shown[one.place][2]:.0%} right)" for one in every[:LISTED]
+        strengths = {pair.place: strength(pair) for pair in candidates}
+    best = max(candidates, key=lambda pair: (*strengths[pair.place], pair.apart, -pair.place))
+    tables = offered_tables(mechanism, rows, request)[best.place]
+    listed = "; ".join(
+        f"{pair.name} {format_lower(strengths[pair.place][1])} ({strengths[pair.place][2]:.0%} right)"
+        for pair in candidates[:LISTED_PAIRS]
     )
     settings = mechanism.alternatives()[tables.settings]
-    given = f", settings {settings!r}" if settings else ""
+    with_settings = f", settings {settings!r}" if settings else ""
+    source = as_test(TablePair(tables.name, tables.d, tables.d_prime, False)).strip()
+    # Join the lines of each list, and the statements with semicolons.
+    statements = source.replace("[\n    ", "[").replace(",\n]", "]").replace(",\n    ", ", ").split("\n")
     return Outcome(
         tables,
         notes=(
-            f"tables chosen: of {number} pairs `{tables.name}` was taken{given}; bounds on their own calls: {words}",
-            f"to paste into a test: {_in_one_line(as_test(TablePair(tables.name, tables.d, tables.d_prime, False)))}",
+            f"tables chosen: `{tables.name}` out of {number} pairs{with_settings}; bounds on their search calls: "
+            f"{listed}",
+            f"to paste into a test: {'; '.join(filter(None, statements))}",
         ),
     )
 
 
-def _in_one_line(source: str) -> str:
-    """The same source; its line breaks stand inside of lists, or between statements."""
-    within = source.strip().replace("[\n    ", "[").replace(",\n]", "]").replace(",\n    ", ", ")
-    return "; ".join(filter(None, within.split("\n")))
-
-
 @unit
 def locate(mechanism: Any, tables: Tables, claim: Claim, *, seed: Seed, low_bits: bool = False) -> Leak:
-    """Find where the function treats both tables differently; of a function elsewhere by what comes back alone."""
+    """Find where the function treats both tables differently.
+
+    In another process only the returned values are compared.
+    """
     settings, number = mechanism.alternatives()[tables.settings], int(seed.rng().integers(2**31))
-    here = isinstance(mechanism, OwnFunction) and not mechanism.python
+    in_process = isinstance(mechanism, OwnFunction) and not mechanism.python
 
     def replays(rows: pa.Table, seeds: Sequence[int], limit_s: float) -> list[Replay]:
-        limit_s = min(limit_s, LOCATED_S)
-        if here:
+        limit_s = min(limit_s, LOCATE_CALL_S)
+        if in_process:
             return [replay(mechanism.function, rows, each, limit_s, mechanism.form, settings) for each in seeds]
         limits = CallLimits(limit_s, 1, time_limit, raised_externally)
         return [replay_of(outcome) for outcome in mechanism.outcomes(rows, seeds, settings, limits)]
 
-    batch = 1 if here else 8
+    batch = 1 if in_process else 8
     return where_it_leaks(replays, tables.d, tables.d_prime, claim, batch=batch, seed=number, low_bits=low_bits)
 
 
-def _every(tried: tuple[Any, ...]) -> list[TriedTables]:
-    """All that units gave, each a pair or several."""
-    return [one for part in tried for one in (part if isinstance(part, Sequence) else (part,))]
+def _flattened(tried: tuple[Any, ...]) -> list[TriedTables]:
+    """Return all pairs from the results of units; a result is a pair or a sequence of pairs."""
+    return [pair for part in tried for pair in (part if isinstance(part, Sequence) else (part,))]

@@ -63,7 +63,7 @@ class Replay:
 
 
 def replay_of(outcome: CallOutcome) -> Replay:
-    """Return what is known of a call in another Python."""
+    """Return a replay with the outcome of a call in another Python, without draws and steps."""
     numbers = outcome.numbers[: len(outcome.numbers) - outcome.low_bits].tolist()
     error = f"raises {outcome.fault}" if outcome.ending.startswith("raises ") else ""
     return Replay({"result": Part(outcome.ending, numbers)}, error)
@@ -72,9 +72,9 @@ def replay_of(outcome: CallOutcome) -> Replay:
 def replay(
     function: Callable[..., Any], table: pa.Table, seed: int, limit_s: float, form: str, settings: Mapping[str, Any]
 ) -> Replay:
-    """Call the function once and drop what it prints.
+    """Call the function once, discard its printed output and record the call.
 
-    Raises: InputError when the form cannot hold the table.
+    Raises: InputError if the table cannot be converted to the form.
     """
     in_scope, parts, place = scope_of(function), dict[str, Part](), ""
     draws, steps = list[Draw](), list[Step]()
@@ -89,7 +89,7 @@ def replay(
                 parts = {name: part._replace(numbers=part.numbers[:most]) for name, part in parts.items()}
         except BaseException as err:
             frames = [(frame.f_code, line) for frame, line in walk_tb(err.__traceback__) if in_scope(frame.f_code)]
-            place = f" ({_place(*frames[-1])})" if frames else ""
+            place = f" ({_location(*frames[-1])})" if frames else ""
             raise
 
     limits: dict[str, Any] = {"limit_s": limit_s, "time_limit": time_limit, "from_outside": raised_externally}
@@ -169,22 +169,22 @@ def _recorded(method: str) -> Callable[..., Any]:
             return draw(self, *args, **named)
         self._inside = True  # a shuffle may draw numbers through this object
         try:
-            drawn = draw(self, *args, **named)
+            values = draw(self, *args, **named)
         finally:
             self._inside = False
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and not self._in_scope(frame.f_code):
             frame = frame.f_back
-        place, scale, noise = _place(frame.f_code, frame.f_lineno) if frame else "", "", np.empty(0)
+        place, scale, noise = _location(frame.f_code, frame.f_lineno) if frame else "", "", np.empty(0)
         if method in NOISE:
             names = ("loc", "scale") if method in WITH_LOCATION else ("scale",) if method == "exponential" else ()
             arguments = {"loc": 0.0, "scale": 1.0} | dict(zip(names, args, strict=False)) | named
             scale = ", ".join(f"{each:.9g}" for each in np.ravel(arguments["scale"])[:MAX_VALUES]) if names else ""
             with np.errstate(all="ignore"):  # a scale of 0
-                noise = np.ravel((drawn - np.asarray(arguments["loc"])) / np.asarray(arguments["scale"]))[:MAX_VALUES]
-        size = int(np.size([*args, *named.values()][0] if drawn is None else drawn))
+                noise = np.ravel((values - np.asarray(arguments["loc"])) / np.asarray(arguments["scale"]))[:MAX_VALUES]
+        size = int(np.size([*args, *named.values()][0] if values is None else values))
         self._draws.append(Draw(method, scale, size, place, noise))
-        return drawn
+        return values
 
     return record
 
@@ -194,7 +194,7 @@ for _method in {*dir(np.random.Generator)} - {"spawn", "bit_generator"}:
         setattr(Recorder, _method, _recorded(_method))
 
 
-def _place(code: CodeType, line: int) -> str:
+def _location(code: CodeType, line: int) -> str:
     return f"line {line} of {os.path.basename(code.co_filename)}"
 
 

@@ -28,7 +28,7 @@ from dpaudit.errors import shortened
 CHANCE = 1e-4
 FEWEST, MOST = 64, 600  # replays of each table
 DISTINCT = 8  # values of a number that has noise
-MARGIN = 1.5  # by which a number must move further than allowed if the scale of its noise is estimated
+SCALE_MARGIN = 1.5  # factor on the allowed move of a number if the scale of its noise is estimated
 UNITS = {"laplace": "scale", "normal": "standard deviation"}
 
 Vector = NDArray[np.float64]
@@ -58,11 +58,12 @@ def where_it_leaks(
     """Replay a function on both tables with the same seeds and compare.
 
     Args:
-        replays: Replays the function on a table, once for each seed, each call in at most so many seconds.
+        replays: Function that replays the audited one on a table, once for each seed. Its last argument is the time
+            limit of a call, in seconds.
         d, d_prime: Neighbours under the claim's relation.
-        batch: Number of seeds that `replays` is given at a time.
+        batch: Number of seeds for each call of `replays`.
         low_bits: True to look only for numbers with a fraction: without one, low bits of numbers cannot leak.
-    Raises: InputError when the function cannot be given a table.
+    Raises: InputError if the function does not accept a table.
     """
     until = time.monotonic() + limit_s
     seeds = np.random.SeedSequence(seed).generate_state(MOST).tolist()
@@ -72,10 +73,10 @@ def where_it_leaks(
     pairs: list[tuple[Replay, Replay]] = []
     while len(pairs) < min(MOST, max(FEWEST, enough)) and (left_s := until - time.monotonic()) > 0:
         some = seeds[len(pairs) : len(pairs) + batch]
-        for here, there in zip(replays(d, some, left_s), replays(d_prime, some, left_s), strict=True):
-            first = next((two for two in zip(here.steps, there.steps, strict=False) if two[0] != two[1]), ())
-            here.steps, there.steps = list(first[:1]), list(first[1:])  # the others would fill the memory
-            pairs.append((here, there))
+        for on_d, on_d_prime in zip(replays(d, some, left_s), replays(d_prime, some, left_s), strict=True):
+            first = next((two for two in zip(on_d.steps, on_d_prime.steps, strict=False) if two[0] != two[1]), ())
+            on_d.steps, on_d_prime.steps = list(first[:1]), list(first[1:])  # the others would fill the memory
+            pairs.append((on_d, on_d_prime))
     if low_bits:
         parts = [part for pair in pairs for side in pair for part in side.parts.values()]
         return Leak(() if any(np.mod(part.numbers, 1).any() for part in parts) else (NO_FRACTIONS,), False, len(pairs))
@@ -102,9 +103,9 @@ def _first(sentences: Iterable[str]) -> str:
     return differences[0] + more if differences else ""
 
 
-def _apart(pairs: Pairs, get: Callable[[Replay], Hashable]) -> bool:
+def _disjoint(pairs: Pairs, get: Callable[[Replay], Hashable]) -> bool:
     """True if no replay on D has a value in common with a replay on D'."""
-    return {get(here) for here, _ in pairs}.isdisjoint(get(there) for _, there in pairs)
+    return {get(on_d) for on_d, _ in pairs}.isdisjoint(get(on_d_prime) for _, on_d_prime in pairs)
 
 
 def _ending(pairs: Pairs, name: str) -> str:
@@ -113,16 +114,16 @@ def _ending(pairs: Pairs, name: str) -> str:
     def ending(replay: Replay) -> str:
         return replay.parts[name].ending if name in replay.parts else ""
 
-    if not _apart(pairs, ending):
+    if not _disjoint(pairs, ending):
         return ""
-    here, there = (shortened(ending(replay)) for replay in pairs[0])
+    on_d, on_d_prime = (shortened(ending(replay)) for replay in pairs[0])
     for table, replay in zip(("D", "D'"), pairs[0], strict=True):
         if replay.error:
             return f"On {table} alone it {shortened(replay.error, 200)}."
-    if here and there:
-        return f"`{name}` is {here} on D and {there} on D'."
-    alone = "on D alone" if here else "on D' alone"
-    return f"It warns {alone}: {here or there}." if name == "warnings" else f"`{name}` comes back {alone}."
+    if on_d and on_d_prime:
+        return f"`{name}` is {on_d} on D and {on_d_prime} on D'."
+    alone = "on D alone" if on_d else "on D' alone"
+    return f"It warns {alone}: {on_d or on_d_prime}." if name == "warnings" else f"`{name}` comes back {alone}."
 
 
 def _draws(pairs: Pairs) -> tuple[str, str]:
@@ -135,9 +136,9 @@ def _draws(pairs: Pairs) -> tuple[str, str]:
         scale = f"scale={shortened(draw.scale, 60)}, " if draw and draw.scale else ""
         return f"rng.{draw.method}({scale}size={draw.size}) at {draw.place}" if draw else "missing"
 
-    in_step, note = all(len(here.draws) == len(there.draws) for here, there in pairs), ""
+    in_step, note = all(len(on_d.draws) == len(on_d_prime.draws) for on_d, on_d_prime in pairs), ""
     for place, draws in enumerate(itertools.zip_longest(*(side.draws for side in pairs[0]))):
-        if _apart(pairs, lambda side: side.draws[place][:3] if place < len(side.draws) else None):  # noqa: B023
+        if _disjoint(pairs, lambda side: side.draws[place][:3] if place < len(side.draws) else None):  # noqa: B023
             sentence = f"Draw {place + 1} is {words(draws[0])} on D and {words(draws[1])} on D'"
             if in_step and draws[0].size == draws[1].size and all(draw.method in NOISE for draw in draws):
                 return f"{sentence}.", note
@@ -147,14 +148,14 @@ def _draws(pairs: Pairs) -> tuple[str, str]:
 
 def _branch(pairs: Pairs) -> str:
     """Return the first line that is followed by another line on D' than on D, which need not leak."""
-    branches = {(*here.steps, *there.steps) for here, there in pairs}
+    branches = {(*on_d.steps, *on_d_prime.steps) for on_d, on_d_prime in pairs}
     steps = branches.pop()
     if branches or not steps or steps[0][:3] != steps[1][:3]:
         return ""
     file, function, number, _ = steps[0]
     text = shortened(linecache.getline(file, number).strip(), 80)
-    here, there = (f"line {step[3]}" if step[3] else f"the end of `{function}`" for step in steps)
-    return f"Line {number} of {os.path.basename(file)} (`{text}`) goes on to {here} on D and to {there} on D'."
+    on_d, on_d_prime = (f"line {step[3]}" if step[3] else f"the end of `{function}`" for step in steps)
+    return f"Line {number} of {os.path.basename(file)} (`{text}`) goes on to {on_d} on D and to {on_d_prime} on D'."
 
 
 def _numbers(pairs: Pairs, names: Sequence[str]) -> Iterator[tuple[str, Vector, Vector, Pairs]]:
@@ -165,7 +166,7 @@ def _numbers(pairs: Pairs, names: Sequence[str]) -> Iterator[tuple[str, Vector, 
             ending, numbers = replay.parts.get(name, ("", ()))  # noqa: B023
             return ending, len(numbers)
 
-        usual = Counter(form(here) for here, _ in pairs).most_common(1)[0][0]
+        usual = Counter(form(on_d) for on_d, _ in pairs).most_common(1)[0][0]
         alike = [pair for pair in pairs if form(pair[0]) == form(pair[1]) == usual]
         if usual[1] and len(alike) >= max(DISTINCT, len(pairs) / 2):
             a, b = (np.array([pair[side].parts[name].numbers for pair in alike]) for side in (0, 1))
@@ -185,11 +186,11 @@ def _move(name: str, a: Vector, b: Vector, pairs: Pairs, allowed: Mapping[str, f
     a = a[same]
     if not by or same.mean() < 0.5 or len(np.unique(a)) < DISTINCT or np.ptp(a) <= rounding:
         return ""
-    noise = _noise(a, [here for (here, _), keep in zip(pairs, same, strict=True) if keep], rounding)
+    noise = _noise(a, [on_d for (on_d, _), keep in zip(pairs, same, strict=True) if keep], rounding)
     if noise is None:
         law, about, place = "laplace", "about ", ""
         ratio = abs(by) / float(np.abs(a - np.median(a)).mean())
-        exceeds = ratio > MARGIN * max(allowed["laplace"], allowed["normal"] / 0.7)  # for any law of the noise
+        exceeds = ratio > SCALE_MARGIN * max(allowed["laplace"], allowed["normal"] / 0.7)  # for any law of the noise
     else:
         law, scale, at = noise
         ratio, about, place = abs(by) / scale, "", f" (rng.{law} at {at})"

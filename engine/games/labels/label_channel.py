@@ -1,6 +1,6 @@
-"""Label mechanisms are cheap to run: their channel is learned on releases of known labels, then fresh ones are guessed.
+"""Game "label-channel": the attacker learns the channel of a label mechanism and guesses labels in fresh releases.
 
-Source: ours. The fair pair is that of Malek et al. (2021), arXiv:2106.03408, with both labels drawn by the challenger.
+Source: ours. Pairs of labels are as in Malek et al. (2021), arXiv:2106.03408, but the challenger draws both labels.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dpaudit.engine.games.labels.label_releases import (
     ChannelView,
     LabelReleases,
     PairedReleases,
-    guessed,
-    hidden_half,
+    guess_labels,
+    hide_half,
     release_all,
 )
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, NOISELESS_TRIALS, CheckTest, GameTraits, Played, Setting
@@ -36,22 +36,21 @@ from dpaudit.registry import register
 @register("game", "label-channel", source="Ours, after Malek et al. (2021), arXiv:2106.03408")
 @dataclass(frozen=True)
 class LabelChannel:
-    """Interventional: learns a label mechanism's channel on releases of random labels, and guesses in fresh ones.
+    """Interventional game: the attacker learns the channel on releases of random labels and guesses in fresh releases.
 
-    In each fresh release half of the rows have labels that everyone knows. Each of the others, the canaries, has a pair
-    of labels, drawn at random; a fair coin decides which of the two is planted. Labels are drawn in turn evenly, by the
-    class frequencies of the data, and each class half as often as the one before, so that some are rare. The mechanism
-    sees labels alone. A release that fails is an outcome like any other.
+    In each fresh release, the attacker knows the labels of half of the rows. Each other row is a canary: it has a
+    random pair of labels, and a fair coin decides which one is planted. Three label laws take turns: uniform, the class
+    frequencies of the data, and each class half as frequent as the one before. A failed release is an outcome too.
 
     Attributes:
-        search: Releases that the channel is learned on, >= 2.
-        releases: Fresh releases that are guessed, >= 1; their canaries are counted together.
+        search: Number of releases on which the channel is learned, >= 2.
+        releases: Number of fresh releases, >= 1; their canaries are counted together.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.LABEL,
         assumes="Nothing beyond fair coins and releases that share no state: the challenger draws both labels of each "
-        "canary, and each release is made by a copy of the mechanism that has released nothing before.",
+        "canary, and a fresh copy of the mechanism makes each release.",
         views={LABEL_MECHANISMS: ChannelView},
         attack="learned-channel",
         estimator="simultaneous-guess-count",
@@ -61,7 +60,7 @@ class LabelChannel:
             CheckTest(
                 LABEL_MECHANISMS,
                 (Relation.LABEL, Relation.REPLACE),
-                "too little noise, noise that rows or releases share, rows released without noise",
+                "too little noise, noise shared by rows or releases, rows released without noise",
                 growth_on_repeat={"releases": 4},
             ),
         ),
@@ -76,9 +75,9 @@ class LabelChannel:
 
     def play(self, setting: Setting, work: Work) -> Played:
         target, resources = setting.parts.target, setting.resources.without_gpu
-        at_stake = (len(target) + 1) // 2
-        bare_releases = min(self.releases, -(-NOISELESS_TRIALS // max(1, at_stake)))
-        search, fresh, *bare = (
+        canaries = (len(target) + 1) // 2
+        noiseless_releases = min(self.releases, -(-NOISELESS_TRIALS // max(1, canaries)))
+        search, fresh, *noiseless = (
             work.add(
                 release,
                 played.mechanism,
@@ -92,30 +91,30 @@ class LabelChannel:
             for release, played, count, purpose, label in (
                 (release_known, setting, self.search, "search", "releases to learn from"),
                 (release_paired, setting, self.releases, "releases", "fresh releases"),
-                (release_paired, setting.noiseless, bare_releases, "releases", "releases without noise"),
+                (release_paired, setting.noiseless, noiseless_releases, "releases", "releases without noise"),
             )
             if played is not None
         )
-        guesses, *shown = (
+        guesses, *noiseless_guesses = (
             work.add(guess_channel, setting.attack, search, each, label=f"guesses in {each.label}", resources=resources)
-            for each in (fresh, *bare)
+            for each in (fresh, *noiseless)
         )
         return Played(
             (guesses,),
             trainings=(search, fresh),
-            ceiling=tuple(shown),
-            noiseless=bool(shown),
-            reference=Reference(PairedLabels(target.classes), self.releases * at_stake, "canaries"),
+            ceiling=tuple(noiseless_guesses),
+            noiseless=bool(noiseless_guesses),
+            reference=Reference(PairedLabels(target.classes), self.releases * canaries, "canaries"),
         )
 
 
 def _laws(target: Examples, releases: int) -> NDArray[np.float64]:
-    """How often each class is planted in each release: in turn evenly, as in the data, and each half as often as the
-    one before; shape (releases, K).
-    """
+    """Return the planted class frequencies of each release, shape (releases, K)."""
     k = target.classes
-    own, halved = np.bincount(target.labels, minlength=k) + 1.0, 0.5 ** np.arange(k)
-    return np.stack([np.full(k, 1 / k), own / own.sum(), halved / halved.sum()])[np.arange(releases) % 3]
+    frequencies, halved = np.bincount(target.labels, minlength=k) + 1.0, 0.5 ** np.arange(k)
+    return np.stack([np.full(k, 1 / k), frequencies / frequencies.sum(), halved / halved.sum()])[
+        np.arange(releases) % 3
+    ]
 
 
 @unit
@@ -123,40 +122,40 @@ def release_known(mechanism: Any, count: int, target: Examples, *, seed: Seed) -
     k, n = target.classes, len(target)
     laws = _laws(target, count)
     planted = [seed.child(number, "labels").rng().choice(k, n, p=law) for number, law in enumerate(laws)]
-    released, form, failures = release_all(mechanism, [target.with_(labels=one) for one in planted], seed)
-    known = LabelReleases(released, np.stack(planted), k, form, laws=laws)
-    kept = _kept(mechanism, target, seed.child("again"))
-    return Outcome(known, notes=(kept,) if kept else (), failures=failures)
+    released, form, failures = release_all(mechanism, [target.with_(labels=labels) for labels in planted], seed)
+    releases = LabelReleases(released, np.stack(planted), k, form, laws=laws)
+    note = _kept_noise_note(mechanism, target, seed.child("again"))
+    return Outcome(releases, notes=(note,) if note else (), failures=failures)
 
 
-def _kept(mechanism: Any, train: Examples, seed: Seed) -> str:
-    """A sentence where one object releases the same twice whatever the seed, and another object something else."""
-    one, other = copy.deepcopy(mechanism), copy.deepcopy(mechanism)
+def _kept_noise_note(mechanism: Any, train: Examples, seed: Seed) -> str:
+    """Return a note if the mechanism object keeps its noise: it ignores the seed of its second release; else ""."""
+    first_copy, second_copy = copy.deepcopy(mechanism), copy.deepcopy(mechanism)
 
-    def released(by: Any, number: int) -> NDArray[Any]:
+    def released(labels_mechanism: Any, number: int) -> NDArray[Any]:
         rng = np.random.default_rng(seed.child(number).sequence())
-        return np.asarray(by.release(train.labels.copy(), classes=train.classes, rng=rng))
+        return np.asarray(labels_mechanism.release(train.labels.copy(), classes=train.classes, rng=rng))
 
     try:
-        first, again, afresh = released(one, 0), released(one, 1), released(other, 1)
-    except BaseException as err:  # other people's code may raise anything; what it does is judged by the releases
+        first, repeated, other_release = released(first_copy, 0), released(first_copy, 1), released(second_copy, 1)
+    except BaseException as err:  # user code may raise anything, and the game itself counts failed releases
         if raised_externally(err):
             raise
         return ""
-    if not np.array_equal(first, again) or np.array_equal(again, afresh):
+    if not np.array_equal(first, repeated) or np.array_equal(repeated, other_release):
         return ""
     return (
-        "one object gave the same labels twice, whatever the seed: it keeps its noise. Each release here was made by a "
-        "copy that had released nothing, so the verdict is about one release; of several releases the noise cancels. "
-        "Draw the noise anew in each call"
+        "the mechanism object released the same labels twice although the seeds differ, so it keeps its noise. In this "
+        "audit, a fresh copy made each release, so the verdict is about a single release. Over several releases the "
+        "noise cancels. Draw new noise in each call"
     )
 
 
 @unit
 def release_paired(mechanism: Any, count: int, target: Examples, *, seed: Seed) -> Outcome[PairedReleases]:
-    """Releases in which half of the labels are at stake, each one of a pair that a fair coin chose."""
+    """Make releases in which half of the labels are secret, each chosen from a pair by a fair coin."""
     k, n = target.classes, len(target)
-    trains, asked = [], []
+    trains, draws = [], []
     for number, law in enumerate(_laws(target, count)):
         rng = seed.child(number, "labels").rng()
         first = rng.choice(k, n, p=law)
@@ -164,14 +163,14 @@ def release_paired(mechanism: Any, count: int, target: Examples, *, seed: Seed) 
         bit = rng.random(n) < 0.5
         planted = np.where(bit, first, second)
         trains.append(target.with_(labels=planted))
-        asked.append((hidden_half(planted, rng)[0], first, second, bit))
+        draws.append((hide_half(planted, rng)[0], first, second, bit))
     released, form, failures = release_all(mechanism, trains, seed)
-    known, first, second, bit = map(np.stack, zip(*asked, strict=True))
+    known, first, second, bit = map(np.stack, zip(*draws, strict=True))
     return Outcome(PairedReleases(released, known, first, second, bit, form), failures=failures)
 
 
 @unit
 def guess_channel(attack: Any, search: LabelReleases, fresh: PairedReleases) -> Iterator[Scores]:
-    """Scores the canaries of fresh releases, of whose other labels the attack knows all: one replay."""
-    score, truth = guessed(attack, search, fresh)
+    """Return the scores of all canaries as one replay; the attack knows all other labels."""
+    score, truth = guess_labels(attack, search, fresh)
     yield scored(0, truth, score)

@@ -1,8 +1,9 @@
-"""Labels of tiny data sets that are made for the purpose: differential privacy holds for every pair of neighbours.
+"""Game "label-crafted": secret labels in small data sets that the challenger designs.
 
-Data that one happens to have hide what a mechanism gives away: one vote among twenty, one row in a split. Of several
-small data sets, nearly all of whose labels are known, the one that gives most away is released again and guessed.
-Source: ours. The fair pair is that of Malek et al. (2021), arXiv:2106.03408; that the auditor may choose the data is
+Differential privacy must hold for every pair of neighbouring data sets. The given data can hide a leak, such as one
+vote among twenty or one row in a split. The game tries several designs with few secret labels, and guesses in fresh
+releases of the design that leaks most.
+Source: ours. Pairs of labels are as in Malek et al. (2021), arXiv:2106.03408. The choice of data by the auditor follows
 Jagielski et al. (2020), arXiv:2006.07709.
 """
 
@@ -28,9 +29,9 @@ from dpaudit.engine.games.labels.label_releases import (
     LabelOutcome,
     LabelReleases,
     PairedReleases,
-    guessed,
-    hidden_half,
-    released_anew,
+    guess_labels,
+    hide_half,
+    release_labels,
 )
 from dpaudit.engine.games.protocol import (
     LABEL_MECHANISMS,
@@ -51,91 +52,98 @@ from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.registry import register
 
 Ints = NDArray[np.int64]
-Asked = tuple[Ints, Ints, Ints, NDArray[np.bool_]]
-"""What is known of labels, the pair of each, and its coin."""
+LabelDraw = tuple[Ints, Ints, Ints, NDArray[np.bool_]]
+"""Known labels, first label, second label and coin of each row; arrays of shape (n,)."""
 
-MIN_TRIED = 4
-"""Releases of each data set that is tried: half to learn from, half to judge by."""
-ENOUGH_TRIED = 10_000
-"""Labels at stake after which a data set has been tried enough, if it was released a dozen times."""
-ENOUGH_TRAINED = 400
-"""The same, where each release takes a training."""
-PARTS = 8
-"""Units that train a learner for the fresh releases; those of label mechanisms take milliseconds, so one makes all."""
-MOST_ROWS_TRIED = 100_000
-"""Rows of all releases after which a data set has been tried enough, if it was released as often as is due."""
-MOST_ROWS = 1_000_000
-"""Rows of all fresh releases at most."""
-MOST_RELEASES = 125_000
-"""Fresh releases at most: so that each label at stake has a number of its own in 32 bits."""
-GIVEN_UP = 24
-"""Releases of a data set of which not one came out, after which it is left out."""
-SURE = (0.5, 1.0, 2.0, 4.0)
-"""Log-odds of two classes at which what a model says of a label counts as surer."""
-SMALLEST = 1e-12
-"""Probability below which none is told apart."""
-NOTHING = -1
-"""Stands for the design when none could be released."""
-JUDGED_AT, SURELY_JUDGED_AT = 0.95, 0.997
-"""Confidences of the bounds that data sets are chosen by, a dozen and more; no bounds that are reported."""
+MIN_DESIGN_RELEASES = 4
+"""Fewest search releases of a design: half for learning, half held out."""
+MAX_TRIED_LABELS = 10_000
+"""Search canaries of a design that suffice, after at least 12 releases."""
+MAX_TRIED_TRAINED_LABELS = 400
+"""Search canaries of a design that suffice if each release needs a training."""
+TRAINING_UNITS = 8
+"""Number of units that train a learner for fresh releases; label mechanisms are fast and need one unit."""
+MAX_TRIED_ROWS = 100_000
+"""Search rows of a design that suffice, after at least `MIN_DESIGN_RELEASES` releases."""
+MAX_FRESH_ROWS = 1_000_000
+"""Largest number of rows of all fresh releases together."""
+MAX_RELEASES = 125_000
+"""Largest number of fresh releases; canary numbers must fit into 32 bits."""
+MAX_FAILURES = 24
+"""Number of failed releases after which a design without any success is skipped."""
+CONFIDENCE_STEPS = (0.5, 1.0, 2.0, 4.0)
+"""Thresholds of the absolute log-odds of two classes, which separate levels of a model's confidence."""
+MIN_PROBABILITY = 1e-12
+"""Smaller probabilities are raised to this value."""
+NO_DESIGN = -1
+"""Number that stands for no design."""
+CHOICE_CONFIDENCES = (0.95, 0.997)
+"""Confidences of the bounds by which designs are chosen; these bounds are not reported."""
 MAX_POINTS = 64
-"""Points far apart that a data set has at most."""
-FAR = 5.0
-"""How far they are from the middle, in units of the largest number among the features."""
-LARGE = 16_384
-"""Rows of the largest data set of labels."""
-LARGEST_SIZE = 5_000
-"""Rows of a data set that is made, at most."""
-MAX_SIZES = 4
-"""Sizes that a mechanism's own fields may add."""
+"""Largest number of distant points in a design."""
+POINT_DISTANCE = 5.0
+"""Distance of these points from the origin, in units of the largest absolute feature."""
+LARGE_SIZE = 16_384
+"""Rows of the largest design for label mechanisms."""
+MAX_FIELD_SIZE = 5_000
+"""Largest field value that counts as a number of rows."""
+MAX_FIELD_SIZES = 4
+"""Largest number of sizes taken from fields of the mechanism."""
 
 
 @dataclass(frozen=True)
 class Design:
-    """A small data set that is made for the purpose."""
+    """A small data set designed by the challenger.
 
-    rows: int  # at points of their own, >= 1
-    others: int = 0  # further rows, all at one other point, half of class 0 and half of class 1, all known; >= 0
-    # how many of the first rows have labels that may be at stake, half of which are in each release; None for `rows`
-    at_stake: int | None = None
-    # "drawn" from all classes; from "two"; or, but for those at stake, which are drawn from two, "balanced" between the
-    # two so that one label more decides, "alike", "rare": of all classes but the first one, which a label at stake may
-    # have alone, or "lone": of all but the first two, so that it is alone whatever it is
+    Attributes:
+        rows: Number of rows at separate points, >= 1.
+        others: Number of further rows at one other point, with known labels, half of class 0 and half of class 1; >= 0.
+        canary_rows: Number of first rows that may be canaries; half of them are in each release. None for `rows`.
+        labels: Law of the labels. "drawn": uniform over all classes. "two": uniform over two classes. With all others,
+            canary labels are uniform over two classes. Other labels are "balanced" between these two; all "alike";
+            "rare": of all classes except the first; or "lone": of all classes except the first two.
+        place: Position of the first row; rows are rotated by this number.
+    """
+
+    rows: int
+    others: int = 0
+    canary_rows: int | None = None
     labels: Literal["drawn", "two", "balanced", "alike", "rare", "lone"] = "drawn"
-    place: int = 0  # by how many rows all are moved on, the last ones to the front: where those at stake are
+    place: int = 0
 
     @property
     def size(self) -> int:
         return self.rows + self.others
 
     @property
-    def stake(self) -> int:
-        return ((self.at_stake or self.rows) + 1) // 2
+    def canaries(self) -> int:
+        """Number of secret labels in each release."""
+        return ((self.canary_rows or self.rows) + 1) // 2
 
     def used(self, classes: int) -> int:
-        """How many of the first classes labels at stake are drawn from."""
+        """Return the number of first classes from which canary labels are drawn."""
         return classes if self.labels == "drawn" else 2
 
     def planted(self, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         labels = np.zeros(self.size, np.int64)
-        drawn = self.rows if self.labels in ("drawn", "two") else (self.at_stake or self.rows)
-        labels[:drawn] = rng.integers(0, self.used(classes), drawn)
+        random_rows = self.rows if self.labels in ("drawn", "two") else (self.canary_rows or self.rows)
+        labels[:random_rows] = rng.integers(0, self.used(classes), random_rows)
         if self.labels in ("rare", "lone"):
             absent = 1 if self.labels == "rare" or classes == 2 else 2
-            labels[drawn:] = absent + np.arange(self.size - drawn) % (classes - absent)
+            labels[random_rows:] = absent + np.arange(self.size - random_rows) % (classes - absent)
         elif self.labels != "alike":
-            labels[drawn:] = np.arange(self.size - drawn) % 2 == 0
+            labels[random_rows:] = np.arange(self.size - random_rows) % 2 == 0
         return labels
 
     def swapped(self, classes: int) -> NDArray[np.int64]:
-        """What each symbol is to the mechanism: of "rare" labels, those at stake are the first class and the last."""
+        """Return the mechanism's symbol of each symbol; "rare" canary labels are the first and last class."""
         symbols = np.arange(classes + NOT_LABELS)
         if self.labels == "rare":
             symbols[[1, classes - 1]] = symbols[[classes - 1, 1]]
         return symbols
 
     def __str__(self) -> str:
-        stake = "one label" if self.stake == 1 else f"{self.stake} labels"
+        canaries = "one label" if self.canaries == 1 else f"{self.canaries} labels"
         rows = f"{self.rows} row{'s' if self.rows > 1 else ''}"
         others = f" and {self.others} at one point" if self.others else ""
         law = {
@@ -147,119 +155,119 @@ class Design:
             "lone": "others of all classes but two",
         }
         place = f" at row {self.place + 1:,}" if self.place else ""
-        return f"{rows}{others}, {stake} at stake{place}, {law[self.labels]}"
+        return f"{rows}{others}, {canaries} at stake{place}, {law[self.labels]}"
 
 
 def designs_for(mechanism: Any, target: Examples) -> tuple[Design, ...]:
-    """The data sets that are tried on a mechanism, in place of some data."""
-    if isinstance(mechanism, LabelMechanism):
-        made = _of_labels(public_sizes(mechanism))
-    else:
-        made = _of_learners(public_sizes(mechanism), points_of(target.features))
-    if target.classes == 2:  # two classes are all there are
-        made = [replace(one, labels="drawn") if one.labels == "two" else one for one in made]
-    return tuple(dict.fromkeys(made))
+    """Return the designs to try on a mechanism, instead of the target data."""
+    points = 0 if isinstance(mechanism, LabelMechanism) else point_count(target.features)
+    designs = _all_designs(mechanism, points)
+    if target.classes == 2:
+        designs = [replace(design, labels="drawn") if design.labels == "two" else design for design in designs]
+    return tuple(dict.fromkeys(designs))
 
 
-def most_at_stake(mechanism: Any) -> int:
-    """Labels at stake in one release, at most, whichever data set is taken."""
+def max_canaries(mechanism: Any) -> int:
+    """Return the largest number of canaries in one release of any design."""
+    return max(design.canaries for design in _all_designs(mechanism, MAX_POINTS))
+
+
+def _all_designs(mechanism: Any, points: int) -> list[Design]:
     sizes = public_sizes(mechanism)
-    made = _of_labels(sizes) if isinstance(mechanism, LabelMechanism) else _of_learners(sizes, MAX_POINTS)
-    return max(design.stake for design in made)
+    is_labels = isinstance(mechanism, LabelMechanism)
+    return _designs_for_labels(sizes) if is_labels else _designs_for_learners(sizes, points)
 
 
 def public_sizes(mechanism: Any) -> list[int]:
-    """Whole numbers among the fields of a mechanism that could be numbers of rows, the smallest first."""
+    """Return integer fields of the mechanism that may be numbers of rows, in ascending order."""
     if not is_dataclass(mechanism):
         return []
     values = [getattr(mechanism, field.name) for field in fields(mechanism) if field.init]
     whole = {value for value in values if isinstance(value, int) and not isinstance(value, bool)}
-    return sorted(value for value in whole if 2 <= value <= LARGEST_SIZE)[:MAX_SIZES]
+    return sorted(value for value in whole if 2 <= value <= MAX_FIELD_SIZE)[:MAX_FIELD_SIZES]
 
 
-def _of_labels(sizes: list[int]) -> list[Design]:
+def _designs_for_labels(sizes: list[int]) -> list[Design]:
     halves = [Design(rows) for rows in (1, 2, 3, 8, 20, *sizes)]
     two = [Design(8, labels="two")]
-    ties = [Design(rows, at_stake=1, labels="balanced") for rows in (3, 20, *sizes)]
+    ties = [Design(rows, canary_rows=1, labels="balanced") for rows in (3, 20, *sizes)]
     places = ((2, 0), (20, 0), (256, 170))
-    alike = [Design(rows, at_stake=1, labels="alike", place=place) for rows, place in places]
-    rare = [Design(20, at_stake=1, labels="rare", place=12)]
-    rare += [Design(rows, at_stake=1, labels="lone", place=place) for rows, place in ((256, 101), (2_048, 1_459))]
-    large = [Design(2_048, at_stake=1, labels="balanced", place=2_047), Design(LARGE)]
+    alike = [Design(rows, canary_rows=1, labels="alike", place=place) for rows, place in places]
+    rare = [Design(20, canary_rows=1, labels="rare", place=12)]
+    rare += [Design(rows, canary_rows=1, labels="lone", place=place) for rows, place in ((256, 101), (2_048, 1_459))]
+    large = [Design(2_048, canary_rows=1, labels="balanced", place=2_047), Design(LARGE_SIZE)]
     return [*halves, *two, *ties, *alike, *rare, *large]
 
 
-def _of_learners(sizes: list[int], points: int) -> list[Design]:
-    """Data sets of points; those of many rows have all but the first `points` at one point."""
-    made = [Design(min(2, points)), Design(points), Design(points, labels="two")]
+def _designs_for_learners(sizes: list[int], points: int) -> list[Design]:
+    """Return designs with at most `points` separate points; further rows lie at one other point."""
+    designs = [Design(min(2, points)), Design(points), Design(points, labels="two")]
     for size in sizes:
         if size <= points:
-            made += [Design(size, labels="two"), Design(size, at_stake=1, labels="balanced")]
+            designs += [Design(size, labels="two"), Design(size, canary_rows=1, labels="balanced")]
         else:
-            made.append(Design(points, size - points, labels="two"))
-    return [*made, Design(points, 16 * points, labels="two")]
+            designs.append(Design(points, size - points, labels="two"))
+    return [*designs, Design(points, 16 * points, labels="two")]
 
 
-def points_of(features: Features) -> int:
-    """How many points far apart there are for such features."""
+def point_count(features: Features) -> int:
+    """Return the number of distant points that the features allow."""
     if isinstance(features, np.ndarray):
         return min(MAX_POINTS, 2 * int(np.prod(features.shape[1:])))
     return min(MAX_POINTS, len(features) - 1)
 
 
 def crafted_features(features: Features, design: Design) -> Features:
-    """Points far apart, one a row, and the middle for the others; of a table, its own rows."""
+    """Return features of the design: distant points, and the origin for other rows; for a table, rows of the table."""
     if not isinstance(features, np.ndarray):
         places = np.minimum(np.arange(design.size), design.rows) % len(features)
         return features.take(pa.array(places))
     width = int(np.prod(features.shape[1:]))
     largest = float(np.abs(features).max(initial=0.0)) or 1.0
-    made = np.zeros((design.size, width), np.float32)
+    points = np.zeros((design.size, width), np.float32)
     place = np.arange(design.rows)
-    made[place, place % width] = FAR * largest * np.where(place // width % 2 == 0, 1.0, -1.0)
-    return made.reshape(design.size, *features.shape[1:])
+    points[place, place % width] = POINT_DISTANCE * largest * np.where(place // width % 2 == 0, 1.0, -1.0)
+    return points.reshape(design.size, *features.shape[1:])
 
 
 @register("game", "label-crafted", source="Ours, after Malek et al. (2021) and Jagielski et al. (2020)")
 @dataclass(frozen=True)
 class LabelCrafted:
-    """Interventional: labels of small data sets made for the purpose, of which the attacker knows nearly all.
+    """Interventional game: the attacker guesses secret labels in a small data set, of which it knows most labels.
 
-    Sizes are 1 to 20, 256, 2,048 and 16,384 rows for label mechanisms, 2 and up to 64 points far apart for learners,
-    and whole numbers among the mechanism's own fields (teachers, queries); where these are larger, further rows lie at
-    one point, half of one label and half of another. At stake is each second label, or one, first or elsewhere, the
-    only one of its class or not. A release that fails is an outcome like any other; a data set of which no release
-    comes out is left out. The one that shows most on releases of its own is played.
+    Designs for label mechanisms have 1 to 20, 256, 2,048 and 16,384 rows. Designs for learners have 2 to 64 distant
+    points. Integer fields of the mechanism (teachers, queries) give further sizes. A design has one canary, or half of
+    its rows are canaries. A failed release is an outcome too; designs whose releases all fail are skipped. The game
+    plays the design with the largest bound on search releases.
 
     Attributes:
-        search: Releases to choose the data set by, and to learn from, >= 4 for each that is tried; divided among them.
-        releases: Fresh releases that are guessed at most, >= 1.
-        canaries: Labels at stake after which no fresh release is made any more, >= 1.
+        search: Number of search releases, divided among the designs, >= 4 for each; the attack learns from them.
+        releases: Largest number of fresh releases, >= 1.
+        canaries: Number of canaries after which no further fresh release is made, >= 1.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.LABEL,
         assumes="Nothing beyond fair coins and releases that share no state: the challenger makes the data and draws "
-        "both labels of each canary, and each release is made by a copy of the mechanism that has released nothing "
-        "before.",
+        "both labels of each canary, and a fresh copy of the mechanism makes each release.",
         views={LABEL_MECHANISMS: ChannelView, LEARNERS: ChannelView},
         attack="learned-channel",
         estimator="simultaneous-guess-count",
-        sharing=most_at_stake,
+        sharing=max_canaries,
         repeats_calls=True,
         helps="more `releases` and `canaries`, or data that the mechanism does not refuse",
         check_tests=(
             CheckTest(
                 LABEL_MECHANISMS,
                 (Relation.LABEL, Relation.REPLACE),
-                "what shows in data made for it: ties, rows that share noise, a label that stands alone or decides a "
-                "failure, what only thousands of rows bring about",
+                "leaks in designed data: ties, noise that rows share, a unique label or one that decides a failure, "
+                "effects of thousands of rows",
                 game={"search": 16_000, "releases": 4_000, "canaries": 400_000},
             ),
             CheckTest(
                 LEARNERS,
                 (Relation.LABEL, Relation.REPLACE),
-                "what shows in small data made for it: votes that one label decides, noise that two rows share",
+                "leaks in small designed data: votes that one label decides, noise that two rows share",
                 trainings=500,
                 scales={"search": 0.36, "releases": 0.64},
                 cost=1 / 4,
@@ -274,21 +282,22 @@ class LabelCrafted:
     canaries: int = 2_000
 
     def __post_init__(self) -> None:
-        require(self.search >= MIN_TRIED, f"search must be >= {MIN_TRIED} releases", search=self.search)
         require(
-            1 <= self.releases <= MOST_RELEASES, f"releases must be in [1, {MOST_RELEASES:,}]", releases=self.releases
+            self.search >= MIN_DESIGN_RELEASES, f"search must be >= {MIN_DESIGN_RELEASES} releases", search=self.search
+        )
+        require(
+            1 <= self.releases <= MAX_RELEASES, f"releases must be in [1, {MAX_RELEASES:,}]", releases=self.releases
         )
         require(self.canaries >= 1, "canaries must be >= 1", canaries=self.canaries)
 
     def play(self, setting: Setting, work: Work) -> Played:
         designs = designs_for(setting.mechanism, setting.parts.target)
-        if self.search < MIN_TRIED * len(designs):
-            raise SpecError(
-                f"search must be at least {MIN_TRIED * len(designs)} to try {len(designs)} data sets, got {self.search}"
-            )
+        if self.search < MIN_DESIGN_RELEASES * len(designs):
+            least = MIN_DESIGN_RELEASES * len(designs)
+            raise SpecError(f"search must be at least {least} to try {len(designs)} data sets, got {self.search}")
         target = setting.required_part("target")
         quick = self.traits.capability_of(setting.mechanism) is LABEL_MECHANISMS
-        able = work.add(
+        accepted = work.add(
             try_once,
             setting.mechanism,
             designs,
@@ -302,20 +311,22 @@ class LabelCrafted:
                 try_design,
                 setting.mechanism,
                 number,
-                able,
+                accepted,
                 design,
                 target,
                 search=self.search,
                 enough=min(
-                    max(12, -(-(ENOUGH_TRIED if quick else ENOUGH_TRAINED) // design.stake)),
-                    max(MIN_TRIED, MOST_ROWS_TRIED // design.size),
+                    max(12, -(-(MAX_TRIED_LABELS if quick else MAX_TRIED_TRAINED_LABELS) // design.canaries)),
+                    max(MIN_DESIGN_RELEASES, MAX_TRIED_ROWS // design.size),
                 ),
                 seed=seed.child("search", number),
                 label=f"tried: {design}",
                 **setting.unit_options,
             )
             for number, design in enumerate(designs)
-            for seed in dict.fromkeys((setting.search_seed, setting.seed))  # a repeat knows what the first pass saw
+            for seed in dict.fromkeys(
+                (setting.search_seed, setting.seed)
+            )  # a confirmatory run reuses the search of the first pass
         )
         choice = work.add(
             take_best_design,
@@ -325,9 +336,9 @@ class LabelCrafted:
             label=f"best of {len(designs)} data sets",
             resources=setting.resources.without_gpu,
         )
-        sharing, parts = most_at_stake(setting.mechanism), 1 if quick else PARTS
+        sharing, parts = max_canaries(setting.mechanism), 1 if quick else TRAINING_UNITS
 
-        def releases(played: Setting | None, canaries: int, label: str, other: bool = False) -> tuple[Any, ...]:
+        def add_releases(played: Setting | None, canaries: int, label: str, second: bool = False) -> tuple[Any, ...]:
             return tuple(
                 work.add(
                     release_crafted,
@@ -339,8 +350,8 @@ class LabelCrafted:
                     canaries=canaries,
                     part=part,
                     parts=parts,
-                    other=other,
-                    seed=played.seed.child("others" if other else "releases"),
+                    second=second,
+                    seed=played.seed.child("others" if second else "releases"),
                     label=f"{label} {part + 1}/{parts}" if parts > 1 else label,
                     resources=setting.resources,
                 )
@@ -348,10 +359,10 @@ class LabelCrafted:
                 if played is not None
             )
 
-        fresh = releases(setting, self.canaries, "fresh releases")
-        others = releases(setting, self.canaries, "fresh releases of a second data set", True) if quick else ()
-        bare = releases(setting.noiseless, min(self.canaries, NOISELESS_TRIALS), "releases without noise")
-        guesses, *shown = (
+        fresh = add_releases(setting, self.canaries, "fresh releases")
+        others = add_releases(setting, self.canaries, "fresh releases of a second data set", True) if quick else ()
+        noiseless = add_releases(setting.noiseless, min(self.canaries, NOISELESS_TRIALS), "releases without noise")
+        guesses, *noiseless_guesses = (
             work.add(
                 guess_crafted,
                 setting.attack,
@@ -361,47 +372,52 @@ class LabelCrafted:
                 label=f"guesses in {label}",
                 resources=setting.resources.without_gpu,
             )
-            for both, label in (((fresh, others), "fresh releases"), ((bare, ()), "releases without noise"))
+            for both, label in (((fresh, others), "fresh releases"), ((noiseless, ()), "releases without noise"))
             if both[0]
         )
-        if shown:
-            trained = (*fresh, *others)
-            return Played((guesses,), trainings=trained, ceiling=tuple(shown), noiseless=True, choices=(choice,))
-        told = work.add(
-            tell_labels,
-            fresh,
-            others,
-            sharing=sharing,
-            label="what a mechanism without privacy would show",
-            resources=setting.resources.without_gpu,
+        ceiling = tuple(noiseless_guesses) or (
+            work.add(
+                reveal_labels,
+                fresh,
+                others,
+                sharing=sharing,
+                label="what a mechanism without privacy would show",
+                resources=setting.resources.without_gpu,
+            ),
         )
-        return Played((guesses,), trainings=(*fresh, *others), ceiling=(told,), choices=(choice,))
+        return Played(
+            (guesses,),
+            trainings=(*fresh, *others),
+            ceiling=ceiling,
+            noiseless=bool(noiseless_guesses),
+            choices=(choice,),
+        )
 
 
-def releasing(
+def release_function(
     mechanism: Any, target: Examples, design: Design, compute: Compute
 ) -> Callable[[Ints, Seed], LabelOutcome]:
-    """A call that gives what a copy of the mechanism that has released nothing before says of labels.
+    """Return a function from labels, canary rows first, to a release by a fresh copy of the mechanism.
 
-    Those at stake come first. A label mechanism says a class. A learner's model says the likeliest class of each row;
-    where labels at stake are of two classes, which of the two is likelier, and how much.
+    The symbols of a label mechanism are classes. The symbols of a learner are the most likely class of each row, or for
+    canary labels of two classes, the likelier one with a level of confidence.
     """
     k = target.classes
     if isinstance(mechanism, LabelMechanism):
         swapped, rows = design.swapped(k), np.arange(design.size)
-        there, back = np.roll(rows, design.place), np.roll(rows, -design.place)
+        order, inverse = np.roll(rows, design.place), np.roll(rows, -design.place)
 
         def of_labels(labels: Ints, seed: Seed) -> LabelOutcome:
-            moved = released_anew(mechanism, swapped[labels[there]], k, seed)
-            return replace(moved, symbols=swapped[moved.symbols[back]])
+            outcome = release_labels(mechanism, swapped[labels[order]], k, seed)
+            return replace(outcome, symbols=swapped[outcome.symbols[inverse]])
 
         return of_labels
     train = target.with_(features=crafted_features(target.features, design), labels=np.zeros(design.size, np.int64))
 
     def of_model(labels: Ints, seed: Seed) -> LabelOutcome:
         try:
-            return LabelOutcome(_said(mechanism, train.with_(labels=labels), design, seed, compute), 0)
-        except BaseException as err:  # whatever the mechanism raises may tell of its labels
+            return LabelOutcome(_model_symbols(mechanism, train.with_(labels=labels), design, seed, compute), 0)
+        except BaseException as err:  # any exception may depend on the labels
             if raised_externally(err):
                 raise
             name = type(err).__name__
@@ -410,61 +426,70 @@ def releasing(
     return of_model
 
 
-def _said(mechanism: Any, train: Examples, design: Design, seed: Seed, compute: Compute) -> Ints:
-    own, name = copy.deepcopy(mechanism), type(mechanism).__qualname__
-    given = train.with_(features=own_features(train.features), labels=train.labels.copy())
-    model = own.fit(given, seed=seed.sequence(), compute=compute)
-    says = np.asarray(model.probabilities(own_features(train.features)))
-    require(says.shape == (len(train), train.classes), f"{name}: the model must give (n, classes)", shape=says.shape)
-    require(bool(np.isfinite(says).all()), f"{name}: the model must give finite probabilities")
+def _model_symbols(mechanism: Any, train: Examples, design: Design, seed: Seed, compute: Compute) -> Ints:
+    learner, name = copy.deepcopy(mechanism), type(mechanism).__qualname__
+    train_copy = train.with_(features=own_features(train.features), labels=train.labels.copy())
+    model = learner.fit(train_copy, seed=seed.sequence(), compute=compute)
+    probabilities = np.asarray(model.probabilities(own_features(train.features)))
+    require(
+        probabilities.shape == (len(train), train.classes),
+        f"{name}: probabilities of the model must have shape (n, classes)",
+        shape=probabilities.shape,
+    )
+    require(bool(np.isfinite(probabilities).all()), f"{name}: probabilities of the model must be finite")
     if design.used(train.classes) > 2:
-        return np.asarray(says.argmax(axis=1), np.int64)
-    log_odds = np.diff(np.log(np.maximum(says[:, :2].astype(np.float64), SMALLEST)), axis=1)[:, 0]
-    return 2 * np.searchsorted(SURE, np.abs(log_odds)).astype(np.int64) + (log_odds > 0)
+        return np.asarray(probabilities.argmax(axis=1), np.int64)
+    log_odds = np.diff(np.log(np.maximum(probabilities[:, :2].astype(np.float64), MIN_PROBABILITY)), axis=1)[:, 0]
+    return 2 * np.searchsorted(CONFIDENCE_STEPS, np.abs(log_odds)).astype(np.int64) + (log_odds > 0)
 
 
 def symbols_of(mechanism: Any, design: Design, classes: int) -> int:
+    """Return the number of symbols of a successful release."""
     if isinstance(mechanism, LabelMechanism) or design.used(classes) > 2:
         return classes
-    return 2 * (len(SURE) + 1)
+    return 2 * (len(CONFIDENCE_STEPS) + 1)
 
 
 @dataclass(frozen=True, eq=False)
-class Tried:
-    """What came of one data set."""
+class DesignReleases:
+    """Search releases of one design."""
 
-    design: str  # in words
-    releases: LabelReleases | None  # whose labels are all known; None where the mechanism refused the data set
-    refused: str = ""  # why it did
+    design: str  # description
+    releases: LabelReleases | None  # with known labels; None if the mechanism refused the design
+    refused: str = ""  # reason of the refusal
 
 
 @dataclass(frozen=True, eq=False)
-class Able:
-    """Which data sets the mechanism takes."""
+class AcceptedDesigns:
+    """Mask of the designs that the mechanism accepts."""
 
-    taken: NDArray[np.bool_]  # by the number of the design, shape (designs,)
+    taken: NDArray[np.bool_]  # shape (designs,)
 
 
 @unit
-def try_once(mechanism: Any, designs: tuple[Design, ...], target: Examples, compute: Compute, *, seed: Seed) -> Able:
-    """Releases each data set once, or `MIN_TRIED` times where that fails."""
+def try_once(
+    mechanism: Any, designs: tuple[Design, ...], target: Examples, compute: Compute, *, seed: Seed
+) -> AcceptedDesigns:
+    """Release each design once, or up to `MIN_DESIGN_RELEASES` times until a release succeeds."""
 
-    def takes(number: int, design: Design) -> bool:
-        made_of = releasing(mechanism, target, design, compute)
-        seeds = [seed.child(number, release) for release in range(MIN_TRIED)]
+    def accepts(number: int, design: Design) -> bool:
+        release_labels_of = release_function(mechanism, target, design, compute)
+        seeds = [seed.child(number, release) for release in range(MIN_DESIGN_RELEASES)]
         return any(
-            not made_of(design.planted(target.classes, own.child("labels").rng()), own.child("noise")).failure
-            for own in seeds
+            not release_labels_of(
+                design.planted(target.classes, release_seed.child("labels").rng()), release_seed.child("noise")
+            ).failure
+            for release_seed in seeds
         )
 
-    return Able(np.array([takes(number, design) for number, design in enumerate(designs)]))
+    return AcceptedDesigns(np.array([accepts(number, design) for number, design in enumerate(designs)]))
 
 
 @unit
 def try_design(
     mechanism: Any,
     number: int,
-    able: Able,
+    accepted: AcceptedDesigns,
     design: Design,
     target: Examples,
     compute: Compute,
@@ -472,96 +497,99 @@ def try_design(
     search: int,
     enough: int,
     seed: Seed,
-) -> Tried:
-    """Releases one data set as often as its share of all `search` releases, `enough` at most.
+) -> DesignReleases:
+    """Make the search releases of one design: its share of all `search` releases, at most `enough`.
 
-    Those that the mechanism takes share them; the others are tried `MIN_TRIED` times more. Each release's seeds are
-    children of `seed`.
+    Accepted designs share them equally. Other designs get `MIN_DESIGN_RELEASES` more releases.
     """
-    count = min(search // max(1, int(able.taken.sum())) if able.taken[number] else MIN_TRIED, enough)
+    count = min(search // max(1, int(accepted.taken.sum())) if accepted.taken[number] else MIN_DESIGN_RELEASES, enough)
     planted, released = [], list[LabelOutcome]()
-    made_of = releasing(mechanism, target, design, compute)
+    release_labels_of = release_function(mechanism, target, design, compute)
     for release in range(count):
-        own = seed.child(release)
-        planted.append(design.planted(target.classes, own.child("labels").rng()))
-        released.append(made_of(planted[-1], own.child("noise")))
-        if len(released) == min(count, GIVEN_UP) and all(one.failure for one in released):
-            return Tried(str(design), None, released[0].failure)
+        release_seed = seed.child(release)
+        planted.append(design.planted(target.classes, release_seed.child("labels").rng()))
+        released.append(release_labels_of(planted[-1], release_seed.child("noise")))
+        if len(released) == min(count, MAX_FAILURES) and all(outcome.failure for outcome in released):
+            return DesignReleases(str(design), None, released[0].failure)
     symbols, used = symbols_of(mechanism, design, target.classes), design.used(target.classes)
-    form = np.array([one.form for one in released])
-    made = np.stack([one.symbols for one in released])
-    known = LabelReleases(made, np.stack(planted), symbols, form, design.at_stake or design.rows, used)
-    return Tried(str(design), known)
+    form = np.array([outcome.form for outcome in released])
+    released_symbols = np.stack([outcome.symbols for outcome in released])
+    releases = LabelReleases(
+        released_symbols, np.stack(planted), symbols, form, design.canary_rows or design.rows, used
+    )
+    return DesignReleases(str(design), releases)
 
 
 @dataclass(frozen=True, eq=False)
-class Taken:
-    """The data set that was taken, and another one where it is not clear which is the best."""
+class ChosenDesign:
+    """The chosen design, and a second one if the best is not clear."""
 
-    number: int  # `NOTHING` where none could be released
-    releases: LabelReleases | None  # of it, to learn from; None where there are none
-    other: int = NOTHING  # the second
-    of_other: LabelReleases | None = None
+    number: int  # position of the design; `NO_DESIGN` if no design could be released
+    releases: LabelReleases | None  # its search releases
+    other: int = NO_DESIGN  # position of the second design
+    of_other: LabelReleases | None = None  # search releases of the second design
 
 
 @unit
-def take_best_design(attack: Any, tried: tuple[Tried, ...], *, two: bool = False) -> Outcome[Taken]:
-    """The data set that shows most, of all that were tried; the first of equals is taken.
+def take_best_design(attack: Any, tried: tuple[DesignReleases, ...], *, two: bool = False) -> Outcome[ChosenDesign]:
+    """Return the design with the largest bound on its search releases; the first one of equals.
 
-    With `two` another one is taken that shows more at a higher confidence: it has many labels at stake, and if all leak
-    alike it comes nearer to what leaks.
+    With `two`, also return the design with the largest bound at a higher confidence if it is another one. That one has
+    more canaries, so its bound on fresh releases is closer to the true epsilon if all labels leak equally.
     """
     tried = tuple(
-        _joined([one for one in tried if one.design == design]) for design in {one.design: None for one in tried}
+        _joined([candidate for candidate in tried if candidate.design == design])
+        for design in {candidate.design: None for candidate in tried}
     )
-    shown: dict[int, tuple[float, float, float]] = {}
-    words = []
-    for number, one in enumerate(tried):
-        if one.releases is None:
-            words.append(f"{one.design}: refused ({one.refused})")
+    evidence: dict[int, tuple[float, float, float]] = {}
+    descriptions = []
+    for number, candidate in enumerate(tried):
+        if candidate.releases is None:
+            descriptions.append(f"{candidate.design}: refused ({candidate.refused})")
             continue
-        bound, right, _ = shown[number] = what_it_shows(attack, one.releases)
-        words.append(f"{one.design}: {format_lower(bound)} ({right:.0%} right)")
-    if not shown:
-        why = "data set chosen: no data set that was made could be released, so nothing was looked at: "
-        why += "; ".join(words)
-        return Outcome(Taken(NOTHING, None), notes=(why,))
-    best = max(shown, key=lambda number: shown[number])
-    surest = max(shown, key=lambda number: shown[number][::-1]) if two else best
-    named = tried[best].design + (f"; and {tried[surest].design}" if surest != best else "")
-    note = f"data set chosen: of {len(tried)} data sets this one was taken: {named}; on releases of their own, "
-    note += "; ".join(words)
+        bound, accuracy, _ = evidence[number] = design_evidence(attack, candidate.releases)
+        descriptions.append(f"{candidate.design}: {format_lower(bound)} ({accuracy:.0%} right)")
+    if not evidence:
+        note = f"data set chosen: none, because the mechanism refused all of them; {'; '.join(descriptions)}"
+        return Outcome(ChosenDesign(NO_DESIGN, None), notes=(note,))
+    best = max(evidence, key=lambda number: evidence[number])
+    surest = max(evidence, key=lambda number: evidence[number][::-1]) if two else best
+    names = tried[best].design + (f"; and {tried[surest].design}" if surest != best else "")
+    note = f"data set chosen: {names}; bounds on search releases of {len(tried)} data sets: {'; '.join(descriptions)}"
     if surest == best:
-        return Outcome(Taken(best, tried[best].releases), notes=(note,))
-    return Outcome(Taken(best, tried[best].releases, surest, tried[surest].releases), notes=(note,))
+        return Outcome(ChosenDesign(best, tried[best].releases), notes=(note,))
+    return Outcome(ChosenDesign(best, tried[best].releases, surest, tried[surest].releases), notes=(note,))
 
 
-def _joined(tried: Sequence[Tried]) -> Tried:
-    """One data set, tried several times."""
-    found = [one.releases for one in tried if one.releases is not None]
-    if not found:
+def _joined(tried: Sequence[DesignReleases]) -> DesignReleases:
+    """Return the search releases of one design from several units."""
+    parts = [candidate.releases for candidate in tried if candidate.releases is not None]
+    if not parts:
         return tried[0]
-    released, planted = (np.concatenate([getattr(one, name) for one in found]) for name in ("released", "planted"))
-    form = np.concatenate([one.form for one in found])
-    return replace(tried[0], releases=replace(found[0], released=released, planted=planted, form=form))
+    released, planted = (np.concatenate([getattr(part, name) for part in parts]) for name in ("released", "planted"))
+    form = np.concatenate([part.form for part in parts])
+    return replace(tried[0], releases=replace(parts[0], released=released, planted=planted, form=form))
 
 
-def what_it_shows(attack: Any, releases: LabelReleases) -> tuple[float, float, float]:
-    """Of every second release, learned from the others: the bound, the share of right guesses, a surer bound."""
-    rng = np.random.default_rng(len(releases.released))  # of the adversary's own
-    learned, judged = (releases.at(np.arange(start, len(releases.released), 2)) for start in (0, 1))
+def design_evidence(attack: Any, releases: LabelReleases) -> tuple[float, float, float]:
+    """Return a bound, the share of correct guesses and a bound at higher confidence, on half of the releases.
+
+    The attack learns from the other half.
+    """
+    rng = np.random.default_rng(len(releases.released))  # randomness of the attacker
+    learned, held_out = (releases.at(np.arange(start, len(releases.released), 2)) for start in (0, 1))
     used = releases.used or releases.classes
-    asked = [_paired(planted, releases.at_stake, used, rng) for planted in judged.planted]
-    score, truth = guessed(attack, learned, PairedReleases(judged.released, *_stacked(asked), judged.form))
+    draws = [_draw_pairs(planted, releases.at_stake, used, rng) for planted in held_out.planted]
+    score, truth = guess_labels(attack, learned, _paired_releases(held_out.released, draws, held_out.form))
     scores = Scores(score, truth)
-    estimators = [SimultaneousGuessCount(confidence=confidence) for confidence in (JUDGED_AT, SURELY_JUDGED_AT)]
-    bound, surer = (estimator.bound([estimator.tally(scores)]).lower for estimator in estimators)
-    return bound, float(((score > 0) == truth).mean()), surer
+    estimators = [SimultaneousGuessCount(confidence=confidence) for confidence in CHOICE_CONFIDENCES]
+    bound, cautious_bound = (estimator.bound([estimator.tally(scores)]).lower for estimator in estimators)
+    return bound, float(((score > 0) == truth).mean()), cautious_bound
 
 
-def _paired(planted: Ints, at_stake: int | None, used: int, rng: np.random.Generator) -> Asked:
-    """What is known of one release's labels, the pair and the coin of each row; at stake is what is not known."""
-    known, _ = hidden_half(planted, rng, at_stake=at_stake)
+def _draw_pairs(planted: Ints, canary_rows: int | None, used: int, rng: np.random.Generator) -> LabelDraw:
+    """Draw the canaries, pairs and coins of a release with planted labels."""
+    known, _ = hide_half(planted, rng, canary_rows=canary_rows)
     bit = rng.random(planted.size) < 0.5
     other = (planted + rng.integers(1, used, planted.size)) % used
     return known, np.where(bit, planted, other), np.where(bit, other, planted), bit
@@ -570,7 +598,7 @@ def _paired(planted: Ints, at_stake: int | None, used: int, rng: np.random.Gener
 @unit
 def release_crafted(
     mechanism: Any,
-    taken: Taken,
+    chosen: ChosenDesign,
     designs: tuple[Design, ...],
     target: Examples,
     compute: Compute,
@@ -580,81 +608,84 @@ def release_crafted(
     part: int,
     parts: int,
     seed: Seed,
-    other: bool = False,
+    second: bool = False,
 ) -> Outcome[PairedReleases]:
-    """Fresh releases of the data set that was taken, or the other one: of all number `part` and every `parts`-th after.
+    """Make every `parts`-th fresh release of the chosen (or second) design, starting with number `part`.
 
-    There are `most` at most, and no more than have so many `canaries`, labels at stake, together. One that failed is an
-    outcome, and among the failures.
+    There are at most `most` releases, and no more than `canaries` canaries need. Failed releases are outcomes too.
     """
-    number = taken.other if other else taken.number
-    if number == NOTHING:
+    number = chosen.other if second else chosen.number
+    if number == NO_DESIGN:
         return Outcome(_no_releases(0))
     design = designs[number]
-    count = min(most, -(-canaries // design.stake), max(1, MOST_ROWS // design.size))
-    made_of = releasing(mechanism, target, design, compute)
-    released, asked, failures = list[LabelOutcome](), [], []
+    count = min(most, -(-canaries // design.canaries), max(1, MAX_FRESH_ROWS // design.size))
+    release_labels_of = release_function(mechanism, target, design, compute)
+    released, draws, failures = list[LabelOutcome](), [], []
     for release in range(part, count, parts):
-        own = seed.child(release)
-        rng = own.child("labels").rng()
+        release_seed = seed.child(release)
+        rng = release_seed.child("labels").rng()
         planted = design.planted(target.classes, rng)
-        asked.append(_paired(planted, design.at_stake or design.rows, design.used(target.classes), rng))
-        made = made_of(planted, own.child("noise"))
-        released.append(made)
-        if made.failure:
-            failures.append(f"release {release} (seed {own}): {made.failure}")
+        draws.append(_draw_pairs(planted, design.canary_rows or design.rows, design.used(target.classes), rng))
+        outcome = release_labels_of(planted, release_seed.child("noise"))
+        released.append(outcome)
+        if outcome.failure:
+            failures.append(f"release {release} (seed {release_seed}): {outcome.failure}")
     if not released:
         return Outcome(_no_releases(design.size))
-    symbols, form = np.stack([one.symbols for one in released]), np.array([one.form for one in released])
-    return Outcome(PairedReleases(symbols, *_stacked(asked), form), failures=tuple(failures))
+    symbols, form = (np.array([getattr(outcome, name) for outcome in released]) for name in ("symbols", "form"))
+    return Outcome(_paired_releases(symbols, draws, form), failures=tuple(failures))
 
 
-def _stacked(asked: list[Asked]) -> Asked:
-    known, first, second, bit = map(np.stack, zip(*asked, strict=True))
-    return known, first, second, bit
+def _paired_releases(released: Ints, draws: list[LabelDraw], form: Ints) -> PairedReleases:
+    known, first, second, bit = map(np.stack, zip(*draws, strict=True))
+    return PairedReleases(released, known, first, second, bit, form)
 
 
 def _no_releases(size: int) -> PairedReleases:
-    none = np.zeros((0, size), np.int64)
-    return PairedReleases(none, none, none, none, none.astype(np.bool_), np.zeros(0, np.int64))
+    empty = np.zeros((0, size), np.int64)
+    return PairedReleases(empty, empty, empty, empty, empty.astype(np.bool_), np.zeros(0, np.int64))
 
 
 @unit
 def guess_crafted(
-    attack: Any, taken: Taken, fresh: tuple[PairedReleases, ...], others: tuple[PairedReleases, ...], *, sharing: int
+    attack: Any,
+    chosen: ChosenDesign,
+    fresh: tuple[PairedReleases, ...],
+    others: tuple[PairedReleases, ...],
+    *,
+    sharing: int,
 ) -> Iterator[Scores]:
-    """The attack learns from the releases that data sets were chosen by, and scores fresh ones: one replay.
+    """Return the scores of all canaries in fresh releases as one replay; the attack learns from search releases.
 
-    `sharing` labels of one release, at most, have numbers that follow each other.
+    `sharing` is the largest number of canaries of one release; their numbers are consecutive.
     """
-    both = ((taken.releases, fresh), (taken.of_other, others))
-    known = [(learned, PairedReleases.joined(asked)) for learned, asked in both if learned is not None and asked]
-    yield _numbered(
-        [(asked, *guessed(attack, learned, asked)) for learned, asked in known if len(asked.released)], sharing
-    )
+    groups = ((chosen.releases, fresh), (chosen.of_other, others))
+    joined = [(search, PairedReleases.joined(parts)) for search, parts in groups if search is not None and parts]
+    guesses = [(paired, *guess_labels(attack, search, paired)) for search, paired in joined if len(paired.released)]
+    yield _join_scores(guesses, sharing)
 
 
 @unit
-def tell_labels(
+def reveal_labels(
     fresh: tuple[PairedReleases, ...], others: tuple[PairedReleases, ...], *, sharing: int
 ) -> Iterator[Scores]:
-    """The same game against a mechanism without privacy: each label at stake is told."""
-    both = [PairedReleases.joined(asked) for asked in (fresh, others) if asked]
-    truths = [(asked, asked.truth[asked.known == HIDDEN]) for asked in both if len(asked.released)]
-    yield _numbered([(asked, np.where(truth, 1.0, -1.0), truth) for asked, truth in truths], sharing)
+    """Return the scores of the game against a mechanism without privacy, which reveals each canary label."""
+    groups = [PairedReleases.joined(releases) for releases in (fresh, others) if releases]
+    revealed = [(paired, paired.truth[paired.known == HIDDEN]) for paired in groups if len(paired.released)]
+    yield _join_scores([(paired, np.where(truth, 1.0, -1.0), truth) for paired, truth in revealed], sharing)
 
 
-def _numbered(
-    scored_of: Sequence[tuple[PairedReleases, NDArray[np.float64], NDArray[np.bool_]]], sharing: int
+def _join_scores(
+    groups: Sequence[tuple[PairedReleases, NDArray[np.float64], NDArray[np.bool_]]], sharing: int
 ) -> Scores:
-    """Scores and truths with numbers: divided by `sharing` and rounded down, that of a release."""
-    if not scored_of:
-        return scored(0, np.array([True]), np.array([0.0]))  # one guess that says nothing: nothing could be released
-    numbers, releases = list[Ints](), 0
-    for asked, *_ in scored_of:
-        hidden = asked.known == HIDDEN
-        first = (releases + np.arange(len(hidden)))[:, None] * sharing
+    """Return all scores; the number of a canary, divided by `sharing` and rounded down, is its release."""
+    if not groups:
+        return scored(0, np.array([True]), np.array([0.0]))  # no release succeeded: one uninformative guess
+    numbers, release_count = list[Ints](), 0
+    for paired, *_ in groups:
+        hidden = paired.known == HIDDEN
+        first = (release_count + np.arange(len(hidden)))[:, None] * sharing
         numbers.append((first + np.cumsum(hidden, axis=1) - 1)[hidden])
-        releases += len(hidden)
-    _, scores, truths = zip(*scored_of, strict=True)
+        release_count += len(hidden)
+    _, scores, truths = zip(*groups, strict=True)
     return scored(0, np.concatenate(truths), np.concatenate(scores), np.concatenate(numbers))

@@ -1,4 +1,4 @@
-"""The seed check of label mechanisms: the same labels released again and again, each time with a fresh generator."""
+"""Seed check of label mechanisms: the same labels are released repeatedly, each time with a new random generator."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ from dpaudit.registry import register
 
 @dataclass(frozen=True, eq=False)
 class RepeatsView:
-    """Releases of n rows, of which one, the canary, had one label in world 1 and another one in world 0."""
+    """Releases of n rows; one of them, the canary, has different labels in the two worlds."""
 
-    search: NDArray[np.int64]  # releases whose world is known, then the code of their form, shape (releases, n + 1)
-    worlds: NDArray[np.bool_]  # their worlds, shape (releases,)
-    fresh: NDArray[np.int64]  # releases to be told apart, of the same kind, shape (trials, n + 1)
-    canary: int  # the row of the canary
-    shows: ClassVar[str] = "the same labels but for one, released again and again"
+    search: NDArray[np.int64]  # symbols, then the code of the form, shape (releases, n + 1)
+    worlds: NDArray[np.bool_]  # world of each search release, shape (releases,)
+    fresh: NDArray[np.int64]  # releases of unknown worlds, as `search`, shape (trials, n + 1)
+    canary: int  # row of the canary
+    shows: ClassVar[str] = "repeated releases of labels that differ in one row"
 
 
 @register("attack", "recognised-release", source="Ours; Neyman-Pearson on counted releases")
 @dataclass(frozen=True)
 class RecognisedRelease:
-    """How often the whole release was seen in each world before; where never, how often the canary's own label was.
+    """Score a release by its frequency in each world; if it is new, by the frequencies of the canary's label and form.
 
-    Noise that follows nothing but the labels (a seed in the source, a seed hashed from the labels, none at all) makes
-    the same release of the same labels, whatever generator is handed over.
+    Noise that depends on the labels only (a constant seed, a seed hashed from the labels, or no noise) gives the same
+    release for the same labels, with any random generator.
     """
 
     view: ClassVar[type[RepeatsView]] = RepeatsView
 
     def score(self, view: RepeatsView) -> NDArray[np.float64]:
-        """Log-odds of world 1, in nats, shape (trials,)."""
+        """Return log-odds of world 1, in nats, shape (trials,)."""
         scores = _log_odds(view, view.canary) + _log_odds(view, -1)
-        seen = [Counter(row.tobytes() for row in view.search[view.worlds == world]) for world in (0, 1)]
+        counts_by_world = [Counter(row.tobytes() for row in view.search[view.worlds == world]) for world in (0, 1)]
         for trial, row in enumerate(view.fresh):
-            absent, present = (counts[row.tobytes()] for counts in seen)
+            absent, present = (counts[row.tobytes()] for counts in counts_by_world)
             if absent + present:
                 scores[trial] = np.log(present + 0.5) - np.log(absent + 0.5)
         return scores
 
 
 def _log_odds(view: RepeatsView, place: int) -> NDArray[np.float64]:
-    """Of world 1, by how often what stands in one place of a fresh release was seen in each world."""
+    """Return log-odds of world 1 of each fresh release, by the frequencies of its value in one column."""
     values, inverse = np.unique(np.concatenate([view.search[:, place], view.fresh[:, place]]), return_inverse=True)
     before, now = np.split(inverse, [len(view.search)])
     counts = np.stack([np.bincount(before[view.worlds == world], minlength=values.size) for world in (0, 1)]) + 0.5
@@ -67,21 +67,21 @@ def _log_odds(view: RepeatsView, place: int) -> NDArray[np.float64]:
 @register("game", "label-repeats", source="Ours")
 @dataclass(frozen=True)
 class LabelRepeats:
-    """Interventional: a few labels are released again and again; a coin decides one of them anew for each release.
+    """Interventional game: a few labels are released repeatedly; for each release, a fair coin decides one label.
 
-    A mechanism whose noise does not follow the generator it is given repeats itself, and then one label's change shows.
-    How often two releases of the same labels were alike is among the measures.
+    A mechanism that ignores its random generator repeats its releases, which reveals the label. The metric
+    `same_labels_released_alike` is the share of repeated releases.
 
     Attributes:
-        search: Releases that the adversary learns from, >= 2.
-        trials: Releases that are guessed, >= 2.
-        rows: Labels of a release, >= 1; the first ones of the target part.
+        search: Number of releases that the attacker learns from, >= 2.
+        trials: Number of releases to guess, >= 2.
+        rows: Number of labels in a release, >= 1; they belong to the first rows of the target part.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.LABEL,
-        assumes="Nothing beyond fair coins and releases that share no state: each release is made by a copy of the "
-        "mechanism that has released nothing before, with a generator of its own.",
+        assumes="Nothing beyond fair coins and releases that share no state: a fresh copy of the mechanism makes each "
+        "release, with a separate random generator.",
         views={LABEL_MECHANISMS: RepeatsView},
         attack="recognised-release",
         estimator="fair-coins",
@@ -92,7 +92,7 @@ class LabelRepeats:
             CheckTest(
                 LABEL_MECHANISMS,
                 (Relation.LABEL, Relation.REPLACE),
-                "noise that ignores the given generator: a seed in the source, or made from the labels",
+                "noise that ignores the given generator: a constant seed, or one made from the labels",
                 growth_on_repeat={"trials": 2},
             ),
         ),
@@ -109,7 +109,7 @@ class LabelRepeats:
 
     def play(self, setting: Setting, work: Work) -> Played:
         design, resources = setting.seed.child("design"), setting.resources.without_gpu
-        search, fresh, *bare = (
+        search, fresh, *noiseless = (
             work.add(
                 release_repeatedly,
                 played.mechanism,
@@ -129,33 +129,33 @@ class LabelRepeats:
             )
             if played is not None
         )
-        guesses, *shown = (
+        guesses, *noiseless_guesses = (
             work.add(guess_repeats, setting.attack, search, each, label=f"guesses in {each.label}", resources=resources)
-            for each in (fresh, *bare)
+            for each in (fresh, *noiseless)
         )
         return Played(
             (guesses,),
             trainings=(fresh,),
-            ceiling=tuple(shown),
-            noiseless=bool(shown),
+            ceiling=tuple(noiseless_guesses),
+            noiseless=bool(noiseless_guesses),
             reference=Reference(PairedLabels(setting.parts.target.classes), self.trials, "trials"),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Repeats:
-    """Releases of the same labels, but for one that a fair coin decides."""
+    """Releases of labels that are equal except for one, which a fair coin decides."""
 
-    released: NDArray[np.int64]  # symbols of n rows, then the code of their form, shape (releases, n + 1)
-    truth: NDArray[np.bool_]  # the coins, shape (releases,)
-    canary: int  # row of the label that they decide
+    released: NDArray[np.int64]  # symbols of n rows, then the code of the form, shape (releases, n + 1)
+    truth: NDArray[np.bool_]  # coins, shape (releases,)
+    canary: int  # row of the label that the coins decide
 
 
 @unit
 def release_repeatedly(
     mechanism: Any, count: int, rows: int, target: Examples, *, design: Seed, seed: Seed
 ) -> Outcome[Repeats]:
-    """Releases the first `rows` labels `count` times; `design` decides the labels, the canary and its two labels."""
+    """Make `count` releases of `rows` labels; `design` decides the labels, the canary and its two labels."""
     target = target.take(np.arange(min(rows, len(target))))
     rng = design.rng()
     labels = rng.integers(0, target.classes, len(target))
@@ -164,17 +164,17 @@ def release_repeatedly(
     truth = seed.child("coins").rng().random(count) < 0.5
     trains = []
     for bit in truth:
-        given = labels.copy()
-        given[canary] = pair[0 if bit else 1]
-        trains.append(target.with_(labels=given))
+        trial_labels = labels.copy()
+        trial_labels[canary] = pair[0 if bit else 1]
+        trains.append(target.with_(labels=trial_labels))
     symbols, form, failures = release_all(mechanism, trains, seed)
     released = np.column_stack([symbols, form])
-    metrics = {"same_labels_released_alike": _alike(released, truth)}
+    metrics = {"same_labels_released_alike": _repeat_share(released, truth)}
     return Outcome(Repeats(released, truth, canary), metrics=metrics, failures=failures)
 
 
-def _alike(released: NDArray[np.int64], truth: NDArray[np.bool_]) -> float:
-    """Share of releases that are the same as the one before of the same labels."""
+def _repeat_share(released: NDArray[np.int64], truth: NDArray[np.bool_]) -> float:
+    """Return the share of releases that equal the previous release of the same labels."""
     pairs = [released[truth == world] for world in (False, True)]
     same = np.concatenate([(rows[1:] == rows[:-1]).all(axis=1) for rows in pairs])
     return float(same.mean()) if same.size else 0.0
@@ -182,6 +182,6 @@ def _alike(released: NDArray[np.int64], truth: NDArray[np.bool_]) -> float:
 
 @unit
 def guess_repeats(attack: Any, search: Repeats, fresh: Repeats) -> Iterator[Scores]:
-    """Scores whole releases by those of each world that were seen: one replay."""
+    """Return the scores of all fresh releases as one replay."""
     view = RepeatsView(search.released, search.truth, fresh.released, search.canary)
     yield scored(0, fresh.truth, attack.score(view))

@@ -29,12 +29,12 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     PoisoningSearch,
     Worlds,
     farther,
-    fitted,
+    for_learner,
 )
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
-from dpaudit.engine.games.neighbours.stated_law import STATED, StatedOdds, stated_odds
-from dpaudit.engine.games.neighbours.summaries import Samples, Trainings, sample_summaries, sampled
-from dpaudit.engine.games.neighbours.world_scores import SummaryGame, how_far_apart, limited, what_it_shows
+from dpaudit.engine.games.neighbours.stated_law import STATED_LAW, StatedOdds, stated_odds
+from dpaudit.engine.games.neighbours.summaries import Samples, TrainingBatch, sample_batch, sample_summaries
+from dpaudit.engine.games.neighbours.world_scores import SummaryGame, clips_records, held_out_evidence, separation
 from dpaudit.engine.games.protocol import (
     LEARNERS,
     Capability,
@@ -62,58 +62,62 @@ Scale = Literal["box", "ball", "none"]
 MAX_CATEGORIES = 100
 """One column each; rarer ones of the same column share the last."""
 COPIES = (1, 2, 4, 8)
-MIN_TRIED = 16
+MIN_CANDIDATE_TRAININGS = 16
 """Trainings on each candidate of a search, one half on D and the other with the same seeds on D'."""
-KEPT = (6, 2)
+ROUND_SURVIVORS = (6, 2)
 """Candidates that are left after the first and the second round of a search."""
-TRAININGS_OF_TEST = 6_000
+CHECK_TRAININGS = 6_000
 """Trainings of a check, search and fresh together: those of other people's libraries take some milliseconds each."""
 
 
-OF_OWN_LEARNER = 2_400
+USER_LEARNER_CHECK_TRAININGS = 2_400
 """The same of a learner of one's own that is asked for its answers."""
 
 
-OWN_LEARNERS = tuple(
-    Capability(own, f"training functions and estimators of one's own (`{own.made_by}`)")
-    for own in (OwnTraining, SklearnClassifier)
+USER_LEARNERS = tuple(
+    Capability(adapter, f"training functions and estimators of one's own (`{adapter.made_by}`)")
+    for adapter in (OwnTraining, SklearnClassifier)
 )
-FACTORS = 2.0 ** (np.arange(-12, 13) / 4)
+EPSILON_FACTORS = 2.0 ** (np.arange(-12, 13) / 4)
 """Of the mechanism's epsilon, at which noise is planted: from an eighth to eight times."""
-PLANTED = 2_000
+PLANTED_TRAININGS = 2_000
 """Trainings at each of them, half of them on either data set."""
-LEVELS = 50
+ODDS_GROUPS = 50
 """Into which their log-odds are grouped."""
 
 
 def _check_test(
-    face: Capability, claimed: Relation, differ: Relation, variant: str, trainings: int = TRAININGS_OF_TEST
+    capability: Capability,
+    claim_relation: Relation,
+    data_relation: Relation,
+    variant: str,
+    trainings: int = CHECK_TRAININGS,
 ) -> CheckTest:
     return CheckTest(
-        face,
-        (claimed,),
-        "what the released numbers, or answers, as a whole tell of a few chosen records: noise too small, exact counts",
+        capability,
+        (claim_relation,),
+        "leaks of a few chosen records by all released numbers or answers together: too little noise, exact counts",
         trainings=trainings,
         scales={"trials": 0.5, "search": 0.5},
         variant=variant,
         growth_on_repeat={"trials": 2.0},
-        game={"poisoning": {"name": "automatic", "relation": str(differ), "share": 0.55}, "stack": 500},
+        game={"poisoning": {"name": "automatic", "relation": str(data_relation), "share": 0.55}, "stack": 500},
     )
 
 
 CHECK_TESTS = tuple(
-    _check_test(face, claimed, differ, variant)
-    for face in (SAMPLED, SUMMARISED)
-    for claimed, differ, variant in (
+    _check_test(capability, claim_relation, data_relation, variant)
+    for capability in (SAMPLED, SUMMARISED)
+    for claim_relation, data_relation, variant in (
         (Relation.LABEL, Relation.LABEL, ""),
         (Relation.REPLACE, Relation.REPLACE, ""),
         (Relation.ADD_REMOVE, Relation.ADD_REMOVE, "records that come"),
         (Relation.ADD_REMOVE, Relation.REPLACE, "records replaced"),
     )
 ) + tuple(
-    _check_test(face, differ, differ, "", OF_OWN_LEARNER)
-    for face in OWN_LEARNERS
-    for differ in (Relation.REPLACE, Relation.ADD_REMOVE)
+    _check_test(capability, data_relation, data_relation, "", USER_LEARNER_CHECK_TRAININGS)
+    for capability in USER_LEARNERS
+    for data_relation in (Relation.REPLACE, Relation.ADD_REMOVE)
 )
 
 
@@ -162,12 +166,13 @@ class Neighbours(SummaryGame):
         super().__post_init__()
         require(self.copies in COPIES, "copies must be 1, 2, 4 or 8", copies=self.copies)
         # The poisoning decides how the data sets differ, and so what a claim says of them.
-        own = replace(type(self).traits, relation=self.poisoning.relation or Relation.LABEL, records=self.copies)
+        traits = replace(type(self).traits, relation=self.poisoning.relation or Relation.LABEL, records=self.copies)
         if self.copies > 1:
-            own = replace(
-                own, helps=f"{own.helps}, or fewer `copies`: what is claimed of one grows with them, delta above all"
+            traits = replace(
+                traits,
+                helps=f"{traits.helps}, or fewer `copies`: what is claimed of one grows with them, delta above all",
             )
-        object.__setattr__(self, "traits", own)
+        object.__setattr__(self, "traits", traits)
 
     @property
     def limit_s(self) -> float | None:
@@ -179,11 +184,11 @@ class Neighbours(SummaryGame):
         return replace(self, poisoning=search.for_claim(claim)) if isinstance(search, PoisoningSearch) else self
 
     def play(self, setting: Setting, work: Work) -> Played:
-        worlds, left = self._worlds(setting, work)
-        fresh, scores = self.fresh_and_scores(setting, work, worlds, left)
-        shown = self.without_noise(setting, work, worlds, left)
+        worlds, search_trainings = self._worlds(setting, work)
+        fresh, scores = self.fresh_and_scores(setting, work, worlds, search_trainings)
+        noiseless_scores = self.without_noise(setting, work, worlds, search_trainings)
         planted = None
-        if is_planted(setting.mechanism, setting.attack):
+        if can_plant_noise(setting.mechanism, setting.attack):
             planted = work.add(
                 plant_noise,
                 setting.mechanism,
@@ -195,8 +200,8 @@ class Neighbours(SummaryGame):
         return Played(
             scores,
             trainings=fresh,
-            ceiling=shown,
-            noiseless=bool(shown),
+            ceiling=noiseless_scores,
+            noiseless=bool(noiseless_scores),
             planted=planted,
             choices=(worlds,) if isinstance(self.poisoning, PoisoningSearch) else (),
             reference=self.reference(),
@@ -206,7 +211,7 @@ class Neighbours(SummaryGame):
         """The two data sets, and how many search trainings finding them leaves."""
         if isinstance(self.poisoning, PoisoningSearch):
             return self._best_worlds(setting, work, self.poisoning)
-        poisoning = fitted(self.poisoning, setting.mechanism)
+        poisoning = for_learner(self.poisoning, setting.mechanism)
         return self._choice(setting, work, choose_worlds, poisoning, "neighbouring data sets"), self.search
 
     def _best_worlds(self, setting: Setting, work: Work, search: PoisoningSearch) -> tuple[Unit, int]:
@@ -214,51 +219,57 @@ class Neighbours(SummaryGame):
         candidates = search.candidates(setting.mechanism)
         trainings = int(self.search * search.share)
         if not search.among:
-            candidates = dict(itertools.islice(candidates.items(), max(1, trainings // ((len(KEPT) + 1) * MIN_TRIED))))
-        rounds = [len(candidates), *(kept for kept in KEPT if kept < len(candidates))]
-        each = [2 * (trainings // len(rounds) // tried // 2) for tried in rounds]
-        if each[0] < MIN_TRIED:
-            least = -(-MIN_TRIED * len(rounds) * len(candidates) // search.share)
+            candidates = dict(
+                itertools.islice(
+                    candidates.items(), max(1, trainings // ((len(ROUND_SURVIVORS) + 1) * MIN_CANDIDATE_TRAININGS))
+                )
+            )
+        rounds = [len(candidates), *(survivors for survivors in ROUND_SURVIVORS if survivors < len(candidates))]
+        trainings_each = [2 * (trainings // len(rounds) // count // 2) for count in rounds]
+        if trainings_each[0] < MIN_CANDIDATE_TRAININGS:
+            least = -(-MIN_CANDIDATE_TRAININGS * len(rounds) * len(candidates) // search.share)
             raise SpecError(
-                f"search must be at least {least:.0f} to try {len(candidates)} poisonings, got {self.search}; give "
-                "more, name fewer (`among`), or one `poisoning`"
+                f"search must be at least {least:.0f} to try {len(candidates)} poisonings, got {self.search}. "
+                "Increase it, name fewer poisonings in `among`, or set a single `poisoning`"
             )
         offers: Any = tuple(
             self._choice(setting, work, offer_worlds, poisoning, f"neighbouring data sets by {name}", name)
             for name, poisoning in candidates.items()
         )
-        tried: tuple[tuple[Unit, ...], ...] = ()
-        for number, (kept, count) in enumerate(zip(rounds, each, strict=True)):
+        samples: tuple[tuple[Unit, ...], ...] = ()
+        for number, (survivors, count) in enumerate(zip(rounds, trainings_each, strict=True)):
             if number:
                 attack = setting.attack if number > 1 else None
-                label = f"best {kept} of {len(candidates)} poisonings"
+                label = f"best {survivors} of {len(candidates)} poisonings"
                 offers = work.add(
                     shortlist,
                     attack,
                     setting.mechanism,
-                    kept,
+                    survivors,
                     offers,
-                    tried,
+                    samples,
                     label=label,
                     resources=setting.resources.without_gpu,
                 )
-            tried = tuple(
+            samples = tuple(
                 self.sampled_in_parts(
                     setting, work, try_summaries, offers, f"tried {number + 1}.{place + 1}", count, place=place
                 )
-                for place in range(kept)
+                for place in range(survivors)
             )
         label = f"best of {len(candidates)} poisonings"
-        taken = (take_best, setting.attack, setting.mechanism, len(candidates), offers, tried)
-        best = work.add(*taken, label=label, resources=setting.resources.without_gpu)
-        return best, self.search - sum(kept * count for kept, count in zip(rounds, each, strict=True))
+        arguments = (take_best, setting.attack, setting.mechanism, len(candidates), offers, samples)
+        best = work.add(*arguments, label=label, resources=setting.resources.without_gpu)
+        return best, self.search - sum(
+            survivors * count for survivors, count in zip(rounds, trainings_each, strict=True)
+        )
 
     def _choice(
-        self, setting: Setting, work: Work, function: Callable[..., Any], poisoning: Poisoning, label: str, *named: str
+        self, setting: Setting, work: Work, function: Callable[..., Any], poisoning: Poisoning, label: str, *name: str
     ) -> Unit:
         return work.add(
             function,
-            *named,
+            *name,
             poisoning,
             self.copies,
             self.scale,
@@ -278,8 +289,8 @@ def choose_worlds(
     with limited_threads(compute.threads):
         worlds = poisoning.worlds(data, copies, seed.rng())
     if scale == "ball":
-        return worlds.of_length(1.0)
-    return worlds.within(0.0, 1.0) if scale == "box" and farther(poisoning) is None else worlds
+        return worlds.shortened_to(1.0)
+    return worlds.clipped(0.0, 1.0) if scale == "box" and farther(poisoning) is None else worlds
 
 
 def as_numbers(data: Examples, scale: Scale) -> Examples:
@@ -288,7 +299,7 @@ def as_numbers(data: Examples, scale: Scale) -> Examples:
     The range is that of all rows, which the audit takes for public, as the paper does. In a "box" each column is from 0
     to 1; in a "ball" from -1 to 1, then every row divided by the largest length; by "none" they are as they were.
     """
-    features = np.column_stack(_columns(data)) if isinstance(data.features, pa.Table) else data.features
+    features = np.column_stack(_numeric_columns(data)) if isinstance(data.features, pa.Table) else data.features
     flat = np.asarray(features, np.float64).reshape(len(data), -1)
     flat = np.where(np.isnan(flat), np.nanmean(flat, axis=0), flat)
     return Examples(_scaled(flat, scale).astype(np.float32), data.labels, data.classes, data.name)
@@ -307,24 +318,24 @@ def _scaled(flat: NDArray[np.float64], scale: Scale) -> NDArray[np.float64]:
     return centred / longest
 
 
-def _columns(data: Examples) -> list[NDArray[np.float64]]:
+def _numeric_columns(data: Examples) -> list[NDArray[np.float64]]:
     table = data.features
     assert isinstance(table, pa.Table)
-    found: list[NDArray[np.float64]] = []
+    columns: list[NDArray[np.float64]] = []
     for name in table.column_names:
         if name not in data.categorical:
-            found.append(table[name].to_numpy().astype(np.float64))
+            columns.append(table[name].to_numpy().astype(np.float64))
             continue
-        words = table[name].fill_null(UNKNOWN).to_pylist()
-        common = sorted(word for word, _ in Counter(words).most_common(MAX_CATEGORIES))
-        code = {word: place for place, word in enumerate(common)}
-        places = np.array([code.get(word, len(common)) for word in words])
-        found += [(places == place).astype(np.float64) for place in range(places.max() + 1)]
-    return found
+        categories = table[name].fill_null(UNKNOWN).to_pylist()
+        common = sorted(category for category, _ in Counter(categories).most_common(MAX_CATEGORIES))
+        code = {category: place for place, category in enumerate(common)}
+        places = np.array([code.get(category, len(common)) for category in categories])
+        columns += [(places == place).astype(np.float64) for place in range(places.max() + 1)]
+    return columns
 
 
 @dataclass(frozen=True, eq=False)
-class Offer:
+class CandidateWorlds:
     """Two data sets that may be taken."""
 
     name: str  # of the poisoning
@@ -334,7 +345,7 @@ class Offer:
 
 
 @dataclass(frozen=True, eq=False)
-class Tried:
+class CandidateTrainings:
     """Trainings on two data sets that may be taken, each two of them with one seed: on D, then on D'."""
 
     samples: Samples | None  # None where there are no data sets, or all trainings failed
@@ -344,21 +355,21 @@ class Tried:
 @unit
 def offer_worlds(
     name: str, poisoning: Poisoning, copies: int, scale: Scale, target: Examples, compute: Compute, *, seed: Seed
-) -> Offer:
+) -> CandidateWorlds:
     try:
         near, far = (
-            None if one is None else choose_worlds(one, copies, scale, target, compute, seed=seed)
-            for one in (poisoning, farther(poisoning))
+            None if variant is None else choose_worlds(variant, copies, scale, target, compute, seed=seed)
+            for variant in (poisoning, farther(poisoning))
         )
     except InputError as err:
-        return Offer(name, None, refused=str(err))
-    return Offer(name, near, far)
+        return CandidateWorlds(name, None, refused=str(err))
+    return CandidateWorlds(name, near, far)
 
 
 @unit
 def try_summaries(
     mechanism: Any,
-    offers: Sequence[Offer],
+    offers: Sequence[CandidateWorlds],
     limit_s: float | None,
     compute: Compute,
     *,
@@ -366,51 +377,53 @@ def try_summaries(
     first: int,
     last: int,
     seed: Seed,
-) -> Tried:
+) -> CandidateTrainings:
     """Trainings `first` to `last` - 1 on the offer at `place`, every second one on D'."""
-    offer = offers[place] if place < len(offers) else Offer("", None)
+    offer = offers[place] if place < len(offers) else CandidateWorlds("", None)
     if offer.worlds is None:
-        return Tried(None, offer.refused)
+        return CandidateTrainings(None, offer.refused)
     truth = np.arange(first, last) % 2 == 1
-    asked = Trainings(offer.worlds, truth, first, seed, compute, limit_s, paired=True)
+    batch = TrainingBatch(offer.worlds, truth, first, seed, compute, limit_s, paired=True)
     try:
-        made = sampled(mechanism, asked).value
+        samples = sample_batch(mechanism, batch).value
         if first == 0 and offer.farther is not None:
-            other = sampled(mechanism, replace(asked, worlds=offer.farther)).value
-            if not limited(made, other):
-                return Tried(None, "the code does not limit what it is given: it is not asked beyond the box")
+            far_samples = sample_batch(mechanism, replace(batch, worlds=offer.farther)).value
+            if not clips_records(samples, far_samples):
+                return CandidateTrainings(
+                    None, "the code does not limit what it is given: it is not asked beyond the box"
+                )
     except TrainingError as err:
-        return Tried(None, str(err))
-    return Tried(made)
+        return CandidateTrainings(None, str(err))
+    return CandidateTrainings(samples)
 
 
 @unit
 def shortlist(
     attack: Any,
     mechanism: Any,
-    kept: int,
-    offers: Sequence[Offer],
-    tried: tuple[tuple[Tried, ...], ...],
+    count: int,
+    offers: Sequence[CandidateWorlds],
+    tried: tuple[tuple[CandidateTrainings, ...], ...],
     compute: Compute,
-) -> Iterator[Offer]:
+) -> Iterator[CandidateWorlds]:
     """The offers that go on to more trainings, `kept` of them at most, then those that were refused.
 
     Without an attack: by how far apart the trainings of one seed are, and by how well one number tells the worlds. With
     one: the offer that it tells apart best, and the one with the trainings farthest apart.
     """
-    samples, refused = _tried(offers, tried)
-    apart = {place: how_far_apart(one) for place, one in samples.items()}
-    shown = {place: (told_by_one, 0.0) for place, (_, told_by_one) in apart.items()}
+    samples, refused = _samples_and_refusals(offers, tried)
+    distances = {place: separation(trainings) for place, trainings in samples.items()}
+    evidence = {place: (rank_shift, 0.0) for place, (_, rank_shift) in distances.items()}
     if attack is not None:
         with limited_threads(compute.threads):
-            shown = {
-                place: what_it_shows(attack, one, _stated_of(mechanism, offers[place], compute))
-                for place, one in samples.items()
+            evidence = {
+                place: held_out_evidence(attack, trainings, _stated_of(mechanism, offers[place], compute))
+                for place, trainings in samples.items()
             }
-    by_distance = sorted(apart, key=lambda place: -apart[place][0])
-    by_attack = sorted(shown, key=lambda place: (-shown[place][0], -shown[place][1]))
-    first = by_attack[: max(1, kept // 3)]
-    yield from (offers[place] for place in [*first, *(place for place in by_distance if place not in first)][:kept])
+    by_distance = sorted(distances, key=lambda place: -distances[place][0])
+    by_attack = sorted(evidence, key=lambda place: (-evidence[place][0], -evidence[place][1]))
+    first = by_attack[: max(1, count // 3)]
+    yield from (offers[place] for place in [*first, *(place for place in by_distance if place not in first)][:count])
     yield from refused
 
 
@@ -418,9 +431,9 @@ def shortlist(
 def take_best(
     attack: Any,
     mechanism: Any,
-    number: int,
-    offers: Sequence[Offer],
-    tried: tuple[tuple[Tried, ...], ...],
+    candidate_count: int,
+    offers: Sequence[CandidateWorlds],
+    tried: tuple[tuple[CandidateTrainings, ...], ...],
     compute: Compute,
 ) -> Outcome[Worlds]:
     """The data sets of the poisoning that shows most, by the bound; where no bound shows anything, by right guesses.
@@ -430,68 +443,79 @@ def take_best(
 
     Raises: RunError when no poisoning fits.
     """
-    samples, refused = _tried(offers, tried)
+    samples, refused = _samples_and_refusals(offers, tried)
     with limited_threads(compute.threads):
-        shown = {
-            place: what_it_shows(attack, one, _stated_of(mechanism, offers[place], compute))
-            for place, one in samples.items()
+        evidence = {
+            place: held_out_evidence(attack, trainings, _stated_of(mechanism, offers[place], compute))
+            for place, trainings in samples.items()
         }
-    if not shown:
+    if not evidence:
         raise RunError(f"no poisoning fits: {'; '.join(f'{offer.name}: {offer.refused}' for offer in refused)}")
-    best = offers[max(shown, key=lambda place: shown[place])]
-    words = [
-        f"{offers[place].name} {format_lower(bound)} ({right:.0%} right)" for place, (bound, right) in shown.items()
+    best = offers[max(evidence, key=lambda place: evidence[place])]
+    descriptions = [
+        f"{offers[place].name} {format_lower(bound)} ({accuracy:.0%} right)"
+        for place, (bound, accuracy) in evidence.items()
     ]
-    words += [f"{offer.name} does not fit: {shortened(offer.refused)}" for offer in refused]
-    notes = f"poisoning chosen: of {number} poisonings {best.name} was taken; bounds on their own trainings: "
-    notes += ", ".join(words)
+    descriptions += [f"{offer.name} does not fit: {shortened(offer.refused)}" for offer in refused]
+    notes = f"poisoning chosen: of {candidate_count} poisonings {best.name} was taken; bounds on their own trainings: "
+    notes += ", ".join(descriptions)
     assert best.worlds is not None
     return Outcome(best.worlds, notes=(notes,))
 
 
-def _tried(offers: Sequence[Offer], tried: tuple[tuple[Tried, ...], ...]) -> tuple[dict[int, Samples], list[Offer]]:
+def _samples_and_refusals(
+    offers: Sequence[CandidateWorlds], tried: tuple[tuple[CandidateTrainings, ...], ...]
+) -> tuple[dict[int, Samples], list[CandidateWorlds]]:
     """The trainings on each offer, by its place; and the offers that were refused, with the reason."""
     samples, refused = {}, []
     for place, offer in enumerate(offers):
         parts = tried[place] if place < len(tried) else ()
         reasons = [part.refused for part in parts if part.samples is None]
         if offer.worlds is None or reasons or not parts:
-            refused.append(Offer(offer.name, None, refused=offer.refused or next(iter(reasons), "")))
+            refused.append(CandidateWorlds(offer.name, None, refused=offer.refused or next(iter(reasons), "")))
         else:
             samples[place] = Samples.joined([part.samples for part in parts if part.samples is not None])
     return samples, refused
 
 
-def _stated_of(mechanism: Any, offer: Offer, compute: Compute) -> StatedOdds | None:
+def _stated_of(mechanism: Any, offer: CandidateWorlds, compute: Compute) -> StatedOdds | None:
     assert offer.worlds is not None
     return stated_odds(mechanism, offer.worlds, compute)
 
 
-def is_planted(mechanism: Any, attack: Any) -> bool:
+def can_plant_noise(mechanism: Any, attack: Any) -> bool:
     """Whether the mechanism can be drawn at another epsilon and says what its releases tell then, and the attack uses
     that."""
-    sides = (StatedLaw, SampledLearner, NoiseByEpsilon)
-    return all(isinstance(mechanism, side) for side in sides) and STATED in getattr(attack, "classifiers", ())
+    protocols = (StatedLaw, SampledLearner, NoiseByEpsilon)
+    return all(isinstance(mechanism, protocol) for protocol in protocols) and STATED_LAW in getattr(
+        attack, "classifiers", ()
+    )
 
 
 @unit
 def plant_noise(mechanism: Any, worlds: Worlds, compute: Compute, *, seed: Seed) -> PlantedNoise:
     """The mechanism at smaller and larger epsilons on the two data sets that were chosen."""
-    epsilons = mechanism.epsilon * FACTORS
-    told = [_told(replace(mechanism, epsilon=float(epsilon)), worlds, compute, seed) for epsilon in epsilons]
-    return PlantedNoise(np.repeat(epsilons, LEVELS), np.concatenate(told))
+    epsilons = mechanism.epsilon * EPSILON_FACTORS
+    log_odds = [
+        _grouped_log_odds(replace(mechanism, epsilon=float(epsilon)), worlds, compute, seed) for epsilon in epsilons
+    ]
+    return PlantedNoise(np.repeat(epsilons, ODDS_GROUPS), np.concatenate(log_odds))
 
 
-def _told(mechanism: Any, worlds: Worlds, compute: Compute, seed: Seed) -> NDArray[np.float64]:
+def _grouped_log_odds(mechanism: Any, worlds: Worlds, compute: Compute, seed: Seed) -> NDArray[np.float64]:
     """The log-odds of groups of trainings, as many in each, shape (LEVELS,)."""
     odds = stated_odds(mechanism, worlds, compute)
     assert odds is not None
-    drawn = [
+    summaries_by_world = [
         mechanism.sample_summaries(
-            worlds.world(world), worlds.points, PLANTED // 2, seed=seed.child(int(world)).sequence(), compute=compute
+            worlds.world(world),
+            worlds.points,
+            PLANTED_TRAININGS // 2,
+            seed=seed.child(int(world)).sequence(),
+            compute=compute,
         )
         for world in (False, True)
     ]
-    summaries = np.concatenate(drawn).astype(np.float32).astype(np.float64)
-    likely = np.sort(special.expit(odds(summaries))).reshape(LEVELS, -1).mean(1)
-    return np.asarray(special.logit(likely))
+    summaries = np.concatenate(summaries_by_world).astype(np.float32).astype(np.float64)
+    probabilities = np.sort(special.expit(odds(summaries))).reshape(ODDS_GROUPS, -1).mean(1)
+    return np.asarray(special.logit(probabilities))

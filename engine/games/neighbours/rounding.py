@@ -48,15 +48,15 @@ class Rounding:
         """Return the summaries, shape (n, d), with each number at the nearest point of its grid."""
         if not self.steps.any():
             return summaries
-        moved = np.array(summaries, np.float64)
+        rounded = np.array(summaries, np.float64)
         for place in np.flatnonzero(self.steps).tolist():
-            column, values = moved[:, place], self.repeats[place]
+            column, values = rounded[:, place], self.repeats[place]
             on_grid = np.round(column / self.steps[place]) * self.steps[place]
             if len(values):
                 nearest = values[np.minimum(np.searchsorted(values, column), len(values) - 1)]
                 on_grid = np.where(nearest == column, column, on_grid)
-            moved[:, place] = on_grid
-        return moved
+            rounded[:, place] = on_grid
+        return rounded
 
 
 def _grid(column: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:

@@ -21,9 +21,9 @@ from dpaudit.mechanisms.threads import limited_threads
 Floats = NDArray[np.float64]
 StatedOdds = Callable[[Floats], Floats]
 """Log-odds of D' of summaries, in nats, shape (n, width) to (n,)."""
-STATED = "stated"
+STATED_LAW = "stated"
 """What attacks call a classifier that takes the law from the mechanism."""
-LARGEST = 40.0
+MAX_LOG_ODDS = 40.0
 """Log-odds of what is impossible on one of the data sets, in nats; 0 of what is impossible on both."""
 
 
@@ -34,15 +34,23 @@ def stated_odds(mechanism: Any, worlds: Worlds, compute: Compute) -> StatedOdds 
     law = mechanism
 
     def odds(summaries: Floats) -> Floats:
-        asked = np.asarray(summaries, np.float64)
+        double_summaries = np.asarray(summaries, np.float64)
         with limited_threads(compute.threads):
-            one, zero = (
-                np.asarray(law.log_density(world, asked, compute=compute), np.float64)
-                for world in (worlds.one, worlds.zero)
+            log_density_one, log_density_zero = (
+                np.asarray(law.log_density(world, double_summaries, compute=compute), np.float64)
+                for world in (worlds.world_one, worlds.world_zero)
             )
         shape = (len(summaries),)
-        require(one.shape == zero.shape == shape, "log_density must give a number for each summary", shape=one.shape)
+        require(
+            log_density_one.shape == log_density_zero.shape == shape,
+            "log_density must give a number for each summary",
+            shape=log_density_one.shape,
+        )
         with np.errstate(invalid="ignore"):
-            return np.clip(np.nan_to_num(one - zero, nan=0.0, posinf=LARGEST, neginf=-LARGEST), -LARGEST, LARGEST)
+            return np.clip(
+                np.nan_to_num(log_density_one - log_density_zero, nan=0.0, posinf=MAX_LOG_ODDS, neginf=-MAX_LOG_ODDS),
+                -MAX_LOG_ODDS,
+                MAX_LOG_ODDS,
+            )
 
     return odds

@@ -19,13 +19,13 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.protocols import LogitModel, SampledLearner, SummarisedLearner
 
 SMALLEST_PROBABILITY = 1e-45
-LARGEST = float(np.finfo(np.float32).max)
+MAX_NUMBER = float(np.finfo(np.float32).max)
 """Of the numbers that are kept."""
-LONG = 4_096
+MAX_DOUBLE_WIDTH = 4_096
 """Summaries of more numbers are not written out in double precision: some hundred of them fill the memory."""
-NAMED = 8
+MAX_NAMED_PLACES = 8
 """Places of a summary that are named where its numbers are not finite; more are counted."""
-HOPELESS = 8
+MIN_FAILED_BATCH = 8
 """Trainings of a batch in both worlds that, all failed in one way, say that the code does not run at all."""
 
 
@@ -68,14 +68,14 @@ class Samples:
         low_bit = np.zeros(len(self.numbers) + 1, np.int64)
         np.add.at(low_bit, ends - self.low_bits, 1)
         np.add.at(low_bit, ends, -1)
-        kept = np.cumsum(low_bit[:-1]) == 0
+        retained = np.cumsum(low_bit[:-1]) == 0
         width = self.width - self.low_bits
-        return replace(self, width=width, numbers=self.numbers[kept], low_bits=np.zeros_like(self.low_bits))
+        return replace(self, width=width, numbers=self.numbers[retained], low_bits=np.zeros_like(self.low_bits))
 
     def summaries(self) -> NDArray[Any]:
         """Of samples that ended in one way, shape (n, width): of 64 bits, and of 32 where they are long."""
-        kept = self.numbers.reshape(len(self.truth), -1 if len(self.numbers) else 0)
-        return kept if kept.shape[1] > LONG else kept.astype(np.float64)
+        matrix = self.numbers.reshape(len(self.truth), -1 if len(self.numbers) else 0)
+        return matrix if matrix.shape[1] > MAX_DOUBLE_WIDTH else matrix.astype(np.float64)
 
     @property
     def usual_ending(self) -> str:
@@ -93,13 +93,13 @@ def sample_summaries(
     The coins of a batch are drawn from `seed.child(first)`, its trainings from children of that. `limit_s` is how long
     a training that is run by itself may take.
     """
-    own = seed.child(first)
-    truth = own.rng().random(last - first) < 0.5
-    return sampled(mechanism, Trainings(worlds, truth, first, own.child("trainings"), compute, limit_s))
+    batch_seed = seed.child(first)
+    truth = batch_seed.rng().random(last - first) < 0.5
+    return sample_batch(mechanism, TrainingBatch(worlds, truth, first, batch_seed.child("trainings"), compute, limit_s))
 
 
 @dataclass(frozen=True, eq=False)
-class Trainings:
+class TrainingBatch:
     """Which trainings are asked for: one for each coin, on the data set it shows."""
 
     worlds: Worlds
@@ -112,28 +112,28 @@ class Trainings:
 
     def seed_of(self, place: int, mechanism: Any) -> Seed:
         """A training's own seed; where they are drawn in bulk, that of the batch."""
-        own = place // 2 if self.paired else place
-        return self.seed.child(self.first + (0 if isinstance(mechanism, SampledLearner) else own))
+        number = place // 2 if self.paired else place
+        return self.seed.child(self.first + (0 if isinstance(mechanism, SampledLearner) else number))
 
 
-def sampled(mechanism: Any, asked: Trainings) -> Outcome[Samples]:
+def sample_batch(mechanism: Any, batch: TrainingBatch) -> Outcome[Samples]:
     """The trainings that are asked for, summed up.
 
     Raises: TrainingError when the code does not run at all.
     """
-    count = len(asked.truth)
-    names = [f"trial {asked.first + place} (seed {asked.seed_of(place, mechanism)})" for place in range(count)]
-    left = [_outcome(each) for each in _trained(mechanism, asked)]
-    failures = tuple(f"{name}: {one.fault}" for name, one in zip(names, left, strict=True) if one.fault)
-    alike = {one.ending for one in left if not len(one.numbers)}
-    if len(failures) == count >= HOPELESS and len(alike) == 1 and len(np.unique(asked.truth)) == 2:
+    count = len(batch.truth)
+    names = [f"trial {batch.first + place} (seed {batch.seed_of(place, mechanism)})" for place in range(count)]
+    results = [_checked(result) for result in _train_batch(mechanism, batch)]
+    failures = tuple(f"{name}: {result.fault}" for name, result in zip(names, results, strict=True) if result.fault)
+    failure_endings = {result.ending for result in results if not len(result.numbers)}
+    if len(failures) == count >= MIN_FAILED_BATCH and len(failure_endings) == 1 and len(np.unique(batch.truth)) == 2:
         raise TrainingError(f"all {count} trainings of this batch failed; the first: {failures[0]}")
     samples = Samples(
-        number=np.arange(asked.first, asked.first + count),
-        truth=asked.truth,
-        ending=np.array([one.ending for one in left]),
-        width=np.array([len(one.numbers) for one in left]),
-        numbers=np.concatenate([np.empty(0), *(one.numbers for one in left)]).astype(np.float32),
+        number=np.arange(batch.first, batch.first + count),
+        truth=batch.truth,
+        ending=np.array([result.ending for result in results]),
+        width=np.array([len(result.numbers) for result in results]),
+        numbers=np.concatenate([np.empty(0), *(result.numbers for result in results)]).astype(np.float32),
         name=np.array(names),
         low_bits=np.zeros(count, np.int64),
     )
@@ -141,7 +141,7 @@ def sampled(mechanism: Any, asked: Trainings) -> Outcome[Samples]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Ended:
+class _TrainingResult:
     """How a training ended."""
 
     ending: str  # a word or two for all that end in this way
@@ -149,100 +149,106 @@ class _Ended:
     numbers: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # the finite ones
 
 
-def _outcome(left: NDArray[np.float64] | _Ended) -> _Ended:
-    if isinstance(left, _Ended):
-        return left
-    kept = np.isfinite(left) & (np.abs(left) <= LARGEST)
-    if not len(left):
-        return _Ended("no numbers", "it gave no numbers")
-    if kept.all():
-        return _Ended(f"{len(left)} numbers", numbers=left)
-    places = np.flatnonzero(~kept)
-    where = ", ".join(map(str, places[:NAMED])) + (f" and {len(places) - NAMED} more" if len(places) > NAMED else "")
-    fault = (
-        "it gave numbers that are not finite" if not np.isfinite(left).all() else f"it gave numbers above {LARGEST:.2g}"
+def _checked(result: NDArray[np.float64] | _TrainingResult) -> _TrainingResult:
+    if isinstance(result, _TrainingResult):
+        return result
+    valid = np.isfinite(result) & (np.abs(result) <= MAX_NUMBER)
+    if not len(result):
+        return _TrainingResult("no numbers", "it gave no numbers")
+    if valid.all():
+        return _TrainingResult(f"{len(result)} numbers", numbers=result)
+    places = np.flatnonzero(~valid)
+    where = ", ".join(map(str, places[:MAX_NAMED_PLACES])) + (
+        f" and {len(places) - MAX_NAMED_PLACES} more" if len(places) > MAX_NAMED_PLACES else ""
     )
-    return _Ended(f"{len(left)} numbers, not finite at {where}", fault, left[kept])
+    fault = (
+        "it gave numbers that are not finite"
+        if not np.isfinite(result).all()
+        else f"it gave numbers above {MAX_NUMBER:.2g}"
+    )
+    return _TrainingResult(f"{len(result)} numbers, not finite at {where}", fault, result[valid])
 
 
-def _raised(err: BaseException) -> _Ended:
+def _failure(err: BaseException) -> _TrainingResult:
     if raised_externally(err):
         raise err
-    return _Ended(type(err).__name__, f"{type(err).__name__}: {shortened(err)}")
+    return _TrainingResult(type(err).__name__, f"{type(err).__name__}: {shortened(err)}")
 
 
-def _trained(mechanism: Any, asked: Trainings) -> Sequence[NDArray[np.float64] | _Ended]:
+def _train_batch(mechanism: Any, batch: TrainingBatch) -> Sequence[NDArray[np.float64] | _TrainingResult]:
     """All of them, by the first face that the mechanism has."""
     if isinstance(mechanism, SampledLearner):
-        return _in_bulk(mechanism, asked)
+        return _in_bulk(mechanism, batch)
     if isinstance(mechanism, SummarisedLearner):
-        return [_one_by_one(mechanism, asked, place) for place in range(len(asked.truth))]
-    return _by_answers(mechanism, asked)
+        return [_one_by_one(mechanism, batch, place) for place in range(len(batch.truth))]
+    return _by_answers(mechanism, batch)
 
 
-def _in_bulk(mechanism: SampledLearner, asked: Trainings) -> Sequence[NDArray[np.float64] | _Ended]:
-    left: list[NDArray[np.float64] | _Ended] = [_Ended("nothing")] * len(asked.truth)
+def _in_bulk(mechanism: SampledLearner, batch: TrainingBatch) -> Sequence[NDArray[np.float64] | _TrainingResult]:
+    results: list[NDArray[np.float64] | _TrainingResult] = [_TrainingResult("nothing")] * len(batch.truth)
     for world in (False, True):
-        places = np.flatnonzero(asked.truth == world)
+        places = np.flatnonzero(batch.truth == world)
         if not len(places):
             continue
-        drawn: Sequence[NDArray[np.float64] | _Ended]
+        vectors: Sequence[NDArray[np.float64] | _TrainingResult]
         try:
-            drawn = mechanism.sample_summaries(  # type: ignore[assignment]
-                asked.worlds.world(world),
-                asked.worlds.points,
+            vectors = mechanism.sample_summaries(  # type: ignore[assignment]
+                batch.worlds.world(world),
+                batch.worlds.points,
                 len(places),
-                seed=asked.seed_of(0, mechanism).child(0 if asked.paired else int(world)).sequence(),
-                compute=asked.compute,
+                seed=batch.seed_of(0, mechanism).child(0 if batch.paired else int(world)).sequence(),
+                compute=batch.compute,
             )
         except BaseException as err:  # other people's code may raise anything; these trials ended so
-            drawn = [_raised(err)] * len(places)
-        for place, vector in zip(places, drawn, strict=True):
-            left[place] = vector
-    return left
+            vectors = [_failure(err)] * len(places)
+        for place, vector in zip(places, vectors, strict=True):
+            results[place] = vector
+    return results
 
 
-def _one_by_one(mechanism: SummarisedLearner, asked: Trainings, place: int) -> NDArray[np.float64] | _Ended:
+def _one_by_one(
+    mechanism: SummarisedLearner, batch: TrainingBatch, place: int
+) -> NDArray[np.float64] | _TrainingResult:
     try:
         # A copy each: what one training does to its data is not the next one's.
-        train = asked.worlds.world(bool(asked.truth[place])).writable()
-        points = asked.worlds.points.copy()
-        seed = asked.seed_of(place, mechanism).sequence()
-        with time_limit(asked.limit_s):
-            given = mechanism.summarise(train, points, seed=seed, compute=asked.compute)
-        vector = np.asarray(given).astype(np.float64, casting="same_kind")  # no complex numbers, no words
+        train = batch.worlds.world(bool(batch.truth[place])).writable()
+        points = batch.worlds.points.copy()
+        seed = batch.seed_of(place, mechanism).sequence()
+        with time_limit(batch.limit_s):
+            summary = mechanism.summarise(train, points, seed=seed, compute=batch.compute)
+        vector = np.asarray(summary).astype(np.float64, casting="same_kind")  # no complex numbers, no words
     except TimeLimitExceeded:
-        if asked.limit_s is None:  # the whole unit's time is up
+        if batch.limit_s is None:  # the whole unit's time is up
             raise
-        return _Ended("out of time", f"still running after {asked.limit_s:g} s, the stated `training_limit_s`")
+        return _TrainingResult("out of time", f"still running after {batch.limit_s:g} s, the stated `training_limit_s`")
     except BaseException as err:  # other people's code may raise anything; the trial ended so
-        return _raised(err)
+        return _failure(err)
     if vector.ndim == 1:
         return vector
-    return _Ended(f"shape {vector.shape}", f"it gave an array of shape {vector.shape}, not a vector")
+    return _TrainingResult(f"shape {vector.shape}", f"it gave an array of shape {vector.shape}, not a vector")
 
 
-def _by_answers(mechanism: Any, asked: Trainings) -> Sequence[NDArray[np.float64] | _Ended]:
+def _by_answers(mechanism: Any, batch: TrainingBatch) -> Sequence[NDArray[np.float64] | _TrainingResult]:
     """Any learner: what its models answer at the points, on the scale of logarithms."""
-    worlds = asked.worlds
+    worlds = batch.worlds
     runs = [
-        TrainingRun(worlds.places(bool(world)), asked.seed_of(place, mechanism))
-        for place, world in enumerate(asked.truth)
+        TrainingRun(worlds.row_numbers(bool(world)), batch.seed_of(place, mechanism))
+        for place, world in enumerate(batch.truth)
     ]
-    models = train_runs(mechanism, worlds.rows, runs, compute=asked.compute)
+    models = train_runs(mechanism, worlds.rows, runs, compute=batch.compute)
     return [_answers(model, worlds.points) for model in models]
 
 
-def _answers(model: Any, points: NDArray[np.float32]) -> NDArray[np.float64] | _Ended:
+def _answers(model: Any, points: NDArray[np.float32]) -> NDArray[np.float64] | _TrainingResult:
     """Logits or log-probabilities against those of the last class, shape (m (K - 1),)."""
     if isinstance(model, TrainingError):
         cause = type(model.__cause__ or model).__name__
-        return _Ended(cause, str(model))
+        return _TrainingResult(cause, str(model))
     try:
         if isinstance(model, LogitModel):
             scale = model.logits(points.copy()).astype(np.float64)
         else:
             scale = np.log(np.maximum(model.probabilities(points.copy()), SMALLEST_PROBABILITY))
     except BaseException as err:  # other people's code may raise anything
-        return _raised(err)
+        return _failure(err)
     return np.asarray((scale[:, :-1] - scale[:, -1:]).ravel())

@@ -1,7 +1,7 @@
-"""DP-SGD audited in one training: at each step a fair coin of the step's own decides whether a canary takes part.
+"""Audit of DP-SGD in one training: at each step, an independent fair coin decides whether a canary takes part.
 
-Given all that was released before, a step is a mechanism of its own and its coin is fair, so n steps are n trials,
-however the training adapts. What is read is the step's claim: noise, clipping and, if asked for, sampling.
+Given all earlier releases, a step is a mechanism and its coin is fair. So n steps are n trials, however the training
+adapts. The audited claim is that of a step: its noise, its clipping and, on request, its sampling.
 Source: Nasr et al. (2023), arXiv:2302.07956, "Tight auditing of differentially private machine learning", section 5.
 """
 
@@ -41,52 +41,53 @@ Floats = NDArray[np.float64]
 STEP_LEARNERS = Capability(
     StepLearner, "learners that show their steps (with methods `claim`, `claimed_steps` and `show_steps`)"
 )
-TESTED = (
+TESTED_PARTS = (
     "tested: noise and clipping of the steps{sampling}; not the accountant nor the data pipeline, which a game of two "
     "worlds sees from end to end"
 )
-BELIEVED = 3.0
-"""Steps of either kind that must be seen before the claim (a canary adds one clip, the data nothing) is forgotten."""
-SEARCHED = 8
-"""Trainings from which on some are made to learn from."""
-FEW_ROWS = (1.5, 8.0)
-"""Rows of an expected batch in trainings on few."""
-FAR_OUT = 30.0
+PRIOR_STEPS = 3.0
+"""Weight, in steps, of the prior that the canary adds one clip and the data nothing."""
+MIN_TRAININGS_FOR_SEARCH = 8
+"""Smallest number of trainings of which some are search trainings."""
+SMALL_DATA_BATCHES = (1.5, 8.0)
+"""Expected batch sizes, in rows, of search trainings on few rows."""
+COPIED_ROW_NORM = 30.0
 """Norm of a row that is copied."""
-MOST_SEARCHED = 12
-"""Trainings to learn from."""
+MAX_SEARCH_TRAININGS = 12
+"""Largest number of search trainings."""
 ROUNDS = 4
-"""In which trainings follow each other, those of one learning from those before."""
-REMEMBERED = 8
-"""Trainings that one learns from, the latest."""
-LATEST = 2
-"""Trainings to learn from by which numbers of rows are compared: those that had learned most."""
-QUIET = 0.6
-"""Share of the claimed variance below which a step's noise is taken for too small."""
-HESITATION = 6.0
-"""How many nats more another rule must have told of earlier steps to be followed: there are dozens of them."""
+"""Number of rounds of counted trainings; each learns from the rounds before."""
+MAX_EARLIER_TRAININGS = 8
+"""Number of latest trainings from which a training learns."""
+COMPARED_TRAININGS = 2
+"""Number of latest search trainings, which have learned most, that decide between numbers of rows."""
+LOW_VARIANCE_SHARE = 0.6
+"""Share of the claimed variance below which the noise of a step is considered too small."""
+SWITCH_NATS = 6.0
+"""Lead in nats, on earlier steps, that another of the dozens of rules needs to replace the first one."""
 
 
 @register("game", "dp-sgd-steps", source="Nasr et al. (2023), arXiv:2302.07956, section 5")
 @dataclass(frozen=True)
 class DpSgdSteps:
-    """One training of DP-SGD, add/remove: every step is a trial, read against what a step claims of itself.
+    """Game of one training of DP-SGD, add/remove: every step is a trial, compared with the claim of a step.
 
-    A `claim` in the spec is taken for the step's.
+    A `claim` in the spec is about one step.
 
     Attributes:
-        canary: Where the canary's gradient points; None tries many, step by step, and goes on with what tells most.
-        trainings: How many are made, or at most where `steps` is given, >= 1. Of eight or more, some are made to learn
-            which canaries and which steps tell most, and whether few rows do; the steps of the others count.
-        steps: No more trainings are made than have so many steps together, >= 1; None makes all.
-        sampling: Whether the step's own sampling has to take the canary too: what is tested is then the subsampled
-            step, of which little is seen where few examples are taken. Needs a learner that samples gradients (dp-sgd).
+        canary: Direction of the canary's gradient. None tries many, step by step, and prefers the most successful.
+        trainings: Number of trainings, or their largest number if `steps` is set; >= 1. If there are eight or more,
+            some are search trainings: they choose the canaries, the steps and the number of rows. The steps of the
+            others are counted.
+        steps: Total number of steps, >= 1, from which on no further training is made; None makes all trainings.
+        sampling: True if the canary is also subject to the sampling of the step. The subsampled step is then tested, to
+            which the audit is less sensitive at low sampling rates. Needs a learner that samples gradients (dp-sgd).
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.ADD_REMOVE,
-        assumes="Nothing beyond fair coins, one a step, and that the gradients shown are those the weights are moved "
-        "by: whatever earlier steps did, the next one is a trial of its own.",
+        assumes="Nothing beyond one fair coin for each step, and that the observed gradients are those that update the "
+        "weights. Each step is a trial, given all earlier steps.",
         views={STEP_LEARNERS: StepView},
         attack="step-midpoint",
         estimator="step-martingale",
@@ -97,7 +98,7 @@ class DpSgdSteps:
             CheckTest(
                 STEP_LEARNERS,
                 (Relation.ADD_REMOVE,),
-                "noise far too small, spared or used again, clipping that does not bind: step by step of one training",
+                "noise far too small, missing or reused, clipping that does not bind: step by step of one training",
                 trainings=1,
                 scales={"trainings": 1.0},
                 min_trainings=1,
@@ -127,12 +128,12 @@ class DpSgdSteps:
         require(self.trainings >= 1, "trainings must be >= 1", trainings=self.trainings)
         require(self.steps is None or self.steps >= 1, "steps must be >= 1", steps=self.steps)
         if self.canary is not None and not isinstance(self.canary, GradientCanary):
-            raise SpecError("the game dp-sgd-steps needs a canary that is a gradient: random-gradient, dirac-gradient")
+            raise SpecError("the canary of dp-sgd-steps must be a gradient: random-gradient or dirac-gradient")
 
     def play(self, setting: Setting, work: Work) -> Played:
         if self.sampling and not isinstance(setting.mechanism, ObservableLearner):
             raise SpecError(
-                "dp-sgd-steps with `sampling` needs a learner that samples gradients (dp-sgd); leave it out"
+                "dp-sgd-steps with `sampling` needs a learner that samples gradients (dp-sgd). Remove `sampling`"
             )
         steps: ClaimedSteps | None = setting.mechanism.claimed_steps(len(setting.parts.target))
         if steps is None:
@@ -141,9 +142,10 @@ class DpSgdSteps:
         require_units(count + 3)
         canary = RandomGradient() if self.canary is None and self.sampling else self.canary
         rows = len(setting.parts.target)
-        sizes = [rows, *(max(2, round(some / steps.private.sample_rate)) for some in FEW_ROWS)]
-        tried = [size for size in sizes if setting.mechanism.claimed_steps(size) == steps]
-        searched = min(MOST_SEARCHED, 3 * (count // 6)) if canary is None and count >= SEARCHED else 0
+        sizes = [rows, *(max(2, round(batch / steps.private.sample_rate)) for batch in SMALL_DATA_BATCHES)]
+        sizes = [size for size in sizes if setting.mechanism.claimed_steps(size) == steps]
+        has_search = canary is None and count >= MIN_TRAININGS_FOR_SEARCH
+        search_count = min(MAX_SEARCH_TRAININGS, 3 * (count // 6)) if has_search else 0
 
         def training(number: int, search: Any, earlier: tuple[Unit, ...], size: int) -> Unit:
             return work.add(
@@ -156,37 +158,42 @@ class DpSgdSteps:
                 earlier,
                 size=size,
                 sampled=self.sampling,
-                alone=not searched,
+                without_search=not search_count,
                 seed=setting.seed.child("steps", number),
                 label=f"training {number + 1} step by step",
                 **setting.unit_options,
             )
 
         on_cpus = setting.resources.without_gpu
-        before: tuple[Unit, ...] = ()
+        searches: tuple[Unit, ...] = ()
         trainings: tuple[Unit, ...] = ()
-        for numbers in in_rounds(range(searched), len(tried)):
-            before += tuple(training(number, None, before, tried[number % len(tried)]) for number in numbers)
-        search = (
-            work.add(learn_steps, before, told_at_most(steps), label="what tells most", resources=on_cpus)
-            if before
-            else None
-        )
-        for numbers in in_rounds(range(searched, count), -(-(count - searched) // ROUNDS)):
-            trainings += tuple(training(number, search, before + trainings, rows) for number in numbers)
+        for numbers in _in_rounds(range(search_count), len(sizes)):
+            searches += tuple(training(number, None, searches, sizes[number % len(sizes)]) for number in numbers)
+        search = None
+        if searches:
+            search = work.add(
+                learn_steps, searches, _allowed_accuracy(steps), label="what tells most", resources=on_cpus
+            )
+        for numbers in _in_rounds(range(search_count, count), -(-(count - search_count) // ROUNDS)):
+            trainings += tuple(training(number, search, searches + trainings, rows) for number in numbers)
         scores = work.add(score_steps, search, trainings, label="scores of steps", resources=on_cpus)
-        told = work.add(tell_steps, steps.count * len(trainings), label="steps told", resources=on_cpus)
-        whole: Claim = setting.mechanism.claim()
-        shown = (before + trainings, steps.private.noise_multiplier)
-        noise = work.add(look_at_noise, *shown, label="form of the noise", resources=on_cpus)
+        ceiling = work.add(reveal_coins, steps.count * len(trainings), label="steps told", resources=on_cpus)
+        noise = work.add(
+            check_noise,
+            searches + trainings,
+            steps.private.noise_multiplier,
+            label="form of the noise",
+            resources=on_cpus,
+        )
+        claim: Claim = setting.mechanism.claim()
         return Played(
             (scores,),
             noise=noise,
-            trainings=before + trainings,
-            ceiling=(told,),
+            trainings=searches + trainings,
+            ceiling=(ceiling,),
             choices=() if search is None else (search,),
-            claim=self.step_claim(steps, whole.delta),
-            whole=partial(_whole_training, steps, whole, self.sampling),
+            claim=self.step_claim(steps, claim.delta),
+            whole=partial(_whole_training, steps, claim, self.sampling),
         )
 
     def step_claim(self, steps: ClaimedSteps, delta: float) -> Claim:
@@ -199,42 +206,44 @@ class DpSgdSteps:
 
 
 def _whole_training(
-    steps: ClaimedSteps, whole: Claim, sampled: bool, finding: Finding, step_claim: Claim
+    steps: ClaimedSteps, claim: Claim, sampled: bool, finding: Finding, step_claim: Claim
 ) -> tuple[str, ...]:
-    """For a reader: what is claimed of all, the step's p-value, the noise left, what it costs, what was not tested."""
-    seen = [some for some in finding.evidence if isinstance(some, StepAccuracy)] if isinstance(finding, Bound) else []
-    p_values = [f"p-value of the step's claim: {some.p_value(step_claim.curve):.2g}" for some in seen]
-    composed = [_composed(steps, whole, some) for some in seen if some.odds > 0 and not sampled]
-    claimed = f"claimed epsilon {whole.epsilon:g} at delta={whole.delta:g}"
-    return (claimed, *p_values, *composed, TESTED.format(sampling=", and their sampling" if sampled else ""))
+    """Return lines for the report: claim of the training, p-value of the step's claim, noise and its cost, scope."""
+    evidence = finding.evidence if isinstance(finding, Bound) else ()
+    accuracies = [item for item in evidence if isinstance(item, StepAccuracy)]
+    p_values = [f"p-value of the step's claim: {accuracy.p_value(step_claim.curve):.2g}" for accuracy in accuracies]
+    composed = [_composed(steps, claim, accuracy) for accuracy in accuracies if accuracy.odds > 0 and not sampled]
+    claimed = f"claimed epsilon {claim.epsilon:g} at delta={claim.delta:g}"
+    return (claimed, *p_values, *composed, TESTED_PARTS.format(sampling=", and their sampling" if sampled else ""))
 
 
-def _composed(steps: ClaimedSteps, whole: Claim, seen: StepAccuracy) -> str:
-    """What the accountant makes of the noise: of multiplier m it allows no accuracy above Phi(1 / (2 m))."""
+def _composed(steps: ClaimedSteps, claim: Claim, accuracy: StepAccuracy) -> str:
+    """Return the accountant's result for the noise that allows this accuracy: at most Phi(1 / (2 noise))."""
     private = steps.private
-    most = 1 / (2 * float(ndtri(expit(seen.odds))))
-    claimed = f"{private.noise_multiplier:.3g} are claimed"
-    found = f"if a step's noise is Gaussian, it is worth at most {format_upper(most)} clips, where {claimed}"
-    if most >= private.noise_multiplier:
-        return found
-    spent = SubsampledGaussian(most, private.sample_rate, steps.count).epsilon(whole.delta)
+    noise = 1 / (2 * float(ndtri(expit(accuracy.odds))))
+    sentence = (
+        f"if a step's noise is Gaussian, it is worth at most {format_upper(noise)} clips, where "
+        f"{private.noise_multiplier:.3g} are claimed"
+    )
+    if noise >= private.noise_multiplier:
+        return sentence
+    spent = SubsampledGaussian(noise, private.sample_rate, steps.count).epsilon(claim.delta)
     return (
-        f"{found}; {steps.count:,} such steps spend about epsilon {format_lower(spent, 2)} at "
-        f"delta={whole.delta:g} by the accountant, where {whole.epsilon:g} is claimed"
+        f"{sentence}; {steps.count:,} such steps spend about epsilon {format_lower(spent, 2)} at "
+        f"delta={claim.delta:g} by the accountant, where {claim.epsilon:g} is claimed"
     )
 
 
 @dataclass(frozen=True, eq=False)
 class StepSearch:
-    """What trainings to learn from have shown."""
+    """Choices made on the search trainings."""
 
-    counts: NDArray[np.bool_]  # which steps of a training count, shape (steps of a training,)
-    size: int  # how many rows are taken
+    counts: NDArray[np.bool_]  # mask of the steps of a training that count, shape (steps of a training,)
+    size: int  # number of rows to train on
 
 
-def in_rounds(numbers: range, each: int) -> list[range]:
-    """Numbers, so many at a time."""
-    return [numbers[at : at + each] for at in range(0, len(numbers), max(1, each))]
+def _in_rounds(numbers: range, size: int) -> list[range]:
+    return [numbers[first : first + size] for first in range(0, len(numbers), max(1, size))]
 
 
 @unit
@@ -249,114 +258,139 @@ def train_steps(
     *,
     size: int,
     sampled: bool = False,
-    alone: bool = False,
+    without_search: bool = False,
     seed: Seed,
 ) -> Steps:
-    """One training with a canary that each step's own coin lets in, and its sampling, if that is `sampled`, takes.
+    """Train once, with a canary that an independent coin of each step lets in.
 
-    On `size` rows, or those that a search found to tell most; where they are not all rows, on copies of one.
+    If the search chose fewer rows than the target has, the training data are copies of one row.
+
+    Args:
+        mechanism: The learner.
+        attack: The attack, which guesses the coin of each step.
+        canary: The canary; None to choose among several at each step.
+        target: The training data.
+        search: Choices made on the search trainings; None in a search training and if there are none.
+        earlier: Earlier trainings to learn from.
+        compute: Available devices and threads.
+        size: Number of rows to train on, in a search training.
+        sampled: True if the canary is also subject to the sampling of the step.
+        without_search: True if no training of the audit is a search training.
+        seed: Seed of the training.
+    Raises: InputError if the training shows no step, or more steps than claimed.
     """
     claimed = mechanism.claimed_steps(len(target))
     size = size if search is None else search.size
     crafted = size != len(target)
     train = copied_rows(target, size, seed.child("rows").rng()) if crafted else target.writable()
-    before = [one for one in earlier if one.rows == size][-REMEMBERED:]
     probe = StepProber(
-        attack, claimed.private.noise_multiplier, seed.child("direction").rng(), only=canary, before=before, alone=alone
+        attack,
+        claimed.private.noise_multiplier,
+        seed.child("direction").rng(),
+        only=canary,
+        earlier=[training for training in earlier if training.rows == size][-MAX_EARLIER_TRAININGS:],
+        without_search=without_search,
     )
-    joining = StepCanary(
+    step_canary = StepCanary(
         probe, seed.child("coins").rng(), clip=claimed.private.clip, divisor=claimed.divisor, sampled=sampled
     )
     with limited_threads(compute.threads), np.errstate(all="ignore"):
         try:
-            mechanism.show_steps(train, joining, seed=seed.child("training").sequence(), compute=compute)
+            mechanism.show_steps(train, step_canary, seed=seed.child("training").sequence(), compute=compute)
         except Exception:
-            # A loop need not bear so few rows; the steps it did not make count as wrong guesses.
+            # A training loop may fail on few rows; its missing steps count as wrong guesses.
             if not crafted:
                 raise
-    if not joining.step and crafted:
+    if not step_canary.step and crafted:
         return Steps.none(claimed.count)
-    if not joining.step:
+    if not step_canary.step:
         raise InputError("a training must show its steps: it never called `observe`")
     require(
-        joining.step <= claimed.count,
+        step_canary.step <= claimed.count,
         f"a training must show the {claimed.count} steps it states",
-        shown=joining.step,
+        shown=step_canary.step,
     )
-    # The number of trials must not depend on them, as it would if a training that breaks off had fewer.
-    shown = replace(probe.shown().padded(claimed.count), rows=size)
-    return shown if search is None and not alone else replace(shown, left=Steps.none(0).left)
+    # Padding: the number of trials must not depend on where a training breaks off.
+    steps = replace(probe.steps().padded(claimed.count), rows=size)
+    return steps if search is None and not without_search else replace(steps, left=Steps.none(0).left)
 
 
 def copied_rows(target: Examples, count: int, rng: np.random.Generator) -> Examples:
-    """Copies of one row, far out, every second one of another class: no training ever fits them."""
+    """Return copies of one row with a large norm and alternating labels, which no training can fit."""
     copies = target.take(np.full(count, int(rng.integers(len(target))))).writable()
     features = copies.features
     if isinstance(features, np.ndarray):
-        copies = replace(
-            copies, features=(features * (FAR_OUT / max(float(np.linalg.norm(features[0])), 1.0))).astype("f4")
-        )
+        factor = COPIED_ROW_NORM / max(float(np.linalg.norm(features[0])), 1.0)
+        copies = replace(copies, features=(features * factor).astype("f4"))
     labels = (copies.labels + np.arange(count) % 2) % target.classes
     return replace(copies, labels=labels)
 
 
 @unit
-def learn_steps(trainings: tuple[Steps, ...], most: float) -> Outcome[StepSearch]:
-    """How many rows tell most, and which steps to count."""
+def learn_steps(trainings: tuple[Steps, ...], allowed: float) -> Outcome[StepSearch]:
+    """Choose the number of rows with the most correct guesses, and the steps to count.
+
+    Args:
+        trainings: The search trainings.
+        allowed: Largest accuracy that the claim of a step allows.
+    """
     count = len(trainings[0].coin)
-    right = {}
-    for size in dict.fromkeys(one.rows for one in trainings):
-        late = [(one.score[count // 2 :], one.coin[count // 2 :]) for one in trainings if one.rows == size][-LATEST:]
-        right[size] = float(np.mean([((score > 0) == coin)[score != 0].sum() / len(coin) for score, coin in late]))
-    size = max(right, key=lambda one: right[one])
-    quiet = np.max([one.size for one in trainings], axis=0) < QUIET
-    told = np.array([((one.score > 0) == one.coin) & (one.score != 0) for one in trainings])
-    counts = max((np.ones(count, np.bool_), quiet), key=lambda which: _evidence(told[:, which], most))
-    found = "steps chosen: in trainings to learn from, the guess was right in " + ", ".join(
-        f"{share:.0%} of the steps on {rows:,} rows" for rows, share in right.items()
+    accuracy = {}
+    for size in dict.fromkeys(training.rows for training in trainings):
+        latest = [training for training in trainings if training.rows == size][-COMPARED_TRAININGS:]
+        halves = [(training.score[count // 2 :], training.coin[count // 2 :]) for training in latest]
+        accuracy[size] = float(np.mean([((score > 0) == coin)[score != 0].sum() / len(coin) for score, coin in halves]))
+    size = max(accuracy, key=lambda rows: accuracy[rows])
+    quiet = np.max([training.size for training in trainings], axis=0) < LOW_VARIANCE_SHARE
+    correct = np.array([((training.score > 0) == training.coin) & (training.score != 0) for training in trainings])
+    counts = max((np.ones(count, np.bool_), quiet), key=lambda mask: _evidence(correct[:, mask], allowed))
+    note = "steps chosen: in search trainings, the guess was right in " + ", ".join(
+        f"{share:.0%} of the steps on {rows:,} rows" for rows, share in accuracy.items()
     )
-    found += (
-        f"; the noise of {counts.sum():,} of {count:,} steps is too small, and these count" if not counts.all() else ""
-    )
-    return Outcome(StepSearch(counts, size), notes=(found,))
+    if not counts.all():
+        note += f"; only {counts.sum():,} of {count:,} steps, whose noise is too small, are counted"
+    return Outcome(StepSearch(counts, size), notes=(note,))
 
 
-def told_at_most(steps: ClaimedSteps) -> float:
-    """Probability of a right guess that a step's claim allows."""
+def _allowed_accuracy(steps: ClaimedSteps) -> float:
+    """Return the largest probability of a correct guess that the claim of a step allows."""
     noise = steps.private.noise_multiplier
     return float(ndtr(1 / (2 * noise))) if noise else 1.0
 
 
-def _evidence(told: NDArray[np.bool_], most: float) -> float:
-    """What such guesses say against the claim: nats of each step, with as many more at its limit as a round has."""
-    if not told.size or most == 1:
-        return -1.0 if not told.size else 0.0
-    share = (told.sum() + ROUNDS * most) / (told.size + ROUNDS)
-    return float(told.shape[1] * (rel_entr(share, most) + rel_entr(1 - share, 1 - most))) if share > most else 0.0
+def _evidence(correct: NDArray[np.bool_], allowed: float) -> float:
+    """Return the evidence against the claim in nats, by the guesses and `ROUNDS` prior guesses at the allowed rate."""
+    if not correct.size or allowed == 1:
+        return -1.0 if not correct.size else 0.0
+    share = (correct.sum() + ROUNDS * allowed) / (correct.size + ROUNDS)
+    nats = correct.shape[1] * (rel_entr(share, allowed) + rel_entr(1 - share, 1 - allowed))
+    return float(nats) if share > allowed else 0.0
 
 
 @unit
 def score_steps(search: StepSearch | None, trainings: tuple[Steps, ...]) -> Iterator[StepScores]:
-    """The attack's scores of the steps that count of all trainings, one after another."""
+    """Yield the attack's scores of the counted steps of all trainings, in order."""
     counts = np.ones(len(trainings[0].coin), np.bool_) if search is None else search.counts
-    coins, score = (np.concatenate([getattr(one, name)[counts] for one in trainings]) for name in ("coin", "score"))
+    coins, score = (
+        np.concatenate([getattr(training, name)[counts] for training in trainings]) for name in ("coin", "score")
+    )
     if np.isnan(score).any():
-        raise RunError("the attack gave scores that are no numbers")
+        raise RunError("the attack returned scores that are NaN")
     yield StepScores.in_single_precision(coins, score)
 
 
 @unit
-def look_at_noise(trainings: tuple[Steps, ...], noise: float) -> NoiseForm:
-    """Of trainings whose batches were shown; each has its share of the error."""
-    seen = np.array([one.form for one in trainings])
-    looked = np.isfinite(seen)
-    least = np.where(looked, seen, 1.0).min(0)
-    return NoiseForm(np.where(looked.any(0), np.minimum(1.0, looked.sum(0) * least), np.nan), noise)
+def check_noise(trainings: tuple[Steps, ...], noise: float) -> NoiseForm:
+    """Combine the p-values of trainings whose batches were observed, by Bonferroni correction."""
+    p_values = np.array([training.form for training in trainings])
+    tested = np.isfinite(p_values)
+    smallest = np.where(tested, p_values, 1.0).min(0)
+    return NoiseForm(np.where(tested.any(0), np.minimum(1.0, tested.sum(0) * smallest), np.nan), noise)
 
 
 @unit
-def tell_steps(count: int) -> Iterator[StepScores]:
-    """The game against a training without privacy: the coin of each of `count` steps is told."""
+def reveal_coins(count: int) -> Iterator[StepScores]:
+    """Yield the scores of the game against a training without privacy, which reveals all `count` coins."""
     coins = np.arange(count) % 2 == 0
     yield StepScores.in_single_precision(coins, np.where(coins, 1.0, -1.0))
 
@@ -364,50 +398,52 @@ def tell_steps(count: int) -> Iterator[StepScores]:
 @register("attack", "step-midpoint", source="Ours, after Nasr et al. (2023), arXiv:2302.07956")
 @dataclass(frozen=True)
 class StepMidpoint:
-    """Guesses that it did where a feature of the step lies above the middle of earlier ones with and without it.
+    """Attack that compares a feature of the step with a threshold from earlier steps with and without the canary.
 
-    Three rules for the middle of each feature, all of them from the past alone. Of the first feature the first one is
-    followed until another has told clearly more of earlier steps: the luckiest of dozens is often right by chance.
+    There are three rules for the threshold of each feature:
 
-    * the canary adds one clip, as it should, to what the data have had along it so far;
-    * halfway between the means of the steps with and without it, whatever it adds: gradients that are not clipped;
-    * half of what it adds above the last step without it: noise that is used again.
+    * Half a clip above the data's mean: the canary adds one clip, as claimed.
+    * Halfway between the means with and without the canary, for gradients that are not clipped.
+    * Half of the canary's effect above the previous step without its canary, for noise that is reused.
+
+    The first rule on the first feature is used until another one was clearly better on earlier steps. The best of
+    dozens of rules is often right by chance.
     """
 
     view: ClassVar[type[StepView]] = StepView
 
     def score(self, view: StepView) -> Floats:
-        """Of the last step alone, shape (1,): in clips above the middle; 0 where it was not finite."""
+        """Return the score of the last step, shape (1,), in clips above the threshold; 0 if it was not finite."""
         x, coins = view.features.T, np.append(view.coins, False)
-        known: NDArray[np.bool_] = np.asarray(np.isfinite(x).all(0))
-        x, seen = np.asarray(np.where(known, x, 0.0), np.float64), known.astype(np.float64)
-        after = coins & known
-        with_it, without = _mean_before(x, after, 1.0), _mean_before(x, known & ~after, 0.0)
-        adds = with_it - without
-        data = _sum_before(np.asarray((x - coins) * seen)) / (BELIEVED + _sum_before(seen))
-        last = np.concatenate([np.zeros((len(x), 1)), (x - adds * coins)[:, :-1]], 1)
+        finite: NDArray[np.bool_] = np.asarray(np.isfinite(x).all(0))
+        x, weight = np.asarray(np.where(finite, x, 0.0), np.float64), finite.astype(np.float64)
+        joined = coins & finite
+        mean_in, mean_out = _mean_before(x, joined, 1.0), _mean_before(x, finite & ~joined, 0.0)
+        effect = mean_in - mean_out
+        data = _sum_before(np.asarray((x - coins) * weight)) / (PRIOR_STEPS + _sum_before(weight))
+        previous = np.concatenate([np.zeros((len(x), 1)), (x - effect * coins)[:, :-1]], 1)
         rules = np.concatenate(
             [
                 x - data - 0.5,
-                (x - (with_it + without) / 2) * np.sign(adds),
-                (x - last - adds / 2) * np.sign(adds),
+                (x - (mean_in + mean_out) / 2) * np.sign(effect),
+                (x - previous - effect / 2) * np.sign(effect),
             ]
         )
-        before = len(coins) - 1
-        share = np.maximum((((rules[:, :-1] > 0) == coins[:-1]).sum(1) + 1) / (before + 2), 0.5)
-        nats = before * (rel_entr(share, 0.5) + rel_entr(1 - share, 0.5))
-        nats[0] += HESITATION
-        return np.array([rules[int(np.argmax(nats)), -1] * seen[-1]])
+        count = len(coins) - 1
+        share = np.maximum((((rules[:, :-1] > 0) == coins[:-1]).sum(1) + 1) / (count + 2), 0.5)
+        nats = count * (rel_entr(share, 0.5) + rel_entr(1 - share, 0.5))
+        nats[0] += SWITCH_NATS
+        return np.array([rules[int(np.argmax(nats)), -1] * weight[-1]])
 
 
 def _sum_before(values: Floats) -> Floats:
-    """Of all earlier places, shape as `values`."""
+    """Return the sum of all earlier values along the last axis, shape as `values`."""
     return np.asarray(np.cumsum(values, axis=-1) - values)
 
 
-def _mean_before(x: Floats, where: NDArray[np.bool_], believed: float) -> Floats:
-    """Mean of the earlier places `where`; while they are few, with one place more that holds what is believed."""
-    chosen = where.astype(np.float64)
+def _mean_before(x: Floats, mask: NDArray[np.bool_], prior_mean: float) -> Floats:
+    """Return the mean of the earlier values in the mask; while they are few, with one further value `prior_mean`."""
+    chosen = mask.astype(np.float64)
     count = _sum_before(chosen)
-    prior = (count < BELIEVED).astype(np.float64)
-    return np.asarray((_sum_before(x * chosen) + prior * believed) / (count + prior))
+    prior = (count < PRIOR_STEPS).astype(np.float64)
+    return np.asarray((_sum_before(x * chosen) + prior * prior_mean) / (count + prior))

@@ -1,12 +1,12 @@
-"""A crafted crowd: every record but one is the same, made so that its gradient is opposite to the canary's.
+"""Game on a crafted crowd: all records except the canary are identical, with the gradient opposite to the canary's.
 
-The sum of a step says how many of the crowd are in the batch, and a batch that is one short when the canary comes moves
-it by two clips instead of one: so batches of one size and shuffled epochs, accounted for as Poisson sampling, show.
-Under Poisson sampling itself the crowd adds binomial noise and tells nothing.
+The sum of a step reveals how many records of the crowd are in the batch. If the canary displaces one of them, the sum
+moves by two clips instead of one. So the game detects batches of fixed size and shuffled epochs that are accounted for
+as Poisson sampling. Under actual Poisson sampling the crowd only adds binomial noise.
 
-White-box, the attack is the likelihood ratio of the steps, by a law that is learned. What a record's coming does
-depends on how batches are made: by Poisson sampling, of one size, or in shuffled epochs. Each is a law with few
-numbers, fitted to search trainings; the one that tells held-out ones apart best is taken.
+The white-box attack is the likelihood ratio of the steps under a learned law. The effect of the canary depends on how
+batches are made: by Poisson sampling, of fixed size, or in shuffled epochs. Each hypothesis is a law with few
+parameters, fitted to search trainings. The one that best distinguishes held-out search trainings is used.
 Source: the worst-case data of Chua et al. (2024), arXiv:2403.17673, and Annamalai et al. (2024), arXiv:2411.10614;
 Neyman and Pearson (1933); the learned law is ours.
 """
@@ -55,47 +55,47 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 WATCHED_LEARNERS = Capability(
-    WatchedLearner, "learners whose weights and steps may be watched (with methods `claimed_steps` and `watch`)"
+    WatchedLearner, "learners whose weights and steps can be observed (with methods `claimed_steps` and `watch`)"
 )
-FEW = 2
-"""Records of the smallest crowd that is tried: fewer than an epoch has batches."""
+SMALLEST_CROWD = 2
+"""Number of records of the smallest crowd, which is less than the number of batches in an epoch."""
 FOLDS = 3
-"""Parts of the search trainings; each is told apart by laws that were fitted to the others."""
-CLEARLY_LESS = 0.5
-"""Of the variance of all steps: a step's own has to be below it to be believed."""
+"""Number of folds of the search trainings; the laws for one fold are fitted to the others."""
+LOW_VARIANCE_SHARE = 0.5
+"""Share of the common variance below which the variance of a single step is used."""
 LEAST_VARIANCE = 1e-6
-"""Of the claimed one: what a step without noise is taken to have."""
+"""Smallest variance that is assumed, as a share of the claimed one."""
 NO_NOISE = 1e-6
-"""Variance, in clips squared, that a claim of no noise is taken for."""
+"""Variance, in clips squared, that stands for a claim of no noise."""
 LEAST_SHARE = 1e-6
-"""Probability of a batch in which no record was seen."""
+"""Probability that the canary joins a batch in which no record was observed."""
 
 
 @dataclass(frozen=True, eq=False)
 class CrowdSteps:
-    """The steps of T trainings, along the canary's own gradient at the weights of each; all in units of the clip."""
+    """Steps of T trainings, projected on the canary's gradient at the weights of each; all in units of the clip."""
 
-    released: Floats  # what the noisy sum has along it, shape (T, steps)
-    # length of the canary's clipped gradient, shape (T, steps); 0 where it has none, and all else is 0 too
+    released: Floats  # the noisy sum, shape (T, steps)
+    # length of the canary's clipped gradient, shape (T, steps); if it is 0, all projections are 0
     canary: Floats
-    crowd: Floats  # what the clipped gradient of one record of the crowd has along it, shape (T, steps); about -1
+    crowd: Floats  # the clipped gradient of one record of the crowd, shape (T, steps); about -1
 
     def of(self, trainings: Flags) -> CrowdSteps:
-        """Some of the trainings, a mask of shape (T,)."""
+        """Return some of the trainings, by a mask of shape (T,)."""
         return CrowdSteps(self.released[trainings], self.canary[trainings], self.crowd[trainings])
 
 
 @dataclass(frozen=True, eq=False)
 class CrowdSearch:
-    """Trainings of known worlds to learn from."""
+    """Search trainings, whose worlds are known."""
 
     steps: CrowdSteps  # of S trainings
-    truth: Flags  # which of them had the canary, shape (S,)
+    truth: Flags  # True if the canary was in the data, shape (S,)
     claimed: PrivateSteps  # sampling, clipping and noise as the mechanism states them
-    records: int  # of the crowd
+    records: int  # number of records in the crowd
 
     def of(self, trainings: Flags) -> CrowdSearch:
-        """Some of the trainings, a mask of shape (S,)."""
+        """Return some of the trainings, by a mask of shape (S,)."""
         return replace(self, steps=self.steps.of(trainings), truth=self.truth[trainings])
 
 
@@ -103,174 +103,172 @@ class CrowdSearch:
 class CrowdView:
     """Independent trainings on a crowd, with a canary or without it."""
 
-    search: CrowdSearch  # trainings to learn from
-    fresh: CrowdSteps  # trainings to be told apart
+    search: CrowdSearch
+    fresh: CrowdSteps
     shows: ClassVar[str] = "the steps of trainings on a crafted crowd, with a canary or without it"
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What the canary's coming may do to the steps."""
+    """Possible effect of the canary on the steps."""
 
-    words: str  # the same for people: "the canary ..."
-    once: bool = False  # whether it joins one step of each epoch; else every step on its own
-    sizes: bool = False  # whether batches have sizes, whole numbers: where it joins, one of the crowd stays out
-    places: bool = False  # whether batches are told apart by their place in the epoch
-    gain: bool = False  # whether it adds a multiple of its clipped gradient
+    words: str  # description, continuing "the canary ..."
+    once: bool = False  # True if it joins one step of each epoch; otherwise each step independently
+    sizes: bool = False  # True if batch sizes are fixed integers: the canary displaces a record of the crowd
+    places: bool = False  # True if batch sizes depend on the position in the epoch
+    gain: bool = False  # True if it adds a multiple of its clipped gradient
 
 
 HYPOTHESES = (
     Hypothesis("joins steps by the sampling rate and changes nothing else"),
     Hypothesis("joins steps by the sampling rate and adds more or less than a clipped gradient", gain=True),
-    Hypothesis("joins batches of one size and drives another record out", sizes=True),
-    Hypothesis("joins one batch of each epoch and drives another record out", once=True, sizes=True),
-    Hypothesis("joins one batch of each epoch, and batches are cut anew", once=True, sizes=True, places=True),
-    Hypothesis("joins steps by the sampling rate, and the sizes of certain batches change", places=True),
+    Hypothesis("joins batches of fixed size and displaces another record", sizes=True),
+    Hypothesis("joins one batch of each epoch and displaces another record", once=True, sizes=True),
+    Hypothesis("joins one batch of each epoch and changes the batch sizes", once=True, sizes=True, places=True),
+    Hypothesis("joins steps by the sampling rate and changes the sizes of certain batches", places=True),
 )
-"""The claim's own law comes first: it is kept where no other tells more."""
+"""The first one is the law of the claim; ties are decided in its favour."""
 
 
 @dataclass(frozen=True, eq=False)
 class CrowdLaw:
-    """The law of a training's steps in both worlds: with the canary out, and in. All arrays have shape (steps,)."""
+    """Law of the steps of a training with the canary in the data, and without it. All arrays have shape (steps,)."""
 
-    # probability that the canary joins a step; where it joins one step of each epoch, that it is this one
+    # probability that the canary joins a step; if it joins one step of each epoch, that it joins this one
     joins: Floats
-    epochs: Ints  # first step of each epoch, and one past the last step, where it joins one of each; else empty
-    count: Floats  # records of the crowd in each batch while the canary is out
-    count_in: Floats  # the same while it is in, in a batch that it does not join
-    driven_out: float  # how many fewer there are in a batch that it joins, 0 or 1
-    gain: float  # what the canary adds over its clipped gradient; 1 where it is clipped as claimed
-    variance: Floats  # of the noise, in clips squared
-    spread: float  # variance of the number of the crowd in a batch
+    epochs: Ints  # if it joins one step of each epoch, first step of each, and number of steps; otherwise empty
+    count: Floats  # records of the crowd in each batch, without the canary in the data
+    count_in: Floats  # records of the crowd in each batch that the canary does not join, with it in the data
+    driven_out: float  # number of records that it displaces from a batch, 0 or 1
+    gain: float  # factor on its clipped gradient; 1 if it is clipped as claimed
+    variance: Floats  # variance of the noise, in clips squared
+    spread: float  # variance of the number of records of the crowd in a batch
 
-    def log_ratio(self, seen: CrowdSteps) -> Floats:
-        """Log-likelihood of the canary's being in less that of its being out, in nats, shape (T,)."""
-        beyond = seen.released - self.count * seen.crowd
-        variance = self.variance + self.spread * seen.crowd**2
-        apart = (self.count_in - self.count) * seen.crowd
-        joined = apart - self.driven_out * seen.crowd + self.gain * seen.canary
-        apart, joined = ((beyond * shift - shift**2 / 2) / variance for shift in (apart, joined))
+    def log_ratio(self, steps: CrowdSteps) -> Floats:
+        """Return the log-likelihood ratio of the canary in the data to the canary out, in nats, shape (T,)."""
+        residual = steps.released - self.count * steps.crowd
+        variance = self.variance + self.spread * steps.crowd**2
+        resting = (self.count_in - self.count) * steps.crowd
+        joined = resting - self.driven_out * steps.crowd + self.gain * steps.canary
+        resting, joined = ((residual * shift - shift**2 / 2) / variance for shift in (resting, joined))
         with np.errstate(divide="ignore"):
-            joins, rests = np.log(self.joins), np.log1p(-self.joins)
+            log_joins, log_rests = np.log(self.joins), np.log1p(-self.joins)
         if not len(self.epochs):
-            return np.asarray(np.logaddexp(rests + apart, joins + joined).sum(1))
-        each = [
-            logsumexp((joins + joined - apart)[:, first:last], axis=1)
+            return np.asarray(np.logaddexp(log_rests + resting, log_joins + joined).sum(1))
+        by_epoch = [
+            logsumexp((log_joins + joined - resting)[:, first:last], axis=1)
             for first, last in itertools.pairwise(self.epochs)
         ]
-        return np.asarray(apart.sum(1) + np.sum(each, axis=0))
+        return np.asarray(resting.sum(1) + np.sum(by_epoch, axis=0))
 
 
 @register("attack", "crowd-likelihood", source="Neyman and Pearson (1933); Chua et al. (2024), arXiv:2403.17673")
 @dataclass(frozen=True)
 class CrowdLikelihood:
-    """The likelihood ratio under the law that tells the search trainings apart best; learns of no fresh training."""
+    """Likelihood ratio under the law that best distinguishes the search trainings; fresh trainings are not used."""
 
     view: ClassVar[type[CrowdView]] = CrowdView
 
     def score(self, view: CrowdView) -> Floats:
-        """Log-likelihood ratio of each fresh training, in nats.
+        """Return the log-likelihood ratio of each fresh training, in nats.
 
-        Raises: InputError when the search trainings are of one world only.
+        Raises: InputError if the search trainings are of one world only.
         """
-        gains = told(view.search)
-        return fitted_law(max(gains, key=lambda one: gains[one]), view.search).log_ratio(view.fresh)
+        gains = information_gains(view.search)
+        return fitted_law(max(gains, key=lambda law: gains[law]), view.search).log_ratio(view.fresh)
 
 
-def told(search: CrowdSearch) -> Mapping[Hypothesis, float]:
-    """How much each hypothesis tells of the worlds of held-out search trainings: nats a training, over a coin."""
+def information_gains(search: CrowdSearch) -> Mapping[Hypothesis, float]:
+    """Return the information about the worlds of held-out search trainings by each hypothesis, in nats a training."""
     truth = search.truth
     parts = [np.arange(len(truth)) % FOLDS != fold for fold in range(FOLDS)]
     if any(len(np.unique(truth[part])) < 2 for part in parts):
-        raise InputError("search trainings must come from both worlds; ask for more of them (`search`)")
-    found = {}
+        raise InputError("search trainings must come from both worlds. Ask for more of them (`search`)")
+    gains = {}
     for hypothesis in HYPOTHESES:
         ratios = np.empty(len(truth))
         for part in parts:
             ratios[~part] = fitted_law(hypothesis, search.of(part)).log_ratio(search.steps.of(~part))
-        found[hypothesis] = float(np.log(2) - np.logaddexp(0, np.where(truth, -ratios, ratios)).mean())
-    return found
+        gains[hypothesis] = float(np.log(2) - np.logaddexp(0, np.where(truth, -ratios, ratios)).mean())
+    return gains
 
 
 def fitted_law(hypothesis: Hypothesis, search: CrowdSearch) -> CrowdLaw:
-    """The law of a hypothesis, with the numbers that trainings of both worlds show."""
-    claimed, seen, truth = search.claimed, search.steps, search.truth
-    steps, rate = seen.released.shape[1], claimed.sample_rate
+    """Return the law of a hypothesis, with parameters fitted to the search trainings of both worlds."""
+    claimed, steps, rate = search.claimed, search.steps.released.shape[1], search.claimed.sample_rate
     epochs = first_steps(steps, rate)
-    groups = _places(epochs) if hypothesis.places else np.zeros(steps, np.int64)
-    out, there = seen.of(~truth), seen.of(truth)
-    count = _fitted_counts(out.released, out.crowd, groups)
+    groups = np.zeros(steps, np.int64)  # batches of a group have the same expected size
+    if hypothesis.places:
+        groups = np.concatenate([np.arange(last - first) for first, last in itertools.pairwise(epochs)])
+    without, with_canary = search.steps.of(~search.truth), search.steps.of(search.truth)
+    count = _fitted_counts(without.released, without.crowd, groups)
     joins, count_in, driven_out, gain = np.full(steps, rate), count, 0.0, 1.0
     if hypothesis.sizes:
         share = 1 / (search.records + 1)
-        size = _fitted_counts(there.released, there.crowd + share * (there.canary - there.crowd), groups)
+        record = with_canary.crowd + share * (with_canary.canary - with_canary.crowd)
+        size = _fitted_counts(with_canary.released, record, groups)
         if hypothesis.places:
-            count, count_in = _cut_anew(count, size, epochs, search.records)
+            count, count_in = _epoch_sizes(count, size, epochs, search.records)
         else:
             count, count_in = np.round(count), np.maximum(np.round(size), 0.0)
         joins, driven_out = np.clip(count_in * share, LEAST_SHARE, 1.0), 1.0
     elif hypothesis.gain:
-        left = there.released - count * there.crowd
-        gain = max(0.0, _ratio((left * there.canary).sum(), rate * (there.canary**2).sum()))
+        residual = with_canary.released - count * with_canary.crowd
+        gain = max(0.0, _ratio((residual * with_canary.canary).sum(), rate * (with_canary.canary**2).sum()))
     elif hypothesis.places:
-        count_in = _fitted_counts(there.released - rate * there.canary, there.crowd, groups)
+        count_in = _fitted_counts(with_canary.released - rate * with_canary.canary, with_canary.crowd, groups)
     if hypothesis.once:
         joins = np.concatenate([part / part.sum() for part in np.split(joins, epochs[1:-1])])
-    variance, spread = _noise(out, count, max(claimed.noise_multiplier**2, NO_NOISE))
+    variance, spread = _noise(without, count, max(claimed.noise_multiplier**2, NO_NOISE))
     return CrowdLaw(
         joins, epochs if hypothesis.once else epochs[:0], count, count_in, driven_out, gain, variance, spread
     )
 
 
 def first_steps(steps: int, rate: float) -> Ints:
-    """First step of each expected pass over the data, and the number of steps behind them."""
+    """Return the first step of each expected pass over the data, and at the end the number of steps."""
     passes = max(1, round(steps * rate))
     return np.round(np.linspace(0, steps, passes + 1)).astype(np.int64)
 
 
-def _places(epochs: Ints) -> Ints:
-    """Which step of its epoch each step is, shape (steps,)."""
-    return np.concatenate([np.arange(last - first) for first, last in itertools.pairwise(epochs)])
-
-
-def _fitted_counts(released: Floats, each: Floats, groups: Ints) -> Floats:
-    """How many records that add `each` explain what is released, by least squares, alike in a group; shape (steps,)."""
-    explained, length = (np.bincount(groups, values.sum(0)) for values in (released * each, each**2))
+def _fitted_counts(released: Floats, record: Floats, groups: Ints) -> Floats:
+    """Return the least-squares number of records that add `record`, equal within a group, shape (steps,)."""
+    explained, length = (np.bincount(groups, values.sum(0)) for values in (released * record, record**2))
     return np.asarray(np.divide(explained, length, out=np.zeros_like(explained), where=length > 0)[groups])
 
 
-def _cut_anew(out: Floats, there: Floats, epochs: Ints, records: int) -> tuple[Floats, Floats]:
-    """Sizes of batches that hold each record once an epoch, without the canary and with it, in one more batch place."""
+def _epoch_sizes(without: Floats, with_canary: Floats, epochs: Ints, records: int) -> tuple[Floats, Floats]:
+    """Return integer batch sizes without and with the canary; in each epoch they sum to `records`, and one more."""
     sizes, larger = [], []
     for first, last in itertools.pairwise(epochs):
-        one_more = np.eye(last - first)[np.argmax(there[first:last] - out[first:last])]
-        sizes.append(_whole((out[first:last] + there[first:last] - one_more) / 2, records))
+        one_more = np.eye(last - first)[np.argmax(with_canary[first:last] - without[first:last])]
+        sizes.append(_rounded((without[first:last] + with_canary[first:last] - one_more) / 2, records))
         larger.append(sizes[-1] + one_more)
     return np.concatenate(sizes), np.concatenate(larger)
 
 
-def _whole(estimates: Floats, total: int) -> Floats:
-    """Whole numbers >= 0 nearest to estimates that sum to a total, shape as `estimates`."""
-    whole = np.maximum(np.round(estimates), 0.0)
-    while whole.sum() > total:
-        whole[np.argmax(np.where(whole > 0, whole - estimates, -np.inf))] -= 1
-    while whole.sum() < total:
-        whole[np.argmax(estimates - whole)] += 1
-    return whole
+def _rounded(estimates: Floats, total: int) -> Floats:
+    """Return the nearest integers >= 0 with the given sum, shape as `estimates`."""
+    rounded = np.maximum(np.round(estimates), 0.0)
+    while rounded.sum() > total:
+        rounded[np.argmax(np.where(rounded > 0, rounded - estimates, -np.inf))] -= 1
+    while rounded.sum() < total:
+        rounded[np.argmax(estimates - rounded)] += 1
+    return rounded
 
 
-def _noise(out: CrowdSteps, count: Floats, claimed: float) -> tuple[Floats, float]:
-    """Variance of each step's noise, and of the number of the crowd in a batch; as claimed unless less is seen."""
-    squared = (out.released - count * out.crowd) ** 2
-    along, there = out.crowd**2, out.canary > 0
-    spread = _ratio(((squared - claimed) * along * there).sum(), (along**2).sum())
-    every = claimed
+def _noise(without: CrowdSteps, count: Floats, claimed: float) -> tuple[Floats, float]:
+    """Return the variance of each step's noise, as claimed unless less is observed, and of the crowd in a batch."""
+    squared = (without.released - count * without.crowd) ** 2
+    weight, observed = without.crowd**2, without.canary > 0
+    spread = _ratio(((squared - claimed) * weight * observed).sum(), (weight**2).sum())
+    common = claimed
     if spread < 0:
-        spread, every = 0.0, _ratio(squared[there].sum(), there.sum())
-    seen = there.sum(0)
-    own = np.divide(squared.sum(0, where=there), seen, out=np.full(len(count), every), where=seen > 0)
-    return np.maximum(np.where(own < CLEARLY_LESS * every, own, every), LEAST_VARIANCE * claimed), spread
+        spread, common = 0.0, _ratio(squared[observed].sum(), observed.sum())
+    steps = observed.sum(0)
+    single = np.divide(squared.sum(0, where=observed), steps, out=np.full(len(count), common), where=steps > 0)
+    low = single < LOW_VARIANCE_SHARE * common
+    return np.maximum(np.where(low, single, common), LEAST_VARIANCE * claimed), spread
 
 
 def _ratio(above: float, below: float) -> float:
@@ -280,19 +278,18 @@ def _ratio(above: float, below: float) -> float:
 @register("game", "opposing-gradients", source="Ours, after Chua et al. (2024), arXiv:2403.17673; arXiv:2411.10614")
 @dataclass(frozen=True)
 class OpposingGradients(TrialGame):
-    """Two worlds, add/remove: a crowd of records alike, trained on with a canary of the opposite gradient or without.
+    """Game of two worlds, add/remove: trainings on identical records, with or without a canary of opposite gradient.
 
-    Of the data given only the shape of an example is used, one feature where it is a row of numbers; there are two
-    classes. Trainings are watched step by step.
+    Only the shape of an example of the given data is used, with one feature if the examples are vectors. There are two
+    classes. Trainings are observed step by step.
 
     Attributes:
-        search: Trainings the attack learns from, spread evenly over the sizes of crowds that are tried, in
-            4 .. 10,000,000.
-        sizes: Records of the crowds that are tried, each >= 1; the one that tells most is taken. Empty: those around
-            which the size of a batch may change, and a small one; where the claim is not about those, as many as the
-            target part has.
-        length: Of a record, in clips, > 0: long enough that its gradient is clipped, and no longer, since a crowd that
-            is well told apart has no gradient left.
+        search: Number of search trainings, spread evenly over the sizes of crowds, in 4 .. 10,000,000.
+        sizes: Numbers of records of the crowds that are tried, each >= 1; the most informative one is used. If empty,
+            sizes at which a batch may become larger, and a small one. If the claim is not about these, the size of the
+            target part.
+        length: Norm of a record, in clips, > 0. Its gradient must be clipped. At larger norms the model separates the
+            classes, and the gradients vanish.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
@@ -387,37 +384,35 @@ class OpposingGradients(TrialGame):
 
 
 def crowd_shape(features: Features) -> tuple[int, ...]:
-    """Of a record: that of the data's, but a single feature where these are flat, since a network takes any number."""
+    """Return the shape of a record: that of an example, but one feature for vectors, since networks take any number."""
     shape = example_shape(features)
     return (1,) if len(shape) == 1 else shape
 
 
 def sizes_for(mechanism: WatchedLearner, rows: int) -> tuple[int, ...]:
-    """Sizes of crowds to try, of which the mechanism claims the same with and without one record more.
+    """Return sizes of crowds for which the mechanism makes the same claim with one record more.
 
-    A batch of q n records, rounded in whichever way, holds one more from some n on: the last n before that are tried
-    for every way of rounding. Where the claim depends on the number of rows, as many as there are are taken, or the
-    next number of which the same is claimed.
+    A batch of rate * n records becomes larger at some n, which depends on the rounding. The last n before that is tried
+    for every way of rounding. If the claim depends on the number of rows, the first suitable size from `rows` on is
+    used.
     """
-    rate = mechanism.claimed_steps(rows).private.sample_rate
+
+    def same_claim(size: int) -> bool:
+        return mechanism.claimed_steps(size) == mechanism.claimed_steps(size + 1)
+
     steps = mechanism.claimed_steps(rows)
-    wanted = (FEW, math.floor(1 / rate), math.ceil(1.5 / rate) - 1, math.ceil(2 / rate) - 1)
-    alike = [
-        n for n in sorted({max(1, n) for n in wanted}) if _alike(mechanism, n) and mechanism.claimed_steps(n) == steps
-    ]
-    if alike:
-        return tuple(alike)
-    near = next((n for n in range(rows, 2 * rows + 2) if _alike(mechanism, n)), None)
-    if near is None:
+    rate = steps.private.sample_rate
+    wanted = (SMALLEST_CROWD, math.floor(1 / rate), math.ceil(1.5 / rate) - 1, math.ceil(2 / rate) - 1)
+    candidates = sorted({max(1, size) for size in wanted})
+    suitable = tuple(size for size in candidates if same_claim(size) and mechanism.claimed_steps(size) == steps)
+    if suitable:
+        return suitable
+    nearest = next((size for size in range(rows, 2 * rows + 2) if same_claim(size)), None)
+    if nearest is None:
         raise SpecError(
-            f"what {type(mechanism).__name__} claims of its steps changes with every record; give `sizes` by hand"
+            f"the claim of {type(mechanism).__name__} about its steps changes with every record. Set `sizes` explicitly"
         )
-    return (near,)
-
-
-def _alike(mechanism: WatchedLearner, rows: int) -> bool:
-    """Whether the same is claimed of the steps with one record more."""
-    return mechanism.claimed_steps(rows) == mechanism.claimed_steps(rows + 1)
+    return (nearest,)
 
 
 CANARY, CROWD = 0, 1
@@ -427,8 +422,9 @@ COLUMNS = ("released", "canary", "crowd")
 
 
 def crowd_examples(shape: tuple[int, ...], length: float) -> Examples:
-    """The canary and a record of the crowd: the same features with one label or the other, so that their gradients are
-    opposite in a network of two classes, whatever its weights.
+    """Return the canary and a record of the crowd, which have the same features and different labels.
+
+    Their gradients are opposite in any network of two classes.
     """
     point = np.full(shape, length / np.sqrt(np.prod(shape)), np.float32)
     return Examples(np.stack([point, point]), np.array([CANARY, CROWD]), 2, "crafted crowd")
@@ -436,20 +432,20 @@ def crowd_examples(shape: tuple[int, ...], length: float) -> Examples:
 
 @dataclass(frozen=True)
 class Crowd:
-    """A crowd."""
+    """A crowd of identical records."""
 
-    size: int  # its records, without the canary
+    size: int  # number of records, without the canary
 
 
 @dataclass(frozen=True, eq=False)
 class CrowdTrainings:
     """Trainings on a crowd."""
 
-    number: NDArray[np.int64] = field(metadata={"stored": "int32"})  # of each, shape (T,)
-    truth: NDArray[np.bool_]  # which had the canary, shape (T,)
-    failed: NDArray[np.bool_]  # which left nothing to look at, shape (T,)
-    size: int  # records of the crowd
-    steps: CrowdSteps  # what was seen of all of them
+    number: NDArray[np.int64] = field(metadata={"stored": "int32"})  # number of each training, shape (T,)
+    truth: NDArray[np.bool_]  # True if the canary was in the data, shape (T,)
+    failed: NDArray[np.bool_]  # True if no finite steps were observed, shape (T,)
+    size: int  # number of records in the crowd
+    steps: CrowdSteps
 
 
 @unit
@@ -464,31 +460,26 @@ def train_crowd(
     last: int,
     seed: Seed,
 ) -> Outcome[CrowdTrainings]:
-    """Trainings `first` to `last` - 1 on a crowd, each with the canary or without it by its own coin."""
+    """Run trainings `first` to `last` - 1 on a crowd, each with the canary or without it by a fair coin."""
     truth = np.array([seed.child(number).rng().random() < 0.5 for number in range(first, last)])
     examples = crowd_examples(shape, length * mechanism.claimed_steps(crowd.size).private.clip)
-    tasks = [
-        _task(crowd, there, seed.child(number, 0)) for number, there in zip(range(first, last), truth, strict=True)
-    ]
-    watched = WatchedCrowd(mechanism, examples, len(tasks), crowd.size, compute)
+    tasks = []
+    for number, has_canary in zip(range(first, last), truth, strict=True):
+        rows = np.full(crowd.size + has_canary, CROWD, np.int64)
+        if has_canary:
+            rows[-1] = CANARY
+        tasks.append(TrainingTask(rows, rows.copy(), seed.child(number, 0).sequence()))
+    observer = CrowdObserver(mechanism, examples, len(tasks), crowd.size, compute)
     with limited_threads(compute.threads):
-        models = mechanism.watch(examples.features, tasks, classes=examples.classes, compute=compute, observer=watched)
-    failed = failed_among(models) | ~np.all(
-        [np.isfinite(getattr(watched.seen, name)).all(1) for name in COLUMNS], axis=0
-    )
-    made = CrowdTrainings(np.arange(first, last), truth, failed, crowd.size, watched.seen)
-    return Outcome(made, metrics={"failed_share": float(failed.mean())})
+        models = mechanism.watch(examples.features, tasks, classes=examples.classes, compute=compute, observer=observer)
+    finite = np.all([np.isfinite(getattr(observer.steps, name)).all(1) for name in COLUMNS], axis=0)
+    failed = failed_among(models) | ~finite
+    trainings = CrowdTrainings(np.arange(first, last), truth, failed, crowd.size, observer.steps)
+    return Outcome(trainings, metrics={"failed_share": float(failed.mean())})
 
 
-def _task(crowd: Crowd, there: bool, seed: Seed) -> TrainingTask:
-    rows = np.full(crowd.size + there, CROWD, np.int64)
-    if there:
-        rows[-1] = CANARY
-    return TrainingTask(rows, rows.copy(), seed.sequence())
-
-
-class WatchedCrowd:
-    """An observer of trainings on a crowd: keeps what each step has along the canary's gradient at its weights."""
+class CrowdObserver:
+    """Observer of trainings on a crowd: projects each step on the canary's gradient at its weights."""
 
     def __init__(
         self, mechanism: WatchedLearner, examples: Examples, trainings: int, size: int, compute: Compute
@@ -500,32 +491,32 @@ class WatchedCrowd:
             ExampleGradients(mechanism.recipe, clip, examples.take(np.full(trainings, row)), compute)
             for row in (CANARY, CROWD)
         ]
-        self.seen = CrowdSteps(*np.zeros((3, trainings, claimed.count)))
+        self.steps = CrowdSteps(*np.zeros((3, trainings, claimed.count)))
 
     def __call__(self, places: NDArray[np.int64], step: int, parameters: Tensor, released: Tensor) -> None:
-        """One step, as an `Observer` is shown it."""
+        """Record one step of some trainings."""
         canary, crowd = (gradient(places, parameters) for gradient in self._gradients)
         length = canary.norm(dim=1, keepdim=True)
-        along = canary / length.clamp(min=1e-30) * (length > 1e-6)
-        self.seen.released[places, step] = (released.double() * along).sum(1).cpu().numpy() * self._unit
-        self.seen.canary[places, step] = (canary * along).sum(1).cpu().numpy()
-        self.seen.crowd[places, step] = (crowd * along).sum(1).cpu().numpy()
+        direction = canary / length.clamp(min=1e-30) * (length > 1e-6)
+        self.steps.released[places, step] = (released.double() * direction).sum(1).cpu().numpy() * self._unit
+        self.steps.canary[places, step] = (canary * direction).sum(1).cpu().numpy()
+        self.steps.crowd[places, step] = (crowd * direction).sum(1).cpu().numpy()
 
 
 @unit
 def take_crowd(mechanism: WatchedLearner, search: tuple[CrowdTrainings, ...]) -> Outcome[Crowd]:
-    """The crowd on which held-out search trainings are told apart best; its notes say what was tried."""
-    found = {}
+    """Choose the crowd with the most information about the worlds of held-out search trainings."""
+    best_laws = {}
     for size in sorted({part.size for part in search}):
-        gains = told(_search_of(search, size, mechanism))
-        found[size] = max((gain, hypothesis.words) for hypothesis, gain in gains.items())
-    best = max(found, key=lambda size: found[size][0])
-    tried = ", ".join(f"{size} records {max(0.0, gain):.4f}" for size, (gain, _) in found.items())
-    words = (
-        f"crowd chosen: {len(found)} sizes were tried, each training of which told so many nats: {tried}; of {best} "
-        f"records it was learned that the canary {found[best][1]}"
+        gains = information_gains(_search_of(search, size, mechanism))
+        best_laws[size] = max((gain, hypothesis.words) for hypothesis, gain in gains.items())
+    best = max(best_laws, key=lambda size: best_laws[size][0])
+    listed = ", ".join(f"{size} records {max(0.0, gain):.4f}" for size, (gain, _) in best_laws.items())
+    note = (
+        f"crowd chosen: {best} records out of {len(best_laws)} sizes; information in nats a training: {listed}; with "
+        f"{best} records, the canary {best_laws[best][1]}"
     )
-    return Outcome(Crowd(best), notes=(words,))
+    return Outcome(Crowd(best), notes=(note,))
 
 
 @unit
@@ -536,7 +527,7 @@ def score_crowd(
     search: tuple[CrowdTrainings, ...],
     fresh: tuple[CrowdTrainings, ...],
 ) -> Iterator[Scores]:
-    """The attack learns on the search trainings of the chosen crowd and scores the fresh ones: one replay."""
+    """Yield the scores of the fresh trainings; the attack learns from the search trainings of the chosen crowd."""
     number, truth, failed = (
         np.concatenate([getattr(part, name) for part in fresh]) for name in ("number", "truth", "failed")
     )
@@ -545,11 +536,12 @@ def score_crowd(
 
 
 def _search_of(search: Sequence[CrowdTrainings], size: int, mechanism: WatchedLearner) -> CrowdSearch:
-    """Search trainings on a crowd that did not fail, and their worlds."""
-    own = [part for part in search if part.size == size]
-    require(any((~part.failed).any() for part in own), "some search training on each crowd must be finished", size=size)
-    truth = np.concatenate([part.truth[~part.failed] for part in own])
-    return CrowdSearch(_finished(own), truth, mechanism.claimed_steps(size).private, size)
+    """Return the successful search trainings on a crowd of this size."""
+    parts = [part for part in search if part.size == size]
+    has_finished = any((~part.failed).any() for part in parts)
+    require(has_finished, "at least one search training on each crowd must succeed", size=size)
+    truth = np.concatenate([part.truth[~part.failed] for part in parts])
+    return CrowdSearch(_finished(parts), truth, mechanism.claimed_steps(size).private, size)
 
 
 def _finished(trainings: Sequence[CrowdTrainings]) -> CrowdSteps:

@@ -65,7 +65,7 @@ class PointCanary:
         require(self.count >= 1, "count must be >= 1", count=self.count)
 
 
-def features_of(pool: Examples) -> NDArray[np.float32]:
+def array_features(pool: Examples) -> NDArray[np.float32]:
     """The pool's features as an array, which crafted points need."""
     require(isinstance(pool.features, np.ndarray), "crafted points need features in an array, these are columns")
     assert isinstance(pool.features, np.ndarray)
@@ -119,7 +119,7 @@ class Mislabelled(PointCanary):
         require(self.count <= len(pool), "count must be at most the rows of the pool", count=self.count)
         rows = rng.choice(len(pool), self.count, replace=False)
         labels = (pool.labels[rows] + rng.integers(1, pool.classes, self.count)) % pool.classes
-        return crafted_challenges(pool, features_of(pool)[rows], labels, rows)
+        return crafted_challenges(pool, array_features(pool)[rows], labels, rows)
 
 
 @register("canary", "blank", source="Nasr et al. (2023), arXiv:2302.07956")
@@ -137,7 +137,7 @@ class Blank(PointCanary):
 
     def choose(self, pool: Examples, shadows: Shadows | None, rng: np.random.Generator) -> Challenges:
         require(self.count <= pool.classes, "count must be at most the number of classes", count=self.count)
-        shape = (self.count, *features_of(pool).shape[1:])
+        shape = (self.count, *array_features(pool).shape[1:])
         return crafted_challenges(
             pool, np.full(shape, self.value, np.float32), np.arange(self.count), np.full(self.count, -1)
         )
@@ -168,7 +168,7 @@ class ClipBackdoor(PointCanary):
     def choose(self, pool: Examples, shadows: Shadows | None, rng: np.random.Generator) -> Challenges:
         from sklearn.linear_model import LogisticRegression
 
-        features = features_of(pool)
+        features = array_features(pool)
         flat = features.reshape(len(features), -1).astype(np.float64)
         norm = float(np.median(np.linalg.norm(flat, axis=1))) if self.norm is None else self.norm
         point = norm * last_direction(flat)
@@ -221,5 +221,5 @@ class RandomGradient:
 
     def gradient(self, parameters: int, rng: np.random.Generator) -> NDArray[np.float32]:
         """Uniform on the sphere of radius 1, shape (parameters,)."""
-        drawn = rng.standard_normal(parameters)
-        return (drawn / np.linalg.norm(drawn)).astype(np.float32)
+        vector = rng.standard_normal(parameters)
+        return (vector / np.linalg.norm(vector)).astype(np.float32)

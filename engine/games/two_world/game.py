@@ -69,14 +69,14 @@ class TwoWorldGame(TwoWorldRules):
             label="training trials",
             **setting.unit_options,
         )
-        alone = setting.reading is Reading.IN_ORDER
+        in_order = setting.reading is Reading.IN_ORDER
         scores = tuple(
             work.add(
                 score_challenges,
                 setting.informed_attack,
                 stacks,
                 shadows if "shadows" in needs else (),
-                label=f"scores of {stacks[0].label.removeprefix('training ') if alone else f'{self.trials} trials'}",
+                label=f"scores of {stacks[0].label.removeprefix('training ') if in_order else f'{self.trials} trials'}",
                 resources=setting.resources.without_gpu,
             )
             for stacks in grouped_for_reading(trials, setting)
@@ -90,8 +90,8 @@ class TwoWorldGame(TwoWorldRules):
         if not isinstance(canary, Canary):
             return (self._shadows(setting, work, None) if attack_needs_shadows else ()), None
         if canary.crafted:
-            made = self._chosen(setting, work, canary, ())
-            return (self._shadows(setting, work, made) if attack_needs_shadows else ()), made
+            challenges = self._chosen(setting, work, canary, ())
+            return (self._shadows(setting, work, challenges) if attack_needs_shadows else ()), challenges
         shadows = self._shadows(setting, work, None) if attack_needs_shadows or canary.needs_shadows else ()
         return shadows, self._chosen(setting, work, canary, shadows if canary.needs_shadows else ())
 
@@ -153,7 +153,7 @@ class IndMia(TwoWorldGame):
             CheckTest(
                 OBSERVABLE_LEARNERS,
                 (Relation.ADD_REMOVE,),
-                "noise too small for a gradient at the clip, step by step of whole trainings",
+                "too little noise for a gradient at the clipping norm, over all steps of a training",
                 trainings=1024,
                 scales={"trials": 1.0},
                 variant="gradient",
@@ -166,7 +166,7 @@ class IndMia(TwoWorldGame):
             CheckTest(
                 LEARNERS,
                 (Relation.ADD_REMOVE,),
-                "a point far from the data that the trained model gives away",
+                "membership of a point far from the data, from the loss of the trained model",
                 trainings=512,
                 scales={"trials": 1.0},
                 variant="far point",
@@ -222,7 +222,7 @@ class Mia(TwoWorldGame):
             CheckTest(
                 LEARNERS,
                 (Relation.REPLACE,),
-                "whether a record was trained on or another in its place, from the trained model's loss",
+                "membership of a record that may have replaced another one, from the loss of the trained model",
                 trainings=512,
                 scales={"trials": 1.0},
                 game={"population": 0},
@@ -247,9 +247,9 @@ class Mia(TwoWorldGame):
     def trial(self, setup: TrialSetup, rng: np.random.Generator) -> Trial:
         truth = bool(rng.random() < 0.5)
         size = min(setup.pool // 2, len(setup.base) - 1)
-        drawn = rng.choice(setup.base, size + 1, replace=False)
-        shown, other, base = drawn[0], drawn[1], drawn[2:]
-        return Trial(truth, int(shown), np.append(base, shown if truth else other))
+        rows = rng.choice(setup.base, size + 1, replace=False)
+        challenge, other, base = rows[0], rows[1], rows[2:]
+        return Trial(truth, int(challenge), np.append(base, challenge if truth else other))
 
 
 def _require_room(rows: int, pool: int, population: int) -> None:

@@ -55,11 +55,11 @@ class Shadows:
         """Mean over the queries, shape (models, points); for many points take those needed first."""
         return np.asarray(self.confidence.mean(1, dtype=np.float64))
 
-    def at(self, points: NDArray[np.int64]) -> Shadows:
+    def at_points(self, points: NDArray[np.int64]) -> Shadows:
         """The same models at some points, in that order."""
         return Shadows(self.confidence[:, :, points], self.member[:, points])
 
-    def of(self, models: NDArray[np.int64] | slice) -> Shadows:
+    def of_models(self, models: NDArray[np.int64] | slice) -> Shadows:
         return Shadows(self.confidence[models], self.member[models])
 
 

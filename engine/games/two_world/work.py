@@ -33,9 +33,9 @@ def choose_challenges(
     canary: Canary, shadows: tuple[Shadows, ...], pool: Examples, compute: Compute, *, seed: Seed
 ) -> Challenges:
     """Chooses or makes the challenge points, from the pool and the shadow models when it looks at them."""
-    known = joined_shadows(shadows) if shadows else None
+    shadow_models = joined_shadows(shadows) if shadows else None
     with limited_threads(compute.threads):
-        return canary.choose(pool, known, seed.rng())
+        return canary.choose(pool, shadow_models, seed.rng())
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,20 +55,22 @@ class TrainedTrials:
 
     @classmethod
     def joined(cls, stacks: Sequence[TrainedTrials]) -> TrainedTrials:
-        whole = {field.name: np.concatenate([getattr(stack, field.name) for stack in stacks]) for field in fields(cls)}
-        return cls(**{**whole, "population_points": stacks[0].population_points})
+        columns = {
+            field.name: np.concatenate([getattr(stack, field.name) for stack in stacks]) for field in fields(cls)
+        }
+        return cls(**{**columns, "population_points": stacks[0].population_points})
 
     def view(self, shadows: Shadows | None) -> ChallengeView:
         """What the attack sees of the trials that did not fail; nothing of the truth."""
-        kept = ~self.failed
+        trained = ~self.failed
         return ChallengeView(
-            target=self.confidence[kept],
-            point=self.point[kept],
-            population=self.population[kept],
+            target=self.confidence[trained],
+            point=self.point[trained],
+            population=self.population[trained],
             population_points=self.population_points,
             shadows=shadows,
-            gradient_products=self.gradient_products[kept],
-            gradient_norms=self.gradient_norms[kept],
+            gradient_products=self.gradient_products[trained],
+            gradient_norms=self.gradient_norms[trained],
         )
 
 
@@ -107,7 +109,7 @@ def train_trials(
         models = train_runs(mechanism, points, runs, compute=compute, validation=validation)
         trained = ObservedTrainings(models, np.zeros((len(runs), 0)), np.zeros((len(runs), 0)))
     failed = failed_among(trained.models)
-    left = TrainedTrials(
+    trained_trials = TrainedTrials(
         number=np.array(numbers),
         truth=truth,
         failed=failed,
@@ -118,8 +120,8 @@ def train_trials(
         gradient_products=trained.products,
         gradient_norms=trained.norms,
     )
-    found = {} if test is None else accuracy_metrics(accuracy(trained.models, test, compute), test)
-    return Outcome(left, metrics={**found, "failed_share": float(failed.mean())})
+    metrics = {} if test is None else accuracy_metrics(accuracy(trained.models, test, compute), test)
+    return Outcome(trained_trials, metrics={**metrics, "failed_share": float(failed.mean())})
 
 
 def _at_challenge(
@@ -127,8 +129,8 @@ def _at_challenge(
 ) -> NDArray[np.float32]:
     if challenge.min() < 0:
         return np.zeros((len(challenge), 0), np.float32)
-    different, place = np.unique(challenge, return_inverse=True)
-    phi = confidences(trained.models, points.take(different), queries=queries, compute=compute)
+    distinct, place = np.unique(challenge, return_inverse=True)
+    phi = confidences(trained.models, points.take(distinct), queries=queries, compute=compute)
     return phi[np.arange(len(challenge)), :, place]
 
 
@@ -222,24 +224,28 @@ def train_observed(
     private, batch = mechanism.private_steps(), mechanism.recipe.batch_size
     clip = private.clip
     products, norms = np.zeros((2, len(runs), private.steps(mechanism.recipe.epochs)))
-    own = None if points is None else ExampleGradients(mechanism.recipe, clip, examples.take(points), compute)
+    example_gradients = (
+        None if points is None else ExampleGradients(mechanism.recipe, clip, examples.take(points), compute)
+    )
 
     def direction(places: NDArray[np.int64], parameters: Tensor) -> Tensor:
         import torch
 
-        if own is not None:
-            return own(places, parameters)
+        if example_gradients is not None:
+            return example_gradients(places, parameters)
         assert gradients is not None
         return torch.from_numpy(gradients[places]).to(parameters.device).double()
 
     def observe(places: NDArray[np.int64], step: int, parameters: Tensor, released: Tensor) -> None:
-        looked_for = direction(places, parameters)
-        products[places, step] = (released.double() * looked_for).sum(1).cpu().numpy() * (batch / clip)
-        norms[places, step] = looked_for.square().sum(1).cpu().numpy()
+        canary_gradient = direction(places, parameters)
+        products[places, step] = (released.double() * canary_gradient).sum(1).cpu().numpy() * (batch / clip)
+        norms[places, step] = canary_gradient.square().sum(1).cpu().numpy()
 
     canaries = None
     if gradients is not None and inserted is not None:
-        canaries = [clip * gradient if there else None for gradient, there in zip(gradients, inserted, strict=True)]
+        canaries = [
+            clip * gradient if is_inserted else None for gradient, is_inserted in zip(gradients, inserted, strict=True)
+        ]
     models = mechanism.fit_stack(
         examples.features,
         [run.task(examples) for run in runs],
@@ -289,7 +295,7 @@ QUERIES = 18
 """An image as it is, its mirror image, and both of them shifted by one pixel in eight directions."""
 
 
-def queries_of(features: Features, number: int) -> list[Features]:
+def augmented_queries(features: Features, number: int) -> list[Features]:
     """A point as it is and its augmented forms."""
     require(1 <= number <= QUERIES, f"queries must be in 1..{QUERIES}", queries=number)
     if number == 1:
@@ -319,7 +325,7 @@ def confidences(
     """phi of each model for each query of each point, shape (models, queries, points); NaN where training failed."""
     phi = np.full((len(models), queries, len(points)), np.nan, np.float32)
     trained = [place for place, model in enumerate(models) if not isinstance(model, TrainingError)]
-    for query, features in enumerate(queries_of(points.features, queries)):
+    for query, features in enumerate(augmented_queries(points.features, queries)):
         for first in range(0, len(points), ROWS_AT_ONCE):
             rows = slice(first, min(first + ROWS_AT_ONCE, len(points)))
             batch = features[rows] if isinstance(features, np.ndarray) else features.slice(first, rows.stop - first)
@@ -368,13 +374,13 @@ SMALLEST_PROBABILITY = 1e-45
 
 def phi_of_logits(logits: NDArray[np.floating[Any]], labels: NDArray[np.int64]) -> NDArray[np.float64]:
     """phi from logits of shape (..., n, classes) and labels (n,); shape (..., n)."""
-    wide = logits.astype(np.float64)
-    at_label = np.broadcast_to(labels[:, None], (*wide.shape[:-1], 1))
-    own = np.take_along_axis(wide, at_label, -1)[..., 0]
-    np.put_along_axis(wide, at_label, -np.inf, -1)
-    largest = wide.max(-1)
-    others = largest + np.log(np.exp(wide - largest[..., None]).sum(-1))
-    return np.asarray(own - others)
+    logits64 = logits.astype(np.float64)
+    at_label = np.broadcast_to(labels[:, None], (*logits64.shape[:-1], 1))
+    label_logit = np.take_along_axis(logits64, at_label, -1)[..., 0]
+    np.put_along_axis(logits64, at_label, -np.inf, -1)
+    largest = logits64.max(-1)
+    others = largest + np.log(np.exp(logits64 - largest[..., None]).sum(-1))
+    return np.asarray(label_logit - others)
 
 
 def phi_of_probabilities(probabilities: NDArray[np.floating[Any]], labels: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -15,21 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
-from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds, box, other_class, replaced
+from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds, box, other_class, replace_rows
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
 Floats = NDArray[np.float32]
 
-FEW, VERY_FEW = 21, 4
+FEW_ROWS, MIN_ROWS = 21, 4
 """Rows of crafted data sets: 20 beside the one that moves, so that usual quantiles fall on a row."""
-ABOVE = (0, 10, 2, 1, 5, 18, 15, 19, 20)
+UPPER_COUNTS = (0, 10, 2, 1, 5, 18, 15, 19, 20)
 """How many of these 20 stand in the upper corner: none; those at which the median, a high, a low quantile, an extreme
 moves, and at which usual thresholds of a count are crossed."""
-FAR = 1e4
+FAR_SIDES = 1e4
 """Sides of the box between it and a record beyond it; a thousand times as far, code that limits it shows the same."""
-ASKED = 16
+MAX_QUERY_COLUMNS = 16
 """Columns at most along which models are asked about the corners."""
 
 
@@ -74,7 +74,7 @@ class OppositeCorners:
     @classmethod
     def variants(cls) -> dict[str, OppositeCorners]:
         """What a search tries, the most telling ones first."""
-        return {f"{cls.registered_name} {name}": one for name, one in _variants(cls)}  # type: ignore[attr-defined]
+        return {f"{cls.registered_name} {name}": variant for name, variant in _variants(cls)}  # type: ignore[attr-defined]
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
         lower, upper = self._corners(data)
@@ -96,14 +96,14 @@ class OppositeCorners:
                 features=rows.astype(np.float32), labels=np.concatenate([np.zeros(copies, np.int64), labels])
             )
         moved = np.arange(copies) if self.above is not None else np.sort(rng.choice(count, copies, replace=False))
-        zero = others.take(moved).with_(
+        rows_zero = others.take(moved).with_(
             features=np.repeat((upper if self.moves == "class" else lower)[None], copies, 0),
             labels=np.zeros(copies, np.int64),
         )
-        one = zero.with_(features=np.repeat(upper[None], copies, 0))
+        rows_one = rows_zero.with_(features=np.repeat(upper[None], copies, 0))
         if self.moves != "place":
-            one = one.with_(labels=other_class(one.labels, data.classes))
-        return replaced(others, moved, zero, one, _asked(lower, upper))
+            rows_one = rows_one.with_(labels=other_class(rows_one.labels, data.classes))
+        return replace_rows(others, moved, rows_zero, rows_one, _query_points(lower, upper))
 
     def _corners(self, data: Examples) -> tuple[Floats, Floats]:
         low, high = box(data)
@@ -118,32 +118,32 @@ class OppositeCorners:
 
 
 def _variants(cls: type[OppositeCorners]) -> Iterator[tuple[str, OppositeCorners]]:
-    shares = [number / (FEW - 1) for number in ABOVE]
-    yield "(few rows, equal)", cls(FEW, 0.0)
-    yield "(few rows, halves)", cls(FEW, 0.5)
-    yield "(classes, few rows)", cls(FEW, 0.5, "class")
+    shares = [number / (FEW_ROWS - 1) for number in UPPER_COUNTS]
+    yield "(few rows, equal)", cls(FEW_ROWS, 0.0)
+    yield "(few rows, halves)", cls(FEW_ROWS, 0.5)
+    yield "(classes, few rows)", cls(FEW_ROWS, 0.5, "class")
     yield "(all rows)", cls()
     yield "(all rows and classes)", cls(moves="both")
-    yield "(few rows and classes)", cls(FEW, 0.5, "both")
-    yield "(beyond the box, equal)", cls(FEW, 0.0, far=FAR)
-    yield "(few rows, into a rare class)", cls(FEW, 0.1, "both")
+    yield "(few rows and classes)", cls(FEW_ROWS, 0.5, "both")
+    yield "(beyond the box, equal)", cls(FEW_ROWS, 0.0, far=FAR_SIDES)
+    yield "(few rows, into a rare class)", cls(FEW_ROWS, 0.1, "both")
     yield "(all rows, halves)", cls(None, 0.5)
     yield "(all rows, equal)", cls(None, 0.0)
-    yield "(very few rows)", cls(VERY_FEW, 1 / 3)
-    yield "(beyond the box, all rows)", cls(far=FAR)
-    yield "(every other column down)", cls(FEW, 0.5, column=-2)
+    yield "(very few rows)", cls(MIN_ROWS, 1 / 3)
+    yield "(beyond the box, all rows)", cls(far=FAR_SIDES)
+    yield "(every other column down)", cls(FEW_ROWS, 0.5, column=-2)
     for share in shares[2:]:
-        yield f"(few rows, {share:.0%} above)", cls(FEW, share)
-    yield "(one column)", cls(FEW, 0.0, column=0)
-    yield "(beyond the box, halves)", cls(FEW, 0.5, far=FAR)
+        yield f"(few rows, {share:.0%} above)", cls(FEW_ROWS, share)
+    yield "(one column)", cls(FEW_ROWS, 0.0, column=0)
+    yield "(beyond the box, halves)", cls(FEW_ROWS, 0.5, far=FAR_SIDES)
     for share in (0.1, 0.2, 0.45):
-        yield f"(classes, few rows, {share:.0%})", cls(FEW, share, "class")
+        yield f"(classes, few rows, {share:.0%})", cls(FEW_ROWS, share, "class")
     yield "(classes, all rows, one of the second)", cls(None, 0.0, "class")
 
 
-def _asked(lower: Floats, upper: Floats) -> Floats:
+def _query_points(lower: Floats, upper: Floats) -> Floats:
     """The corners, and the lower one with one column of the upper one each: a linear model is known by these."""
-    columns = np.arange(min(len(lower), ASKED))
+    columns = np.arange(min(len(lower), MAX_QUERY_COLUMNS))
     single = np.repeat(lower[None], len(columns), 0)
     single[columns, columns] = upper[columns]
     return np.concatenate([lower[None], upper[None], single])

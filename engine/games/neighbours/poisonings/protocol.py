@@ -78,11 +78,11 @@ class PoisoningSearch(Protocol):
 
 def farther(poisoning: Poisoning) -> Poisoning | None:
     """The same with records farther beyond the box; None for a poisoning whose records stay within."""
-    found: Poisoning | None = getattr(poisoning, "farther", None)
-    return found
+    variant: Poisoning | None = getattr(poisoning, "farther", None)
+    return variant
 
 
-def fitted(poisoning: Poisoning, mechanism: Any) -> Poisoning:
+def for_learner(poisoning: Poisoning, mechanism: Any) -> Poisoning:
     """The poisoning, told which learner it is for if it asks for it."""
     return poisoning.for_mechanism(mechanism) if isinstance(poisoning, InformedPoisoning) else poisoning
 
@@ -121,28 +121,28 @@ class Worlds:
         require(bool(self.in_d.any() and self.in_d_prime.any()), "each world must have a row")
 
     @cached_property
-    def zero(self) -> Examples:
+    def world_zero(self) -> Examples:
         return self.rows.take(self.in_d)
 
     @cached_property
-    def one(self) -> Examples:
+    def world_one(self) -> Examples:
         return self.rows.take(self.in_d_prime)
 
-    def within(self, lower: float, upper: float) -> Worlds:
+    def clipped(self, lower: float, upper: float) -> Worlds:
         """The same with every number brought into a range: a claim says nothing of records outside of it."""
         rows = self.rows.with_(features=np.clip(features_of(self.rows), lower, upper), labels=self.rows.labels)
         return replace(self, rows=rows, points=np.clip(self.points, lower, upper))
 
-    def of_length(self, most: float) -> Worlds:
+    def shortened_to(self, longest: float) -> Worlds:
         """The same with every longer row, but no point that is asked about, shortened to a length."""
         features = features_of(self.rows)
-        length = np.maximum(np.linalg.norm(features, axis=1, keepdims=True) / most, 1).astype(np.float32)
+        length = np.maximum(np.linalg.norm(features, axis=1, keepdims=True) / longest, 1).astype(np.float32)
         return replace(self, rows=self.rows.with_(features=features / length))
 
     def world(self, truth: bool) -> Examples:
-        return self.one if truth else self.zero
+        return self.world_one if truth else self.world_zero
 
-    def places(self, truth: bool) -> NDArray[np.int64]:
+    def row_numbers(self, truth: bool) -> NDArray[np.int64]:
         """Which rows the world has, ascending."""
         return np.flatnonzero(self.in_d_prime if truth else self.in_d)
 
@@ -156,15 +156,19 @@ def features_of(data: Examples) -> NDArray[np.float32]:
     return data.features
 
 
-def replaced(
-    data: Examples, rows: NDArray[np.int64], zero: Examples | None, one: Examples | None, points: NDArray[np.float32]
+def replace_rows(
+    data: Examples,
+    rows: NDArray[np.int64],
+    rows_zero: Examples | None,
+    rows_one: Examples | None,
+    points: NDArray[np.float32],
 ) -> Worlds:
     """Worlds that differ in k rows: `zero` stands in their places in D and `one` in D'; None leaves the places out."""
-    kept = np.setdiff1d(np.arange(len(data)), rows)
-    parts = [data.take(kept), *(part for part in (zero, one) if part is not None)]
+    unchanged = np.setdiff1d(np.arange(len(data)), rows)
+    parts = [data.take(unchanged), *(part for part in (rows_zero, rows_one) if part is not None)]
     counts = [len(part) for part in parts]
-    place = np.concatenate([kept, *(rows for part in (zero, one) if part is not None)])
-    mark = np.repeat([0, *([1] if zero is not None else []), *([2] if one is not None else [])], counts)
+    place = np.concatenate([unchanged, *(rows for part in (rows_zero, rows_one) if part is not None)])
+    mark = np.repeat([0, *([1] if rows_zero is not None else []), *([2] if rows_one is not None else [])], counts)
     order = np.lexsort((mark, place))
     together = data.with_(
         features=np.concatenate([features_of(part) for part in parts])[order],

@@ -18,7 +18,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     features_of,
     nearest_to_a_corner,
     other_class,
-    replaced,
+    replace_rows,
 )
 from dpaudit.engine.games.two_world.canaries import last_direction
 from dpaudit.errors import require
@@ -29,8 +29,8 @@ Floats = NDArray[np.float64]
 
 PENALTY = 0.01
 """Of the surrogate, where neither the user nor the learner says."""
-MOVED = ("coefficients", "slope")
-ROUNDS = 6
+MOVED_CHOICES = ("coefficients", "slope")
+ASCENT_ROUNDS = 6
 """Of ascent by one record and the other in turn."""
 
 
@@ -43,15 +43,17 @@ class Surrogate:
     longest: float  # largest length of a row, without the bias
 
     @classmethod
-    def of(cls, data: Examples, label: int, penalty: float) -> Surrogate:
+    def fit(cls, data: Examples, label: int, penalty: float) -> Surrogate:
         """Fitted to the data: J is the mean loss and half the penalty times the squared length of all weights."""
         from sklearn.linear_model import LogisticRegression
 
         rows = np.hstack([features_of(data).astype(np.float64), np.ones((len(data), 1))])
-        fitted = LogisticRegression(C=1 / (penalty * len(rows)), fit_intercept=False, tol=1e-8, max_iter=2000)
-        weights = np.asarray(fitted.fit(rows, data.labels == label).coef_[0], np.float64)
-        likely = special.expit(rows @ weights)
-        hessian = (rows * (likely * (1 - likely))[:, None]).T @ rows + penalty * len(rows) * np.eye(len(weights))
+        regression = LogisticRegression(C=1 / (penalty * len(rows)), fit_intercept=False, tol=1e-8, max_iter=2000)
+        weights = np.asarray(regression.fit(rows, data.labels == label).coef_[0], np.float64)
+        probability = special.expit(rows @ weights)
+        hessian = (rows * (probability * (1 - probability))[:, None]).T @ rows + penalty * len(rows) * np.eye(
+            len(weights)
+        )
         longest = float(np.linalg.norm(rows[:, :-1], axis=1).max())
         return cls(weights, np.asarray(np.linalg.inv(hessian), np.float64), longest)
 
@@ -62,7 +64,7 @@ class Surrogate:
 
 
 @dataclass(frozen=True)
-class OfRegression:
+class RegressionPoisoning:
     """What poisonings share that are made for a logistic regression, of class 1 against the others.
 
     Attributes:
@@ -83,12 +85,12 @@ class OfRegression:
         return self
 
     def surrogate(self, data: Examples) -> Surrogate:
-        return Surrogate.of(data, 1, self.penalty or PENALTY)
+        return Surrogate.fit(data, 1, self.penalty or PENALTY)
 
 
 @register("poisoning", "influence", source="Lu et al. (2022), section 4.1, logistic regression; Cook (1977)")
 @dataclass(frozen=True)
-class Influence(OfRegression):
+class Influence(RegressionPoisoning):
     """Rows nearest to a corner become the record of the other class that moves a logistic regression most.
 
     From the mean of the other class, ascent of the squared influence; the record stays within the length of the longest
@@ -112,26 +114,26 @@ class Influence(OfRegression):
         same = data.labels[nearest] == label
         rows = np.concatenate([nearest[same], nearest[~same]])[:copies]
         start = features_of(data)[data.labels == other].mean(0).astype(np.float64)
-        point = _ascended(
+        point = _ascend(
             _within_length(start, surrogate.longest),
             lambda point: _squared(surrogate.influence(point, other == 1)),
             lambda point: _slope_of_length(surrogate, point, other == 1),
             size=surrogate.longest,
-            most=2 * surrogate.longest,
+            max_size=2 * surrogate.longest,
             limit=surrogate.longest,
             steps=self.steps,
         )
         honest = data.take(rows)
         crafted = np.repeat(point[None].astype(np.float32), copies, 0)
         poisoned = honest.with_(features=crafted, labels=np.full(copies, other, np.int64))
-        return replaced(data, rows, honest, poisoned, np.concatenate([crafted[:1], features_of(honest)]))
+        return replace_rows(data, rows, honest, poisoned, np.concatenate([crafted[:1], features_of(honest)]))
 
 
 @register(
     "poisoning", "coefficient-target", source="Ma, Zhu and Hsu (2019), in the form of Lu et al. (2022), section 5"
 )
 @dataclass(frozen=True)
-class CoefficientTarget(OfRegression):
+class CoefficientTarget(RegressionPoisoning):
     """Rows become the record that pulls the coefficients of a logistic regression at right angles to what they are.
 
     The direction is the coefficients turned in the plane of their two largest coordinates; the record lies along it, as
@@ -151,7 +153,7 @@ class CoefficientTarget(OfRegression):
         honest = data.take(rows)
         crafted = np.repeat(point[None].astype(np.float32), copies, 0)
         poisoned = honest.with_(features=crafted, labels=np.ones(copies, np.int64))
-        return replaced(data, rows, honest, poisoned, np.concatenate([crafted[:1], features_of(honest)]))
+        return replace_rows(data, rows, honest, poisoned, np.concatenate([crafted[:1], features_of(honest)]))
 
 
 @register(
@@ -160,7 +162,7 @@ class CoefficientTarget(OfRegression):
     source="Ours: influence functions as Lu et al. (2022), of both worlds' records at once",
 )
 @dataclass(frozen=True)
-class OpposingRecords(OfRegression):
+class OpposingRecords(RegressionPoisoning):
     """In either world some rows are a crafted record; the two are those whose influences differ most.
 
     A changed label moves the slope of a logistic loss by the length of the record. Two records that a large coefficient
@@ -178,7 +180,7 @@ class OpposingRecords(OfRegression):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.moved in MOVED, f"moved must be one of {', '.join(MOVED)}", moved=self.moved)
+        require(self.moved in MOVED_CHOICES, f"moved must be one of {', '.join(MOVED_CHOICES)}", moved=self.moved)
         require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
@@ -188,32 +190,32 @@ class OpposingRecords(OfRegression):
         flat = features_of(data).astype(np.float64)
         start = surrogate.longest * last_direction(flat)
         either = (True, False)
-        found = [self._apart(surrogate, start, (first, second)) for first in either for second in either]
-        (zero, one), (zero_class, one_class) = max(found, key=lambda pair: _distance(surrogate, *pair))
+        pairs = [self._opposing_points(surrogate, start, (first, second)) for first in either for second in either]
+        (point_zero, point_one), (zero_class, one_class) = max(pairs, key=lambda pair: _distance(surrogate, *pair))
         rows = np.sort(nearest_to_a_corner(data)[:copies])
-        taken = data.take(rows)
-        points = np.stack([zero, one]).astype(np.float32)
+        honest = data.take(rows)
+        points = np.stack([point_zero, point_one]).astype(np.float32)
         other = next((int(label) for label in data.labels if label != 1), 0)
 
         def crafted(point: NDArray[np.float32], positive: bool) -> Examples:
             labels = np.full(copies, 1 if positive else other, np.int64)
-            return taken.with_(features=np.repeat(point[None], copies, 0), labels=labels)
+            return honest.with_(features=np.repeat(point[None], copies, 0), labels=labels)
 
-        return replaced(data, rows, crafted(points[0], zero_class), crafted(points[1], one_class), points)
+        return replace_rows(data, rows, crafted(points[0], zero_class), crafted(points[1], one_class), points)
 
-    def _apart(
+    def _opposing_points(
         self, surrogate: Surrogate, start: Floats, classes: tuple[bool, bool]
     ) -> tuple[tuple[Floats, Floats], tuple[bool, bool]]:
         points = [start, -start]
-        for turn in range(ROUNDS):
+        for turn in range(ASCENT_ROUNDS):
             moving = turn % 2
             still = surrogate.influence(points[1 - moving], classes[1 - moving])
-            points[moving] = _ascended(
+            points[moving] = _ascend(
                 points[moving],
                 partial(_squared_distance, surrogate, classes[moving], still),
                 partial(_slope_of_distance, surrogate, classes[moving], still),
                 size=surrogate.longest / 2,
-                most=math.inf,
+                max_size=math.inf,
                 limit=surrogate.longest,
                 steps=self.steps,
             )
@@ -221,7 +223,7 @@ class OpposingRecords(OfRegression):
 
 
 def _distance(surrogate: Surrogate, points: tuple[Floats, Floats], classes: tuple[bool, bool]) -> float:
-    first, second = (surrogate.influence(point, own) for point, own in zip(points, classes, strict=True))
+    first, second = (surrogate.influence(point, positive) for point, positive in zip(points, classes, strict=True))
     return _squared(first - second)
 
 
@@ -235,42 +237,45 @@ def _squared_distance(surrogate: Surrogate, positive: bool, other: Floats, point
 
 def _slope_of_length(surrogate: Surrogate, point: Floats, positive: bool) -> Floats:
     row = np.append(point, 1.0)
-    likely = float(special.expit(np.asarray(row @ surrogate.weights)))
-    wrong, square = float(positive) - likely, surrogate.inverse @ surrogate.inverse
+    probability = float(special.expit(np.asarray(row @ surrogate.weights)))
+    wrong, square = float(positive) - probability, surrogate.inverse @ surrogate.inverse
     spread = float(row @ square @ row)
-    whole = -2 * wrong * likely * (1 - likely) * spread * surrogate.weights + 2 * wrong**2 * (square @ row)
-    return np.asarray(whole[:-1])
+    gradient = -2 * wrong * probability * (1 - probability) * spread * surrogate.weights + 2 * wrong**2 * (square @ row)
+    return np.asarray(gradient[:-1])
 
 
 def _slope_of_distance(surrogate: Surrogate, positive: bool, other: Floats, point: Floats) -> Floats:
     row = np.append(point, 1.0)
-    likely = 1 / (1 + np.exp(-float(row @ surrogate.weights)))
-    apart = surrogate.inverse @ (surrogate.influence(point, positive) - other)
-    whole = 2 * (float(positive) - likely) * apart - 2 * likely * (1 - likely) * float(row @ apart) * surrogate.weights
-    return np.asarray(whole[:-1])
+    probability = 1 / (1 + np.exp(-float(row @ surrogate.weights)))
+    direction = surrogate.inverse @ (surrogate.influence(point, positive) - other)
+    gradient = (
+        2 * (float(positive) - probability) * direction
+        - 2 * probability * (1 - probability) * float(row @ direction) * surrogate.weights
+    )
+    return np.asarray(gradient[:-1])
 
 
-def _ascended(
+def _ascend(
     point: Floats,
     value: Callable[[Floats], float],
     slope: Callable[[Floats], Floats],
     *,
     size: float,
-    most: float,
+    max_size: float,
     limit: float,
     steps: int,
 ) -> Floats:
     """A point no longer than `limit`, of a larger value with every step that is taken, none of them above `most`."""
-    here = value(point)
+    current = value(point)
     for _ in range(steps):
         direction = slope(point)
         length = float(np.linalg.norm(direction))
         if length == 0 or size < 1e-6 * limit:
             break
-        there = _within_length(point + size * direction / length, limit)
-        higher = value(there)
-        if higher > here:
-            point, here, size = there, higher, min(2 * size, most)
+        candidate = _within_length(point + size * direction / length, limit)
+        candidate_value = value(candidate)
+        if candidate_value > current:
+            point, current, size = candidate, candidate_value, min(2 * size, max_size)
         else:
             size /= 2
     return point

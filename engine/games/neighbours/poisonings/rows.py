@@ -17,10 +17,10 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     box,
     farther,
     features_of,
-    fitted,
+    for_learner,
     nearest_to_a_corner,
     other_class,
-    replaced,
+    replace_rows,
 )
 from dpaudit.engine.games.two_world.canaries import ClipBackdoor, last_direction
 from dpaudit.errors import require
@@ -44,7 +44,7 @@ class ClassFlip:
         rows = np.concatenate([nearest[same], nearest[~same]])[:copies]
         honest = data.take(rows)
         flipped = honest.with_(labels=other_class(honest.labels, data.classes))
-        return replaced(data, rows, honest, flipped, features_of(honest))
+        return replace_rows(data, rows, honest, flipped, features_of(honest))
 
 
 @register("poisoning", "corner-flip", source="Ours, after Lu et al. (2022) and ClipBKD: crafted records, labels differ")
@@ -71,10 +71,10 @@ class CornerFlip:
             features=np.repeat(corner[None], copies, 0), labels=np.full(copies, largest, np.int64)
         )
         flipped = placed.with_(labels=other_class(placed.labels, data.classes))
-        return replaced(data, rows, placed, flipped, corner[None])
+        return replace_rows(data, rows, placed, flipped, corner[None])
 
 
-MAX_COMPARED = 2_000
+MAX_DISTANCE_ROWS = 2_000
 """Rows that all others' distances are summed over: those of a larger data set are drawn."""
 
 
@@ -92,13 +92,17 @@ class FarthestFlip:
         features = features_of(data).astype(np.float64)
         lower, upper = box(data)
         place = (features - lower) / np.maximum(upper - lower, 1e-12)
-        compared = place if len(place) <= MAX_COMPARED else place[rng.choice(len(place), MAX_COMPARED, replace=False)]
-        total = np.array([np.abs(compared - row).sum() for row in place])
+        reference_rows = (
+            place
+            if len(place) <= MAX_DISTANCE_ROWS
+            else place[rng.choice(len(place), MAX_DISTANCE_ROWS, replace=False)]
+        )
+        total = np.array([np.abs(reference_rows - row).sum() for row in place])
         farthest = int(total.argmax())
         near = np.argsort(np.abs(place - place[farthest]).sum(1), kind="stable")[:copies]
         honest = data.take(np.full(copies, farthest))
         flipped = honest.with_(labels=other_class(honest.labels, data.classes))
-        return replaced(data, near, honest, flipped, features_of(honest)[:1])
+        return replace_rows(data, near, honest, flipped, features_of(honest)[:1])
 
 
 @register("poisoning", "clip-bkd", source="Jagielski et al. (2020), arXiv:2006.07709, Algorithm 2; its code")
@@ -127,9 +131,9 @@ class ClipBackdoorPair:
         rows = np.sort(rng.choice(len(data), copies, replace=False))
         poisoned = challenge.take(np.zeros(copies, np.int64))
         honest = poisoned.with_(labels=other_class(poisoned.labels, data.classes))
-        asked = features_of(data)[rng.choice(len(data), min(self.asked, len(data)), replace=False)]
+        extra_points = features_of(data)[rng.choice(len(data), min(self.asked, len(data)), replace=False)]
         point = features_of(challenge)
-        return replaced(data, rows, honest, poisoned, np.concatenate([point, np.zeros_like(point), asked]))
+        return replace_rows(data, rows, honest, poisoned, np.concatenate([point, np.zeros_like(point), extra_points]))
 
 
 @register("poisoning", "remove", source="Lu et al. (2022), section 5: data sets that differ in length")
@@ -142,7 +146,7 @@ class Remove:
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
         rows = nearest_to_a_corner(data)[:copies]
         present = data.take(rows)
-        return replaced(data, rows, None, present, features_of(present))
+        return replace_rows(data, rows, None, present, features_of(present))
 
 
 @register("poisoning", "coming", source="Ours: the records of another poisoning, under add/remove neighbours")
@@ -169,12 +173,12 @@ class InsertRecords:
         return None if of is None else replace(self, of=of)
 
     def for_mechanism(self, mechanism: Any) -> InsertRecords:
-        return replace(self, of=fitted(self.of, mechanism))
+        return replace(self, of=for_learner(self.of, mechanism))
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
         both = self.of.worlds(data, copies, rng)
-        kept = both.rows.take(both.in_d_prime)
-        return Worlds(kept, both.in_d[both.in_d_prime], np.ones(len(kept), np.bool_), both.points)
+        rows = both.rows.take(both.in_d_prime)
+        return Worlds(rows, both.in_d[both.in_d_prime], np.ones(len(rows), np.bool_), both.points)
 
 
 @register("poisoning", "swap-x", source="Lu et al. (2022), section 5, the baseline Swap-X")
@@ -189,11 +193,11 @@ class SwapX:
         of_class, others = np.flatnonzero(data.labels == label), np.flatnonzero(data.labels != label)
         require(len(of_class) >= copies and len(others) > 0, "swap-x needs rows of two classes", rows=len(data))
         rows = np.sort(rng.choice(of_class, copies, replace=False))
-        taken = features_of(data)[rng.choice(others)]
+        donor = features_of(data)[rng.choice(others)]
         honest = data.take(rows)
-        swapped = honest.with_(features=np.repeat(taken[None], copies, 0))
-        points = np.concatenate([taken[None], features_of(honest)])
-        return replaced(data, rows, honest, swapped, points)
+        swapped = honest.with_(features=np.repeat(donor[None], copies, 0))
+        points = np.concatenate([donor[None], features_of(honest)])
+        return replace_rows(data, rows, honest, swapped, points)
 
 
 @register("poisoning", "curvature", source="Ours: the Jacobian of objective perturbation, Chaudhuri et al. (2011)")
@@ -213,9 +217,9 @@ class Curvature:
         rows = np.argsort(-lengths, kind="stable")[:copies]
         point = (lengths.max() * last_direction(np.delete(flat, rows, 0))).astype(np.float32)[None]
         honest = data.take(rows)
-        nothing = honest.with_(features=np.zeros((copies, flat.shape[1]), np.float32))
+        zero_rows = honest.with_(features=np.zeros((copies, flat.shape[1]), np.float32))
         long = honest.with_(features=np.repeat(point, copies, 0))
-        return replaced(data, rows, nothing, long, np.concatenate([point, np.zeros_like(point)]))
+        return replace_rows(data, rows, zero_rows, long, np.concatenate([point, np.zeros_like(point)]))
 
 
 INCLUDED: Mapping[Relation, tuple[Relation, ...]] = {
@@ -255,8 +259,12 @@ class Automatic:
         object.__setattr__(self, "relation", None if self.relation is None else Relation(self.relation))
         object.__setattr__(self, "among", tuple(self.among))
         require(0 < self.share < 1, "share must be in (0, 1)", share=self.share)
-        own = getattr(type(self), "registered_name", "")
-        require(own not in self.among, f"among must name poisonings other than {own}", among=self.among)
+        registered_name = getattr(type(self), "registered_name", "")
+        require(
+            registered_name not in self.among,
+            f"among must name poisonings other than {registered_name}",
+            among=self.among,
+        )
 
     def for_claim(self, claim: Claim) -> Automatic:
         """The search among neighbours of the claim's relation, where none is stated."""
@@ -266,22 +274,22 @@ class Automatic:
         """What is tried on a mechanism, by name, the most general first, those of networks of their own last."""
         relation = self.relation or Relation.LABEL
         names = self.among or sorted(catalogue("poisoning"), key=lambda name: (ORDER.get(name, 1), name))
-        made: dict[str, Any] = {}
+        poisonings: dict[str, Any] = {}
         for name in names:
             part: Any = load("poisoning", name)
             if not getattr(part, "searches", False):
-                made |= part.variants() if hasattr(part, "variants") else {name: part()}
-        found: dict[str, Poisoning] = {
-            name: fitted(poisoning, mechanism)
-            for name, poisoning in made.items()
+                poisonings |= part.variants() if hasattr(part, "variants") else {name: part()}
+        fitting: dict[str, Poisoning] = {
+            name: for_learner(poisoning, mechanism)
+            for name, poisoning in poisonings.items()
             if poisoning.relation in INCLUDED[relation]
         }
         if relation is Relation.ADD_REMOVE:
-            found |= {
-                f"coming {name}": fitted(InsertRecords(poisoning), mechanism)
-                for name, poisoning in made.items()
+            fitting |= {
+                f"coming {name}": for_learner(InsertRecords(poisoning), mechanism)
+                for name, poisoning in poisonings.items()
                 if poisoning.relation is not Relation.ADD_REMOVE
             }
-            found.pop(InsertRecords.registered_name, None)  # type: ignore[attr-defined]  # one of those that were just made
-        require(bool(found), f"no poisoning makes {relation} neighbours", among=names)
-        return found
+            fitting.pop(InsertRecords.registered_name, None)  # type: ignore[attr-defined]  # one of those that were just made
+        require(bool(fitting), f"no poisoning makes {relation} neighbours", among=names)
+        return fitting

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
-from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds, box, features_of, replaced
+from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds, box, features_of, replace_rows
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
@@ -50,8 +50,8 @@ class ShadowAdversarial:
 
     def for_mechanism(self, mechanism: Any) -> ShadowAdversarial:
         """With the learner's own network, where it has one that takes features as they are."""
-        own = getattr(mechanism, "model", None)
-        return replace(self, model=own) if isinstance(own, Network) and not own.standardise else self
+        network = getattr(mechanism, "model", None)
+        return replace(self, model=network) if isinstance(network, Network) and not network.standardise else self
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
         """Draws the row, the halves and what the shadows' trainings draw.
@@ -63,19 +63,19 @@ class ShadowAdversarial:
         same = np.flatnonzero(data.labels == data.labels[chosen])
         rows = np.concatenate([[chosen], same[same != chosen]])[:copies]
         require(len(rows) == copies, "shadow-adversarial needs as many rows of one class", copies=copies)
-        point = self._ascended(data, features[chosen], int(data.labels[chosen]), rng)
+        point = self._ascend(data, features[chosen], int(data.labels[chosen]), rng)
         honest = data.take(rows)
         poisoned = honest.with_(features=np.repeat(point[None], copies, 0))
         points = np.concatenate([point[None], features[[chosen]], np.zeros_like(point)[None]])
-        return replaced(data, np.sort(rows), honest, poisoned, points)
+        return replace_rows(data, np.sort(rows), honest, poisoned, points)
 
-    def _ascended(
+    def _ascend(
         self, data: Examples, start: NDArray[np.float32], label: int, rng: np.random.Generator
     ) -> NDArray[np.float32]:
         """The features at which the shadows' mean loss is the largest that was met, shape (d,)."""
         import torch
 
-        modules = self._trained(data, rng)
+        modules = self._train_shadows(data, rng)
         lower, upper = (torch.from_numpy(side) for side in box(data))
         longest = float(np.linalg.norm(features_of(data), axis=1).max())
         target = torch.tensor([label])
@@ -95,19 +95,19 @@ class ShadowAdversarial:
             point = moved * min(1.0, longest / max(float(moved.norm()), 1e-12))
         return best
 
-    def _trained(self, data: Examples, rng: np.random.Generator) -> list[Any]:
+    def _train_shadows(self, data: Examples, rng: np.random.Generator) -> list[Any]:
         import torch
 
         halves = [np.sort(rng.choice(len(data), (len(data) + 1) // 2, replace=False)) for _ in range(self.shadows)]
         seeds = np.random.SeedSequence(int(rng.integers(2**63))).spawn(self.shadows)
         tasks = [TrainingTask(half, data.labels[half], seed) for half, seed in zip(halves, seeds, strict=True)]
         models = self.model.fit_stack(data.features, tasks, classes=data.classes, compute=Compute())
-        found = []
+        modules = []
         for model in models:
             if isinstance(model, TrainingError):
                 continue
             module = self.model.module(model.shape, data.classes)
             torch.nn.utils.vector_to_parameters(torch.from_numpy(model.parameters.copy()), module.parameters())
-            found.append(module.eval())
-        require(bool(found), "a shadow model must be trained; all of them failed", shadows=self.shadows)
-        return found
+            modules.append(module.eval())
+        require(bool(modules), "a shadow model must be trained; all of them failed", shadows=self.shadows)
+        return modules

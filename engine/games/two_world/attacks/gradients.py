@@ -37,7 +37,7 @@ class StepsAttack:
         return replace(self, steps=steps)
 
     @property
-    def known(self) -> PrivateSteps:
+    def claimed_steps(self) -> PrivateSteps:
         if self.steps is None:
             raise SpecError("the likelihood of steps needs to know the mechanism, or the attack's field `steps`")
         return self.steps
@@ -53,23 +53,23 @@ class GradientLikelihood(StepsAttack):
 
     def score(self, view: ChallengeView) -> Floats:
         """Log-likelihood ratio: sum over steps of log(1 - q + q exp((<g, c> - |c|^2 / 2) / sigma^2)), in nats."""
-        steps = self.known
-        noise = seen_noise(view.gradient_products, view.gradient_norms, steps.noise_multiplier)
+        steps = self.claimed_steps
+        noise = observed_noise(view.gradient_products, view.gradient_norms, steps.noise_multiplier)
         exponent = (view.gradient_products - view.gradient_norms / 2) / noise**2
         with np.errstate(divide="ignore"):  # nothing is left out at q = 1
-            out = np.log1p(-steps.sample_rate)
-        return np.asarray(np.logaddexp(out, np.log(steps.sample_rate) + exponent).sum(1))
+            log_absent = np.log1p(-steps.sample_rate)
+        return np.asarray(np.logaddexp(log_absent, np.log(steps.sample_rate) + exponent).sum(1))
 
 
-FIRST_SEEN = 8
+FIRST_ESTIMATE = 8
 """Trials after which a step's noise is looked at, and again whenever there are twice as many."""
-CLEARLY_LESS = 0.25
+MAX_OBSERVED_NOISE = 0.25
 """Of the claimed noise: what is seen has to be below it to be believed."""
-LEAST_NOISE = 1e-3
+MIN_NOISE = 1e-3
 """Of the claimed noise: what a step without any is taken to have."""
 
 
-def seen_noise(products: Floats, norms: Floats, claimed: float) -> Floats:
+def observed_noise(products: Floats, norms: Floats, claimed: float) -> Floats:
     """Standard deviation of each step's noise along the canary, in clips: as claimed, or what is seen if clearly less.
 
     With or without the canary, a product of a step without noise is the canary's squared norm or 0: the distance to the
@@ -79,10 +79,10 @@ def seen_noise(products: Floats, norms: Floats, claimed: float) -> Floats:
     noise = np.full(products.shape, claimed)
     length = np.sqrt(np.maximum(norms, 1e-12))
     nearer = np.minimum(np.abs(products), np.abs(products - norms)) / length
-    before = FIRST_SEEN
+    before = FIRST_ESTIMATE
     while before < len(products):
-        seen = nearer[:before].max(axis=0)
-        believed = np.where(seen < CLEARLY_LESS * claimed, np.maximum(seen, LEAST_NOISE * claimed), claimed)
+        largest = nearer[:before].max(axis=0)
+        believed = np.where(largest < MAX_OBSERVED_NOISE * claimed, np.maximum(largest, MIN_NOISE * claimed), claimed)
         noise[before : 2 * before] = believed
         before *= 2
     return noise
@@ -129,7 +129,7 @@ class GradientDifferences(StepsAttack):
 
     def score(self, view: ChallengeView) -> Floats:
         """Sum over differences of their log-likelihood ratio, in nats; 0 for a training of one step."""
-        q, sigma = self.known.sample_rate, self.known.noise_multiplier
+        q, sigma = self.claimed_steps.sample_rate, self.claimed_steps.noise_multiplier
         difference, norms = np.diff(view.gradient_products, axis=1), view.gradient_norms
         before, after = norms[:, :-1], norms[:, 1:]
         scale = sigma * np.sqrt(np.maximum(before + after, 1e-12))

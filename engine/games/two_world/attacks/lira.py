@@ -36,7 +36,7 @@ class Normals:
         """At phi of shape (..., points), up to a constant."""
         return -0.5 * ((phi - self.mean) / self.deviation) ** 2 - np.log(self.deviation)
 
-    def of(self, rows: slice) -> Normals:
+    def at(self, rows: slice) -> Normals:
         return Normals(self.mean[rows], self.deviation[rows])
 
 
@@ -46,14 +46,14 @@ def normals(shadows: Shadows, points: NDArray[np.int64], *, members: bool, varia
     A "fixed" variance pools the squared residuals of all points (each costs its mean one degree of freedom), for few
     models; "per-point" keeps them apart, for some 64 models and more.
     """
-    mean, squares, counts = _residuals(shadows.at(points), members)
+    mean, squares, counts = _residuals(shadows.at_points(points), members)
     least, world = (2 if variance == "per-point" else 1), ("trained on" if members else "left out of")
     fewest = int(counts.min())
     require(fewest >= least, f"each challenge must be {world} at least {least} shadow models", fewest=fewest)
     if variance == "fixed":
         everywhere = np.arange(shadows.member.shape[1])
         parts = [
-            _residuals(shadows.at(everywhere[first : first + POINTS_AT_ONCE]), members)
+            _residuals(shadows.at_points(everywhere[first : first + POINTS_AT_ONCE]), members)
             for first in range(0, len(everywhere), POINTS_AT_ONCE)
         ]
         freedom = sum(int(np.maximum(count - 1, 0).sum()) for _, _, count in parts)
@@ -160,14 +160,14 @@ class SelectWorst(PointCanary):
             "select-worst needs at least 6 shadow models, 2 of them to measure",
             shadows=models,
         )
-        fit, test = shadows.of(slice(fitted)), shadows.of(slice(fitted, models))
+        fit, test = shadows.of_models(slice(fitted)), shadows.of_models(slice(fitted, models))
         everywhere = np.arange(shadows.member.shape[1])
         inside, outside = (normals(fit, everywhere, members=world, variance=self.variance) for world in (True, False))
         parts = []
         for first in range(0, len(everywhere), POINTS_AT_ONCE):
             rows = slice(first, first + POINTS_AT_ONCE)
-            measured = test.at(everywhere[rows])
-            scores = log_likelihood_ratio(inside.of(rows), outside.of(rows), measured.phi)
+            measured = test.at_points(everywhere[rows])
+            scores = log_likelihood_ratio(inside.at(rows), outside.at(rows), measured.phi)
             parts.append(self._aggregate(scores, measured.member))
         weights, gaps = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         return weights, gaps

@@ -55,9 +55,9 @@ class Rmia:
         require(view.population.shape[1] > 0, "rmia needs points of the population", do="set `population` in the game")
         a = self._a(view.shadows, view.population_points)
         points, place = view.points()
-        own = inverse_ratio(view.target[:, 0], self._marginal(view.shadows.at(points), a)[place])
-        marginal = self._marginal(view.shadows.at(view.population_points), a)
-        return shares_beaten(own, view.population, marginal, self.gamma)
+        challenge_inverse = inverse_ratio(view.target[:, 0], self._marginal(view.shadows.at_points(points), a)[place])
+        marginal = self._marginal(view.shadows.at_points(view.population_points), a)
+        return shares_beaten(challenge_inverse, view.population, marginal, self.gamma)
 
     def _a(self, shadows: Shadows, population: NDArray[np.int64]) -> float:
         if not self.offline:
@@ -69,14 +69,14 @@ class Rmia:
 
 
 def shares_beaten(
-    own: NDArray[np.float32],
+    challenge_inverse: NDArray[np.float32],
     population: NDArray[np.float32],
     marginal: NDArray[np.floating[Any]],
     gamma: float,
 ) -> NDArray[np.float64]:
     """Share of each trial's population with ratio > gamma times theirs, shape (T,)."""
 
-    least = (gamma * own).astype(np.float32)
+    least = (gamma * challenge_inverse).astype(np.float32)
     counts = above(least, np.ascontiguousarray(population, np.float32), marginal.astype(np.float32))
     return np.asarray(counts / len(marginal))
 
@@ -84,9 +84,9 @@ def shares_beaten(
 def inverse_ratio(phi: NDArray[np.float32], marginal: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     """p(x) / p(x | target) = p(x) (1 + e^-phi), in float32: equal points have equal ones, to the bit; shapes (n,)."""
 
-    found = np.empty(len(phi), np.float32)
-    inverse_ratios(np.ascontiguousarray(phi, np.float32), marginal.astype(np.float32), found)
-    return found
+    inverse = np.empty(len(phi), np.float32)
+    inverse_ratios(np.ascontiguousarray(phi, np.float32), marginal.astype(np.float32), inverse)
+    return inverse
 
 
 def beaten_of_one_model(
@@ -117,16 +117,17 @@ def tuned_a(shadows: Shadows, population: NDArray[np.int64], gamma: float) -> fl
     Its members are known to the adversary. The first 2,000 points other than the population stand for all.
     """
     others = np.setdiff1d(np.arange(shadows.member.shape[1]), population)[:MAX_TUNED_ON]
-    rest = shadows.of(slice(1, None))
-    target, known = shadows.of(slice(1)), shadows.member[0]
-    outsiders = population[~known[population]]
+    rest = shadows.of_models(slice(1, None))
+    target, is_member = shadows.of_models(slice(1)), shadows.member[0]
+    outsiders = population[~is_member[population]]
     if not len(outsiders) or len(rest.member) < 2:
         return 0.0
     out_of_points, out_of_population = (
-        _mean(probability(models.confidence[:, 0]), ~models.member) for models in (rest.at(others), rest.at(outsiders))
+        _mean(probability(models.confidence[:, 0]), ~models.member)
+        for models in (rest.at_points(others), rest.at_points(outsiders))
     )
-    of_points = probability(target.at(others).confidence[:, 0])
-    of_population = probability(target.at(outsiders).confidence[:, 0])
+    of_points = probability(target.at_points(others).confidence[:, 0])
+    of_population = probability(target.at_points(outsiders).confidence[:, 0])
     areas = [
         _area(
             beaten_of_one_model(
@@ -134,7 +135,7 @@ def tuned_a(shadows: Shadows, population: NDArray[np.int64], gamma: float) -> fl
                 (of_population / _from_outside(out_of_population, a))[0],
                 gamma,
             ),
-            known[others],
+            is_member[others],
         )
         for a in CANDIDATES
     ]
@@ -160,8 +161,8 @@ def _area(score: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
 def probability(phi: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """p_y = 1 / (1 + e^-phi); 0 below e^-709."""
     with np.errstate(over="ignore"):
-        found: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-phi.astype(np.float64)))
-    return found
+        result: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-phi.astype(np.float64)))
+    return result
 
 
 _LANES = 16
@@ -208,8 +209,8 @@ def _write_sixteen(context: Any, phi: Any, marginal: Any, out: Any) -> Any:
         power = code.fmul(power, scale)
         power = code.select(code.fcmp_ordered(">", x, _everywhere(88)), _everywhere(np.inf), power)
         power = code.select(code.fcmp_ordered("ord", x, x), power, x)
-        found = code.fmul(code.load(marginal, align=4), code.fadd(power, _everywhere(1)))
-        code.store(found, out, align=4)
+        product = code.fmul(code.load(marginal, align=4), code.fadd(power, _everywhere(1)))
+        code.store(product, out, align=4)
         return target.get_dummy_value()
 
     return types.void(types.intp, types.intp, types.intp), generate
@@ -224,23 +225,23 @@ def inverse_ratios(phi: NDArray[np.float32], marginal: NDArray[np.float32], out:
     end = len(phi) // _LANES * _LANES
     for i in range(0, end, _LANES):
         _sixteen(phi.ctypes.data + 4 * i, marginal.ctypes.data + 4 * i, out.ctypes.data + 4 * i)
-    left = len(phi) - end
-    if left:
+    remaining = len(phi) - end
+    if remaining:
         few = np.zeros((3, _LANES), np.float32)
-        few[0, :left], few[1, :left] = phi[end:], marginal[end:]
+        few[0, :remaining], few[1, :remaining] = phi[end:], marginal[end:]
         _sixteen(few.ctypes.data, few.ctypes.data + 4 * _LANES, few.ctypes.data + 8 * _LANES)
-        out[end:] = few[2, :left]
+        out[end:] = few[2, :remaining]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def above(least: NDArray[np.float32], phi: NDArray[np.float32], marginal: NDArray[np.float32]) -> NDArray[np.int64]:
     """How many of a row's inverse ratios are above its least; contiguous, shapes (T,), (T, P) and (P,) to (T,)."""
     counts = np.zeros(len(least), np.int64)
-    found = np.empty(len(marginal), np.float32)
+    inverse = np.empty(len(marginal), np.float32)
     for row in range(len(least)):
-        inverse_ratios(phi[row], marginal, found)
+        inverse_ratios(phi[row], marginal, inverse)
         bar, count = least[row], 0
-        for i in range(len(found)):
-            count += found[i] > bar
+        for i in range(len(inverse)):
+            count += inverse[i] > bar
         counts[row] = count
     return counts
