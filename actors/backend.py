@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import cloudpickle  # type: ignore[import-untyped]
 import pyarrow as pa
 
-from dpaudit.actors.audited.around import Around
+from dpaudit.actors.audited.around import ProcessGuard
 from dpaudit.actors.audited.signals import TimeLimitExceeded, raised_externally, signals_interrupt, time_limit
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.periodic import call_periodically
@@ -145,10 +145,10 @@ def attempt_unit(
         scratch: Folder or URI that every worker can write to. It lets a long training resume after a lost worker.
         version: Code version of dpaudit, recorded in the unit's file.
     """
-    start, worker, around = time.perf_counter(), f"{platform.node()}:{os.getpid()}", Around()
+    start, worker, around = time.perf_counter(), f"{platform.node()}:{os.getpid()}", ProcessGuard()
     with signals_interrupt((signal.SIGINT,)):
         try:
-            with around.kept(), _checkpoints(scratch, unit.key) as checkpoints:
+            with around.guard(), _checkpoints(scratch, unit.key) as checkpoints:
                 table = _isolated(unit).task.run(inputs, unit.resources.compute(checkpoints))
             seconds = time.perf_counter() - start
             content = encode_unit(unit.key, table, version=version, user_code=unit.user_code_version)

@@ -47,10 +47,10 @@ class Fingerprint:
     """What a value comes to."""
 
     digest: str  # SHA-256 of its content and of the code behind it
-    own: tuple[UserCode, ...] = ()  # the user's code among that
+    user_code: tuple[UserCode, ...] = ()  # the user's code among that
 
 
-class _Reading:
+class _CodeCache:
     """Fingerprints that belong together, as those of one plan: each class and each file is read once."""
 
     def __init__(self, recorded: Mapping[str, str] | None = None) -> None:
@@ -63,26 +63,26 @@ class _Reading:
         """Return the digest of a class or function, and a label for it if it is the user's code."""
         if id(thing) not in self._codes:
             pickler = _Pickler(self, in_code=True)
-            digest, own = "", None
+            digest, user_code = "", None
             try:
                 digest = pickler.digest(thing)
             except Exception as err:  # an object that the code refers to may raise anything
                 pickler.unseen.append(f"{_name(thing)} cannot be read ({type(err).__name__}: {err})")
-            if pickler.is_own or pickler.unseen:
-                own = self._labelled(_name(thing), digest, pickler.unseen)
-            self._codes[id(thing)] = (thing, own.digest if own else digest, own)
+            if pickler.is_user_code or pickler.unseen:
+                user_code = self._new_user_code(_name(thing), digest, pickler.unseen)
+            self._codes[id(thing)] = (thing, user_code.digest if user_code else digest, user_code)
         return self._codes[id(thing)][1:]
 
     def unreadable(self, value: object, why: str) -> UserCode:
         """Return the stand-in for a value whose content cannot be read."""
         if id(value) not in self._codes:
-            own = self._labelled(f"value of {_name(type(value))}", "", (why,))
-            self._codes[id(value)] = (value, own.digest, own)
-        own_of = self._codes[id(value)][2]
-        assert own_of is not None
-        return own_of
+            new_code = self._new_user_code(f"value of {_name(type(value))}", "", (why,))
+            self._codes[id(value)] = (value, new_code.digest, new_code)
+        user_code = self._codes[id(value)][2]
+        assert user_code is not None
+        return user_code
 
-    def _labelled(self, name: str, digest: str, unseen: Iterable[str]) -> UserCode:
+    def _new_user_code(self, name: str, digest: str, unseen: Iterable[str]) -> UserCode:
         self._names[name] = self._names.get(name, 0) + 1
         label = name if self._names[name] == 1 else f"{name} ({self._names[name]})"
         reasons = tuple(sorted(set(unseen)))
@@ -91,11 +91,11 @@ class _Reading:
         return UserCode(label, self._recorded.get(label, digest), reasons)
 
 
-_CURRENT: ContextVar[_Reading | None] = ContextVar("the reading of code that is going on", default=None)
+_CURRENT: ContextVar[_CodeCache | None] = ContextVar("the reading of code that is going on", default=None)
 
 
 @contextlib.contextmanager
-def one_reading(recorded: Mapping[str, str] | None = None, reading: _Reading | None = None) -> Iterator[_Reading]:
+def read_once(recorded: Mapping[str, str] | None = None, code_cache: _CodeCache | None = None) -> Iterator[_CodeCache]:
     """Read every class and file once inside the block, which may continue an earlier `reading`; nested blocks join.
 
     `recorded` are digests by label that replace those of the present code.
@@ -103,23 +103,23 @@ def one_reading(recorded: Mapping[str, str] | None = None, reading: _Reading | N
     if (outer := _CURRENT.get()) is not None:
         yield outer
         return
-    reading = reading or _Reading(recorded)
-    token = _CURRENT.set(reading)
+    code_cache = code_cache or _CodeCache(recorded)
+    token = _CURRENT.set(code_cache)
     try:
-        yield reading
+        yield code_cache
     finally:
         _CURRENT.reset(token)
 
 
 def fingerprint(value: object) -> Fingerprint:
     """Return the fingerprint of a value made of dataclasses, containers, numbers, strings, arrays and other objects."""
-    reading = _CURRENT.get() or _Reading()
+    code_cache = _CURRENT.get() or _CodeCache()
     for by_identity in (False, True):  # only the second pickler can read a value that contains itself
-        pickler = _Pickler(reading, by_identity=by_identity)
+        pickler = _Pickler(code_cache, by_identity=by_identity)
         with contextlib.suppress(pickle.PicklingError, RecursionError, ValueError):
-            return Fingerprint(pickler.digest(value), tuple(pickler.own.values()))
-    unread = reading.unreadable(value, f"a value of {_name(type(value))} cannot be pickled")
-    return Fingerprint(unread.digest, (unread,))
+            return Fingerprint(pickler.digest(value), tuple(pickler.user_code.values()))
+    stand_in = code_cache.unreadable(value, f"a value of {_name(type(value))} cannot be pickled")
+    return Fingerprint(stand_in.digest, (stand_in,))
 
 
 def _name(thing: Any) -> str:
@@ -133,14 +133,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     that occurs again is a reference to its first occurrence, so that code may refer to itself.
     """
 
-    def __init__(self, reading: _Reading, *, in_code: bool = False, by_identity: bool = False) -> None:
+    def __init__(self, code_cache: _CodeCache, *, in_code: bool = False, by_identity: bool = False) -> None:
         self._bytes = io.BytesIO()
         super().__init__(self._bytes, protocol=4)
         self.fast = not (in_code or by_identity)
-        self.own: dict[str, UserCode] = {}
+        self.user_code: dict[str, UserCode] = {}
         self.unseen: list[str] = []
-        self.is_own = False
-        self._reading, self._in_code = reading, in_code
+        self.is_user_code = False
+        self._cache, self._in_code = code_cache, in_code
         self._referenced: dict[int, tuple[int, object]] = {}  # importable code that was written, with its number
 
     def digest(self, value: object) -> str:
@@ -158,10 +158,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if kind in (list, tuple) and self.fast:
             return "sequence", *value  # a spec makes lists of tuples
         if kind in (set, frozenset):
-            return kind.__name__, sorted(self._apart(item) for item in value)
+            return kind.__name__, sorted(self._sort_key(item) for item in value)
         if kind is MappingProxyType or (kind is dict and self.fast):
             by_name = all(type(key) is str for key in value)
-            return "mapping", sorted(((key if by_name else self._apart(key)), key, value[key]) for key in value)
+            return "mapping", sorted(((key if by_name else self._sort_key(key)), key, value[key]) for key in value)
         if isinstance(value, type | FunctionType):
             return self._code(value)
         if isinstance(value, ModuleType):
@@ -191,34 +191,34 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         code = self._code(value) if hasattr(value, "__qualname__") else ()
         return tuple, (("global", _name(type(value)), parts, code),)
 
-    def _apart(self, value: object) -> str:
+    def _sort_key(self, value: object) -> str:
         """Return the digest of one part, by which parts without an order are sorted."""
-        pickler = _Pickler(self._reading, in_code=self._in_code, by_identity=not self.fast)
-        pickler.own, pickler.unseen = self.own, self.unseen
+        pickler = _Pickler(self._cache, in_code=self._in_code, by_identity=not self.fast)
+        pickler.user_code, pickler.unseen = self.user_code, self.unseen
         digest = pickler.digest(value)
-        self.is_own |= pickler.is_own
+        self.is_user_code |= pickler.is_user_code
         return digest
 
     def _unreadable(self, value: object, why: str) -> tuple[str, str]:
         if self._in_code:
             self.unseen.append(why)
             return "unreadable", why
-        own = self._reading.unreadable(value, why)
-        self.own[own.label] = own
-        return "unreadable", own.digest
+        user_code = self._cache.unreadable(value, why)
+        self.user_code[user_code.label] = user_code
+        return "unreadable", user_code.digest
 
     def _sources(self, module: str) -> tuple[tuple[str, str], ...]:
         """Return names and digests of the files and packages behind a module."""
-        sources = self._reading.sources.sources(module)
+        sources = self._cache.sources.sources(module)
         self.unseen += sources.unseen
-        self.is_own |= bool(sources.files)
+        self.is_user_code |= bool(sources.files)
         return *sources.files, *sources.packages
 
     def _code(self, thing: Any) -> object:
         """Return what stands for a class or function; None for one that is pickled by value."""
         if not self._in_code:
-            digest, own = self._reading.code(thing)
-            self.own |= {} if own is None else {own.label: own}
+            digest, user_code = self._cache.code(thing)
+            self.user_code |= {} if user_code is None else {user_code.label: user_code}
             return "code", _name(thing), digest
         if id(thing) in self._referenced:
             return "referenced", self._referenced[id(thing)][0]
@@ -227,25 +227,25 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return None
         self._referenced[id(thing)] = len(self._referenced), thing
         sources = self._sources(thing.__module__ or "builtins")
-        parts = _values_of(thing) if is_function and self._is_users(thing.__module__) else ()
+        parts = _values_of(thing) if is_function and self._is_user_module(thing.__module__) else ()
         return "importable", _name(thing), sources, parts, getattr(thing, "__wrapped__", None)
 
     def _by_value(self, thing: Any) -> Any:
         """Return the parts of a class or function that cannot be imported by its name."""
-        made, arguments, *state = cloudpickle.Pickler(io.BytesIO()).reducer_override(thing)
+        maker, arguments, *state = cloudpickle.Pickler(io.BytesIO()).reducer_override(thing)
         module = thing.__module__ or "builtins"
         sources = self._sources(module) if has_file(module) or not state else ()
         if isinstance(thing, FunctionType):
-            self.is_own |= not has_file(module)
+            self.is_user_code |= not has_file(module)
             return tuple, (), (_name(thing), sources, thing.__code__, state[0][1]["__globals__"], _values_of(thing))
         if not state:  # a class of Python's own
-            return tuple, (), (_name(thing), sources, made.__name__)
-        self.is_own |= not has_file(module)
+            return tuple, (), (_name(thing), sources, maker.__name__)
+        self.is_user_code |= not has_file(module)
         members = {name: value for name, value in state[0][0].items() if name not in _NOT_CODE}
         return tuple, (), (_name(thing), sources, arguments[:-2], members)  # the last two tell copies apart
 
-    def _is_users(self, module: str) -> bool:
-        return bool(self._reading.sources.sources(module).files)
+    def _is_user_module(self, module: str) -> bool:
+        return bool(self._cache.sources.sources(module).files)
 
     def _bytecode(self, code: CodeType) -> object:
         counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
@@ -278,7 +278,7 @@ _BY_NAME = re.compile(rb"(?:import_module|__import__)\(\s*[\"'](\w+)")
 
 
 @dataclass(frozen=True)
-class Sources:
+class ModuleSources:
     """What the code of a module, or of several, comes to."""
 
     files: tuple[tuple[str, str], ...] = ()  # (top-level module, SHA-256 of its files) of the user's own
@@ -292,50 +292,50 @@ class SourceReader:
 
     def __init__(self) -> None:
         self._read = cache(lambda name: read_module(name))
-        self._reached = cache(self._gather)
+        self._with_imports = cache(self._gather)
 
-    def sources(self, module: str) -> Sources:
+    def sources(self, module: str) -> ModuleSources:
         """What a module, and all of the user's that it imports, come to."""
         top = module.partition(".")[0]
-        if module in sys.modules and not _places(top):  # it was loaded alone, from elsewhere
+        if module in sys.modules and not _locations(top):  # it was loaded alone, from elsewhere
             top = module
-        return self._reached(top)
+        return self._with_imports(top)
 
-    def _gather(self, top: str) -> Sources:
-        found: dict[str, Sources] = {}
+    def _gather(self, top: str) -> ModuleSources:
+        sources: dict[str, ModuleSources] = {}
         waiting = {top}
         while waiting:
             name = waiting.pop()
-            found[name] = self._read(name)
-            waiting |= found[name].imports - found.keys()
-        parts = [found[name] for name in sorted(found)]
-        return Sources(
+            sources[name] = self._read(name)
+            waiting |= sources[name].imports - sources.keys()
+        parts = [sources[name] for name in sorted(sources)]
+        return ModuleSources(
             tuple(file for part in parts for file in part.files),
             tuple(package for part in parts for package in part.packages),
             tuple(why for part in parts for why in part.unseen),
         )
 
 
-def read_module(name: str) -> Sources:
+def read_module(name: str) -> ModuleSources:
     """A top-level module by itself, without importing it; nothing where it is Python's, dpaudit's or not there."""
-    places = () if name == "dpaudit" else _places(name)
+    places = () if name == "dpaudit" else _locations(name)
     if places is None:
-        return Sources(unseen=(f"the module {name} has no file",))
-    if not places or all(_standard(place) for place in places):
-        return Sources()
+        return ModuleSources(unseen=(f"the module {name} has no file",))
+    if not places or all(_is_standard_library(place) for place in places):
+        return ModuleSources()
     if name in _distributions() and all(_INSTALLED & set(Path(place).parts) for place in places):
-        return Sources(packages=tuple((package, _version(package)) for package in _distributions()[name]))
+        return ModuleSources(packages=tuple((package, _version(package)) for package in _distributions()[name]))
     try:
         return _read_files(name, places)
     except OSError as err:
-        return Sources(unseen=(f"the files of module {name} cannot be read: {err}",))
+        return ModuleSources(unseen=(f"the files of module {name} cannot be read: {err}",))
 
 
-def packages_behind(folder: Path) -> dict[str, str]:
+def imported_packages(folder: Path) -> dict[str, str]:
     """Versions of the installed distributions that the code of a folder imports, by name."""
     names = {name for file, _ in _files(folder) if file.suffix == ".py" for name in _imports(file.read_bytes())}
-    found = {package for name in names - {"dpaudit"} for package in _distributions().get(name, ())}
-    return {package: _version(package) for package in sorted(found)}
+    packages = {package for name in names - {"dpaudit"} for package in _distributions().get(name, ())}
+    return {package: _version(package) for package in sorted(packages)}
 
 
 def has_file(module: str) -> bool:
@@ -344,14 +344,14 @@ def has_file(module: str) -> bool:
     return file is not None and not file.startswith("<")
 
 
-def _places(name: str) -> tuple[str, ...] | None:
+def _locations(name: str) -> tuple[str, ...] | None:
     """The folders of a package, or a module's one file; none where there is no such module, None without a file."""
     module = sys.modules.get(name)
     if isinstance(module, ModuleType):
         places = tuple(getattr(module, "__path__", ())) or ((module.__file__,) if has_file(name) else ())
         spec = module.__spec__
         if name == "__main__" and spec is not None:  # started with -m
-            places += _places(spec.name.partition(".")[0]) or ()
+            places += _locations(spec.name.partition(".")[0]) or ()
     else:
         try:
             spec = importlib.util.find_spec(name)
@@ -360,23 +360,23 @@ def _places(name: str) -> tuple[str, ...] | None:
         if spec is None:
             return ()
         places = tuple(spec.submodule_search_locations or ()) or ((spec.origin,) if spec.has_location else ())
-    known = bool(places) or name in sys.stdlib_module_names or name == "__main__"
-    return tuple(place for place in places if place) if known else None
+    is_located = bool(places) or name in sys.stdlib_module_names or name == "__main__"
+    return tuple(place for place in places if place) if is_located else None
 
 
-def _read_files(name: str, places: tuple[str, ...]) -> Sources:
+def _read_files(name: str, places: tuple[str, ...]) -> ModuleSources:
     hasher, imports, unseen = hashlib.sha256(), set[str](), []
-    loaded = {str(getattr(module, "__file__", None)): found for found, module in list(sys.modules.items())}
+    loaded = {str(getattr(module, "__file__", None)): module_name for module_name, module in list(sys.modules.items())}
     for number, (file, inside) in enumerate(file for place in places for file in _files(Path(place))):
         if number == MAX_FILES:
-            return Sources(unseen=(f"the folder of module {name} holds more than {MAX_FILES:,} files of code",))
+            return ModuleSources(unseen=(f"the folder of module {name} holds more than {MAX_FILES:,} files of code",))
         content = file.read_bytes()
         hasher.update(f"{inside} {len(content)}\n".encode() + content)
         if file.suffix == ".py":
             imports |= _imports(content)
         if str(file) in loaded and _changed_since_import(loaded[str(file)], str(file), content):
             unseen.append(f"the module {loaded[str(file)]} changed on disk after it was imported")
-    return Sources(((name, hasher.hexdigest()),), (), tuple(unseen), frozenset(imports - {name}))
+    return ModuleSources(((name, hasher.hexdigest()),), (), tuple(unseen), frozenset(imports - {name}))
 
 
 def _files(place: Path) -> Iterator[tuple[Path, str]]:
@@ -403,7 +403,7 @@ def _imports(source: bytes) -> frozenset[str]:
 
 
 @cache
-def _standard(file: str) -> bool:
+def _is_standard_library(file: str) -> bool:
     return os.path.realpath(file).startswith(_STANDARD) and not _INSTALLED & set(Path(file).parts)
 
 
@@ -413,14 +413,14 @@ def _distributions() -> dict[str, tuple[str, ...]]:
 
     As `importlib.metadata.packages_distributions`, which makes a path of each file and takes three times as long.
     """
-    found: dict[str, set[str]] = {}
-    for each in importlib.metadata.distributions():
-        listed, about = each.read_text("RECORD"), _NAME.search(each.read_text("METADATA") or "")
-        stated = (each.read_text("top_level.txt") or "").split()
-        tops = stated or _top_levels(map(str, each.files or ()) if listed is None else listed.splitlines())
+    distributions: dict[str, set[str]] = {}
+    for distribution in importlib.metadata.distributions():
+        record, name_line = distribution.read_text("RECORD"), _NAME.search(distribution.read_text("METADATA") or "")
+        top_level = (distribution.read_text("top_level.txt") or "").split()
+        tops = top_level or _top_levels(map(str, distribution.files or ()) if record is None else record.splitlines())
         for module in tops:
-            found.setdefault(module, set()).add(about[1] if about else each.metadata["Name"])
-    return {module: tuple(sorted(names)) for module, names in found.items()}
+            distributions.setdefault(module, set()).add(name_line[1] if name_line else distribution.metadata["Name"])
+    return {module: tuple(sorted(names)) for module, names in distributions.items()}
 
 
 def _top_levels(files: Iterable[str]) -> set[str]:
@@ -437,7 +437,7 @@ def _version(distribution: str) -> str:
     return importlib.metadata.version(distribution)
 
 
-_SEEN: dict[str, tuple[object, bytes]] = {}
+_FIRST_READ: dict[str, tuple[object, bytes]] = {}
 """For each loaded module of the user's, what it was loaded as and a hash of its file when it was first read."""
 
 
@@ -446,17 +446,17 @@ def _changed_since_import(name: str, file: str, content: bytes) -> bool:
     module = sys.modules[name]
     spec, digest = getattr(module, "__spec__", None), hashlib.sha256(content).digest()
     loaded_as = spec if spec is not None else module  # reloading makes a new spec
-    seen, first = _SEEN.setdefault(name, (loaded_as, digest))
-    if seen is not loaded_as:
-        _SEEN[name] = (loaded_as, digest)
-    elif first != digest:
+    first_loaded_as, first_digest = _FIRST_READ.setdefault(name, (loaded_as, digest))
+    if first_loaded_as is not loaded_as:
+        _FIRST_READ[name] = (loaded_as, digest)
+    elif first_digest != digest:
         return True
     if spec is None or type(spec.loader) is not SourceFileLoader or sys.dont_write_bytecode or not spec.cached:
         return False
     try:  # the bytecode that Python kept at the import says which file it was
         with open(spec.cached, "rb") as compiled:
             _, flags, written, size = struct.unpack("<4I", compiled.read(16))
-        found = os.stat(file)
+        status = os.stat(file)
     except (OSError, struct.error):
         return False
-    return flags == 0 and (written, size) != (int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
+    return flags == 0 and (written, size) != (int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)

@@ -12,7 +12,7 @@ from ray.util.metrics import Counter, Gauge
 from dpaudit.actors.events import Event, EventKind
 
 WINDOW_S = 60.0  # rates and shares are those of the last minute
-TOLD_S = 1.0  # Ray is told no more often: a unit may take less
+UPDATE_S = 1.0  # Ray is told no more often: a unit may take less
 
 
 _COUNTERS = {
@@ -41,7 +41,7 @@ class RunMetrics:
         self._counts = dict.fromkeys(self._counters, 0)  # since they were told last
         self._running = self._workers = 0
         self._gpu_seconds = 0.0
-        self._began = self._told = self._now = time.time()
+        self._began = self._updated = self._now = time.time()
         self._recent: deque[tuple[float, int, float]] = deque()  # when it was told, trainings, GPU seconds
 
     def __call__(self, event: Event) -> None:
@@ -66,10 +66,10 @@ class RunMetrics:
             case _:
                 return
         self._now = event.time
-        if self._now - self._told >= TOLD_S:
-            self.tell()
+        if self._now - self._updated >= UPDATE_S:
+            self.update()
 
-    def tell(self) -> None:
+    def update(self) -> None:
         """Sets the session's metrics to what was seen; to be called once more after the last event."""
         window = min(WINDOW_S, max(self._now - self._began, 1e-3))
         self._recent.append((self._now, self._counts["trainings"], self._gpu_seconds))
@@ -84,4 +84,4 @@ class RunMetrics:
         self._gauges["workers"].set(self._workers)
         self._gauges["trainings_per_second"].set(sum(trainings for _, trainings, _ in self._recent) / window)
         self._gauges["gpu_busy_share"].set(min(spent / (gpus * window), 1.0) if gpus else 0.0)
-        self._counts, self._gpu_seconds, self._told = dict.fromkeys(self._counters, 0), 0.0, self._now
+        self._counts, self._gpu_seconds, self._updated = dict.fromkeys(self._counters, 0), 0.0, self._now

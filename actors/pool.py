@@ -23,7 +23,7 @@ import pyarrow as pa
 import ray
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError, TaskUnschedulableError
 
-from dpaudit.actors.audited.around import Around
+from dpaudit.actors.audited.around import ProcessGuard
 from dpaudit.actors.audited.leftover_processes import adopt_orphans
 from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Handle, attempt_unit
 from dpaudit.actors.events import Event, EventKind, EventStream
@@ -32,32 +32,32 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError
 
-QUEUED_PER_WORKER = 2  # one parcel runs, one waits beside it: the worker never idles for a round trip to the driver
+PARCELS_PER_WORKER = 2  # one parcel runs, one waits beside it: the worker never idles for a round trip to the driver
 # Seconds that a parcel is meant to take. A worker hands back the units that it has not begun after twice that time.
 PARCEL_S = 2.0
 # With many workers parcels are longer, so that no more come back in a second. The driver spends about 2 ms on each.
 PARCELS_A_SECOND = 32
 PARCEL_BYTES = 16_000_000  # of results that travel: with more a worker begins no other unit of its parcel
-TIMED = 31  # units of a kind that were timed last: their median is what one takes
+TIMED_UNITS = 31  # units of a kind that were timed last: their median is what one takes
 PATIENCE_S = 30.0  # a parcel of several units that is late by so much, and by twice the slowest of its kind, is ended
 START_TIMEOUT_S = 300.0
-YIELD_S = 20.0  # when nothing has run for so long, idle workers make room for a kind that has not come up
-START_TRIES = 3  # workers that may die in a row while they start, before it is held that none can start
-LOOK_S = 1.0  # seconds between two searches for units that run too long
-STOPPED_S = 10.0  # a driver that has not looked for so long was stopped: that time counts for no unit
-COUNT_S = 5.0  # how often the driver looks which nodes have joined or left
-MANY = 64  # workers, beyond which
-PAUSE_S = 0.1  # what is done is fetched together, so often: a worker has a second parcel beside it
+IDLE_S = 20.0  # when nothing has run for so long, idle workers make room for a kind that has not come up
+MAX_START_FAILURES = 3  # workers that may die in a row while they start, before it is held that none can start
+CHECK_S = 1.0  # seconds between two searches for units that run too long
+SUSPENDED_S = 10.0  # a driver that has not looked for so long was stopped: that time counts for no unit
+NODES_S = 5.0  # how often the driver looks which nodes have joined or left
+MANY_WORKERS = 64  # workers, beyond which
+FETCH_S = 0.1  # what is done is fetched together, so often: a worker has a second parcel beside it
 WAIT_FOR_NODES = "DPAUDIT_WAIT_FOR_NODES_S"  # how many seconds a cluster may take to bring a node; unset: none
-WAITING_FOR_NODES = 16  # workers of each kind asked for beyond the room there is, where the cluster brings nodes
+EXTRA_WORKERS = 16  # workers of each kind asked for beyond the room there is, where the cluster brings nodes
 
 
 @ray.remote
 class Worker:
     """Runs units in a process of its own and keeps what is dear to build: imported libraries, open devices."""
 
-    def __init__(self, threads: int, scratch: Scratch | None, reached: Sequence[str] | None) -> None:
-        self._scratch, self._store = scratch, UnitStore.open_marked(*reached) if reached else None
+    def __init__(self, threads: int, scratch: Scratch | None, store_mark: Sequence[str] | None) -> None:
+        self._scratch, self._store = scratch, UnitStore.open_marked(*store_mark) if store_mark else None
         adopt_orphans()
         # Libraries read it when they are loaded, and torch takes seconds to load: not where no unit needs it.
         os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -79,25 +79,25 @@ class Worker:
         ends: list[float] = []
         tables: list[pa.Table | None] = []
         travelling, began = 0, time.monotonic()
-        with Around.in_a_row():
+        with ProcessGuard.consecutive():
             for unit, places, needed in parcel:
                 table = None
                 if not attempts or (time.monotonic() - began < within_s and travelling < PARCEL_BYTES):
-                    given = [objects[place] for place in places]
-                    shared = dict(zip(unit.shared, given, strict=False))  # the tables follow
-                    inputs = Inputs(shared, dict(zip(unit.needs, given[len(unit.shared) :], strict=True)))
+                    arguments = [objects[place] for place in places]
+                    shared = dict(zip(unit.shared, arguments, strict=False))  # the tables follow
+                    inputs = Inputs(shared, dict(zip(unit.needs, arguments[len(unit.shared) :], strict=True)))
                     attempt, table = attempt_unit(unit, inputs, self._scratch, version)
-                    attempts.append(self._written(unit, attempt))
+                    attempts.append(self._write(unit, attempt))
                     ends.append(time.monotonic())
                     travelling += len(attempts[-1].content) + needed * attempt.table_bytes
                 if needed:
                     tables.append(table)
         now = time.monotonic()
-        told = [replace(attempt, report_delay_s=now - end) for attempt, end in zip(attempts, ends, strict=True)]
-        back = told, now - began
-        return (back, *tables) if tables else back
+        reports = [replace(attempt, report_delay_s=now - end) for attempt, end in zip(attempts, ends, strict=True)]
+        result = reports, now - began
+        return (result, *tables) if tables else result
 
-    def _written(self, unit: Unit, attempt: Attempt) -> Attempt:
+    def _write(self, unit: Unit, attempt: Attempt) -> Attempt:
         """Writes the unit's file where that is the driver's folder: of an attempt of which there is no more to tell."""
         if attempt.error or attempt.remarks or attempt.printed or self._store is None or self._store.has_file(unit.key):
             return attempt
@@ -109,30 +109,32 @@ class Worker:
 
 
 @dataclass(eq=False)
-class _Slot:
+class _WorkerSlot:
     """A worker, from the moment it is asked for."""
 
     kind: Resources  # what it occupies
     actor: Any  # its handle
-    since: float  # when it was asked for; later, when what it runs began
+    began: float  # when it was asked for; later, when what it runs began
     ready: bool = False  # whether it is up
-    queue: deque[Any] = field(default_factory=deque)  # what it was given; the first is the one that runs
-    reminded: float = 0.0  # when it was last said that the first of the queue still runs
+    parcels: deque[Any] = field(default_factory=deque)  # what it was given; the first is the one that runs
+    reported: float = 0.0  # when it was last said that the first of the queue still runs
 
 
-_Job: TypeAlias = tuple[Unit, tuple[Any, ...], bool]  # with what it is given, and whether others need its table
+_SubmittedUnit: TypeAlias = tuple[
+    Unit, tuple[Any, ...], bool
+]  # with what it is given, and whether others need its table
 
 
 @dataclass(frozen=True)
-class _Flight:
-    jobs: Sequence[_Job]
+class _ParcelInFlight:
+    units: Sequence[_SubmittedUnit]
     within_s: float  # seconds in which each was to be begun
-    slot: _Slot
+    slot: _WorkerSlot
     tables: Mapping[str, Any]  # of those that others need, by key
 
     @property
     def unit(self) -> Unit:
-        return self.jobs[0][0]
+        return self.units[0][0]
 
 
 class RayPool:
@@ -159,42 +161,44 @@ class RayPool:
         self._remaining = Counter(demand)
         self._workers, self._scratch, self._events = workers, scratch, events
         self._deadlines, self._store = deadlines or Deadlines(), store
-        self._reached = store.mark_for_workers() if store else None
-        self._flights: dict[Any, _Flight] = {}
-        self._heads: dict[Any, None] = {}  # of the flights, those that run: the others come back after them
+        self._store_mark = store.mark_for_workers() if store else None
+        self._flights: dict[Any, _ParcelInFlight] = {}
+        self._running: dict[Any, None] = {}  # of the flights, those that run: the others come back after them
         # not given yet, or their worker died before their turn came
-        self._homeless: dict[Resources, deque[_Job]] = defaultdict(deque)
-        self._took: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=TIMED))  # seconds, by what units do
-        self._takes: dict[str, float] = {}  # the median of these
+        self._waiting: dict[Resources, deque[_SubmittedUnit]] = defaultdict(deque)
+        self._durations: dict[str, deque[float]] = defaultdict(
+            lambda: deque(maxlen=TIMED_UNITS)
+        )  # seconds, by what units do
+        self._median_s: dict[str, float] = {}  # the median of these
         self._alone: set[str] = set()  # units of parcels that were lost
-        self._ready: dict[Resources, int] = {}  # units of each kind that the schedule still holds
-        self._fetched = 0.0  # when it was last looked which of many parcels are done
-        self._starting: dict[Any, _Slot] = {}
-        self._slots: dict[_Slot, None] = {}
-        self._nowhere: set[Resources] = set()
+        self._schedulable: dict[Resources, int] = {}  # units of each kind that the schedule still holds
+        self._last_fetch = 0.0  # when it was last looked which of many parcels are done
+        self._starting: dict[Any, _WorkerSlot] = {}
+        self._slots: dict[_WorkerSlot, None] = {}
+        self._unplaceable: set[Resources] = set()
         self._failed_starts = 0
-        self._looked = self._counted = self._moved = self._yielded = time.monotonic()
+        self._checked = self._resized = self._progressed = self._made_room = time.monotonic()
         self._resize()
 
     def capacity(self, kind: Resources, ready: int = 0, does: str = "") -> int:
         """Number of units of this kind that fill the free places on workers that are up."""
-        self._ready[kind] = ready or self._ready.get(kind, 0)
-        free = sum(QUEUED_PER_WORKER - len(slot.queue) for slot in self._hosts(kind))
-        return free * self._size(does, self._share(kind)) - len(self._homeless[kind])
+        self._schedulable[kind] = ready or self._schedulable.get(kind, 0)
+        free = sum(PARCELS_PER_WORKER - len(slot.parcels) for slot in self._workers_for(kind))
+        return free * self._size(does, self._share(kind)) - len(self._waiting[kind])
 
     def _share(self, kind: Resources) -> int:
         """Half of one worker's share of the waiting units, the most that a parcel holds: all workers end together."""
-        waiting = len(self._homeless[kind]) + self._ready.get(kind, 0)
-        return waiting // max(1, QUEUED_PER_WORKER * len(self._hosts(kind)))
+        waiting = len(self._waiting[kind]) + self._schedulable.get(kind, 0)
+        return waiting // max(1, PARCELS_PER_WORKER * len(self._workers_for(kind)))
 
     def _size(self, does: str, share: int) -> int:
         """Number of units of this function in a parcel; 1 until one of them was timed."""
-        return max(1, min(share, int(self._parcel_s() / self._takes.get(does, math.inf))))
+        return max(1, min(share, int(self._parcel_s() / self._median_s.get(does, math.inf))))
 
     def _parcel_s(self) -> float:
         return max(PARCEL_S, len(self._slots) / PARCELS_A_SECOND)
 
-    def _hosts(self, kind: Resources) -> list[_Slot]:
+    def _workers_for(self, kind: Resources) -> list[_WorkerSlot]:
         """Workers that are up for units of this kind: its own, or those with more of a GPU if it has none."""
         own_workers = [slot for slot in self._slots if slot.kind == kind]
         workers = own_workers or [slot for slot in self._slots if slot.kind.may_run(kind)]
@@ -203,57 +207,65 @@ class RayPool:
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
         """Takes the unit; it goes with others to the worker with the shortest queue."""
         kind = unit.resources
-        self._ready[kind] = max(0, self._ready.get(kind, 0) - 1)
-        self._homeless[kind].append((unit, (*(self._shared[name] for name in unit.shared), *tables), needed))
+        self._schedulable[kind] = max(0, self._schedulable.get(kind, 0) - 1)
+        self._waiting[kind].append((unit, (*(self._shared[name] for name in unit.shared), *tables), needed))
 
-    def _give(self, slot: _Slot, jobs: Sequence[_Job]) -> None:
+    def _send(self, slot: _WorkerSlot, units: Sequence[_SubmittedUnit]) -> None:
         objects: dict[Any, int] = {}  # each once, with its place
-        parcel = [(unit, [objects.setdefault(one, len(objects)) for one in given], kept) for unit, given, kept in jobs]
-        needed = [unit.key for unit, _, kept in jobs if kept]
+        parcel = [
+            (unit, [objects.setdefault(argument, len(objects)) for argument in arguments], needed_later)
+            for unit, arguments, needed_later in units
+        ]
+        needed = [unit.key for unit, _, needed_later in units if needed_later]
         call = slot.actor.run.options(num_returns=1 + len(needed)) if needed else slot.actor.run
         within_s = 2 * self._parcel_s()
-        found = call.remote(parcel, code_version(), within_s, *objects)
-        back, *tables = found if needed else [found]
-        self._flights[back] = _Flight(jobs, within_s, slot, dict(zip(needed, tables, strict=True)))
-        slot.queue.append(back)
-        if len(slot.queue) == 1:
+        references = call.remote(parcel, code_version(), within_s, *objects)
+        reference, *tables = references if needed else [references]
+        self._flights[reference] = _ParcelInFlight(units, within_s, slot, dict(zip(needed, tables, strict=True)))
+        slot.parcels.append(reference)
+        if len(slot.parcels) == 1:
             self._begin(slot)
 
-    def _begin(self, slot: _Slot) -> None:
-        self._heads[slot.queue[0]] = None
-        slot.since = slot.reminded = time.monotonic()
+    def _begin(self, slot: _WorkerSlot) -> None:
+        self._running[slot.parcels[0]] = None
+        slot.began = slot.reported = time.monotonic()
 
     def wait(self) -> list[Completion]:
         """Blocks until a unit has come back, was ended, or its worker is known to be lost, or a worker has come up."""
         while True:
-            self._give_homeless()
-            done = self._done()
+            self._send_waiting()
+            ready = self._ready_references()
             require_services()
-            started = [reference for reference in done if reference in self._starting]
+            started = [reference for reference in ready if reference in self._starting]
             for reference in started:
                 self._started(reference)
-            back = [ended for reference in done if reference in self._flights for ended in self._complete(reference)]
-            back += self._look()
-            if started or back:
-                self._moved = time.monotonic()
-                self._give_homeless()
-                return back
+            completions = [
+                completion
+                for reference in ready
+                if reference in self._flights
+                for completion in self._complete(reference)
+            ]
+            completions += self._check_running()
+            if started or completions:
+                self._progressed = time.monotonic()
+                self._send_waiting()
+                return completions
             self._require_progress()
 
-    def _give_homeless(self) -> None:
+    def _send_waiting(self) -> None:
         """Give waiting units to the workers with the fewest parcels."""
-        for kind, waiting in self._homeless.items():
+        for kind, waiting in self._waiting.items():
             if not waiting:
                 continue
-            share, hosts = self._share(kind), self._hosts(kind)
-            for parcels in range(QUEUED_PER_WORKER):
+            share, hosts = self._share(kind), self._workers_for(kind)
+            for parcels in range(PARCELS_PER_WORKER):
                 for slot in hosts:
-                    if waiting and len(slot.queue) == parcels:
-                        self._give(slot, self._parcel(waiting, share))
+                    if waiting and len(slot.parcels) == parcels:
+                        self._send(slot, self._parcel(waiting, share))
 
-    def _parcel(self, waiting: deque[_Job], share: int) -> list[_Job]:
+    def _parcel(self, waiting: deque[_SubmittedUnit], share: int) -> list[_SubmittedUnit]:
         """Take the next parcel from the waiting units; a unit of a lost parcel fills one alone."""
-        parcel, filled = list[_Job](), 0.0
+        parcel, filled = list[_SubmittedUnit](), 0.0
         while waiting:
             unit, *_ = waiting[0]
             part = 1 if unit.key in self._alone else 1 / self._size(unit.function_name, share)
@@ -263,31 +275,33 @@ class RayPool:
             filled += part
         return parcel
 
-    def _done(self) -> list[Any]:
-        references = [*self._heads, *self._starting]
+    def _ready_references(self) -> list[Any]:
+        references = [*self._running, *self._starting]
         if not references:
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_S)
             return []
-        done, rest = ray.wait(references, num_returns=1, timeout=LOOK_S)
-        if done and len(rest) > MANY:  # asking about many costs as much for one as for all that are done
-            time.sleep(max(0.0, self._fetched + PAUSE_S - time.monotonic()))  # a driver that is behind does not wait
-            self._fetched = time.monotonic()
-            done += ray.wait(rest, num_returns=len(rest), timeout=0)[0]
-        return list(done)
+        ready, rest = ray.wait(references, num_returns=1, timeout=CHECK_S)
+        if ready and len(rest) > MANY_WORKERS:  # asking about many costs as much for one as for all that are done
+            time.sleep(max(0.0, self._last_fetch + FETCH_S - time.monotonic()))  # a driver that is behind does not wait
+            self._last_fetch = time.monotonic()
+            ready += ray.wait(rest, num_returns=len(rest), timeout=0)[0]
+        return list(ready)
 
     def _require_progress(self) -> None:
         """Makes room for workers that have not come up, and refuses to wait for ever for them."""
         if self._flights:
             return
-        stalled_s = time.monotonic() - self._moved
-        missing = [kind for kind in self._lacking() if kind in self._nowhere]
+        stalled_s = time.monotonic() - self._progressed
+        missing = [kind for kind in self._kinds_without_worker() if kind in self._unplaceable]
         # Others come up, and then have work.
-        others = any(slot.kind not in missing and self._remaining[slot.kind] > 0 for slot in self._starting.values())
-        only_missing = missing and not others and self._wait_s
+        others_start = any(
+            slot.kind not in missing and self._remaining[slot.kind] > 0 for slot in self._starting.values()
+        )
+        only_missing = missing and not others_start and self._wait_s
         patience_s = self._wait_s if only_missing else max(START_TIMEOUT_S, self._wait_s)
         if stalled_s > patience_s:
             raise RunError(self._refusal(missing, patience_s))
-        if not missing and stalled_s > YIELD_S and time.monotonic() - self._yielded > YIELD_S:
+        if not missing and stalled_s > IDLE_S and time.monotonic() - self._made_room > IDLE_S:
             self._make_room()
 
     def _refusal(self, missing: Sequence[Resources], patience_s: float) -> str:
@@ -303,18 +317,18 @@ class RayPool:
             "full or have lost nodes: ask for fewer or smaller workers, or wait for its other jobs"
         )
 
-    def _lacking(self) -> list[Resources]:
+    def _kinds_without_worker(self) -> list[Resources]:
         """Kinds of units that are still to be run, and that no worker can run that is up."""
         up = {slot.kind for slot in self._slots if slot.ready}
         return [kind for kind in +self._remaining if not any(worker.may_run(kind) for worker in up)]
 
     def _make_room(self) -> None:
         """Ends idle workers of other kinds than those that are lacking: they may stand where these would."""
-        self._yielded = time.monotonic()
-        lacking = self._lacking()
-        for slot in [slot for slot in self._slots if lacking and slot.kind not in lacking and not slot.queue]:
+        self._made_room = time.monotonic()
+        missing = self._kinds_without_worker()
+        for slot in [slot for slot in self._slots if missing and slot.kind not in missing and not slot.parcels]:
             self._dismiss(slot)
-        self._counted = self._yielded  # they are asked for again, when the others have had time to come up
+        self._resized = self._made_room  # they are asked for again, when the others have had time to come up
 
     def hold(self, table: pa.Table) -> Handle:
         return _put(table)
@@ -328,51 +342,51 @@ class RayPool:
         if self._store:
             self._store.remove_worker_files()
 
-    def _end(self, slot: _Slot) -> None:
+    def _end(self, slot: _WorkerSlot) -> None:
         ray.kill(slot.actor)  # Ray ends a process that does not answer after a few seconds
 
     def _resize(self) -> None:
         """Asks for the workers there is room and work for, and ends idle ones there is none for."""
-        self._counted = time.monotonic()
+        self._resized = time.monotonic()
         demand = {kind: max(1, count) for kind, count in self._remaining.items()}
         nodes = _nodes()
-        self._tell_of_missing(nodes)
-        room = nodes.rooms(demand)
-        no_gpu_yet = any(kind.gpus for kind in self._lacking())
+        self._report_missing_nodes(nodes)
+        room = nodes.worker_counts(demand)
+        no_gpu_yet = any(kind.gpus for kind in self._kinds_without_worker())
         for kind in sorted(demand, key=lambda kind: -kind.gpus):  # before others take the CPUs beside the GPUs
-            own = [slot for slot in self._slots if slot.kind == kind]
+            workers = [slot for slot in self._slots if slot.kind == kind]
             wanted = min(room[kind], self._workers or room[kind])
             # What waits for a node is what makes the cluster bring one. Where a GPU is waited for, those that need none
             # would take the CPUs beside it.
             if self._wait_s and (kind.gpus or not no_gpu_yet):
-                wanted = min(demand[kind], self._workers or demand[kind], wanted + WAITING_FOR_NODES)
-            for _ in range(wanted - len(own)):
+                wanted = min(demand[kind], self._workers or demand[kind], wanted + EXTRA_WORKERS)
+            for _ in range(wanted - len(workers)):
                 self._start(kind)
-            spare = sorted((slot for slot in own if not slot.queue), key=lambda slot: slot.ready)
-            for slot in spare[: max(0, len(own) - wanted)]:
+            spare = sorted((slot for slot in workers if not slot.parcels), key=lambda slot: slot.ready)
+            for slot in spare[: max(0, len(workers) - wanted)]:
                 self._dismiss(slot)
 
-    def _tell_of_missing(self, nodes: Nodes) -> None:
+    def _report_missing_nodes(self, nodes: Nodes) -> None:
         """Notes the kinds that no node holds, and says so of those that one held before, or that are waited for."""
-        before = self._nowhere
-        self._nowhere = {kind for kind in +self._remaining if not nodes.hold(kind)}
-        for kind in self._nowhere - before:
+        before = self._unplaceable
+        self._unplaceable = {kind for kind in +self._remaining if not nodes.can_hold(kind)}
+        for kind in self._unplaceable - before:
             waits = f"one is waited for, {self._wait_s or START_TIMEOUT_S:.0f} s when nothing else runs"
-            said = f"no node of the cluster holds a unit of {kind}; {waits}"
-            self._events.emit(Event(EventKind.STAGE, detail=said))
+            message = f"no node of the cluster holds a unit of {kind}; {waits}"
+            self._events.emit(Event(EventKind.STAGE, detail=message))
 
-    def _dismiss(self, slot: _Slot) -> None:
+    def _dismiss(self, slot: _WorkerSlot) -> None:
         self._forget(slot)
         self._starting = {reference: other for reference, other in self._starting.items() if other is not slot}
         self._end(slot)
 
-    def _forget(self, slot: _Slot) -> None:
+    def _forget(self, slot: _WorkerSlot) -> None:
         del self._slots[slot]
 
     def _start(self, kind: Resources) -> None:
         worker = Worker.options(num_cpus=kind.cpus, num_gpus=kind.gpus, max_restarts=0)  # type: ignore[attr-defined]
-        actor = worker.remote(kind.cpus, self._scratch, self._reached)
-        slot = _Slot(kind, actor, time.monotonic())
+        actor = worker.remote(kind.cpus, self._scratch, self._store_mark)
+        slot = _WorkerSlot(kind, actor, time.monotonic())
         self._slots[slot] = None
         self._starting[slot.actor.ready.remote()] = slot
 
@@ -383,9 +397,11 @@ class RayPool:
         except RayError as err:
             self._forget(slot)
             self._failed_starts += 1
-            if isinstance(err, TaskUnschedulableError) or self._failed_starts >= START_TRIES:
+            if isinstance(err, TaskUnschedulableError) or self._failed_starts >= MAX_START_FAILURES:
                 if not self._slots:
-                    raise RunError(f"no worker could be started, {self._failed_starts} tries; {loss(err)}") from err
+                    raise RunError(
+                        f"no worker could be started, {self._failed_starts} tries; {loss_reason(err)}"
+                    ) from err
                 return  # the others go on without it
             self._start(slot.kind)
             return
@@ -399,95 +415,100 @@ class RayPool:
         try:
             attempts, spent_s = ray.get(reference, timeout=START_TIMEOUT_S)
         except (RayActorError, OutOfMemoryError) as err:
-            return self._replace(flight.slot, loss(err))
+            return self._replace(flight.slot, loss_reason(err))
         except RayError as err:  # the arguments or a table are gone with their node, the task was cancelled, ...
-            running_s = time.monotonic() - flight.slot.since
-            self._landed(reference)
-            if len(flight.jobs) > 1:
-                return self._unfinished(flight.jobs)
-            unread = cannot_load(err)
-            attempt = Attempt(running_s, unread or loss(err), retryable=not unread)
-            return [Completion(flight.unit, attempt, worker_died=not unread)]
-        self._landed(reference)
-        self._homeless[flight.unit.resources].extendleft(reversed(flight.jobs[len(attempts) :]))  # not begun
-        ended = [(unit, attempt) for (unit, *_), attempt in zip(flight.jobs, attempts, strict=False)]
-        beside_s = (spent_s - sum(attempt.seconds for attempt in attempts)) / len(attempts)
-        for unit, attempt in ended:
+            running_s = time.monotonic() - flight.slot.began
+            self._remove_flight(reference)
+            if len(flight.units) > 1:
+                return self._rerun_unfinished(flight.units)
+            load_error = load_failure(err)
+            attempt = Attempt(running_s, load_error or loss_reason(err), retryable=not load_error)
+            return [Completion(flight.unit, attempt, worker_died=not load_error)]
+        self._remove_flight(reference)
+        self._waiting[flight.unit.resources].extendleft(reversed(flight.units[len(attempts) :]))  # not begun
+        attempted = [(unit, attempt) for (unit, *_), attempt in zip(flight.units, attempts, strict=False)]
+        overhead_s = (spent_s - sum(attempt.seconds for attempt in attempts)) / len(attempts)
+        for unit, attempt in attempted:
             if not attempt.error:
                 self._remaining[unit.resources] -= 1
                 self._deadlines.learn(unit, attempt.seconds)
-                self._took[unit.function_name].append(attempt.seconds + beside_s)
-        for does in {unit.function_name for unit, attempt in ended if not attempt.error}:
-            self._takes[does] = median(self._took[does])
-        return [Completion(unit, attempt, flight.tables.get(unit.key)) for unit, attempt in ended]
+                self._durations[unit.function_name].append(attempt.seconds + overhead_s)
+        for does in {unit.function_name for unit, attempt in attempted if not attempt.error}:
+            self._median_s[does] = median(self._durations[does])
+        return [Completion(unit, attempt, flight.tables.get(unit.key)) for unit, attempt in attempted]
 
-    def _landed(self, reference: Any) -> None:
+    def _remove_flight(self, reference: Any) -> None:
         slot = self._flights.pop(reference).slot
-        del self._heads[reference]
-        slot.queue.popleft()
-        if slot.queue:
+        del self._running[reference]
+        slot.parcels.popleft()
+        if slot.parcels:
             self._begin(slot)
 
-    def _unfinished(self, jobs: Sequence[_Job], lost: Attempt | None = None) -> list[Completion]:
+    def _rerun_unfinished(
+        self, units: Sequence[_SubmittedUnit], loss_attempt: Attempt | None = None
+    ) -> list[Completion]:
         """Has what a parcel leaves run again, each unit alone; what is in the store already is finished.
 
         Where its worker was `lost`, that comes back of what ran: it stands behind all that is finished.
         """
-        keys = [unit.key for unit, *_ in jobs]
-        there = self._store.finished(keys) if self._store else set()
-        self._alone |= set(keys) - there
-        ran = max((place for place, key in enumerate(keys) if key in there), default=-1) + 1
-        blamed = keys[ran : ran + 1] if lost else []
-        left = [job for job in jobs if job[0].key not in {*there, *blamed}]
-        self._homeless[jobs[0][0].resources].extendleft(reversed(left))
-        finished = [unit for unit, *_ in jobs if unit.key in there]
+        keys = [unit.key for unit, *_ in units]
+        finished_keys = self._store.finished(keys) if self._store else set()
+        self._alone |= set(keys) - finished_keys
+        failed_place = max((place for place, key in enumerate(keys) if key in finished_keys), default=-1) + 1
+        blamed = keys[failed_place : failed_place + 1] if loss_attempt else []
+        rerun = [submitted for submitted in units if submitted[0].key not in {*finished_keys, *blamed}]
+        self._waiting[units[0][0].resources].extendleft(reversed(rerun))
+        finished = [unit for unit, *_ in units if unit.key in finished_keys]
         self._remaining.subtract(unit.resources for unit in finished)
-        back = [Completion(unit, Attempt(0.0)) for unit in finished]
-        return [*back, *(Completion(jobs[ran][0], lost, worker_died=True) for _ in blamed if lost)]
+        completions = [Completion(unit, Attempt(0.0)) for unit in finished]
+        return [
+            *completions,
+            *(Completion(units[failed_place][0], loss_attempt, worker_died=True) for _ in blamed if loss_attempt),
+        ]
 
-    def _replace(self, slot: _Slot, why: str, *, worker_died: bool = True) -> list[Completion]:
+    def _replace(self, slot: _WorkerSlot, why: str, *, worker_died: bool = True) -> list[Completion]:
         """Ends a worker and starts another one; what it ran comes back, what waited behind it goes elsewhere."""
         self._forget(slot)
         self._end(slot)  # it may only be unreachable: the same unit on two workers gives the same table
         self._start(slot.kind)
-        del self._heads[slot.queue[0]]
-        first, *others = [self._flights.pop(reference) for reference in slot.queue]
+        del self._running[slot.parcels[0]]
+        first, *others = [self._flights.pop(reference) for reference in slot.parcels]
         for flight in others:
-            self._homeless[flight.unit.resources].extend(flight.jobs)
-        attempt = Attempt(time.monotonic() - slot.since, why, retryable=True)
-        if len(first.jobs) == 1:
+            self._waiting[flight.unit.resources].extend(flight.units)
+        attempt = Attempt(time.monotonic() - slot.began, why, retryable=True)
+        if len(first.units) == 1:
             return [Completion(first.unit, attempt, worker_died=worker_died)]
-        return self._unfinished(first.jobs, attempt if worker_died else None)
+        return self._rerun_unfinished(first.units, attempt if worker_died else None)
 
-    def _look(self) -> list[Completion]:
+    def _check_running(self) -> list[Completion]:
         """End units that run too long, and report units that still run."""
         now = time.monotonic()
-        if now - self._looked < LOOK_S / 2:
+        if now - self._checked < CHECK_S / 2:
             return []
-        if now - self._counted > COUNT_S:
+        if now - self._resized > NODES_S:
             self._resize()
-        idle, self._looked = now - self._looked, now
-        if idle > STOPPED_S:  # the driver itself was stopped, and the workers perhaps with it
+        idle, self._checked = now - self._checked, now
+        if idle > SUSPENDED_S:  # the driver itself was stopped, and the workers perhaps with it
             for slot in self._slots:
-                slot.since, slot.reminded = slot.since + idle, now
-        back: list[Completion] = []
-        for slot in [slot for slot in self._slots if slot.ready and slot.queue]:
-            flight = self._flights[slot.queue[0]]
-            unit, running_s = flight.unit, now - slot.since
-            if len(flight.jobs) == 1:
+                slot.began, slot.reported = slot.began + idle, now
+        completions: list[Completion] = []
+        for slot in [slot for slot in self._slots if slot.ready and slot.parcels]:
+            flight = self._flights[slot.parcels[0]]
+            unit, running_s = flight.unit, now - slot.began
+            if len(flight.units) == 1:
                 limit_s = self._deadlines.limit_s(unit)
             else:
-                limit_s = self._late_s(flight) if running_s > flight.within_s else None
+                limit_s = self._parcel_limit_s(flight) if running_s > flight.within_s else None
             if limit_s is not None and running_s > limit_s:
-                back += self._replace(slot, self._deadlines.timeout_message(limit_s), worker_died=False)
-            elif now - slot.reminded > REMIND_S:
-                slot.reminded = now
+                completions += self._replace(slot, self._deadlines.timeout_message(limit_s), worker_died=False)
+            elif now - slot.reported > REMIND_S:
+                slot.reported = now
                 self._events.emit(Event(EventKind.UNIT_RUNNING, unit.key, unit.label, seconds=running_s))
-        return back
+        return completions
 
-    def _late_s(self, flight: _Flight) -> float:
+    def _parcel_limit_s(self, flight: _ParcelInFlight) -> float:
         """Seconds after which a parcel of several is taken back."""
-        patience_s = max(PATIENCE_S, *(2 * self._deadlines.slowest_s(unit) for unit, *_ in flight.jobs))
+        patience_s = max(PATIENCE_S, *(2 * self._deadlines.slowest_s(unit) for unit, *_ in flight.units))
         return flight.within_s + min(patience_s, self._deadlines.stated_s or math.inf)
 
 
@@ -506,8 +527,8 @@ def lost_service() -> str:
 
 def require_services() -> None:
     """Raises RunError where a local Ray session has lost a process: Ray itself waits a minute for it, in vain."""
-    if lost := lost_service():
-        raise RunError(f"{lost}; what was finished is kept, `dpaudit resume RUN` goes on in a new session")
+    if ended_process := lost_service():
+        raise RunError(f"{ended_process}; what was finished is kept, `dpaudit resume RUN` goes on in a new session")
 
 
 def _put(value: Any) -> Any:
@@ -519,12 +540,12 @@ def _put(value: Any) -> Any:
         return ray.put(value)
     except RayError as err:
         raise RunError(
-            f"what units need must find room in the object store, it did not ({loss(err)}); free memory, or disk where "
-            "Ray keeps its files, or give the run fewer `workers`; what is finished is kept: resume the run then"
+            f"the inputs of units do not fit into Ray's object store ({loss_reason(err)}). Free memory or disk in "
+            "Ray's folder, or give the run fewer `workers`. Then resume the run: finished units are kept"
         ) from err
 
 
-def cannot_load(err: RayError) -> str:
+def load_failure(err: RayError) -> str:
     """That a worker could not rebuild what it was given, which no other worker could either; "" for all else."""
     reasons = re.findall(r"^(?:AttributeError|ModuleNotFoundError|ImportError): (.*)", str(err), re.MULTILINE)
     if not reasons or "System error" not in str(err):
@@ -535,7 +556,7 @@ def cannot_load(err: RayError) -> str:
     )
 
 
-def loss(err: RayError) -> str:
+def loss_reason(err: RayError) -> str:
     """Why a worker was lost, in words of ours where Ray's speak of its own settings."""
     if isinstance(err, OutOfMemoryError) or "running low on memory" in str(err):
         return (
@@ -550,39 +571,39 @@ def loss(err: RayError) -> str:
 class Nodes:
     """The nodes of a cluster."""
 
-    each: tuple[Mapping[str, float], ...]  # what it has in all, as Ray names it: `CPU`, `GPU`
+    resources: tuple[Mapping[str, float], ...]  # what it has in all, as Ray names it: `CPU`, `GPU`
 
-    def hold(self, kind: Resources) -> bool:
+    def can_hold(self, kind: Resources) -> bool:
         """Whether one of them could hold a worker of this kind if it were empty."""
-        return any(node.get("CPU", 0) >= kind.cpus and node.get("GPU", 0) >= kind.gpus for node in self.each)
+        return any(node.get("CPU", 0) >= kind.cpus and node.get("GPU", 0) >= kind.gpus for node in self.resources)
 
     def require_room(self, kinds: Collection[Resources]) -> None:
         """Refuses kinds that no node could ever hold."""
         for kind in kinds:
-            if not self.hold(kind):
-                held = {f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in self.each}
+            if not self.can_hold(kind):
+                sizes = {f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in self.resources}
                 raise RunError(
-                    f"a unit needs {kind} on one node, the cluster's nodes have {', '.join(sorted(held)) or 'none'}; "
+                    f"a unit needs {kind} on one node, the cluster's nodes have {', '.join(sorted(sizes)) or 'none'}; "
                     "ask for less in `run:`, or, where the cluster brings such a node when it is asked, state in "
                     "DPAUDIT_WAIT_FOR_NODES_S for how many seconds to wait for it"
                 )
 
-    def rooms(self, demand: Mapping[Resources, int]) -> dict[Resources, int]:
+    def worker_counts(self, demand: Mapping[Resources, int]) -> dict[Resources, int]:
         """How many workers of each kind they hold at the same time, none more than there are units for."""
         # Nodes without a GPU first, so that workers that need none leave the CPUs beside GPUs to those that do; kinds
         # with a GPU first, since they can stand on few nodes.
-        left = sorted((dict(node) for node in self.each), key=lambda node: node.get("GPU", 0))
-        found = dict.fromkeys(demand, 0)
+        free = sorted((dict(node) for node in self.resources), key=lambda node: node.get("GPU", 0))
+        counts = dict.fromkeys(demand, 0)
         for kind in sorted(demand, key=lambda kind: (-kind.gpus, -kind.cpus)):
-            for node in left:
-                count = min(_held(node, kind), demand[kind] - found[kind])
-                found[kind] += count
+            for node in free:
+                count = min(_workers_that_fit(node, kind), demand[kind] - counts[kind])
+                counts[kind] += count
                 node["CPU"] = node.get("CPU", 0) - count * kind.cpus
                 node["GPU"] = node.get("GPU", 0) - count * kind.gpus
-        return found
+        return counts
 
 
-def _held(node: Mapping[str, float], kind: Resources) -> int:
+def _workers_that_fit(node: Mapping[str, float], kind: Resources) -> int:
     by_cpu = int(node.get("CPU", 0) // kind.cpus)
     if not kind.gpus:
         return by_cpu

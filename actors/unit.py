@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 import dpaudit
-from dpaudit.actors.fingerprint import UserCode, fingerprint, one_reading, packages_behind
+from dpaudit.actors.fingerprint import UserCode, fingerprint, imported_packages, read_once
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 
@@ -97,7 +97,7 @@ class Unit:
             # Names of shared inputs contain a hash of their content, so the content need not be hashed again.
             identity = fingerprint((self.task, self.shared, self.needs, self.resources, code_version()))
             object.__setattr__(self, "key", identity.digest[:32])
-            object.__setattr__(self, "user_code", identity.own)
+            object.__setattr__(self, "user_code", identity.user_code)
 
 
 def user_code_by_label(units: Iterable[Unit]) -> dict[str, UserCode]:
@@ -114,7 +114,7 @@ def use_recorded_code(version: str | None, user_code: Mapping[str, str] | None =
     """Make keys in a block those of recorded code versions, to read earlier results. Nothing may run in the block."""
     token = _RECORDED_VERSION.set(version)
     try:
-        with one_reading(user_code):
+        with read_once(user_code):
             yield
     finally:
         _RECORDED_VERSION.reset(token)
@@ -128,7 +128,7 @@ def code_version() -> str:
 @cache
 def _hash_of_sources() -> str:
     package = Path(dpaudit.__file__).parent
-    identity = hash_of_sources(package), packages_behind(package / "mechanisms")
+    identity = hash_of_sources(package), imported_packages(package / "mechanisms")
     return hashlib.sha256(repr(identity).encode()).hexdigest()
 
 

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from dpaudit.actors.fingerprint import one_reading
+from dpaudit.actors.fingerprint import read_once
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode, encode
 from dpaudit.errors import InputError, require
@@ -187,7 +187,7 @@ class Work:
         call = make_call(function, *arguments, returns=returns, **keywords)
         needs = tuple(dict.fromkeys((*_keys_in(call), *after)))
         shared = dict.fromkeys(item.name for item in _placeholders(call) if isinstance(item, Shared))
-        with one_reading(reading=self._code_reading) as self._code_reading:
+        with read_once(code_cache=self._code_reading) as self._code_reading:
             new_unit = Unit(call, label, tuple(shared), needs, resources)
         return self.units.setdefault(new_unit.key, new_unit)
 

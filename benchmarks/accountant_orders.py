@@ -55,14 +55,14 @@ def by_dp_accounting(rate: float, noise: float, orders: Any) -> Any:
 def one_step() -> Iterator[Row]:
     """At each order the truth in both directions, and how far the two libraries are from the larger one."""
     for rate, noise, order in itertools.product(RATES, NOISES, ORDERS):
-        here = setting({"rate": f"{rate:g}", "noise": f"{noise:g}", "order": f"{order:g}"})
+        conditions = setting({"rate": f"{rate:g}", "noise": f"{noise:g}", "order": f"{order:g}"})
         true, reverse = divergence(rate, noise, order), divergence(rate, noise, order, removed=True)
         theirs, ours = by_dp_accounting(rate, noise, [order])[0], SubsampledGaussian(noise, rate, 1).renyi(order)
         above = f"{100 * float(theirs / true - 1):.3g} %" if theirs < math.inf else "infinite"
-        yield Row(here, "divergence", f"{float(true):.10g}")
-        yield Row(here, "the other direction, of it", f"{float(reverse / true):.4f}")
-        yield Row(here, "dp_accounting, above it", above)
-        yield Row(here, "dpaudit, above it", f"{100 * float(ours / true - 1):.3g} %")
+        yield Row(conditions, "divergence", f"{float(true):.10g}")
+        yield Row(conditions, "the other direction, of it", f"{float(reverse / true):.4f}")
+        yield Row(conditions, "dp_accounting, above it", above)
+        yield Row(conditions, "dpaudit, above it", f"{100 * float(ours / true - 1):.3g} %")
 
 
 def whole_trainings() -> Iterator[Row]:
@@ -71,13 +71,13 @@ def whole_trainings() -> Iterator[Row]:
 
     orders = np.array(accountant.DEFAULT_RDP_ORDERS, dtype=float)
     for rate, noise, steps in TRAININGS:
-        here = setting({"rate": f"{rate:g}", "noise": f"{noise:g}", "steps": f"{steps:,}"})
+        conditions = setting({"rate": f"{rate:g}", "noise": f"{noise:g}", "steps": f"{steps:,}"})
         theirs = by_dp_accounting(rate, noise, orders)
         exact = np.where(orders % 1 == 0, theirs, [float(divergence(rate, noise, order)) for order in orders])
-        kept = np.where(theirs < math.inf, exact, math.inf)
-        for name, values in {"dp_accounting": theirs, "exact, its finite orders": kept, "exact": exact}.items():
+        finite = np.where(theirs < math.inf, exact, math.inf)
+        for name, values in {"dp_accounting": theirs, "exact, its finite orders": finite, "exact": exact}.items():
             epsilon, order = accountant.compute_epsilon(orders, steps * values, DELTA)
-            yield Row(here, name, f"{epsilon:.4f}", f"at order {order:g}")
+            yield Row(conditions, name, f"{epsilon:.4f}", f"at order {order:g}")
 
 
 def main() -> None:

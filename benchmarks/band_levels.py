@@ -31,11 +31,11 @@ def compute(file: Path, seconds: float) -> list[tuple[int, float, float]]:
     """Number of scores, level, crossing probability."""
     began = time.monotonic()
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    made = {(n, level) for n, level, _ in lines}
+    computed = {(n, level) for n, level, _ in lines}
     for n in NUMBERS:
         for error in ERRORS:
             level = float(f"{error * _share(n):.6g}")
-            if (n, level) in made or time.monotonic() - began > seconds:
+            if (n, level) in computed or time.monotonic() - began > seconds:
                 continue
             lines.append([n, level, crossing_probability(n, level, WEIGHT, coarse=False)])
             with file.open("a") as out:

@@ -39,8 +39,8 @@ def randomised_response(epsilon: float) -> Draw:
     keep = 1 / (1 + math.exp(-epsilon))
 
     def draw(pairs: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        one, zero = (np.where(rng.random(pairs) < keep, 1.0, -1.0) for _ in range(2))
-        return one, -zero
+        with_record, without = (np.where(rng.random(pairs) < keep, 1.0, -1.0) for _ in range(2))
+        return with_record, -without
 
     return draw
 
@@ -65,8 +65,8 @@ def sequential_trials(draw: Draw, runs: int = 20) -> float:
     needed = []
     for seed in range(runs):
         state = Betting().update(BettingState(), rows(*draw(2_000, np.random.default_rng(seed))))
-        shown = np.flatnonzero(state.rejected > np.count_nonzero(EPSILONS <= 1))
-        needed.append(2 * (int(shown[0]) + 1) if shown.size else math.inf)
+        rejections = np.flatnonzero(state.rejected > np.count_nonzero(EPSILONS <= 1))
+        needed.append(2 * (int(rejections[0]) + 1) if rejections.size else math.inf)
     return float(np.median(needed))
 
 
@@ -75,8 +75,8 @@ def fixed_trials(estimator: Band | ClopperPearson, draw: Draw, *, power: float, 
     pairs = 8
     while True:
         audits = (rows(*draw(pairs, np.random.default_rng(10_000 + seed))) for seed in range(runs))
-        found = sum(estimator.bound([estimator.tally(audit)]).lower > 1 for audit in audits)
-        if found >= power * runs:
+        rejected = sum(estimator.bound([estimator.tally(audit)]).lower > 1 for audit in audits)
+        if rejected >= power * runs:
             return 2 * pairs
         pairs += max(1, pairs // 30)
 
@@ -88,9 +88,9 @@ def run() -> list[tuple[str, float, str]]:
     results = []
     for pairs, target in ((1_000, ""), (100_000, "target < 5 s on one core")):
         stream = rows(*draw(pairs, np.random.default_rng(1)))
-        begun = time.perf_counter()
+        start = time.perf_counter()
         Betting(delta=1e-5).update(BettingState(), stream)
-        results.append((f"betting on {2 * pairs:,} trials, seconds", time.perf_counter() - begun, target))
+        results.append((f"betting on {2 * pairs:,} trials, seconds", time.perf_counter() - start, target))
     planned = {
         name: fixed_trials(estimator, randomised_response(2), power=0.9)
         for name, estimator in (("clopper-pearson", ClopperPearson()), ("band", Band()))

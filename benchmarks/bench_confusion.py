@@ -29,14 +29,14 @@ def run() -> list[tuple[str, float, str]]:
     best_epsilon(*small, delta=1e-5, confidence=0.95)
 
     tables = thresholds(10_000, seed=1)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     epsilon_interval(*tables, delta=1e-5, confidence=0.95, side="lower")
-    every = time.perf_counter() - begun
+    every = time.perf_counter() - start
 
     tables = thresholds(1_000_000, seed=2)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     best_epsilon(*tables, delta=1e-5, confidence=0.95)
-    best = time.perf_counter() - begun
+    best = time.perf_counter() - start
     return [
         ("Bayesian lower bound at every threshold of 10,000 scores", every, "target < 1 s on 2 cores"),
         ("best Bayesian lower bound over 1,000,000 scores", best, "target < 30 s on 2 cores"),

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.fingerprint import one_reading
+from dpaudit.actors.fingerprint import read_once
 from dpaudit.actors.schedule import run_units
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Inputs, Resources, Unit
@@ -58,23 +58,23 @@ def busy(folder: Path, units: int, seconds: float) -> list[tuple[str, float, str
     for number in range(bare):
         Nap(number, seconds).run(Inputs({}), Compute())
     bare_s = (time.perf_counter() - began) / bare
-    seen: list[Event] = []
+    received: list[Event] = []
     began = time.time()
     with ray_session(cpus=WORKERS):
         from dpaudit.actors.pool import RayPool
 
-        with one_reading():
+        with read_once():
             naps = [Unit(Nap(number, seconds), f"nap {number}") for number in range(units)]
-        events, store, begun = EventStream(seen.append), UnitStore(folder), time.time()
+        events, store, start = EventStream(received.append), UnitStore(folder), time.time()
         pool = RayPool({}, demand={Resources(): units}, workers=WORKERS, events=events, store=store)
-        while sum(event.kind is EventKind.WORKER_STARTED for event in seen) < WORKERS:
+        while sum(event.kind is EventKind.WORKER_STARTED for event in received) < WORKERS:
             pool.wait()
         up, cpu = time.time(), time.process_time()
         run_units(naps, pool, store, events)
         wall, cpu = time.time() - up, time.process_time() - cpu
         pool.close()
     return [
-        (f"start of {WORKERS} workers on Ray", up - begun, ""),
+        (f"start of {WORKERS} workers on Ray", up - start, ""),
         (
             f"{units:,} units of {seconds * 1000:.0f} ms on {WORKERS} workers",
             wall,
@@ -91,8 +91,8 @@ def many(folder: Path) -> list[tuple[str, float, str]]:
     assert (first.report.executed, again.report.executed) == (MANY, 0)
     beginning, *_, end = first.marks
     grown = max(mark.resident_mb for mark in first.marks) - beginning.resident_mb
-    memory = ", ".join(f"{mark.resident_mb:.0f} MB at {mark.done:,}" for mark in first.marks)
-    later = 1000 * (end.cpu - beginning.cpu) / (end.done - beginning.done)
+    memory = ", ".join(f"{mark.resident_mb:.0f} MB at {mark.units_done:,}" for mark in first.marks)
+    later = 1000 * (end.cpu - beginning.cpu) / (end.units_done - beginning.units_done)
     return [
         (
             f"{MANY:,} units that do nothing, through the driver",
@@ -112,7 +112,7 @@ def many(folder: Path) -> list[tuple[str, float, str]]:
 class _Mark:
     """The driver after so many units: processor seconds and resident memory."""
 
-    done: int
+    units_done: int
     cpu: float
     resident_mb: float
 
@@ -126,19 +126,19 @@ class _Took:
 
 
 def _run_many(folder: Path) -> _Took:
-    with one_reading():
+    with read_once():
         units = tuple(Unit(Nap(number, 0.0), f"nap {number}") for number in range(MANY))
     spec = replace(load_spec(SPEC), run=RunOptions(runner="ray", workers=WORKERS, figures=False, repeats=0))
     marks: list[_Mark] = []
-    shown = {1, MANY // 10, MANY // 2, MANY}
-    done = 0
+    milestones = {1, MANY // 10, MANY // 2, MANY}
+    units_done = 0
 
     def watch(event: Event) -> None:
-        nonlocal done
+        nonlocal units_done
         if event.kind is EventKind.UNIT_DONE:
-            done += 1
-            if done in shown:
-                marks.append(_Mark(done, time.process_time(), _resident_mb()))
+            units_done += 1
+            if units_done in milestones:
+                marks.append(_Mark(units_done, time.process_time(), _resident_mb()))
 
     wall, cpu = time.perf_counter(), time.process_time()
     report = run_plan(Plan(spec, units, (), {}), folder, [watch])

@@ -29,9 +29,9 @@ def best_of(repeats: int, work: Callable[[], object]) -> float:
     """Seconds of the fastest of several runs."""
     seconds = []
     for _ in range(repeats):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         work()
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - start)
     return min(seconds)
 
 

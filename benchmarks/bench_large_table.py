@@ -34,7 +34,7 @@ def write_table(path: Path, rows: int, replays: int) -> None:
 
 def run(rows: int = ROWS) -> list[tuple[str, float, str]]:
     """(what, processor seconds, note); each method in a process of its own, started as from the command line."""
-    found = []
+    measurements = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scores.parquet"
         for method, replays, goal in ASKED:
@@ -43,8 +43,8 @@ def run(rows: int = ROWS) -> list[tuple[str, float, str]]:
             lower, seconds, gigabytes = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
             note = f"epsilon >= {float(lower):.3f}; at most {float(gigabytes):.2f} GB of memory (goal {goal})"
             many = f" in {replays} replays" if replays > 1 else ""
-            found.append((f"dpaudit estimate --method {method}, {rows:,} rows{many}", float(seconds), note))
-    return found
+            measurements.append((f"dpaudit estimate --method {method}, {rows:,} rows{many}", float(seconds), note))
+    return measurements
 
 
 def main(path: str, method: str) -> None:
@@ -53,10 +53,10 @@ def main(path: str, method: str) -> None:
     from dpaudit.engine.estimate.estimating import Estimate, Question, estimates
     from dpaudit.engine.estimate.tables import SourceTable
 
-    (found,) = estimates(SourceTable.of_file(Path(path)), Question(method))
-    assert isinstance(found, Estimate)
+    (estimate,) = estimates(SourceTable.of_file(Path(path)), Question(method))
+    assert isinstance(estimate, Estimate)
     used = resource.getrusage(resource.RUSAGE_SELF)
-    print(found.lower, used.ru_utime + used.ru_stime, peak_memory_mb() / 1000)
+    print(estimate.lower, used.ru_utime + used.ru_stime, peak_memory_mb() / 1000)
 
 
 if __name__ == "__main__":

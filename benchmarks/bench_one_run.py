@@ -64,9 +64,9 @@ def run() -> list[tuple[str, float, str]]:
 
 def guess_band() -> list[tuple[str, float, str]]:
     """One bound from a million scores, and a hundred replays; nothing of an earlier call is remembered."""
-    one = gaussian_scores(MILLION, np.random.default_rng(0))
+    million = gaussian_scores(MILLION, np.random.default_rng(0))
     many = [gaussian_scores(CANARIES, np.random.default_rng(seed), replay=seed) for seed in range(100)]
-    sure = Scores(np.where(one.truth, 1.0, -1.0), one.truth)
+    sure = Scores(np.where(million.truth, 1.0, -1.0), million.truth)
 
     def bound(estimator: SimultaneousGuessCount, replays: list[Scores]) -> None:
         cached_epsilon.cache_clear()
@@ -75,7 +75,7 @@ def guess_band() -> list[tuple[str, float, str]]:
     return [
         (
             "guess band, normals 1 apart, 1e6 guesses",
-            best_of_three(lambda: bound(SimultaneousGuessCount(), [one])),
+            best_of_three(lambda: bound(SimultaneousGuessCount(), [million])),
             "goal < 5 s",
         ),
         (
@@ -85,7 +85,7 @@ def guess_band() -> list[tuple[str, float, str]]:
         ),
         (
             "guess band, delta = 1e-8, normals 1 apart, 1e6 guesses",
-            best_of_three(lambda: bound(SimultaneousGuessCount(delta=1e-8), [one])),
+            best_of_three(lambda: bound(SimultaneousGuessCount(delta=1e-8), [million])),
             "goal < 5 s",
         ),
         (

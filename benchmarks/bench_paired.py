@@ -60,8 +60,8 @@ def paired(pairs: int, trials: int, shadows: int) -> list[tuple[str, float, str]
     with ray_session(cpus=WORKERS):
         for number in range(pairs):  # the neighbours' load changes by the minute
             both = [lambda: loops.append(bare_loop(spec, models)), lambda: audits.append(whole_audit(spec))]
-            for one in both if number % 2 else reversed(both):
-                one()
+            for measure in both if number % 2 else reversed(both):
+                measure()
             print(f"pair {number}: loop {loops[-1]}, audit {audits[-1]}", file=sys.stderr, flush=True)
     by_clock, by_cpu = (
         [getattr(loop, name) / getattr(whole, name) for loop, whole in zip(loops, audits, strict=True)]

@@ -47,12 +47,12 @@ def _outlooks() -> Iterator[tuple[str, float, str]]:
     reference = Reference(CoinResponse(), CANARIES, "canaries", REPLAYS)
     for what, estimator in (("one-run", OneRun()), ("one-run, delta 1e-5", OneRun(delta=1e-5)), ("band", Band())):
         expected_bound(estimator, reference, 1.0)  # compiles
-        taken = []
+        seconds = []
         for _ in range(RUNS):
             began = time.process_time()
             outlook(estimator, reference, 1.0)
-            taken.append(time.process_time() - began)
-        yield what, min(taken), f"claim 1, {CANARIES:,} canaries, {REPLAYS} replays"
+            seconds.append(time.process_time() - began)
+        yield what, min(seconds), f"claim 1, {CANARIES:,} canaries, {REPLAYS} replays"
 
 
 def _commands() -> Iterator[tuple[str, float, str]]:
@@ -75,10 +75,10 @@ def _commands() -> Iterator[tuple[str, float, str]]:
 def _seconds(words: tuple[str, ...], folder: Path) -> float:
     """Of one command and of all that it starts."""
     shutil.rmtree(folder / "run", ignore_errors=True)
-    kept = {"PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
+    bytecode = {"PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
     command = [sys.executable, "-m", "dpaudit", *words]
     before = os.times()
-    subprocess.run(command, cwd=folder, env=os.environ | kept, capture_output=True, check=True)
+    subprocess.run(command, cwd=folder, env=os.environ | bytecode, capture_output=True, check=True)
     after = os.times()
     return after.children_user + after.children_system - before.children_user - before.children_system
 

@@ -59,9 +59,9 @@ def run() -> list[tuple[str, float, str]]:
 
 
 def _best(work: Callable[[], object]) -> float:
-    taken = []
+    seconds = []
     for _ in range(RUNS):
-        begun = time.process_time()
+        start = time.process_time()
         work()
-        taken.append(time.process_time() - begun)
-    return min(taken)
+        seconds.append(time.process_time() - start)
+    return min(seconds)

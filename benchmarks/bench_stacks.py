@@ -63,10 +63,10 @@ def ours(threads: int) -> Iterator[tuple[str, float, float]]:
         seeds = SeedSequence(0).spawn(MODELS)
         tasks = [TrainingTask(rows, labels[rows], seed) for rows, seed in zip(subsets, seeds, strict=True)]
         trainer = Mlp(epochs=epochs, batch_size=BATCH, learning_rate=RATE, momentum=MOMENTUM)
-        yield name, *taken(partial(train_stack, trainer, features, tasks, classes=classes, **common))
+        yield name, *least_seconds(partial(train_stack, trainer, features, tasks, classes=classes, **common))
         steps = PrivateSteps(clip=CLIP, noise_multiplier=NOISE, sample_rate=BATCH / len(subsets[0]))
         private = partial(train_private_stack, trainer, steps, features, tasks, classes=classes, **common)
-        yield f"{name}, DP-SGD", *taken(private)
+        yield f"{name}, DP-SGD", *least_seconds(private)
 
 
 def jaxes() -> Iterator[tuple[str, float, float]]:
@@ -75,11 +75,11 @@ def jaxes() -> Iterator[tuple[str, float, float]]:
     import jax.numpy as jnp
 
     def forward(layers: Any, inputs: Any) -> list[Any]:
-        seen = [inputs]
+        activations = [inputs]
         for depth, (weight, bias) in enumerate(layers):
-            outputs = seen[-1] @ weight.T + bias
-            seen.append(outputs if depth == len(layers) - 1 else jax.nn.relu(outputs))
-        return seen
+            outputs = activations[-1] @ weight.T + bias
+            activations.append(outputs if depth == len(layers) - 1 else jax.nn.relu(outputs))
+        return activations
 
     def losses(layers: Any, inputs: Any, labels: Any) -> Any:
         logs = jax.nn.log_softmax(forward(layers, inputs)[-1])
@@ -105,14 +105,14 @@ def jaxes() -> Iterator[tuple[str, float, float]]:
         return jax.tree.map(lambda part: jnp.tensordot(factors, part, 1), gradients)
 
     def from_errors(layers: Any, inputs: Any, labels: Any, present: Any) -> Any:
-        seen = forward(layers, inputs)
-        errors = [jax.nn.softmax(seen[-1]) - jax.nn.one_hot(labels, seen[-1].shape[1])]
-        for (weight, _), activated in zip(layers[:0:-1], seen[-2:0:-1], strict=True):
+        activations = forward(layers, inputs)
+        errors = [jax.nn.softmax(activations[-1]) - jax.nn.one_hot(labels, activations[-1].shape[1])]
+        for (weight, _), activated in zip(layers[:0:-1], activations[-2:0:-1], strict=True):
             errors.insert(0, (errors[0] @ weight) * (activated > 0))
-        pairs = list(zip(errors, seen[:-1], strict=True))
-        squares = sum((error**2).sum(1) * ((taken**2).sum(1) + 1) for error, taken in pairs)
+        pairs = list(zip(errors, activations[:-1], strict=True))
+        squares = sum((error**2).sum(1) * ((activation**2).sum(1) + 1) for error, activation in pairs)
         factors = (jnp.minimum(1, CLIP / (jnp.sqrt(squares) + 1e-6)) * present)[:, None]
-        return [((error * factors).T @ taken, (error * factors).sum(0)) for error, taken in pairs]
+        return [((error * factors).T @ activation, (error * factors).sum(0)) for error, activation in pairs]
 
     def private(
         clipped: Any, layers: Any, velocity: Any, features: Any, labels: Any, rows: Any, present: Any, key: Any
@@ -120,8 +120,8 @@ def jaxes() -> Iterator[tuple[str, float, float]]:
         parts, tree = jax.tree.flatten(clipped(layers, features[rows], labels[rows], present))
         keys = jax.random.split(key, len(parts))
         noisy = [
-            (part + CLIP * NOISE * jax.random.normal(one, part.shape)) / BATCH
-            for part, one in zip(parts, keys, strict=True)
+            (part + CLIP * NOISE * jax.random.normal(key, part.shape)) / BATCH
+            for part, key in zip(parts, keys, strict=True)
         ]
         return moved(layers, velocity, jax.tree.unflatten(tree, noisy))
 
@@ -129,15 +129,15 @@ def jaxes() -> Iterator[tuple[str, float, float]]:
         stacked = jax.vmap(step, (0, 0, None, None, *[0] * arrays))
 
         @partial(jax.jit, donate_argnums=(0, 1))
-        def run(layers: Any, velocity: Any, features: Any, labels: Any, *drawn: Any) -> Any:
+        def run(layers: Any, velocity: Any, features: Any, labels: Any, *batches: Any) -> Any:
             def once(state: Any, now: Any) -> Any:
                 return stacked(*state, features, labels, *now), None
 
-            return jax.lax.scan(once, (layers, velocity), drawn)[0]
+            return jax.lax.scan(once, (layers, velocity), batches)[0]
 
         return run
 
-    def train(epoch: Any, work: Work, drawn: Callable[..., Any]) -> None:
+    def train(epoch: Any, work: Work, batches: Callable[..., Any]) -> None:
         features, labels, subsets, classes, epochs = work
         rng = np.random.default_rng(1)
         widths = (features.shape[1], 64, 64, classes)
@@ -149,9 +149,9 @@ def jaxes() -> Iterator[tuple[str, float, float]]:
             for before, after in pairwise(widths)
         ]
         velocity = jax.tree.map(jnp.zeros_like, layers)
-        held = jnp.asarray(features), jnp.asarray(labels.astype(np.int32))
+        on_device = jnp.asarray(features), jnp.asarray(labels.astype(np.int32))
         for number in range(epochs):
-            layers, velocity = epoch(layers, velocity, *held, *drawn(rng, subsets, number))
+            layers, velocity = epoch(layers, velocity, *on_device, *batches(rng, subsets, number))
         jax.block_until_ready(layers)
 
     def keyed(rng: np.random.Generator, subsets: list[NDArray[np.int64]], number: int) -> Any:
@@ -161,9 +161,9 @@ def jaxes() -> Iterator[tuple[str, float, float]]:
     by_shuffling = epoch_of(plain, 2)
     by_norms, one_by_one = (epoch_of(partial(private, clipped), 3) for clipped in (from_errors, each_example))
     for name, work in (("normal", normal()), ("digits", digits())):
-        yield name, *taken(partial(train, by_shuffling, work, lambda rng, subsets, _: shuffled(rng, subsets)))
-        yield f"{name}, DP-SGD, norms from errors", *taken(partial(train, by_norms, work, keyed))
-    yield "digits, DP-SGD, vmap(grad)", *taken(partial(train, one_by_one, digits(), keyed), repeats=1)
+        yield name, *least_seconds(partial(train, by_shuffling, work, lambda rng, subsets, _: shuffled(rng, subsets)))
+        yield f"{name}, DP-SGD, norms from errors", *least_seconds(partial(train, by_norms, work, keyed))
+    yield "digits, DP-SGD, vmap(grad)", *least_seconds(partial(train, one_by_one, digits(), keyed), repeats=1)
 
 
 def shuffled(rng: np.random.Generator, subsets: list[NDArray[np.int64]]) -> tuple[NDArray[Any], NDArray[np.float32]]:
@@ -192,7 +192,7 @@ def poisson(rng: np.random.Generator, subsets: list[NDArray[np.int64]]) -> tuple
     return rows, present
 
 
-def taken(work: Callable[[], object], repeats: int = 2) -> tuple[float, float]:
+def least_seconds(work: Callable[[], object], repeats: int = 2) -> tuple[float, float]:
     """Least processor time of `work` a model over `repeats` runs after one more, and least time, in seconds."""
     work()
     processor, clock = [], []

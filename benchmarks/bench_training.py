@@ -87,15 +87,15 @@ def gpu_stacks() -> list[tuple[str, float, str]]:
     figures = []
     for precision in ("float32", "bfloat16"):
         trainer = SmallCnn(epochs=1, batch_size=64, precision=precision)
-        taken = {}
+        seconds = {}
         for plan, some in ((StackPlan("looped"), tasks[:8]), (StackPlan("vmapped", 256), tasks)):
 
             def work(trainer: SmallCnn = trainer, plan: StackPlan = plan, some: list[TrainingTask] = some) -> None:
                 train_stack(trainer, images, some, classes=10, compute=Compute(device="cuda:0"), plan=plan)
 
-            taken[plan.method] = wall_seconds(work) / len(some)
-            figures.append((f"small CNN on a GPU, {precision}, {plan.method}", taken[plan.method], "wall s a model"))
-        figures.append((f"speed-up of the stack of 256, {precision}", taken["looped"] / taken["vmapped"], "x"))
+            seconds[plan.method] = wall_seconds(work) / len(some)
+            figures.append((f"small CNN on a GPU, {precision}, {plan.method}", seconds[plan.method], "wall s a model"))
+        figures.append((f"speed-up of the stack of 256, {precision}", seconds["looped"] / seconds["vmapped"], "x"))
     return figures
 
 

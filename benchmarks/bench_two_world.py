@@ -74,14 +74,14 @@ def sweep() -> list[tuple[str, float, str]]:
         for attempt in range(3):
             scores = Work().add(stored_scores, attempt, label="scores", resources=Resources())
             truth = rng.random(SCORES) < 0.5
-            drawn = scored(0, truth, rng.normal(size=SCORES) + 1.5 * truth)
-            store.write(scores.key, encode_unit(scores.key, encode([drawn], Scores)))
-            units = [counting(one, scores, "sweep", Resources()) for one in estimators]
+            scored_rows = scored(0, truth, rng.normal(size=SCORES) + 1.5 * truth)
+            store.write(scores.key, encode_unit(scores.key, encode([scored_rows], Scores)))
+            units = [counting(estimator, scores, "sweep", Resources()) for estimator in estimators]
 
             def work(scores: Unit = scores, units: list[Unit] = units) -> None:
                 run_units([scores, *units], pool, store, events)
-                for one, unit in zip(estimators, units, strict=True):
-                    one.bound(decode(store.read(unit.key), one.tally_type))
+                for estimator, unit in zip(estimators, units, strict=True):
+                    estimator.bound(decode(store.read(unit.key), estimator.tally_type))
 
             times.append(_timed(work))
     return [

@@ -28,9 +28,9 @@ def run() -> list[tuple[str, float, str]]:
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         words = [sys.executable, "-m", "benchmarks.bench_wide_release", str(Path(folder) / "run")]
-        said = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
+        output = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
         seconds = time.perf_counter() - began
-    note = f"{said[0]}; at most {float(said[1]):.2f} GB of memory (goal {GOAL_GB})"
+    note = f"{output[0]}; at most {float(output[1]):.2f} GB of memory (goal {GOAL_GB})"
     return [(f"check of a release of {NUMBERS:,} numbers, budget 60 s", seconds, note)]
 
 
@@ -39,9 +39,9 @@ def main(folder: str) -> None:
     import dpaudit
     from dpaudit.actors.backend import peak_memory_mb
 
-    here = dpaudit.RunOptions(runner="in-process", figures=False)
-    asked: dict[str, Any] = {"schema": {"x": (0, 1)}, "budget": "60s", "quiet": True, "output": folder, "run": here}
-    report = dpaudit.check(noisy_totals, claim=1.0, **asked)
+    run = dpaudit.RunOptions(runner="in-process", figures=False)
+    options: dict[str, Any] = {"schema": {"x": (0, 1)}, "budget": "60s", "quiet": True, "output": folder, "run": run}
+    report = dpaudit.check(noisy_totals, claim=1.0, **options)
     assert report.joint is not None
     print(report.joint.verdict.value)
     print(peak_memory_mb() / 1000)

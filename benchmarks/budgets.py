@@ -32,7 +32,7 @@ class Subject:
 
     mechanism: Callable[[], Any]
     data: Any = None
-    asked: Mapping[str, Any] | None = None
+    check_options: Mapping[str, Any] | None = None
 
 
 def count(rows: Any, rng: Any) -> int:
@@ -48,7 +48,7 @@ SUBJECTS = {
     "PATE, 20 teachers, digits": Subject(
         lambda: votes("pate", 20, {"name": "logistic-regression"}).mechanism, FLAT_DIGITS
     ),
-    "function": Subject(lambda: count, asked={"claim": 1.0, "schema": {"x": (0, 1)}}),
+    "function": Subject(lambda: count, check_options={"claim": 1.0, "schema": {"x": (0, 1)}}),
 }
 
 
@@ -61,7 +61,7 @@ def run(subject: Subject, budget: str) -> dict[str, str]:
             first[0] = time.monotonic()
 
     report = checked_here(
-        subject.mechanism(), subject.data, budget=budget, listeners=[note], **dict(subject.asked or {})
+        subject.mechanism(), subject.data, budget=budget, listeners=[note], **dict(subject.check_options or {})
     )
     assert report.joint is not None
     ended = time.monotonic()
@@ -82,8 +82,8 @@ def main(budget: str = "30s", *names: str) -> None:
     print(*lines, sep="\n")
     for name, subject in SUBJECTS.items():
         if not names or name in names:
-            told = run(subject, budget)
-            lines.append(f"| {name} | {budget} | {' | '.join(told[column] for column in columns)} |")
+            row = run(subject, budget)
+            lines.append(f"| {name} | {budget} | {' | '.join(row[column] for column in columns)} |")
             print(lines[-1], flush=True)
     if not names and budget == "30s":
         write(DATA / "budgets.csv", list(table_rows(lines, keys=2)))

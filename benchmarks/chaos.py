@@ -98,7 +98,7 @@ class Run:
         (second,) = (pid for pid, line in raylets.items() if "--head" not in line.split())
         return [second, *(child for child in children_of(second) if child in self.on_cluster())]
 
-    def left(self) -> dict[int, str]:
+    def leftovers(self) -> dict[int, str]:
         """What should be gone once it has ended: all of its own, and its workers on nodes that are not stopped."""
         on_cluster = {pid: line for pid, line in self.on_cluster().items() if "ray::Worker" in line}
         return self.processes() | {pid: line for pid, line in on_cluster.items() if not _stopped(pid)}
@@ -172,7 +172,7 @@ def _stopped_a_minute(to: Callable[[Run], list[int]]) -> Callable[[Run], bool]:
     return strike
 
 
-def _told(name: str) -> Callable[[Run], bool]:
+def _flag_written(name: str) -> Callable[[Run], bool]:
     """A strike that tells `odd/sitecustomize.py` by a file."""
 
     def strike(run: Run) -> bool:
@@ -254,7 +254,7 @@ FAULTS = (
     Fault("workers stopped 60 s", _stopped_a_minute(Run.workers)),
     Fault(
         "memory eaten",
-        _told("eat"),
+        _flag_written("eat"),
         frozenset({0, 3}),
         "audits have no result|the node ran out of memory",
         mended=_told_no_more("eat"),
@@ -262,14 +262,14 @@ FAULTS = (
     ),
     Fault(
         "full store, full disk",
-        _told("fill"),
+        _flag_written("fill"),
         frozenset({0, 3}),
         rows=BIG_ROWS,
         mended=_told_no_more("fill"),
         environment=_small_store,
     ),
-    Fault("full store", _told("fill"), rows=BIG_ROWS, environment=_spilling_store),
-    Fault("clock jumps", _told("jump"), environment=_with_odd),
+    Fault("full store", _flag_written("fill"), rows=BIG_ROWS, environment=_spilling_store),
+    Fault("clock jumps", _flag_written("jump"), environment=_with_odd),
 )
 
 
@@ -364,8 +364,8 @@ def outcome(number: int, seed: int) -> Outcome:
         hit = run.command.poll() is None and fault.strike(run)
         code = run.command.wait(ENDED_S)
         left_s = _gone_after(run)
-        left = list(run.left().values())
-        said = (place / "errors.txt").read_text()
+        leftovers = list(run.leftovers().values())
+        errors = (place / "errors.txt").read_text()
         fault.mended(run)
         if not run.gcs():  # a cluster whose head is dead cannot be joined again
             environment.pop("RAY_ADDRESS", None)
@@ -374,12 +374,12 @@ def outcome(number: int, seed: int) -> Outcome:
         resumed = code != 0 or fewer
         again = started(place, environment, "resume", "disk/run").command.wait(ENDED_S) if resumed else 0
         same = again == 0 and content(run.folder) == expected
-        told = code == 0 or re.search(fault.says, said)
+        explained = code == 0 or re.search(fault.says, errors)
         wrong = [
             *([] if hit else ["the run was over before the fault"]),
-            *([] if code in fault.codes else [f"exit code {code}: {said[-600:]}"]),
-            *([] if told and "Traceback" not in said else [f"it said {said[-2000:]!r}"]),
-            *([f"left behind: {left}"] if left_s is None else []),
+            *([] if code in fault.codes else [f"exit code {code}: {errors[-600:]}"]),
+            *([] if explained and "Traceback" not in errors else [f"it said {errors[-2000:]!r}"]),
+            *([f"left behind: {leftovers}"] if left_s is None else []),
             *([f"exit code {again} of resume: {(place / 'errors.txt').read_text()[-600:]}"] if again else []),
             *([] if same else ["other bytes"]),
         ]
@@ -391,7 +391,7 @@ def _gone_after(run: Run) -> float | None:
     """Seconds until nothing of an ended run lives; None where that is more than `GONE_S`."""
     ended = time.monotonic()
     while time.monotonic() - ended < GONE_S:
-        if not run.left():
+        if not run.leftovers():
             return round(time.monotonic() - ended, 1)
         time.sleep(0.1)
     return None
@@ -403,8 +403,8 @@ def digest() -> str:
     sources = [
         Path(__file__),
         *sorted(
-            Path(found, name)
-            for found, _, names in os.walk(root, followlinks=True)
+            Path(folder, name)
+            for folder, _, names in os.walk(root, followlinks=True)
             for name in names
             if name.endswith(".py")
         ),
@@ -417,10 +417,19 @@ def _table(outcomes: list[Outcome]) -> str:
         "| run | fault | after units | exit code | all gone after s | resumed | same bytes | s |",
         f"|{' --- |' * 8}",
     ]
-    for one in outcomes:
-        gone = "never" if one.left_s is None else f"{one.left_s:.1f}"
-        resumed, same = ("yes" if fact else "no" for fact in (one.resumed, one.same))
-        row = (one.run, one.fault, one.after, one.code, gone, resumed, same, f"{one.seconds:.0f}")
+    for outcome in outcomes:
+        gone_after = "never" if outcome.left_s is None else f"{outcome.left_s:.1f}"
+        resumed, same = ("yes" if fact else "no" for fact in (outcome.resumed, outcome.same))
+        row = (
+            outcome.run,
+            outcome.fault,
+            outcome.after,
+            outcome.code,
+            gone_after,
+            resumed,
+            same,
+            f"{outcome.seconds:.0f}",
+        )
         lines.append(f"| {' | '.join(map(str, row))} |")
     return "\n".join(lines)
 
@@ -437,17 +446,17 @@ def main() -> None:
         signal.signal(number, signal.SIG_DFL)
     lines = options.out.read_text().splitlines() if options.out.exists() else []
     before = [Outcome(**json.loads(line)) for line in lines]
-    ended = {one.run: one for one in before if (one.seed, one.digest) == (options.seed, digest())}
-    asked = options.only or range(options.runs)
-    for number in asked:
+    ended = {outcome.run: outcome for outcome in before if (outcome.seed, outcome.digest) == (options.seed, digest())}
+    numbers = options.only or range(options.runs)
+    for number in numbers:
         if number not in ended:
             ended[number] = outcome(number, options.seed)
             with options.out.open("a") as file:
                 file.write(json.dumps(asdict(ended[number])) + "\n")
             print(f"run {number}, {ended[number].fault}: {ended[number].wrong or 'as it should'}", file=sys.stderr)
-    outcomes = [ended[number] for number in asked]
+    outcomes = [ended[number] for number in numbers]
     print(_table(outcomes))
-    wrong = [one for one in outcomes if one.wrong]
+    wrong = [outcome for outcome in outcomes if outcome.wrong]
     print(f"{len(outcomes) - len(wrong)} of {len(outcomes)} runs went as they should")
     sys.exit(len(wrong) > 0)
 

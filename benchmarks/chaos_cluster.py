@@ -113,21 +113,21 @@ def outcome(
                 commands += 1
             struck.append(f"{strike} {after}" if hit else f"{strike} missed")
         code = run.command.wait(ENDED_S)
-        said = (place / "errors.txt").read_text()
+        errors = (place / "errors.txt").read_text()
         planned = pq.read_table(run.folder / "plan.parquet")["key"].to_pylist()
-        lost = [key for key in planned if not (run.folder / "units" / f"{key}.parquet").exists()]
+        lost_units = [key for key in planned if not (run.folder / "units" / f"{key}.parquet").exists()]
         twice = code == 0 and duplicates(run)
         same = code == 0 and content(run.folder) == expected
         wrong = [
-            *([f"exit code {code}: {said[-2000:]}"] if code else []),
-            *(["nothing was struck"] if all("missed" in one for one in struck) else []),
-            *([] if not lost else [f"{len(lost)} units lost"]),
+            *([f"exit code {code}: {errors[-2000:]}"] if code else []),
+            *(["nothing was struck"] if all("missed" in strike for strike in struck) else []),
+            *([] if not lost_units else [f"{len(lost_units)} units lost"]),
             *([] if not twice else [f"{twice} rows twice"]),
             *([] if same else ["other bytes"]),
         ]
         seconds = time.monotonic() - began
-        found = len(planned), len(lost), int(twice), same, commands, seconds, "; ".join(wrong), seed, digest()
-    return Outcome(number, ", ".join(struck), *found)
+        facts = len(planned), len(lost_units), int(twice), same, commands, seconds, "; ".join(wrong), seed, digest()
+    return Outcome(number, ", ".join(struck), *facts)
 
 
 def duplicates(run: Run) -> int:
@@ -148,7 +148,11 @@ def main() -> None:
     lines = options.out.read_text().splitlines() if options.out.exists() else []
     before = [Outcome(**json.loads(line)) for line in lines]
     units = 1 + 3 * options.trainings
-    ended = {one.run: one for one in before if (one.seed, one.digest, one.planned) == (options.seed, digest(), units)}
+    ended = {
+        outcome.run: outcome
+        for outcome in before
+        if (outcome.seed, outcome.digest, outcome.planned) == (options.seed, digest(), units)
+    }
     expected = reference(options.trainings) if set(range(options.runs)) - ended.keys() else {}
     for number in range(options.runs):
         if number not in ended:
@@ -159,10 +163,18 @@ def main() -> None:
     outcomes = [ended[number] for number in range(options.runs)]
     print("| run | killed, after units | units | lost | twice | same bytes | commands | s |")
     print(f"|{' --- |' * 8}")
-    for one in outcomes:
-        row = (one.run, one.struck, one.planned, one.lost, one.twice, "yes" if one.same else "no", one.commands)
-        print(f"| {' | '.join(map(str, row))} | {one.seconds:.0f} |")
-    right = sum(not one.wrong for one in outcomes)
+    for result in outcomes:
+        row = (
+            result.run,
+            result.struck,
+            result.planned,
+            result.lost,
+            result.twice,
+            "yes" if result.same else "no",
+            result.commands,
+        )
+        print(f"| {' | '.join(map(str, row))} | {result.seconds:.0f} |")
+    right = sum(not result.wrong for result in outcomes)
     print(f"{right} of {len(outcomes)} runs went as they should")
     sys.exit(right < len(outcomes))
 

@@ -68,8 +68,8 @@ def labels(mechanism: str, **fields: Any) -> Checked:
 
 def votes(name: str, teachers: int, model: Any) -> Checked:
     """PATE on digits, whose teachers answer for 600 rows."""
-    asked = {"teachers": teachers, "queries": 600, "vote": "argmax", "model": model}
-    return Checked({"name": name, "epsilon": 1.0, **asked}, data=FLAT_DIGITS)
+    settings = {"teachers": teachers, "queries": 600, "vote": "argmax", "model": model}
+    return Checked({"name": name, "epsilon": 1.0, **settings}, data=FLAT_DIGITS)
 
 
 def of_spec(stem: str) -> Checked:
@@ -82,9 +82,9 @@ def of_spec(stem: str) -> Checked:
 
 def has_diffprivlib() -> bool:
     """Whether `make diffprivlib` has made its Python, or the environment names one; the first is named then."""
-    made = ROOT / ".venv-diffprivlib" / "bin" / "python"
-    if made.exists():
-        os.environ.setdefault(PYTHON, str(made))
+    interpreter = ROOT / ".venv-diffprivlib" / "bin" / "python"
+    if interpreter.exists():
+        os.environ.setdefault(PYTHON, str(interpreter))
     return PYTHON in os.environ
 
 
@@ -138,10 +138,10 @@ HONEST = {
 }
 
 
-def checked_here(mechanism: Any, data: Any, **asked: Any) -> Report:
+def checked_here(mechanism: Any, data: Any, **options: Any) -> Report:
     """The report of a check in this process, which leaves no run folder."""
     with tempfile.TemporaryDirectory() as folder:
-        return check(mechanism, data, run=HERE, output=Path(folder) / "run", quiet=True, **asked)
+        return check(mechanism, data, run=HERE, output=Path(folder) / "run", quiet=True, **options)
 
 
 def run(name: str, checked: Checked, seed: int) -> dict[str, Any]:
@@ -150,12 +150,12 @@ def run(name: str, checked: Checked, seed: int) -> dict[str, Any]:
     report = checked_here(checked.mechanism, checked.data, claim=checked.claim, budget=checked.budget, seed=seed)
     joint = report.joint
     assert joint is not None
-    look = joint.deciding
+    test = joint.deciding
     return {
         "mechanism": name,
         "seed": seed,
         "verdict": joint.verdict.value,
-        "game": None if look is None else look.name,
+        "game": None if test is None else test.name,
         "headline": joint.answer.headline,
         "not_confirmed": [
             test.name
@@ -177,10 +177,10 @@ def lines(output: Path) -> Iterator[dict[str, Any]]:
 def main(output: Path, what: str = "defects", runs: int = 1, seconds: float = 1e9, *names: str) -> None:
     """Makes the runs that are missing, of the mechanisms with these names or of all, then prints the table."""
     began, mechanisms = time.monotonic(), HONEST if what == "honest" else DEFECTS
-    made = {(line["mechanism"], line["seed"]) for line in lines(output)}
+    finished = {(line["mechanism"], line["seed"]) for line in lines(output)}
     for seed in range(runs):
         for name, checked in mechanisms.items():
-            if (name, seed) in made or (names and name not in names) or time.monotonic() - began > seconds:
+            if (name, seed) in finished or (names and name not in names) or time.monotonic() - began > seconds:
                 continue
             line = run(name, checked, seed)
             with output.open("a", encoding="utf-8") as file:
@@ -188,14 +188,14 @@ def main(output: Path, what: str = "defects", runs: int = 1, seconds: float = 1e
             print(json.dumps(line), flush=True)
     print("| mechanism | runs | first pass | VIOLATION | game | seconds, median | slowest |\n" + "| --- " * 7 + "|")
     for name in mechanisms:
-        own = [line for line in lines(output) if line["mechanism"] == name]
-        if own:
-            found = [line for line in own if line["verdict"] == Verdict.VIOLATION.value]
-            games = ", ".join(sorted({str(line["game"]) for line in found})) or "none"
-            first = len(found) + sum(bool(line.get("not_confirmed")) for line in own)
-            took = [line["seconds"] for line in own]
+        checks = [line for line in lines(output) if line["mechanism"] == name]
+        if checks:
+            violations = [line for line in checks if line["verdict"] == Verdict.VIOLATION.value]
+            games = ", ".join(sorted({str(line["game"]) for line in violations})) or "none"
+            first = len(violations) + sum(bool(line.get("not_confirmed")) for line in checks)
+            took = [line["seconds"] for line in checks]
             slow = f"{statistics.median(took):.0f} | {max(took):.0f}"
-            print(f"| {name} | {len(own)} | {first} | {len(found)} | {games} | {slow} |")
+            print(f"| {name} | {len(checks)} | {first} | {len(violations)} | {games} | {slow} |")
 
 
 if __name__ == "__main__":

@@ -29,34 +29,34 @@ class Case:
     """Scores of a known law, and what is claimed of the mechanism behind them."""
 
     name: str
-    play: Callable[[np.random.Generator], Scores]
+    draw_scores: Callable[[np.random.Generator], Scores]
     claim: PrivacyCurve
     honest: bool
 
 
 def gaussian(mu: float, rows: int) -> Callable[[np.random.Generator], Scores]:
-    def play(rng: np.random.Generator) -> Scores:
+    def draw_scores(rng: np.random.Generator) -> Scores:
         truth = rng.random(rows) < 0.5
         return Scores(rng.normal(0, 1, rows) + mu * (truth - 0.5), truth)
 
-    return play
+    return draw_scores
 
 
 def dp_sgd(rows: int, *, noise: float, norm: float, dot: bool) -> Callable[[np.random.Generator], Scores]:
-    def play(rng: np.random.Generator) -> Scores:
+    def draw_scores(rng: np.random.Generator) -> Scores:
         truth, score = rng.random(rows) < 0.5, np.zeros(rows)
         for _ in range(STEPS):
-            seen = rng.normal(0, noise, rows) + norm * (truth & (rng.random(rows) < RATE))
-            likelihood = np.log1p(-RATE + RATE * np.exp((2 * norm * seen - norm**2) / (2 * noise**2)))
-            score += seen if dot else likelihood
+            products = rng.normal(0, noise, rows) + norm * (truth & (rng.random(rows) < RATE))
+            likelihood = np.log1p(-RATE + RATE * np.exp((2 * norm * products - norm**2) / (2 * noise**2)))
+            score += products if dot else likelihood
         return Scores(score, truth)
 
-    return play
+    return draw_scores
 
 
 def cases(rows: int) -> list[Case]:
     claim = SubsampledGaussian(noise_multiplier=NOISE, sample_rate=RATE, steps=STEPS)
-    found = [
+    cases = [
         Case("Gaussian, mu 1 claimed, 1 true", gaussian(1.0, rows), GaussianDP(1.0), True),
         Case("Gaussian, mu 1 claimed, 2 true", gaussian(2.0, rows), GaussianDP(1.0), False),
     ]
@@ -66,9 +66,9 @@ def cases(rows: int) -> list[Case]:
             ("half the noise", NOISE / 2, 1.0),
             ("norm 1.5 clips", NOISE, 1.5),
         ):
-            play = dp_sgd(rows, noise=noise, norm=norm, dot=dot)
-            found.append(Case(f"DP-SGD, {name}, {attack}", play, claim, name == "honest"))
-    return found
+            draw_scores = dp_sgd(rows, noise=noise, norm=norm, dot=dot)
+            cases.append(Case(f"DP-SGD, {name}, {attack}", draw_scores, claim, name == "honest"))
+    return cases
 
 
 ESTIMATORS: dict[str, ScoreEstimator[Any]] = {
@@ -87,19 +87,19 @@ def main(games: int) -> None:
                 continue
             played = games if case.honest else REFUTED_GAMES
             seeds = np.random.SeedSequence(rows).spawn(played)
-            scores = [case.play(np.random.default_rng(seed)) for seed in seeds]
+            scores = [case.draw_scores(np.random.default_rng(seed)) for seed in seeds]
             for name, estimator in ESTIMATORS.items():
-                bounds = [estimator.bound([estimator.tally(one)]) for one in scores]
+                bounds = [estimator.bound([estimator.tally(sample)]) for sample in scores]
                 claimed = case.claim.epsilon(DELTA)
                 breaches = [
                     violation_point for bound in bounds if (violation_point := bound.violation_point(case.claim))
                 ]
                 mean = np.mean([bound.lower for bound in bounds])
                 printed = sum(bound.lower > claimed for bound in bounds)
-                seen = f"{breaches[0].words}, {breaches[0].claimed:.3g} claimed" if breaches else ""
+                example = f"{breaches[0].words}, {breaches[0].claimed:.3g} claimed" if breaches else ""
                 print(
                     f"| {case.name} | {rows} | {name} | {played} | {mean:.2f} of {claimed:.2f} | {printed} | "
-                    f"{len(breaches)} | {seen} |",
+                    f"{len(breaches)} | {example} |",
                     flush=True,
                 )
 

@@ -137,8 +137,8 @@ def _trainings() -> tuple[Callable[[], Answer], Callable[[], Answer]]:
     model = Mlp(hidden=(64,), epochs=20, batch_size=100, learning_rate=0.5, momentum=0.0)
 
     def trained(learner: Any) -> Answer:
-        made = learner.fit(train, seed=SeedSequence(0), compute=Compute())
-        return (float((made.probabilities(test.features).argmax(1) == test.labels).mean()),)
+        model = learner.fit(train, seed=SeedSequence(0), compute=Compute())
+        return (float((model.probabilities(test.features).argmax(1) == test.labels).mean()),)
 
     ours = DpSgd(8.0, sample_rate=1 / 15, model=model)
     return partial(trained, ours), partial(trained, OpacusDpSgd(8.0, accountant="rdp", model=model))
@@ -182,9 +182,9 @@ def main() -> None:
     """A table in Markdown, a line for each piece of work."""
     print("| work | package | ours s | theirs s | ours faster, times | ours | theirs | apart |\n" + "| --- " * 8 + "|")
     for work in works():
-        ours, said, mine = timed(work.ours, always_again=True)
-        theirs, told, other = timed(work.theirs, always_again=False)
-        apart = f"{max(abs(a - b) for a, b in zip(mine, other, strict=True)):.4f}" if mine and other else "–"
+        ours, our_words, mine = timed(work.ours, always_again=True)
+        theirs, their_words, other = timed(work.theirs, always_again=False)
+        difference = f"{max(abs(a - b) for a, b in zip(mine, other, strict=True)):.4f}" if mine and other else "–"
         package = f"{work.package} {metadata.version(work.package)}"
         cells = (
             work.what,
@@ -192,9 +192,9 @@ def main() -> None:
             f"{ours:.3g}",
             f"{theirs:.3g}",
             f"{theirs / max(ours, 1e-9):.3g}",
-            said,
-            told,
-            apart,
+            our_words,
+            their_words,
+            difference,
         )
         print(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |", flush=True)
 

@@ -50,7 +50,7 @@ TRUTHS = {
 
 
 @dataclass(frozen=True)
-class Found:
+class AuditLine:
     """What one audit of a spec said.
 
     Attributes:
@@ -76,7 +76,7 @@ class Found:
     seconds: float
 
 
-def run(path: Path) -> Iterator[Found]:
+def run(path: Path) -> Iterator[AuditLine]:
     """Audits a spec as it is."""
     spec = load_spec(path)
     planned = {entry.audit.name: entry for entry in make_plan(spec).audits}
@@ -85,12 +85,12 @@ def run(path: Path) -> Iterator[Found]:
         results = audit(spec, output=folder, quiet=True).results
     seconds = time.perf_counter() - began
     for result in results:
-        yield _found(path.stem, result, planned[result.name], seconds)
+        yield _line(path.stem, result, planned[result.name], seconds)
 
 
-def _found(stem: str, result: AuditResult, entry: PlannedAudit, seconds: float) -> Found:
+def _line(stem: str, result: AuditResult, entry: PlannedAudit, seconds: float) -> AuditLine:
     mechanism = _planted_name(entry.audit.mechanism) or _name(entry.audit.mechanism)
-    return Found(
+    return AuditLine(
         spec=stem,
         mechanism=mechanism,
         planted=_planted_name(entry.audit.mechanism) != "" or isinstance(entry.audit.mechanism, Diffprivlib),
@@ -131,23 +131,24 @@ def _names(words: object) -> Iterator[str]:
         yield words
 
 
-def table(found: Sequence[Found], checks: Mapping[str, Mapping[str, Any]]) -> str:
+def table(results: Sequence[AuditLine], checks: Mapping[str, Mapping[str, Any]]) -> str:
     """One row a defect, with the verdict on its honest twin where the spec has one, and what `check` says of it."""
     rows = [
         "| defect | true epsilon | claimed | game | bound | verdict | honest twin | trainings | seconds | `check` |"
     ]
     rows.append("| --- " * 10 + "|")
-    for one in found:
-        if not one.planted:
+    for result in results:
+        if not result.planted:
             continue
-        twin = next((other.verdict for other in found if other.spec == one.spec and not other.planted), "")
-        true = f"{TRUTHS[one.spec]:.3g}" if one.spec in TRUTHS else ""
+        twin = next((other.verdict for other in results if other.spec == result.spec and not other.planted), "")
+        true = f"{TRUTHS[result.spec]:.3g}" if result.spec in TRUTHS else ""
         rows.append(
-            f"| `{one.spec}` | {true} | {one.claimed:.3g} | `{one.game}` | {one.bound} | {one.verdict} | {twin} | "
-            f"{one.trainings:,} | {one.seconds:.0f} | {_checked(checks.get(one.spec))} |"
+            f"| `{result.spec}` | {true} | {result.claimed:.3g} | `{result.game}` | {result.bound} | "
+            f"{result.verdict} | {twin} | {result.trainings:,} | {result.seconds:.0f} | "
+            f"{_checked(checks.get(result.spec))} |"
         )
-    specs = {one.spec for one in found if one.planted}
-    caught = {one.spec for one in found if one.planted and one.verdict == Verdict.VIOLATION}
+    specs = {result.spec for result in results if result.planted}
+    caught = {result.spec for result in results if result.planted and result.verdict == Verdict.VIOLATION}
     checked = {name for name in specs if checks.get(name, {}).get("verdict") == Verdict.VIOLATION.value}
     rows += [
         "",
@@ -167,29 +168,29 @@ def _checked(line: Mapping[str, Any] | None) -> str:
 
 def main(results: Path, parts: Sequence[str]) -> None:
     """Runs what has no line yet, and writes the table."""
-    found = _read(results)
+    results = _read_lines(results)
     checks = {line["mechanism"]: line for part in parts if part.endswith(".jsonl") for line in lines(Path(part))}
     parts = [part for part in parts if not part.endswith(".jsonl")]
     for path in sorted(SPECS.glob("*.yaml")):
-        if path.stem in {one.spec for one in found} or not any(part in path.stem for part in parts or [""]):
+        if path.stem in {result.spec for result in results} or not any(part in path.stem for part in parts or [""]):
             continue
         if path.stem.startswith("diffprivlib") and not has_diffprivlib():
             print(f"{path.stem} is left out: `make diffprivlib` installs what it needs")
             continue
         added = list(run(path))
         with results.open("a") as file:
-            file.writelines(json.dumps(asdict(one)) + "\n" for one in added)
-        found += added
+            file.writelines(json.dumps(asdict(result)) + "\n" for result in added)
+        results += added
         print(*added, sep="\n", flush=True)
-    written = table(sorted(found, key=lambda one: one.spec), checks)
+    written = table(sorted(results, key=lambda result: result.spec), checks)
     print(written)
     write(DATA / "planted-defects.csv", list(table_rows(written.splitlines(), keys=1)))
     note_origin(measured_here("planted-defects.csv", "python -m benchmarks.defects RESULTS.jsonl CHECKS.jsonl"))
 
 
-def _read(results: Path) -> list[Found]:
+def _read_lines(results: Path) -> list[AuditLine]:
     lines = results.read_text().splitlines() if results.exists() else []
-    return [Found(**json.loads(line)) for line in lines]
+    return [AuditLine(**json.loads(line)) for line in lines]
 
 
 if __name__ == "__main__":

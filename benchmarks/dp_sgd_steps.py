@@ -50,8 +50,8 @@ def one_run(entry: PlannedAudit, shared: Any, number: int) -> dict[str, Any]:
     tally = estimator.tally(scores)
     odds = 2 * np.arctanh(curve.delta(0.0))
     looked = [
-        guess_band_p_value(odds, tally.right[:look], tally.looks[:look]) <= 1 - estimator.confidence
-        for look in range(1, tally.looks.size + 1)
+        guess_band_p_value(odds, tally.right[:place], tally.looks[:place]) <= 1 - estimator.confidence
+        for place in range(1, tally.looks.size + 1)
     ]
     return {
         "audit": entry.audit.name,
@@ -68,29 +68,29 @@ def runs(count: int, file: Path) -> Iterator[dict[str, Any]]:
     """All runs, those of the file and new ones."""
     plan = make_plan(load_spec(SPEC))
     lines = file.read_text().splitlines() if file.exists() else []
-    made = {(line["audit"], line["run"]): line for line in map(json.loads, lines)}
+    finished = {(line["audit"], line["run"]): line for line in map(json.loads, lines)}
     for number in range(count):
         for entry in plan.audits:
             if number * 10 >= count and isinstance(entry.audit.mechanism, PLANTED):
                 continue
             key = entry.audit.name, number
-            if key not in made:
-                made[key] = one_run(entry, plan.shared, number)
+            if key not in finished:
+                finished[key] = one_run(entry, plan.shared, number)
                 with file.open("a") as out:
-                    out.write(json.dumps(made[key]) + "\n")
-            yield made[key]
+                    out.write(json.dumps(finished[key]) + "\n")
+            yield finished[key]
 
 
 def main(count: int, file: Path) -> None:
     by_audit = defaultdict(list)
     for run in runs(count, file):
         by_audit[run["audit"]].append(run)
-    for name, found in by_audit.items():
-        steps = [run["steps"] for run in found if run["steps"] is not None]
-        seconds = np.median([run["seconds"] for run in found])
+    for name, audit_runs in by_audit.items():
+        steps = [run["steps"] for run in audit_runs if run["steps"] is not None]
+        seconds = np.median([run["seconds"] for run in audit_runs])
         print(
-            f"{name}: {len(found)} runs, {sum(run['refuted'] for run in found)} refuted, "
-            f"median step {np.median(steps) if steps else '-'} of {found[0]['of']}, {seconds:.2f} s"
+            f"{name}: {len(audit_runs)} runs, {sum(run['refuted'] for run in audit_runs)} refuted, "
+            f"median step {np.median(steps) if steps else '-'} of {audit_runs[0]['of']}, {seconds:.2f} s"
         )
 
 

@@ -31,7 +31,7 @@ def epsilon_of(law: str) -> float:
     return math.inf if law.startswith("normal") else float(law[law.index("(") + 1 : -1])
 
 
-def drawn(law: str, truth: NDArray[np.bool_], rng: np.random.Generator) -> Floats:
+def draw_scores(law: str, truth: NDArray[np.bool_], rng: np.random.Generator) -> Floats:
     """One score a row."""
     sign, much = np.where(truth, 1.0, -1.0), float(law[law.index("(") + 1 : -1])
     if law.startswith("RR"):
@@ -46,7 +46,7 @@ def tables(law: str, rows: int, fair: bool, count: int) -> Iterator[tuple[Floats
     rng = np.random.default_rng([rows, fair, LAWS.index(law)])
     for _ in range(count):
         truth = rng.random(rows) < 0.5 if fair else np.arange(rows) < rows // 2
-        yield drawn(law, truth, rng), truth
+        yield draw_scores(law, truth, rng), truth
 
 
 def known_beforehand(score: Floats, truth: NDArray[np.bool_], fair: bool) -> Floats:
@@ -56,8 +56,8 @@ def known_beforehand(score: Floats, truth: NDArray[np.bool_], fair: bool) -> Flo
         order = np.argsort(-np.abs(score), kind="stable")
         right = np.cumsum(((score > 0) == truth)[order])
         guesses = np.maximum(1, (shares * score.size).astype(int))
-        found = np.maximum(right[guesses - 1], 1)
-        return np.maximum(special.logit(special.betaincinv(found, guesses - found + 1, ERROR)), 0.0)
+        correct = np.maximum(right[guesses - 1], 1)
+        return np.maximum(special.logit(special.betaincinv(correct, guesses - correct + 1, ERROR)), 0.0)
     inside, outside = np.sort(score[truth])[::-1], score[~truth]
     limits = inside[np.maximum(1, (shares * inside.size).astype(int)) - 1]
     bounds = []
@@ -80,23 +80,23 @@ def main(count: int = 4_000, seconds: float = 1e9) -> None:
     for rows in SIZES:
         for fair in (True, False):
             for law in LAWS:
-                found, known = [], []
+                correct, best = [], []
                 for score, truth in tables(law, rows, fair, count):
                     if time.monotonic() - began > seconds:
                         return
-                    given = (
+                    estimated = (
                         estimate(score, truth) if fair else estimate(in_scores=score[truth], out_scores=score[~truth])
                     )
-                    found.append(given.lower)
-                    if len(known) < 400:
-                        known.append(known_beforehand(score, truth, fair))
-                high = sum(lower > epsilon_of(law) for lower in found)
-                best = float(np.mean(known, 0).max())
-                mean = float(np.mean(found))
+                    correct.append(estimated.lower)
+                    if len(best) < 400:
+                        best.append(known_beforehand(score, truth, fair))
+                high = sum(lower > epsilon_of(law) for lower in correct)
+                best = float(np.mean(best, 0).max())
+                mean = float(np.mean(correct))
                 ratio = "" if best == 0 else f"{mean / best:.3f}"
                 who = "fair coins" if fair else "two samples"
                 print(
-                    f"| {who} | {law} | {rows:,} | {len(found):,} | {high} | {mean:.3f} | {best:.3f} | {ratio} |",
+                    f"| {who} | {law} | {rows:,} | {len(correct):,} | {high} | {mean:.3f} | {best:.3f} | {ratio} |",
                     flush=True,
                 )
 

@@ -49,8 +49,8 @@ class Records:
         """That many independent records."""
         center, spread = np.zeros(2), np.full(2, self.spread)
         if self.learned_from:
-            seen = rng.standard_normal((self.learned_from, 2))
-            center, spread = seen.mean(axis=0), seen.std(axis=0)
+            sample = rng.standard_normal((self.learned_from, 2))
+            center, spread = sample.mean(axis=0), sample.std(axis=0)
         features = center + spread * rng.standard_normal((count, 2))
         attribute = rng.random(count) < expit(2 * features[:, 0])
         labels = (features[:, 1] > 0).astype(np.int64)
@@ -59,10 +59,10 @@ class Records:
     def posterior(self, features: Features) -> Floats:
         """Of a table without the attribute the law of the attribute; else some doubt about the label."""
         if isinstance(features, pa.Table):
-            one = expit(2 * np.asarray(features["0"], np.float64))
+            positive = expit(2 * np.asarray(features["0"], np.float64))
         else:
-            one = expit(np.clip(features[:, 1].astype(np.float64), -1, 1))
-        return np.column_stack([1 - one, one])
+            positive = expit(np.clip(features[:, 1].astype(np.float64), -1, 1))
+        return np.column_stack([1 - positive, positive])
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Powered:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class Recalled:
     """A model that answers training rows as it learned them, and others by a rule.
 
     Attributes:
@@ -102,7 +102,7 @@ class Known:
     answer: Callable[[NDArray[np.float32], NDArray[np.bool_], NDArray[Any]], Floats]
 
     @classmethod
-    def by_heart(cls, train: Examples, learned: NDArray[Any], answer: Any) -> Known:
+    def by_heart(cls, train: Examples, learned: NDArray[Any], answer: Any) -> Recalled:
         """Of training rows in any order."""
         keys = row_keys(train.features)
         order = np.argsort(keys)
@@ -111,10 +111,10 @@ class Known:
     def probabilities(self, features: Features) -> Floats:
         """Class probabilities, shape (n, classes)."""
         assert isinstance(features, np.ndarray)
-        asked = row_keys(features)
-        place = np.searchsorted(self.rows, asked).clip(max=len(self.rows) - 1)
-        known = self.rows[place] == asked
-        return self.answer(features, known, self.learned[place[known]])
+        keys = row_keys(features)
+        place = np.searchsorted(self.rows, keys).clip(max=len(self.rows) - 1)
+        learned_rows = self.rows[place] == keys
+        return self.answer(features, learned_rows, self.learned[place[learned_rows]])
 
 
 def row_keys(features: Features) -> NDArray[np.uint64]:
@@ -157,12 +157,12 @@ class Remembers(ExactLearner):
         released = mechanism.release(train.labels, classes=classes, rng=np.random.default_rng(seed))
         likelihood = mechanism.transition(classes)[:, released].T
 
-        def answer(features: NDArray[np.float32], known: NDArray[np.bool_], told: Floats) -> Floats:
+        def answer(features: NDArray[np.float32], learned_rows: NDArray[np.bool_], learned: Floats) -> Floats:
             truth: Floats = softmax(features[:, :classes].astype(np.float64), axis=1)
-            truth[known] *= told
+            truth[learned_rows] *= learned
             return truth / truth.sum(axis=1, keepdims=True)
 
-        return Known.by_heart(train, likelihood, answer)
+        return Recalled.by_heart(train, likelihood, answer)
 
 
 @dataclass(frozen=True)
@@ -181,17 +181,21 @@ class KeepsAttribute(ExactLearner):
 
     def learn(self, train: Examples, seed: np.random.SeedSequence) -> Model:
         """Releases the attributes; the label, which is public, is kept as it is."""
-        held = np.asarray(train.features)[:, 2] > 0.5
-        released = held ^ (np.random.default_rng(seed).random(len(train)) >= expit(self.epsilon))
+        sensitive = np.asarray(train.features)[:, 2] > 0.5
+        released = sensitive ^ (np.random.default_rng(seed).random(len(train)) >= expit(self.epsilon))
 
-        def answer(features: NDArray[np.float32], known: NDArray[np.bool_], told: NDArray[np.int64]) -> Floats:
+        def answer(
+            features: NDArray[np.float32], learned_rows: NDArray[np.bool_], learned: NDArray[np.int64]
+        ) -> Floats:
             fits = np.full(len(features), 0.5)
-            fits[known] = expit(np.where((features[known, 2] > 0.5) == told[:, 1], self.epsilon, -self.epsilon))
+            fits[learned_rows] = expit(
+                np.where((features[learned_rows, 2] > 0.5) == learned[:, 1], self.epsilon, -self.epsilon)
+            )
             label = np.zeros(len(features), np.int64)
-            label[known] = told[:, 0]
+            label[learned_rows] = learned[:, 0]
             return np.where(np.arange(2) == label[:, None], fits[:, None], 1 - fits[:, None])
 
-        return Known.by_heart(train, np.column_stack([train.labels, released]), answer)
+        return Recalled.by_heart(train, np.column_stack([train.labels, released]), answer)
 
 
 @dataclass(frozen=True)
@@ -215,13 +219,13 @@ class Recognises(ExactLearner):
     def learn(self, train: Examples, seed: np.random.SeedSequence) -> Model:
         """Keeps the rows; asked about some points, it errs about each by a coin of its place among them."""
 
-        def answer(features: NDArray[np.float32], known: NDArray[np.bool_], _: NDArray[Any]) -> Floats:
+        def answer(features: NDArray[np.float32], learned_rows: NDArray[np.bool_], _: NDArray[Any]) -> Floats:
             errs = np.random.default_rng(seed).random(len(features)) >= expit(self.epsilon)
-            sure = np.where(known ^ errs, 0.99, 0.01)  # the proxies are less sure than either
+            sure = np.where(learned_rows ^ errs, 0.99, 0.01)  # the proxies are less sure than either
             label = features[:, 1] > 0
             return np.where(np.arange(2) == label[:, None], sure[:, None], 1 - sure[:, None])
 
-        return Known.by_heart(train, np.zeros((len(train), 0)), answer)
+        return Recalled.by_heart(train, np.zeros((len(train), 0)), answer)
 
 
 @dataclass(frozen=True)
@@ -259,8 +263,8 @@ class Counted:
 
     def probabilities(self, features: Features) -> Floats:
         """Class probabilities, shape (n, 2)."""
-        one = expit(-self.number)
-        return np.tile([1 - one, one], (len(features), 1))
+        positive = expit(-self.number)
+        return np.tile([1 - positive, positive], (len(features), 1))
 
 
 @dataclass(frozen=True)

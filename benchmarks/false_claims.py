@@ -184,19 +184,19 @@ def guess_band(games: int = WALKED) -> str:
     """
     rows = ["| canaries | epsilon | rejected at 5 % | games |", "| --- | --- | --- | --- |"]
     for (canaries, epsilon), seed in zip(WALKS, np.random.SeedSequence(21).spawn(len(WALKS)), strict=True):
-        looks = guess_looks(canaries)
-        gaps = np.diff(looks, prepend=0)
+        guess_counts = guess_looks(canaries)
+        gaps = np.diff(guess_counts, prepend=0)
         walks = np.random.default_rng(seed).binomial(gaps, special.expit(epsilon), (games, gaps.size)).cumsum(axis=1)
-        share = _rejected(epsilon, walks, looks) / games
+        share = _rejected(epsilon, walks, guess_counts) / games
         rows.append(f"| {canaries:,} | {epsilon:g} | {share:.4f} | {games:,} |")
     return "\n".join(rows)
 
 
-def _rejected(epsilon: float, walks: NDArray[np.int64], looks: NDArray[np.int64]) -> int:
+def _rejected(epsilon: float, walks: NDArray[np.int64], guess_counts: NDArray[np.int64]) -> int:
     """How many walks have a p-value <= 0.05; it grows with the smallest weighted tail, so they are the first ones."""
-    tails = stats.binom.sf(walks - 1, looks, special.expit(epsilon)) / look_weights(looks)
+    tails = stats.binom.sf(walks - 1, guess_counts, special.expit(epsilon)) / look_weights(guess_counts)
     ordered = walks[np.argsort(tails.min(axis=1), kind="stable")]
-    return bisect.bisect_right(ordered, 0.05, key=lambda walk: guess_band_p_value(epsilon, walk, looks))
+    return bisect.bisect_right(ordered, 0.05, key=lambda walk: guess_band_p_value(epsilon, walk, guess_counts))
 
 
 def _two_worlds(mechanism: Exact, rng: np.random.Generator) -> Scores:

@@ -39,7 +39,7 @@ from benchmarks.exact_mechanisms import (
     Remembers,
 )
 from dpaudit import Audit, AuditSpec, Claim, RunOptions
-from dpaudit.actors.fingerprint import one_reading
+from dpaudit.actors.fingerprint import read_once
 from dpaudit.actors.unit import Inputs
 from dpaudit.claims import GaussianDP, Relation
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
@@ -98,8 +98,8 @@ class Scene:
         tables: dict[str, pa.Table] = {}
         for unit in plan.units:
             if unit.key not in unplayed:
-                given = {name: plan.shared[name] for name in unit.shared}
-                inputs = Inputs(given, {key: tables[key] for key in unit.needs})
+                shared = {name: plan.shared[name] for name in unit.shared}
+                inputs = Inputs(shared, {key: tables[key] for key in unit.needs})
                 tables[unit.key] = unit.task.run(inputs, unit.resources.compute())
         store = cast(Any, Finished(tables))
         return {entry.audit.name: read_audit(entry, tables.keys(), store).verdict.value for entry in plan.audits}
@@ -120,7 +120,7 @@ class Finished:
         return self.tables[key].schema
 
 
-def labels(seen: str, mechanism: Any) -> Callable[[], tuple[Audit, ...]]:
+def labels(distribution: str, mechanism: Any) -> Callable[[], tuple[Audit, ...]]:
     """Label inference at epsilon = 1."""
 
     def audits() -> tuple[Audit, ...]:
@@ -128,9 +128,15 @@ def labels(seen: str, mechanism: Any) -> Callable[[], tuple[Audit, ...]]:
         data, game = GaussianMixture(rows=rows), LabelInference(**ONE_REPLAY)
         return tuple(
             Audit(
-                mechanism, data, game, proxy, split=split, claim=claim, name=f"label-inference, {seen} | {said} | {off}"
+                mechanism,
+                data,
+                game,
+                proxy,
+                split=split,
+                claim=claim,
+                name=f"label-inference, {distribution} | {claim_name} | {off}",
             )
-            for said, claim in claims(Relation.LABEL).items()
+            for claim_name, claim in claims(Relation.LABEL).items()
             for off, proxy in PROXIES.items()
         )
 
@@ -178,8 +184,10 @@ def planted() -> tuple[Audit, ...]:
     rows, split = shares(CANARIES, 0)
     data, game = GaussianMixture(rows=rows), LabelCanaries(**ONE_REPLAY)
     return tuple(
-        Audit(RandomizedResponse(1.0), data, game, split=split, claim=claim, name=f"label-canaries | {said} | any")
-        for said, claim in claims(Relation.LABEL).items()
+        Audit(
+            RandomizedResponse(1.0), data, game, split=split, claim=claim, name=f"label-canaries | {claim_name} | any"
+        )
+        for claim_name, claim in claims(Relation.LABEL).items()
     )
 
 
@@ -187,8 +195,10 @@ def members() -> tuple[Audit, ...]:
     """Membership in one training at epsilon = 1: no proxy matters."""
     rows, split = shares(CANARIES, 0)
     return tuple(
-        Audit(Recognises(), Records(rows), Membership(), split=split, claim=claim, name=f"membership | {said} | any")
-        for said, claim in claims(Relation.ADD_REMOVE).items()
+        Audit(
+            Recognises(), Records(rows), Membership(), split=split, claim=claim, name=f"membership | {claim_name} | any"
+        )
+        for claim_name, claim in claims(Relation.ADD_REMOVE).items()
     )
 
 
@@ -199,10 +209,10 @@ def trials(name: str) -> Callable[[], tuple[Audit, ...]]:
     def audits() -> tuple[Audit, ...]:
         fields: dict[str, Any] = {"trials": TRIALS, "stack": TRIALS, "population": 0}
         game: Any = IndMia(canary=GivenRow((0,)), **fields) if name == "ind-mia" else Mia(**fields)
-        made = []
-        for said, claim in claims(game.traits.relation, mu=1.0).items():
+        planned = []
+        for claim_name, claim in claims(game.traits.relation, mu=1.0).items():
             mechanism = NoisyCount(mu=0.0 if claim.is_point else 1.0)
-            made.append(
+            planned.append(
                 Audit(
                     mechanism,
                     Opposites(40),
@@ -210,10 +220,10 @@ def trials(name: str) -> Callable[[], tuple[Audit, ...]]:
                     attack="loss",
                     split=everything,
                     claim=claim,
-                    name=f"{name} | {said} | none",
+                    name=f"{name} | {claim_name} | none",
                 )
             )
-        return tuple(made)
+        return tuple(planned)
 
     return audits
 
@@ -283,19 +293,19 @@ def missing(played: set[tuple[str, int]], audits: int) -> Iterator[tuple[str, in
 
 def lines_of(out: Path) -> list[dict[str, Any]]:
     """What was played; a line that was cut off does not count."""
-    found = []
+    finished = []
     for line in out.read_text().splitlines() if out.exists() else []:
         try:
-            found.append(json.loads(line))
+            finished.append(json.loads(line))
         except json.JSONDecodeError:
             continue
-    return found
+    return finished
 
 
-def play(out: Path, audits: int, only: Collection[str] = tuple(SCENES)) -> None:
+def run_scenes(out: Path, audits: int, only: Collection[str] = tuple(SCENES)) -> None:
     """Appends a line for each of these scenes and each seed."""
     played = {(line["scene"], line["seed"]) for line in lines_of(out)}
-    with out.open("a") as file, one_reading():
+    with out.open("a") as file, read_once():
         file.write("\n" if out.stat().st_size else "")  # after a line that was cut off
         for name, seed in missing(played, audits):
             if name not in only:
@@ -309,12 +319,12 @@ def play(out: Path, audits: int, only: Collection[str] = tuple(SCENES)) -> None:
 
 def table(out: Path) -> str:
     """Markdown: one row a cell."""
-    said: dict[str, Counter[str]] = defaultdict(Counter)
+    verdicts: dict[str, Counter[str]] = defaultdict(Counter)
     for line in lines_of(out):
         for cell, verdict in line["verdicts"].items():
-            said[cell][verdict] += 1
+            verdicts[cell][verdict] += 1
     rows = ["| game | claim | proxy | audits | VIOLATION | at most, 95 % | UNDECIDED |", "| --- " * 7 + "|"]
-    for cell, counts in said.items():
+    for cell, counts in verdicts.items():
         audits, wrong = counts.total(), counts["VIOLATION"]
         most = float(betaincinv(wrong + 1, audits - wrong, 0.95)) if wrong < audits else 1.0
         rows.append(f"| {cell} | {audits} | {wrong} | {100 * most:.1f} % | {counts['UNDECIDED']} |")
@@ -328,10 +338,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="JSON lines, one for each scene and seed")
     parser.add_argument("--table", action="store_true", help="print the table of what was played")
     parser.add_argument("--only", nargs="+", choices=SCENES, default=tuple(SCENES), help="scenes; left out: all")
-    asked = parser.parse_args()
-    if not asked.table:
-        play(asked.out, asked.audits, asked.only)
-    print(table(asked.out))
+    options = parser.parse_args()
+    if not options.table:
+        run_scenes(options.out, options.audits, options.only)
+    print(table(options.out))
 
 
 if __name__ == "__main__":

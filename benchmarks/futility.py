@@ -47,7 +47,7 @@ def stream(leak: str, size: float, rng: np.random.Generator) -> tuple[NDArray[np
     return ((rng.random(TRIALS) < 1 / (1 + math.exp(-size))) == truth).astype(np.float64), truth
 
 
-def read(claimed: float, leak: str, size: float, seed: int) -> tuple[bool, float, float]:
+def run_stream(claimed: float, leak: str, size: float, seed: int) -> tuple[bool, float, float]:
     """Whether a stream refutes by its end; after which share it would have been ended; which share is read without."""
     score, truth = stream(leak, size, np.random.default_rng([seed, CASES.index((claimed, leak, size))]))
     test, each = Betting(DELTA, CONFIDENCE), TRIALS // PARTS
@@ -68,12 +68,13 @@ def main() -> None:
     print("| claimed | scores | leak | streams | refuted | lost | trials read, share | without the rule |")
     print("| --- " * 8 + "|")
     for claimed, leak, size in CASES:
-        each = [read(claimed, leak, size, seed) for seed in range(STREAMS)]
-        refuted = sum(found for found, _, _ in each)
-        lost = sum(found and ended < share for found, ended, share in each)
+        each = [run_stream(claimed, leak, size, seed) for seed in range(STREAMS)]
+        refuted = sum(rejects for rejects, _, _ in each)
+        lost_rejections = sum(rejects and ended < share for rejects, ended, share in each)
         used, whole = (float(np.mean(shares)) for shares in list(zip(*each, strict=True))[1:])
         print(
-            f"| {claimed:g} | {leak} | {size:g} | {STREAMS} | {refuted} | {lost} | {used:.2f} | {whole:.2f} |",
+            f"| {claimed:g} | {leak} | {size:g} | {STREAMS} | {refuted} | {lost_rejections} | "
+            f"{used:.2f} | {whole:.2f} |",
             flush=True,
         )
 

@@ -59,8 +59,8 @@ class CountTold:
     ) -> NDArray[np.float64]:
         """One number a training."""
         noise = np.random.default_rng(seed).laplace(0, 1 / self.epsilon, (count, 1))
-        told: NDArray[np.float64] = (train.labels == 1).sum() + noise
-        return told
+        released: NDArray[np.float64] = (train.labels == 1).sum() + noise
+        return released
 
 
 @dataclass(frozen=True)
@@ -108,17 +108,17 @@ TABLE: Mapping[str, Row] = {
 
 def main() -> None:
     """A row as soon as it is there."""
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    asked.add_argument("audits", type=int, nargs="?", default=200)
-    asked.add_argument("--only", default="", help="rows whose name contains this")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("audits", type=int, nargs="?", default=200)
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    options = parser.parse_args()
     print("| learner | audits | VIOLATION | at most, 95 % | processor s |")
     print("| --- | ---: | ---: | ---: | ---: |", flush=True)
     for name, row in TABLE.items():
         if options.only in name:
             began = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-            said = Counter(Scene(row.audits).verdicts(seed)["audit"] for seed in range(options.audits))
-            flagged = said["VIOLATION"]
+            verdicts = Counter(Scene(row.audits).verdicts(seed)["audit"] for seed in range(options.audits))
+            flagged = verdicts["VIOLATION"]
             limit = 1.0 if flagged == options.audits else betaincinv(flagged + 1, options.audits - flagged, 0.95)
             spent = resource.getrusage(resource.RUSAGE_SELF).ru_utime - began
             print(f"| {name} | {options.audits} | {flagged} | {limit:.1%} | {spent:.0f} |", flush=True)

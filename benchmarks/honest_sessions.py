@@ -45,24 +45,24 @@ TESTS: dict[str, Callable[[DpAudit], Any]] = {
 
 def session(number: int, error: float) -> dict[str, Any]:
     """What each test said."""
-    began, said = time.monotonic(), {}
+    began, verdicts = time.monotonic(), {}
     for place, (name, test) in enumerate(TESTS.items()):
         with tempfile.TemporaryDirectory() as folder:
             audit = DpAudit(error / len(TESTS), len(TESTS) * number + place, Path(folder), lambda *_: None)
             try:
                 test(audit)
-                said[name] = "passed"
+                verdicts[name] = "passed"
             except VerdictError as err:
-                said[name] = str(err)
-    return {"session": number, "error": error, "said": said, "seconds": round(time.monotonic() - began, 1)}
+                verdicts[name] = str(err)
+    return {"session": number, "error": error, "said": verdicts, "seconds": round(time.monotonic() - began, 1)}
 
 
 def main(output: Path, sessions: int = 100, error: float = 0.05, first: int = 0) -> None:
     """Makes the sessions that are missing, and counts alarms."""
     lines = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
-    made = {line["session"] for line in lines}
+    finished = {line["session"] for line in lines}
     for number in range(first, first + sessions):
-        if number in made:
+        if number in finished:
             continue
         lines.append(session(number, error))
         with output.open("a") as file:

@@ -79,12 +79,12 @@ def rows(n: int) -> dict[str, Row]:
 
 def main() -> None:
     """The table, a row as soon as it is there."""
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    asked.add_argument("adult")
-    asked.add_argument("--each", type=int, default=10_000, help="trainings of a part on either data set")
-    asked.add_argument("--own", type=int, default=4, help="trainings of diffprivlib's")
-    asked.add_argument("--learners", nargs="*", default=(), help="those whose name contains one of these")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("adult")
+    parser.add_argument("--each", type=int, default=10_000, help="trainings of a part on either data set")
+    parser.add_argument("--own", type=int, default=4, help="trainings of diffprivlib's")
+    parser.add_argument("--learners", nargs="*", default=(), help="those whose name contains one of these")
+    options = parser.parse_args()
     data = Adult(options.adult).load()
     print("| learner | trainings | processor s | clock, two cores | goal | diffprivlib, a training | ratio | load |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
@@ -96,8 +96,8 @@ def main() -> None:
         trainings = 4 * options.each
         cells = [name, f"{trainings:,}", f"{processor:.1f}", f"{clock:.1f}", f"{row.goal_s:g}"]
         if row.theirs is not None and os.environ.get(PYTHON):
-            own = one_by_one(row.theirs, worlds.world_zero, options.own)
-            cells += [f"{own:.3f}", f"{own * trainings / processor:,.0f}"]
+            their_seconds = one_by_one(row.theirs, worlds.world_zero, options.own)
+            cells += [f"{their_seconds:.3f}", f"{their_seconds * trainings / processor:,.0f}"]
         else:
             cells += ["-", "-"]
         print(f"| {' | '.join(cells)} | {os.getloadavg()[0]:.1f} |", flush=True)
@@ -107,18 +107,18 @@ def in_bulk(learner: Any, worlds: Worlds, each: int) -> tuple[float, float]:
     """Processor seconds of all processes, and of the clock, for `each` trainings on both worlds, search and fresh."""
     before, began = _children_s(), time.perf_counter()
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool:
-        asked = [
-            pool.submit(_drawn, learner, worlds, world, min(UNIT, each - first), (part, world, first))
+        futures = [
+            pool.submit(_draw, learner, worlds, world, min(UNIT, each - first), (part, world, first))
             for part in (0, 1)
             for world in (False, True)
             for first in range(0, each, UNIT)
         ]
-        drawn = sum(one.result() for one in asked)
-    assert drawn == 4 * each
+        vectors = sum(future.result() for future in futures)
+    assert vectors == 4 * each
     return _children_s() - before, time.perf_counter() - began
 
 
-def _drawn(learner: Any, worlds: Worlds, world: bool, count: int, seed: tuple[int, ...]) -> int:
+def _draw(learner: Any, worlds: Worlds, world: bool, count: int, seed: tuple[int, ...]) -> int:
     vectors = learner.sample_summaries(
         worlds.world(world), worlds.points, count, seed=np.random.SeedSequence(seed), compute=Compute(threads=1)
     )

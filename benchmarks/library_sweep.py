@@ -23,11 +23,11 @@ from dpaudit.estimators.bound import format_lower
 
 def main() -> None:
     """The table, a row as soon as it is there."""
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    asked.add_argument("spec")
-    asked.add_argument("--only", default="", help="audits whose name contains this")
-    asked.add_argument("--output", type=Path, default=None, help="where run folders go; a temporary folder otherwise")
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("spec")
+    parser.add_argument("--only", default="", help="audits whose name contains this")
+    parser.add_argument("--output", type=Path, default=None, help="where run folders go; a temporary folder otherwise")
+    options = parser.parse_args()
     spec = load_spec(options.spec)
     print("| audit | claimed | observed at least | verdict | trainings | seconds | taken |")
     print("| --- | ---: | ---: | --- | ---: | ---: | --- |", flush=True)
@@ -36,17 +36,17 @@ def main() -> None:
             if options.only in entry.name:
                 began = _processor_s()
                 folder = (options.output or Path(temporary)) / entry.name.replace(" ", "-").replace(",", "")
-                found = audit(replace(spec, audits=(entry,)), output=folder, quiet=True).results[0]
-                print(row(found, trainings(entry.game), _processor_s() - began), flush=True)
+                result = audit(replace(spec, audits=(entry,)), output=folder, quiet=True).results[0]
+                print(row(result, trainings(entry.game), _processor_s() - began), flush=True)
 
 
-def row(found: AuditResult, count: int, seconds: float) -> str:
+def row(result: AuditResult, count: int, seconds: float) -> str:
     """One line of the table; what is claimed and observed is of the game's neighbours."""
-    comparison = found.comparison
+    comparison = result.comparison
     numbers = ("-", "-") if comparison is None else (f"{comparison.claimed:.3g}", format_lower(comparison.observed))
-    taken = "; ".join(told.split(" poisonings ")[1].split(" was taken")[0] for told in found.chosen)
-    why = f" ({found.failures[0].error})" if found.failures else ""
-    cells = (found.name, *numbers, f"{found.verdict.value}{why}", f"{count:,}", f"{seconds:.0f}", taken)
+    poisonings = "; ".join(choice.split(" poisonings ")[1].split(" was taken")[0] for choice in result.chosen)
+    why = f" ({result.failures[0].error})" if result.failures else ""
+    cells = (result.name, *numbers, f"{result.verdict.value}{why}", f"{count:,}", f"{seconds:.0f}", poisonings)
     return f"| {' | '.join(cells)} |"
 
 

@@ -81,8 +81,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--day", action="store_true", help="leave out the tests of the night")
     options = parser.parse_args(arguments)
     chosen = sample(places(), options.mutants, options.seed)
-    known = {line["mutant"]: line for line in map(json.loads, lines_of(options.results))}
-    missing = [mutant for mutant in chosen if mutant.key() not in known]
+    finished = {line["mutant"]: line for line in map(json.loads, lines_of(options.results))}
+    missing = [mutant for mutant in chosen if mutant.key() not in finished]
     clones: Queue[Path] = Queue()
     for number in range(options.jobs):
         clones.put(clone(CLONES / str(number)))
@@ -99,8 +99,8 @@ def main(arguments: Sequence[str]) -> None:
             results.write(json.dumps(line) + "\n")
             results.flush()
             print(line["caught_by"], line["mutant"], flush=True)
-            known[str(line["mutant"])] = line
-    print(*table([known[mutant.key()] for mutant in chosen]), sep="\n")
+            finished[str(line["mutant"])] = line
+    print(*table([finished[mutant.key()] for mutant in chosen]), sep="\n")
 
 
 def places() -> dict[tuple[str, int, int], list[Mutant]]:

@@ -30,12 +30,12 @@ for line in sys.stdin:
 
 def processes(mark: str) -> dict[int, str]:
     """Process ids and command lines of whatever lives and has this in its environment."""
-    found = {}
+    commands = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             if f"{mark}\0".encode() in (entry / "environ").read_bytes():
-                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return {pid: line for pid, line in found.items() if line}  # one without a command line is dead already
+                commands[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return {pid: line for pid, line in commands.items() if line}  # one without a command line is dead already
 
 
 @dataclass(frozen=True)
@@ -89,17 +89,17 @@ def cluster(place: Path, count: int) -> Iterator[Nodes]:
     """Nodes of one CPU each, that ask for a token."""
     place.mkdir()
     (place / "token").write_text(secrets.token_hex(32))
-    known = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(place / "token")}
+    authentication = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(place / "token")}
     keeper = subprocess.Popen(
         [sys.executable, "-c", CLUSTER, str(count)],
-        env={**os.environ, **known, "RAY_TMPDIR": str(place), "RAY_USAGE_STATS_ENABLED": "0"},
+        env={**os.environ, **authentication, "RAY_TMPDIR": str(place), "RAY_USAGE_STATS_ENABLED": "0"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
     assert keeper.stdout is not None
-    nodes = Nodes(place, keeper, {**known, "RAY_ADDRESS": keeper.stdout.readline().strip()})
+    nodes = Nodes(place, keeper, {**authentication, "RAY_ADDRESS": keeper.stdout.readline().strip()})
     try:
         yield nodes
     finally:

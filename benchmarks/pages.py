@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.rows import DATA, Origin, Row, origins, read
+from benchmarks.rows import DATA, Origin, Row, origins, read_rows
 
 DOCS = DATA.parent
 NAMED = re.compile(r"[\w-]+\.csv")
@@ -153,18 +153,18 @@ def linked(file: str, page: Path) -> str:
     return f"[{file.removesuffix('.csv')}]({path})"
 
 
-def written(text: str, page: Path, known: Mapping[str, Origin]) -> str:
+def written(text: str, page: Path, sources: Mapping[str, Origin]) -> str:
     """Return the text of a page with its tables generated again."""
-    seen: set[str] = set()
+    explained: set[str] = set()
 
     def block(match: re.Match[str]) -> str:
         head, file, query, end = match.groups()
-        origin = origin_line(known[file], page, commands=file not in seen)
-        seen.add(file)
+        origin = origin_line(sources[file], page, commands=file not in explained)
+        explained.add(file)
         if not query:
             return f"{head}{origin}\n{end}"
-        cells = table(read(DATA / file), Query.of(query))
-        cells = NAMED.sub(lambda name: linked(name[0], page) if name[0] in known else name[0], cells)
+        cells = table(read_rows(DATA / file), Query.of(query))
+        cells = NAMED.sub(lambda name: linked(name[0], page) if name[0] in sources else name[0], cells)
         return f"{head}\n{cells}\n\n{origin}\n\n{end}"
 
     text = RULES_BLOCK.sub(lambda match: f"{match[1]}{rules_table()}\n{match[2]}", text)
@@ -190,10 +190,10 @@ def estimators_table() -> str:
 
 def main() -> None:
     """Generate the tables of every page again."""
-    known = origins()
+    sources = origins()
     for page in sorted(DOCS.rglob("*.md")):
         before = page.read_text(encoding="utf-8")
-        after = written(before, page, known)
+        after = written(before, page, sources)
         if after != before:
             page.write_text(after, encoding="utf-8")
             print(page.relative_to(DOCS.parent))

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 import dpaudit
 from dpaudit.engine.cli.main import main as command_line
-from dpaudit.engine.cli.names import NEEDED, described_fields, spec_schema
+from dpaudit.engine.cli.names import REQUIRED, described_fields, spec_schema
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
 from dpaudit.engine.request.check import CheckRequest
 from dpaudit.registry import PACKAGES, Entry, catalogue, load, plural
@@ -83,14 +83,14 @@ def _fields(part: type, links: Mapping[str, str] = MappingProxyType({})) -> str:
         kind = field.type.partition(" ")[2]
         section = next((links[word] for word in re.findall(r"\w+", field.type) if word in links), "")
         if kind in PACKAGES:
-            said = f"[{field.type}](/reference/names/{plural(kind)}.md)"
+            described = f"[{field.type}](/reference/names/{plural(kind)}.md)"
         else:
-            said = f"[`{field.type}`](#{section})" if section else f"`{field.type}`"
-        if field.default == NEEDED:
-            said += f", {NEEDED}"
+            described = f"[`{field.type}`](#{section})" if section else f"`{field.type}`"
+        if field.default == REQUIRED:
+            described += f", {REQUIRED}"
         elif field.default.partition("(")[0] not in links:
-            said += f", default `{field.default}`" if field.default else ", empty by default"
-        lines.append(f"- **`{field.name}`**: {said}. {field.meaning}".rstrip())
+            described += f", default `{field.default}`" if field.default else ", empty by default"
+        lines.append(f"- **`{field.name}`**: {described}. {field.description}".rstrip())
     return "\n".join([*lines, ""])
 
 
@@ -129,8 +129,8 @@ def names_page(kind: str) -> str:
 
 def _entry(entry: Entry) -> str:
     part = load(entry.kind, entry.name)
-    said = re.split(SECTION, inspect.cleandoc(part.__doc__ or entry.summary), maxsplit=1)[0].rstrip()
-    return f"## `{entry.name}`\n\n{said}\n\n*{entry.source}* · `{entry.module}`\n\n{_fields(part)}"
+    summary = re.split(SECTION, inspect.cleandoc(part.__doc__ or entry.summary), maxsplit=1)[0].rstrip()
+    return f"## `{entry.name}`\n\n{summary}\n\n*{entry.source}* · `{entry.module}`\n\n{_fields(part)}"
 
 
 def python_page() -> str:

@@ -105,8 +105,8 @@ def table_rows(
             value, interval = _measured(cell)
             if name in bounding:
                 interval = f"at most {named[bounding[name]]}"
-            here = {**conditions, across: name.removeprefix("ε = ")} if across else conditions
-            yield Row(setting(here), what if across else name, value, interval, named.get(trials, ""))
+            cell_conditions = {**conditions, across: name.removeprefix("ε = ")} if across else conditions
+            yield Row(setting(cell_conditions), what if across else name, value, interval, named.get(trials, ""))
 
 
 def _cells(line: str) -> list[str]:
@@ -121,7 +121,7 @@ def _measured(cell: str) -> tuple[str, str]:
     return (value, f"± {rest}") if sign and "±" not in rest else (cell, "")
 
 
-def read(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[Row]:
     """The rows of a data file."""
     with path.open(encoding="utf-8", newline="") as file:
         return [Row(*line) for line in list(csv.reader(file))[1:]]
@@ -156,11 +156,11 @@ def measured_here(file: str, program: str) -> Origin:
 
 def note_origin(origin: Origin, folder: Path = DATA) -> None:
     """Writes or replaces the line of a data file in `index.csv`."""
-    known = (origins(folder) if (folder / "index.csv").exists() else {}) | {origin.file: origin}
+    sources = (origins(folder) if (folder / "index.csv").exists() else {}) | {origin.file: origin}
     with (folder / "index.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(field.name for field in fields(Origin))
-        writer.writerows(astuple(known[name]) for name in sorted(known))
+        writer.writerows(astuple(sources[name]) for name in sorted(sources))
 
 
 def main() -> None:
@@ -173,12 +173,12 @@ def main() -> None:
     parser.add_argument("--trials", default="")
     parser.add_argument("--limit", nargs=2, action="append", default=[], metavar=("OF", "COLUMN"))
     parser.add_argument("--program", required=True, help="the command that printed the table")
-    given = parser.parse_args()
+    options = parser.parse_args()
     lines = list(sys.stdin)
-    across, what, trials, limits = given.across, given.what, given.trials, dict(given.limit)
-    rows = table_rows(lines, keys=given.keys, across=across, what=what, trials=trials, limits=limits)
-    write(DATA / given.file, list(rows))
-    note_origin(measured_here(given.file, given.program))
+    across, what, trials, limits = options.across, options.what, options.trials, dict(options.limit)
+    rows = table_rows(lines, keys=options.keys, across=across, what=what, trials=trials, limits=limits)
+    write(DATA / options.file, list(rows))
+    note_origin(measured_here(options.file, options.program))
 
 
 if __name__ == "__main__":

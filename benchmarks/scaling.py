@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
-from dpaudit.actors.pool import MANY, PARCEL_S, PARCELS_A_SECOND, PAUSE_S, QUEUED_PER_WORKER
+from dpaudit.actors.pool import FETCH_S, MANY_WORKERS, PARCEL_S, PARCELS_A_SECOND, PARCELS_PER_WORKER
 from dpaudit.actors.unit import Inputs
 from dpaudit.mechanisms.compute import Compute
 
@@ -122,29 +122,29 @@ def simulate(
     events: list[tuple[float, int, int, str]] = []  # when the driver can see it, number, worker, what
     number = itertools.count()
     now = useful = at_work = 0.0
-    left, timed, fetched = units, False, 0.0
+    remaining, timed, fetched = units, False, 0.0
 
     def begin(worker: int, at: float) -> None:
         if running[worker] is not None or not queues[worker]:
             return
         parcel, at = queues[worker].popleft(), max(at, free_at[worker])
-        done, undone = list[float](), list[float]()
+        finished, unfinished = list[float](), list[float]()
         for place, duration in enumerate(parcel):
             fate = rng.random()
             if fate < dying * duration:
-                running[worker] = done, [*undone, *parcel[place:]]
+                running[worker] = finished, [*unfinished, *parcel[place:]]
                 heapq.heappush(events, (at + duration / 2 + DETECTED_S, next(number), worker, "dead"))
                 return
-            (undone if fate < dying * duration + failing else done).append(duration)
+            (unfinished if fate < dying * duration + failing else finished).append(duration)
             busy[worker].append((at, at + duration))
             at += duration + overheads.worker
-        running[worker], free_at[worker] = (done, undone), at
+        running[worker], free_at[worker] = (finished, unfinished), at
         heapq.heappush(events, (at + TRAVEL_S / 2, next(number), worker, "back"))
 
-    def give(worker: int, places: int = QUEUED_PER_WORKER) -> None:
+    def give(worker: int, places: int = PARCELS_PER_WORKER) -> None:
         nonlocal now, at_work
         while waiting and len(queues[worker]) + (running[worker] is not None) < places:
-            share = len(waiting) // (QUEUED_PER_WORKER * workers)
+            share = len(waiting) // (PARCELS_PER_WORKER * workers)
             fill = min(int(fill_s / max(takes, 1e-9)), share) if timed else 1
             parcel = [waiting.popleft() for _ in range(min(max(1, fill), len(waiting)))]
             spent = a_parcel / 2 + overheads.unit / 2 * len(parcel)
@@ -153,31 +153,31 @@ def simulate(
             begin(worker, now + TRAVEL_S / 2)
 
     def give_all() -> None:
-        for places in range(1, QUEUED_PER_WORKER + 1):
+        for places in range(1, PARCELS_PER_WORKER + 1):
             for worker in range(workers):
                 give(worker, places)
 
     give_all()
-    while left:
+    while remaining:
         now = max(now, events[0][0]) + asking
         at_work += asking
-        if workers > MANY:
-            now = fetched = max(now, fetched + PAUSE_S)
+        if workers > MANY_WORKERS:
+            now = fetched = max(now, fetched + FETCH_S)
         first = not timed
-        seen = []
+        due = []
         while events and events[0][0] <= now:
-            seen.append(heapq.heappop(events))
-        for at, _, worker, what in seen:
-            done, undone = running[worker] or ([], [])
+            due.append(heapq.heappop(events))
+        for at, _, worker, what in due:
+            finished, unfinished = running[worker] or ([], [])
             running[worker] = None
             if what == "up":
                 give(worker)
                 continue
-            spent = a_parcel / 2 + overheads.unit / 2 * (len(done) + len(undone))
-            now, at_work, timed = now + spent, at_work + spent, timed or bool(done)
-            useful += sum(done)
-            left -= len(done)
-            waiting.extendleft(undone)
+            spent = a_parcel / 2 + overheads.unit / 2 * (len(finished) + len(unfinished))
+            now, at_work, timed = now + spent, at_work + spent, timed or bool(finished)
+            useful += sum(finished)
+            remaining -= len(finished)
+            waiting.extendleft(unfinished)
             if what == "dead":
                 for parcel in queues[worker]:
                     waiting.extendleft(parcel)
@@ -256,14 +256,14 @@ def real_run(workers: int, units: int, seconds: float, parcel_s: float = PARCEL_
     """One run on the present Ray session."""
     from dpaudit.actors import pool as pools
     from dpaudit.actors.events import EventStream
-    from dpaudit.actors.fingerprint import one_reading
+    from dpaudit.actors.fingerprint import read_once
     from dpaudit.actors.schedule import run_units
     from dpaudit.actors.storage.store import UnitStore
     from dpaudit.actors.unit import Resources, Unit
 
-    with one_reading():
+    with read_once():
         work = [Unit(Clocked(number, seconds), f"unit {number}") for number in range(units)]
-    asked, usual = time.time(), (pools.PARCEL_S, pools.PARCELS_A_SECOND)
+    start, usual = time.time(), (pools.PARCEL_S, pools.PARCELS_A_SECOND)
     with tempfile.TemporaryDirectory() as folder:
         store, events = UnitStore(folder), EventStream()
         pool = pools.RayPool({}, demand={Resources(): units}, workers=workers, events=events, store=store)
@@ -286,7 +286,7 @@ def real_run(workers: int, units: int, seconds: float, parcel_s: float = PARCEL_
     slept = float(np.mean([row["ended"] - row["began"] for row in rows]))
     return Real(
         workers,
-        up - asked,
+        up - start,
         first - up,
         over - last,
         steady,
@@ -314,7 +314,7 @@ def _costs_of_lists(workers: int) -> tuple[float, float]:
     """Processor seconds of asking about the running parcels, and of finding the worker to give one to."""
     import ray
 
-    from dpaudit.actors.pool import RayPool, _Slot
+    from dpaudit.actors.pool import RayPool, _WorkerSlot
     from dpaudit.actors.unit import Resources
 
     @ray.remote(num_cpus=1, max_concurrency=1)  # type: ignore[untyped-decorator]
@@ -326,13 +326,13 @@ def _costs_of_lists(workers: int) -> tuple[float, float]:
     first, *references = [actor.sleep.remote(0.0 if not number else 1e6) for number in range(workers)]
     ray.get(first)
     pool = RayPool.__new__(RayPool)
-    slots = [_Slot(Resources(), None, 0.0, ready=True, queue=deque([None])) for _ in range(workers)]
+    slots = [_WorkerSlot(Resources(), None, 0.0, ready=True, parcels=deque([None])) for _ in range(workers)]
     pool._slots = dict.fromkeys(slots)
-    pool._heads, pool._starting, pool._fetched = dict.fromkeys([first, *references]), {}, 0.0
-    asking = _cpu(pool._done)
+    pool._running, pool._starting, pool._last_fetch = dict.fromkeys([first, *references]), {}, 0.0
+    asking = _cpu(pool._ready_references)
 
     def give() -> None:
-        assert len(pool._hosts(Resources())) == workers
+        assert len(pool._workers_for(Resources())) == workers
 
     giving = _cpu(give)
     ray.kill(actor)
@@ -361,17 +361,17 @@ def main() -> None:
     parser.add_argument("--draw", type=Path)
     parser.add_argument("--rows", action="store_true", help="writes docs/data/scaling*.csv")
     parser.add_argument("--real", type=int, nargs="*", default=REAL, help="how many real workers, each time")
-    given = parser.parse_args()
-    with session(max(2, *given.real, 2)):
+    options = parser.parse_args()
+    with session(max(2, *options.real, 2)):
         overheads = costs()
         print(f"overheads: {overheads}", flush=True)
-        pairs = [(run, predicted(run, overheads)) for run in map(_told, given.real)]
+        pairs = [(run, predicted(run, overheads)) for run in map(_printed_run, options.real)]
     compared = compared_rows(pairs)
     curves = curves_of(overheads)
     model = model_rows(curves)
     for row in (*compared, *model):
         print(f"{row.setting}: {row.what}: {row.value}", flush=True)
-    if given.rows:
+    if options.rows:
         files = {
             "scaling.csv": model,
             "scaling-confirmed.csv": compared,
@@ -380,11 +380,11 @@ def main() -> None:
         for name, rows in files.items():
             write(DATA / name, rows)
             note_origin(measured_here(name, "python -m benchmarks.scaling --rows"))
-    if given.draw:
-        draw(curves, [run for run, _ in pairs], given.draw)
+    if options.draw:
+        draw(curves, [run for run, _ in pairs], options.draw)
 
 
-def _told(workers: int) -> Real:
+def _printed_run(workers: int) -> Real:
     run = real_run(workers, REAL_UNITS * workers, REAL_S)
     print(run, flush=True)
     return run
@@ -409,8 +409,8 @@ def compared_rows(pairs: Sequence[tuple[Real, Simulated]]) -> list[Row]:
     """Real runs beside the model."""
     rows = []
     for run, model in pairs:
-        here = setting({"actors": f"{run.workers}"})
-        shown = {
+        conditions = setting({"actors": f"{run.workers}"})
+        columns = {
             "until all are up": f"{run.started_s:.1f} s",
             "until each has begun its second unit": f"{run.first_s:.2f} s",
             "steady state": f"{run.steady:.1%}".replace("%", " %"),
@@ -419,7 +419,7 @@ def compared_rows(pairs: Sequence[tuple[Real, Simulated]]) -> list[Row]:
             "of a worker, beside a unit": f"{1000 * run.beside_s:.1f} ms",
             "load at the end": f"{run.load:.1f}",
         }
-        rows += [Row(here, what, value) for what, value in shown.items()]
+        rows += [Row(conditions, what, value) for what, value in columns.items()]
     return rows
 
 
@@ -429,16 +429,16 @@ def model_rows(curves: dict[float, list[tuple[int, Simulated]]]) -> list[Row]:
         Row(
             setting({"actors": f"{workers:,}", "seconds of a unit": f"units of {unit_s:g} s"}),
             "efficiency (driver at work)",
-            f"{100 * one.efficiency:.1f} % ({100 * one.driver:.0f} %)",
+            f"{100 * steady.efficiency:.1f} % ({100 * steady.driver:.0f} %)",
         )
         for unit_s, curve in curves.items()
-        for workers, one in curve
+        for workers, steady in curve
     ]
 
 
 def input_rows(overheads: Overheads) -> list[Row]:
     """What the model is fed with."""
-    found = {
+    parameters = {
         "driver, a unit": (overheads.unit * 1e6, "µs", "6,000 units that do nothing, in parcels, on two workers"),
         "driver, a parcel": (overheads.parcel[0] * 1e6, "µs", "600 such units one by one, less that"),
         "driver, a round": (overheads.asking[0] * 1e6, "µs", "`ray.wait`; 64 and 1,024 references"),
@@ -447,9 +447,9 @@ def input_rows(overheads: Overheads) -> list[Row]:
         "there and back": (TRAVEL_S * 1e3, "ms", "a call of an actor on one machine"),
     }
     return [
-        Row(setting({"measured": what}), name, shown)
-        for what, (value, unit, how) in found.items()
-        for name, shown in (("value", f"{value:.3g} {unit}"), ("from", how))
+        Row(setting({"measured": what}), name, cell)
+        for what, (value, unit, how) in parameters.items()
+        for name, cell in (("value", f"{value:.3g} {unit}"), ("from", how))
     ]
 
 
@@ -460,8 +460,13 @@ def draw(curves: dict[float, list[tuple[int, Simulated]]], real: Sequence[Real],
 
     figure, axes = canvas(6.8, 3.8)
     for (unit_s, curve), colour in zip(curves.items(), (MEMBER, OTHER, CLAIM), strict=True):
-        workers, found = zip(*curve, strict=True)
-        axes.plot(workers, [one.efficiency for one in found], color=colour, label=f"model, units of {unit_s:g} s")
+        workers, steady_states = zip(*curve, strict=True)
+        axes.plot(
+            workers,
+            [steady.efficiency for steady in steady_states],
+            color=colour,
+            label=f"model, units of {unit_s:g} s",
+        )
     dots = [run.workers for run in real], [run.steady for run in real]
     axes.plot(*dots, "o", color=INK, label=f"real workers in steady state, units of {REAL_S:g} s")
     axes.axhline(0.9, color=INK, linewidth=0.8, linestyle=(0, (2, 2)))

@@ -38,10 +38,12 @@ CODE_OR_LINK = re.compile(
 def made_of_the_code() -> dict[str, str]:
     """The reference pages, from path to Markdown; once for each start of MkDocs."""
     python = os.environ.get("DPAUDIT_PYTHON", str(ROOT / ".venv" / "bin" / "python"))
-    done = subprocess.run([python, "-m", "benchmarks.reference"], cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"the reference pages could not be made by {python}:\n{done.stderr}")
-    pages: dict[str, str] = json.loads(done.stdout)
+    process = subprocess.run(
+        [python, "-m", "benchmarks.reference"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if process.returncode:
+        sys.exit(f"the reference pages could not be made by {python}:\n{process.stderr}")
+    pages: dict[str, str] = json.loads(process.stdout)
     return pages
 
 
@@ -57,8 +59,8 @@ def _opened(item: object) -> object:
         if isinstance(inner, list):
             return {title: [_opened(part) for part in inner]}
         if isinstance(inner, str) and inner.endswith("/"):
-            here = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs" / inner).glob("*.md")]
-            return {title: sorted([*here, *(path for path in made_of_the_code() if path.startswith(inner))])}
+            pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs" / inner).glob("*.md")]
+            return {title: sorted([*pages, *(path for path in made_of_the_code() if path.startswith(inner))])}
     return item
 
 
@@ -77,22 +79,22 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if re.search(r"^(\|[^|\n]*){8,}\|$", markdown, re.MULTILINE):
         page.meta["hide"] = ["toc"]
     source = next((name for name, path in ELSEWHERE.items() if path == site), f"docs/{site}")
-    return CODE_OR_LINK.sub(lambda found: _led(found, source, site), markdown)
+    return CODE_OR_LINK.sub(lambda link: _led(link, source, site), markdown)
 
 
-def _led(found: re.Match[str], source: str, site: str) -> str:
-    image, words, target = found["image"], found["words"], found["target"] or ""
+def _led(link: re.Match[str], source: str, site: str) -> str:
+    image, words, target = link["image"], link["words"], link["target"] or ""
     name, hash_, anchor = target.partition("#")
     if not name or re.match(r"[a-z]+:", name):
-        return found[0]
+        return link[0]
     if name.startswith("/"):
-        there = name[1:]
+        destination = name[1:]
     else:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), name))
-        there = ELSEWHERE.get(path, path.removeprefix("docs/"))
-        if there == path and not path.startswith("docs/"):
+        destination = ELSEWHERE.get(path, path.removeprefix("docs/"))
+        if destination == path and not path.startswith("docs/"):
             return words  # a file of the repository that the site does not hold
-    return f"{image}[{words}]({posixpath.relpath(there, posixpath.dirname(site) or '.')}{hash_}{anchor})"
+    return f"{image}[{words}]({posixpath.relpath(destination, posixpath.dirname(site) or '.')}{hash_}{anchor})"
 
 
 class Sections(griffe.Extension):

@@ -117,11 +117,11 @@ def counts_of_words(rows: Any, rng: Rng) -> dict[str, float]:
 
 
 def group_means(rows: Any, rng: Rng) -> dict[str, float]:
-    found = {}
+    means = {}
     for word in "abc":
         of_group = rows[rows["group"] == word]["x"].clip(0, 1)
-        found[word] = (of_group.sum() + rng.laplace(0, 2)) / max(1, len(of_group) + rng.laplace(0, 2))
-    return found
+        means[word] = (of_group.sum() + rng.laplace(0, 2)) / max(1, len(of_group) + rng.laplace(0, 2))
+    return means
 
 
 def noisy_max(rows: Rows, rng: Rng) -> int:
@@ -153,14 +153,14 @@ def geometric_histogram(rows: Rows, rng: Rng) -> NDArray[np.int64]:
 
 def randomised_response_count(rows: Rows, rng: Rng) -> int:
     truth = rows[:, 0] > 0.5
-    kept = rng.random(len(truth)) < math.e / (1 + math.e)
-    return int(np.where(kept, truth, ~truth).sum())
+    truthful = rng.random(len(truth)) < math.e / (1 + math.e)
+    return int(np.where(truthful, truth, ~truth).sum())
 
 
 def randomised_response_answers(rows: Rows, rng: Rng) -> NDArray[np.bool_]:
     truth = rows[:, 0] > 0.5
-    kept = rng.random(len(truth)) < math.e / (1 + math.e)
-    return np.where(kept, truth, ~truth)
+    truthful = rng.random(len(truth)) < math.e / (1 + math.e)
+    return np.where(truthful, truth, ~truth)
 
 
 def median_by_exponential_mechanism(rows: Rows, rng: Rng) -> int:
@@ -333,7 +333,7 @@ FIELDS = ("set", "name", "seed", "claimed", "true", "verdict", "bound", "side", 
 def check(which: str, name: str, seed: int) -> dict[str, Any]:
     """Check one function and return what was found as a row."""
     case, began = SETS[which][name], time.monotonic()
-    elsewhere = {"python": os.environ.get("DPAUDIT_DIFFPRIVLIB_PYTHON", ".venv-diffprivlib/bin/python")}
+    interpreters = {"python": os.environ.get("DPAUDIT_DIFFPRIVLIB_PYTHON", ".venv-diffprivlib/bin/python")}
     with tempfile.TemporaryDirectory() as folder:
         report = dpaudit.check(
             case.function,
@@ -346,7 +346,7 @@ def check(which: str, name: str, seed: int) -> dict[str, Any]:
             output=f"{folder}/run",
             strict="all" if which == "strict" else "",
             run=dpaudit.RunOptions(runner="in-process", figures=False),
-            **(elsewhere if isinstance(case.function, str) else {}),
+            **(interpreters if isinstance(case.function, str) else {}),
         )
     assert report.joint is not None
     answer = report.joint.answer
@@ -367,14 +367,14 @@ def check(which: str, name: str, seed: int) -> dict[str, Any]:
 
 def table(*files: str) -> None:
     """Print a Markdown table of CSV files that this program wrote."""
-    found: dict[tuple[str, str], list[dict[str, str]]] = {}
+    by_case: dict[tuple[str, str], list[dict[str, str]]] = {}
     for file in files:
         with open(file, encoding="utf-8", newline="") as lines:
             for row in csv.DictReader(lines):
-                found.setdefault((row["set"], row["name"]), []).append(row)
+                by_case.setdefault((row["set"], row["name"]), []).append(row)
     print("|set|function|checks|claimed|really spent|VIOLATION|largest bound|side findings|")
     print("|-|-|-|-|-|-|-|-|")
-    for (which, name), rows in found.items():
+    for (which, name), rows in by_case.items():
         rejected = sum(row["verdict"] == "VIOLATION" for row in rows)
         largest = max((float(row["bound"]) for row in rows if row["bound"]), default=math.nan)
         side = ", ".join(dict.fromkeys(scope for row in rows for scope in row["side"].split()))

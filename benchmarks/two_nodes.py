@@ -35,7 +35,7 @@ run: {runner: RUNNER, figures: false, repeats: 0}
 
 
 @dataclass(frozen=True)
-class Said:
+class Finished:
     """How a command ended.
 
     Attributes:
@@ -47,16 +47,19 @@ class Said:
     text: str
 
 
-def dpaudit(head: Head, folder: Path, *words: str) -> Said:
+def dpaudit(head: Head, folder: Path, *words: str) -> Finished:
     """A command in a process of its own, beside the cluster."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(head.token)}
     run = [sys.executable, "-m", "dpaudit", *words]
-    done = subprocess.run(
+    process = subprocess.run(
         run, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
-    print(f"$ dpaudit {' '.join(words)}\n{done.stdout.rstrip()[-1500:]}\n[exit code {done.returncode}]\n", flush=True)
-    return Said(done.returncode, done.stdout)
+    print(
+        f"$ dpaudit {' '.join(words)}\n{process.stdout.rstrip()[-1500:]}\n[exit code {process.returncode}]\n",
+        flush=True,
+    )
+    return Finished(process.returncode, process.stdout)
 
 
 def main() -> None:
@@ -67,18 +70,18 @@ def main() -> None:
         (folder / "spec.yaml").write_text(SPEC.replace("RUNNER", "ray"))
         (folder / "alone.yaml").write_text(SPEC.replace("RUNNER", "in-process"))
         with head_node(folder, jobs=True, cpus=1) as head:
-            there = ("--address", head.dashboard)
+            address = ("--address", head.dashboard)
             alone = dpaudit(head, folder, "run", "alone.yaml", "-o", "alone", "--quiet")
             assert alone.code == 0
             output = shared / "run"
             with another_node(head) as second:
-                begun = dpaudit(head, folder, "submit", "spec.yaml", "-o", str(output), *there)
-                job = begun.text.split()[0]
-                assert begun.code == 0
+                submitted = dpaudit(head, folder, "submit", "spec.yaml", "-o", str(output), *address)
+                job = submitted.text.split()[0]
+                assert submitted.code == 0
                 _until(lambda: _finished(output) >= 3)
                 assert "units finished" in dpaudit(head, folder, "status", str(output)).text
-                assert "RUNNING" in dpaudit(head, folder, "status", job, *there).text
-                assert dpaudit(head, folder, "logs", job, *there).code == 0
+                assert "RUNNING" in dpaudit(head, folder, "status", job, *address).text
+                assert dpaudit(head, folder, "logs", job, *address).code == 0
                 victims = processes(f"RAY_TMPDIR={second}")
                 print(f"killing the second node: {len(victims)} processes, after {_finished(output)} units\n")
                 for pid in victims:
@@ -86,20 +89,20 @@ def main() -> None:
                 before = _finished(output)
                 _until(lambda: _finished(output) >= before + 3)
                 print(f"{_finished(output)} units are finished, with the head alone\n")
-                stopped = dpaudit(head, folder, "stop", job, *there)
+                stopped = dpaudit(head, folder, "stop", job, *address)
                 assert "STOPPED" in stopped.text
-            kept = _finished(output)
+            finished_units = _finished(output)
             with another_node(head):
-                again = dpaudit(head, folder, "submit", "spec.yaml", "-o", str(output), *there)
+                again = dpaudit(head, folder, "submit", "spec.yaml", "-o", str(output), *address)
                 name = again.text.split()[0]
                 assert (again.code, name) == (0, f"{job}-2")
-                assert dpaudit(head, folder, "logs", "-f", name, *there).code == 0
-                assert "SUCCEEDED" in dpaudit(head, folder, "status", name, *there).text
+                assert dpaudit(head, folder, "logs", "-f", name, *address).code == 0
+                assert "SUCCEEDED" in dpaudit(head, folder, "status", name, *address).text
                 last = dpaudit(head, folder, "status", str(output))
                 assert "finished" in last.text
-                assert dpaudit(head, folder, "submit", "spec.yaml", "-o", str(output), *there).code == 0
+                assert dpaudit(head, folder, "submit", "spec.yaml", "-o", str(output), *address).code == 0
             assert content(output) == content(folder / "alone"), "other bytes"
-            print(f"{kept} units were kept from the stopped job; scores and results are those of one process")
+            print(f"{finished_units} units were kept from the stopped job; scores and results are those of one process")
 
 
 def _finished(output: Path) -> int:

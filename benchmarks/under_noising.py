@@ -23,7 +23,7 @@ import numpy as np
 import yaml
 
 from benchmarks.check_defects import FLAT_DIGITS, SPECS, checked_here
-from dpaudit import AuditResult, Claim, Relation, Verdict, audit, from_summary
+from dpaudit import AuditResult, Claim, Relation, Verdict, from_summary
 from dpaudit.engine.request.build import build
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd, dp_sgd_epsilon
 from dpaudit.mechanisms.models.networks import Mlp
@@ -72,13 +72,13 @@ def example(path: str, number: int, plant: Callable[[dict[str, Any], float], Any
 
     def run(factor: float, seed: int) -> tuple[Verdict, AuditResult | None]:
         spec = yaml.safe_load((EXAMPLES / path).read_text(encoding="utf-8"))
-        asked = spec["audits"][number] if "audits" in spec else {}
-        one = {key: value for key, value in spec.items() if key not in ("audits", "grid")} | asked
-        one |= {"mechanism": plant(one["mechanism"], factor), "claim": claim, "name": "under-noising"}
-        one["game"] = one["game"] | game if game else one["game"]
-        one["run"] = {"runner": "in-process", "figures": False, "repeats": 0}
+        chosen = spec["audits"][number] if "audits" in spec else {}
+        audit = {key: value for key, value in spec.items() if key not in ("audits", "grid")} | chosen
+        audit |= {"mechanism": plant(audit["mechanism"], factor), "claim": claim, "name": "under-noising"}
+        audit["game"] = audit["game"] | game if game else audit["game"]
+        audit["run"] = {"runner": "in-process", "figures": False, "repeats": 0}
         with tempfile.TemporaryDirectory() as folder:
-            (result,) = audit(one, output=Path(folder) / "run", seed=seed, quiet=True).results
+            (result,) = audit(audit, output=Path(folder) / "run", seed=seed, quiet=True).results
         return result.verdict, result
 
     return run
@@ -132,37 +132,37 @@ RUNS: dict[str, Run] = {
 
 def main(output: Path, honest: int = 2, planted: int = 10, *names: str) -> None:
     """Makes the runs that are missing, then prints how often what was stated was refuted."""
-    known = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
-    done = {(line["mechanism"], line["seed"]): line for line in known}
+    lines = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
+    finished = {(line["mechanism"], line["seed"]): line for line in lines}
     for name in names or RUNS:
         for seed in range(honest):
-            if (name, seed) in done:
+            if (name, seed) in finished:
                 continue
             verdict, test = RUNS[name](1.0, seed)
             factor = None if test is None else test.detectable_factor
             seeds = range(1000 * (seed + 1), 1000 * (seed + 1) + (planted if factor else 0))
             if factor == math.inf:  # even the largest factor that is planted would not be refuted
                 factor = None
-            found = [RUNS[name](factor or 1.0, again)[0] is Verdict.VIOLATION for again in seeds]
+            violations = [RUNS[name](factor or 1.0, again)[0] is Verdict.VIOLATION for again in seeds]
             line = {
                 "mechanism": name,
                 "seed": seed,
                 "verdict": verdict.value,
                 "test": None if test is None else test.name,
                 "factor": factor,
-                "found": sum(found),
-                "checks": len(found),
+                "found": sum(violations),
+                "checks": len(violations),
             }
-            done[name, seed] = line
+            finished[name, seed] = line
             with output.open("a") as file:
                 file.write(json.dumps(line) + "\n")
             print(line, flush=True)
     print("| mechanism | honest runs | factors | planted | found |\n" + "| --- " * 5 + "|")
     for name in RUNS:
-        own = [line for (of, _), line in done.items() if of == name]
-        factors = ", ".join(f"{line['factor']:.2f}" if line["factor"] else "none" for line in own)
-        counts = (sum(line[key] for line in own) for key in ("checks", "found"))
-        print(f"| {name} | {len(own)} | {factors} | {' | '.join(map(str, counts))} |")
+        checks = [line for (of, _), line in finished.items() if of == name]
+        factors = ", ".join(f"{line['factor']:.2f}" if line["factor"] else "none" for line in checks)
+        counts = (sum(line[key] for line in checks) for key in ("checks", "found"))
+        print(f"| {name} | {len(checks)} | {factors} | {' | '.join(map(str, counts))} |")
 
 
 if __name__ == "__main__":

@@ -34,10 +34,10 @@ Floats = NDArray[np.float64]
 
 def main() -> None:
     """Trains, scores, counts."""
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    asked.add_argument("--trainings", type=int, default=8000, help="of both worlds together")
-    asked.add_argument("--seed", type=int, default=7)
-    options = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--trainings", type=int, default=8000, help="of both worlds together")
+    parser.add_argument("--seed", type=int, default=7)
+    options = parser.parse_args()
     learner = Diffprivlib("logistic-regression", EPSILON, norm=NORM, settings={"C": C})
     counts = []
     for world, seed in enumerate(np.random.SeedSequence(options.seed).spawn(2)):
@@ -61,11 +61,11 @@ def log_density(released: Floats, place: float) -> Floats:
     w, v = released.T
     reach = math.hypot(NORM, 1.0)
     scale = 2 * reach / (EPSILON - 2 * math.log1p(0.25 * reach * C))
-    common, own = expit(v), expit(v + place * w)
-    curve, own_curve = common * (1 - common), own * (1 - own)
-    tilt_v = HELD * common - HELD / 2 + own - 1
-    tilt_w = (own - 1) * place + w / C
-    jacobian = (HELD * curve + own_curve) * (own_curve * place**2 + 1 / C) - (own_curve * place) ** 2
+    common, canary = expit(v), expit(v + place * w)
+    curve, canary_curve = common * (1 - common), canary * (1 - canary)
+    tilt_v = HELD * common - HELD / 2 + canary - 1
+    tilt_w = (canary - 1) * place + w / C
+    jacobian = (HELD * curve + canary_curve) * (canary_curve * place**2 + 1 / C) - (canary_curve * place) ** 2
     density: Floats = np.log(np.maximum(jacobian, 1e-300)) - np.hypot(tilt_v, tilt_w) / scale
     return density
 

@@ -49,14 +49,14 @@ def patients(columns: int, rows: int = 470) -> Examples:
     """Two classes, 15 % of the second; answers of two to five categories as columns of 0 and 1."""
     rng = np.random.default_rng(columns)
     labels = (rng.random(rows) < 0.15).astype(np.int64)
-    found: list[Any] = []
-    while len(found) < columns:
-        categories = min(int(rng.integers(2, 6)), columns - len(found))
+    indicators: list[Any] = []
+    while len(indicators) < columns:
+        categories = min(int(rng.integers(2, 6)), columns - len(indicators))
         usual = rng.dirichlet(np.ones(categories), 2)
         law = usual[0] * 0.8 + usual[1] * 0.2
-        drawn = np.array([rng.choice(categories, p=law if label else usual[0]) for label in labels])
-        found += [drawn == category for category in range(categories)]
-    return Examples(np.stack(found, 1).astype(np.float32), labels, 2, f"patients, {columns} columns")
+        values = np.array([rng.choice(categories, p=law if label else usual[0]) for label in labels])
+        indicators += [values == category for category in range(categories)]
+    return Examples(np.stack(indicators, 1).astype(np.float32), labels, 2, f"patients, {columns} columns")
 
 
 TABLES = {"banknotes": banknotes, "13 columns": lambda: patients(13), "40 columns": lambda: patients(40)}
@@ -66,16 +66,16 @@ def run(learner: str, table: str, factor: float, seed: int) -> dict[str, Any]:
     """One audit."""
     mechanism, began = LEARNERS[learner](factor), time.monotonic()
     claim = Claim(1.0, relation=mechanism.claim().relation)
-    asked = Audit(
+    planned = Audit(
         mechanism,
         TABLES[table](),
         game=Neighbours(trials=TRAININGS, search=TRAININGS, stack=500, poisoning=Automatic(share=0.55)),
         split=Partition(target=1.0, reference=0.0, test=0.0),
         claim=claim,
     )
-    here = RunOptions(runner="in-process", figures=False, repeats=0)
+    run_options = RunOptions(runner="in-process", figures=False, repeats=0)
     with tempfile.TemporaryDirectory() as folder:
-        spec = AuditSpec((asked,), seed=seed, confidence=0.999, run=here)
+        spec = AuditSpec((planned,), seed=seed, confidence=0.999, run=run_options)
         (result,) = audit(spec, output=Path(folder) / "run", quiet=True).results
     assert result.comparison is not None
     return {
@@ -94,12 +94,12 @@ def run(learner: str, table: str, factor: float, seed: int) -> dict[str, Any]:
 def main(output: Path, seeds: int = 3, *factors: float) -> None:
     """Makes the runs that are missing, then prints a table of verdicts."""
     lines = [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
-    made = {(line["learner"], line["table"], line["factor"], line["seed"]) for line in lines}
+    finished = {(line["learner"], line["table"], line["factor"], line["seed"]) for line in lines}
     for factor in factors or (1.0, 4.0):
         for seed in range(seeds):
             for learner in LEARNERS:
                 for table in TABLES:
-                    if (learner, table, factor, seed) in made:
+                    if (learner, table, factor, seed) in finished:
                         continue
                     lines.append(run(learner, table, factor, seed))
                     with output.open("a") as file:
@@ -107,11 +107,11 @@ def main(output: Path, seeds: int = 3, *factors: float) -> None:
                     print(json.dumps(lines[-1]), flush=True)
     print("| learner | table | factor | runs | VIOLATION | bounds | detectable |\n" + "| --- " * 7 + "|")
     for key in dict.fromkeys((line["learner"], line["table"], line["factor"]) for line in lines):
-        own = [line for line in lines if (line["learner"], line["table"], line["factor"]) == key]
-        found = sum(line["verdict"] == "VIOLATION" for line in own)
-        stated = ", ".join("none" if line["detectable"] is None else f"{line['detectable']:.2f}" for line in own)
-        bounds = ", ".join(f"{line['observed']:.2f}" for line in own)
-        print(f"| {' | '.join(map(str, key))} | {len(own)} | {found} | {bounds} | {stated} |")
+        runs = [line for line in lines if (line["learner"], line["table"], line["factor"]) == key]
+        violations = sum(line["verdict"] == "VIOLATION" for line in runs)
+        stated = ", ".join("none" if line["detectable"] is None else f"{line['detectable']:.2f}" for line in runs)
+        bounds = ", ".join(f"{line['observed']:.2f}" for line in runs)
+        print(f"| {' | '.join(map(str, key))} | {len(runs)} | {violations} | {bounds} | {stated} |")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.errors import SpecError, printable, shortened
-from dpaudit.given import argument
+from dpaudit.field_checks import checked_argument
 
 # Metadata of a dataclass field, by the kind of text that it holds.
 PATH: Mapping[str, str] = {"holds": "path"}  # of a file or folder; only here are `$NAME` and `~` expanded
@@ -36,7 +36,7 @@ class Consent:
 
     def __post_init__(self) -> None:
         for name in ("code", "network", "files"):
-            object.__setattr__(self, name, argument(f"allow_{name}", getattr(self, name), bool))
+            object.__setattr__(self, name, checked_argument(f"allow_{name}", getattr(self, name), bool))
 
 
 FULL_CONSENT = Consent(code=True, network=True, files=True)

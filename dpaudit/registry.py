@@ -82,12 +82,12 @@ def plural(kind: str) -> str:
 @cache
 def catalogue(kind: str) -> dict[str, Entry]:
     """All registered names of a kind, sorted; built in ones first, then those of other packages."""
-    found = {entry.name: entry for entry in _registered(kind)}
+    entries = {entry.name: entry for entry in _registered_entries(kind)}
     for point in importlib.metadata.entry_points(group=f"dpaudit.{plural(kind)}"):
         module, _, attribute = point.value.partition(":")
         distribution = point.dist.name if point.dist else "another package"
-        found.setdefault(point.name, Entry(kind, point.name, f"from {distribution}", distribution, module, attribute))
-    return dict(sorted(found.items()))
+        entries.setdefault(point.name, Entry(kind, point.name, f"from {distribution}", distribution, module, attribute))
+    return dict(sorted(entries.items()))
 
 
 def load(kind: str, name: str) -> Any:
@@ -101,13 +101,13 @@ def load(kind: str, name: str) -> Any:
             f"{did_you_mean(name, entries)}"
         )
     entry = entries[name]
-    return getattr(imported(entry.module), entry.attribute)
+    return getattr(import_module(entry.module), entry.attribute)
 
 
-def imported(module: str) -> Any:
+def import_module(module: str) -> Any:
     """A module of the catalogue; `papers` is taken from the checkout, whatever else may be called so."""
     if module.partition(".")[0] == PAPERS and PAPERS not in sys.modules:
-        folder = _root(PAPERS)
+        folder = _package_folder(PAPERS)
         if folder is None:
             raise UnknownNameError("the papers' tables and figures are made from a checkout of dpaudit, this is none")
         spec = importlib.util.spec_from_file_location(
@@ -118,32 +118,32 @@ def imported(module: str) -> Any:
     return importlib.import_module(module)
 
 
-def _root(package: str) -> Path | None:
+def _package_folder(package: str) -> Path | None:
     """The folder of a package, found without importing it (a package's `__init__` may be heavy)."""
-    here = Path(__file__).parent
+    package_folder = Path(__file__).parent
     if package == PAPERS:
-        folder = here.resolve().parent / PAPERS
-        return folder if folder.joinpath("making.py").is_file() else None
-    folder = here.joinpath(*package.split(".")[1:])
+        folder = package_folder.resolve().parent / PAPERS
+        return folder if folder.joinpath("reproduction.py").is_file() else None
+    folder = package_folder.joinpath(*package.split(".")[1:])
     return folder if folder.is_dir() else None
 
 
-def _registered(kind: str) -> Iterator[Entry]:
+def _registered_entries(kind: str) -> Iterator[Entry]:
     package = PACKAGES[kind]
-    root = _root(package)
+    root = _package_folder(package)
     marked = re.compile(rf'^@register\(\s*"{kind}"', re.MULTILINE)
     for path in sorted(root.rglob("*.py")) if root else ():
         text = path.read_text(encoding="utf-8")
         inner = path.relative_to(root or path).with_suffix("").parts
         module = ".".join([package, *(part for part in inner if part != "__init__")])
-        for found in marked.finditer(text):
-            for node in _parsed(text, found.start()):
+        for match in marked.finditer(text):
+            for node in _parse_definition(text, match.start()):
                 summary = (ast.get_docstring(node) or "").partition("\n")[0]
-                for name, source in _names(kind, node):
+                for name, source in _registrations(kind, node):
                     yield Entry(kind, name, summary, source, module, node.name)
 
 
-def _parsed(text: str, start: int) -> list[ast.ClassDef | ast.FunctionDef]:
+def _parse_definition(text: str, start: int) -> list[ast.ClassDef | ast.FunctionDef]:
     """The class or function whose decorators begin there, up to its docstring: a whole file takes long to parse."""
     end = _HEAD.search(text, start)
     body = ast.parse(text[start : end.end()] if end else text[start:]).body
@@ -153,10 +153,10 @@ def _parsed(text: str, start: int) -> list[ast.ClassDef | ast.FunctionDef]:
 _HEAD = re.compile(r'^(?:class|def) .*?^    """.*?"""', re.MULTILINE | re.DOTALL)
 
 
-def _names(kind: str, node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
+def _registrations(kind: str, node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
     """Under which names a class or function is registered as the kind, and the source it gives."""
     for call in node.decorator_list:
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "register":
-            of_kind, name, source = map(ast.literal_eval, (*call.args, call.keywords[0].value))
-            if of_kind == kind:
+            registered_kind, name, source = map(ast.literal_eval, (*call.args, call.keywords[0].value))
+            if registered_kind == kind:
                 yield name, source

@@ -1,4 +1,4 @@
-"""What a training is given: threads, a device, the seeds of its parts; and how it fails."""
+"""Resources of a training run (threads, device, seeds) and the error it raises."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 class TrainingError(AuditError):
-    """A training went wrong for this seed (NaN loss, a library's error, out of memory); it may be tried again."""
+    """Training failed with this seed (NaN loss, library error, out of memory). A retry may succeed."""
 
 
 @dataclass(frozen=True)
 class Compute:
-    """What one piece of work may use."""
+    """Resources available to one unit of work."""
 
     threads: int = 1  # CPU threads, >= 1
-    device: str = "cpu"  # A device name of torch ("cpu", "cuda:0")
-    # A folder of this piece's own for checkpoints of a long training; they change no result. None keeps none
+    device: str = "cpu"  # name of a torch device ("cpu", "cuda:0")
+    # Folder for the checkpoints of this unit, which do not change the result; None for no checkpoints
     scratch: Path | None = None
-    device_share: float = 1.0  # of a GPU's memory, how much is this piece's, in (0, 1]
+    device_share: float = 1.0  # share of the GPU's memory available to this unit, in (0, 1]
 
     def __post_init__(self) -> None:
         require(self.threads >= 1, "threads must be >= 1", threads=self.threads)
@@ -35,22 +35,22 @@ class Compute:
 
 
 def spawned(seed: SeedSequence, parts: int) -> list[SeedSequence]:
-    """Independent seeds for some parts, the same ones each time: `SeedSequence.spawn` alone counts its children."""
+    """Return `parts` independent seeds, the same at every call (`SeedSequence.spawn` counts its children)."""
     return SeedSequence(seed.entropy, spawn_key=seed.spawn_key, pool_size=seed.pool_size).spawn(parts)
 
 
 def child(seed: SeedSequence, index: int) -> SeedSequence:
-    """The seed of one epoch: an epoch can be run again without those before it."""
+    """Return the seed of one epoch, so that an epoch can be rerun without the earlier ones."""
     return SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, index), pool_size=seed.pool_size)
 
 
 def epoch_generator(seed: SeedSequence, epoch: int) -> np.random.Generator:
-    """Draws the order of one epoch first, then what else it needs."""
+    """Return the generator of one epoch, which draws the order of the examples first."""
     return np.random.default_rng(child(seed, epoch))
 
 
 def torch_generator(seed: SeedSequence, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator of torch, on the CPU unless told otherwise: there, what is drawn does not depend on the device."""
+    """Return a torch generator. By default it is on the CPU, so that its draws do not depend on the device."""
     import torch
 
     return torch.Generator(device).manual_seed(int(seed.generate_state(1, np.uint64)[0]))

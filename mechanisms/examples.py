@@ -1,4 +1,4 @@
-"""Labelled examples: the data a mechanism is run on."""
+"""Labelled examples, the input of a mechanism."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from dpaudit.errors import require
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 
 Features: TypeAlias = "NDArray[np.float32] | pa.Table"
-"""Float32 array of shape (n, d) or (n, channels, height, width), images scaled to [0, 1]; or, for columns of mixed
-types, an Arrow table whose categorical columns are strings (`Examples.categorical` names them). Both travel through
-the object store without a copy; they are read-only there."""
+"""Float32 array of shape (n, d) or (n, channels, height, width), with images scaled to [0, 1].
+
+For columns of mixed types: an Arrow table with categorical columns as strings (named in `Examples.categorical`). The
+object store passes both without a copy, read-only."""
 
 
 @runtime_checkable
 class Rows(Protocol):
-    """Data that are divided by rows, whatever a row is: an example, a record of a table, a sequence of words."""
+    """Data made of rows. A row is an example, a record of a table or a sequence of words."""
 
     @property
     def name(self) -> str:
-        """What the data are, for reports."""
+        """Name of the data, for reports."""
 
     @property
     def digest(self) -> str:
-        """A hash of all their content: it stands for them in every unit's key."""
+        """Hash of the content, part of every unit's key."""
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
 
     def take(self, rows: ArrayLike, /) -> Self:
-        """The rows at int positions or where a boolean mask is True, in that order."""
+        """Return the rows selected by integer positions (in that order) or by a boolean mask."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +48,7 @@ class Examples:
         features: n rows, see `Features`.
         labels: int64, shape (n,), values 0 .. classes - 1.
         classes: Number of classes K, >= 2.
-        name: What the data is, for reports.
+        name: Name of the data, for reports.
         categorical: Names of the categorical columns, when the features are a table.
         class_names: Names of the classes, optional.
     """
@@ -77,26 +78,28 @@ class Examples:
 
     @property
     def majority_share(self) -> float:
-        """Share of the most frequent label: the accuracy of always answering it."""
+        """Share of the most frequent label: the accuracy of always predicting it."""
         return float(np.bincount(self.labels).max() / len(self))
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, rows: ArrayLike) -> Examples:
-        """The examples at `rows` (int positions or boolean mask), in that order."""
-        where = np.asarray(rows)
-        if where.dtype == np.bool_:
-            where = np.flatnonzero(where)
-        features = self.features.take(pa.array(where)) if isinstance(self.features, pa.Table) else self.features[where]
-        return self.with_(features=features, labels=self.labels[where])
+        """Return the examples selected by integer positions (in that order) or by a boolean mask."""
+        positions = np.asarray(rows)
+        if positions.dtype == np.bool_:
+            positions = np.flatnonzero(positions)
+        features = (
+            self.features.take(pa.array(positions)) if isinstance(self.features, pa.Table) else self.features[positions]
+        )
+        return self.with_(features=features, labels=self.labels[positions])
 
     def with_(self, *, features: Features | None = None, labels: NDArray[np.int64] | None = None) -> Examples:
         features = self.features if features is None else features
         return replace(self, features=features, labels=self.labels if labels is None else labels)
 
     def writable(self) -> Examples:
-        """The same examples in arrays that their reader may write to: copies of those that others share."""
+        """Return the examples with writable arrays; read-only arrays are copied."""
         features, labels = self.features, self.labels
         if isinstance(features, np.ndarray) and not features.flags.writeable:
             features = features.copy()
@@ -104,7 +107,7 @@ class Examples:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the content: part of every unit's key."""
+        """SHA-256 of the content, part of every unit's key."""
         hasher = hashlib.sha256(np.ascontiguousarray(self.labels).data)
         if isinstance(self.features, pa.Table):
             for batch in self.features.combine_chunks().to_batches():
@@ -115,20 +118,20 @@ class Examples:
 
 
 def _require_plain_arrays(features: Features, labels: NDArray[np.int64]) -> None:
-    """Refuses what would be taken for something else: masks, imaginary parts, dates."""
+    """Reject arrays that NumPy would misread: masked arrays, complex numbers, dates."""
     require(
         labels.ndim == 1 and labels.dtype.kind in "iu" and not isinstance(labels, np.ma.MaskedArray),
-        "labels must be one whole number a row, without a mask",
+        "labels must hold one integer per row, without a mask",
         given=f"{type(labels).__name__} of {labels.dtype}, shape {labels.shape}",
     )
     if isinstance(features, np.ndarray):
         require(
             features.ndim >= 1 and features.dtype.kind in "biuf" and not isinstance(features, np.ma.MaskedArray),
-            "features must be numbers, one row an example, without a mask",
+            "features must be numbers, with one row per example and without a mask",
             given=f"{type(features).__name__} of {features.dtype}, shape {features.shape}",
         )
 
 
-def own_features(features: Features) -> Features:
-    """The same features for somebody who may write to them; a table cannot be written to."""
+def writable_features(features: Features) -> Features:
+    """Return a writable copy of `features`; tables are immutable and returned unchanged."""
     return features.copy() if isinstance(features, np.ndarray) else features

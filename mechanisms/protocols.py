@@ -1,4 +1,4 @@
-"""What the engine asks of a mechanism. Implementations are frozen dataclasses whose fields are public facts."""
+"""Interfaces between mechanisms and the engine. Implementations are frozen dataclasses with public fields."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ class Claiming(Protocol):
     """A mechanism that states its claim."""
 
     def claim(self) -> Claim:
-        """What it promises."""
+        """Return the privacy claim."""
 
 
 @runtime_checkable
 class Model(Protocol):
-    """A trained classifier: all that is looked at are its probabilities."""
+    """A trained classifier, used through its predicted probabilities only."""
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, classes), rows summing to 1."""
+        """Return class probabilities, shape (n, classes), with rows that sum to 1."""
 
 
 @runtime_checkable
 class LogitModel(Model, Protocol):
-    """A trained network, whose logits say more than probabilities that round to 0; many are asked in one pass."""
+    """A trained network that also returns logits, which keep what is lost when probabilities round to 0."""
 
     @property
     def recipe(self) -> Recipe:
-        """What it was trained by."""
+        """The network and the settings it was trained with."""
 
     def logits(self, features: Features) -> NDArray[np.float64]:
-        """Logits before the softmax, shape (n, classes)."""
+        """Return the logits before the softmax, shape (n, classes)."""
 
 
 @runtime_checkable
@@ -54,105 +54,110 @@ class Trainer(Protocol):
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Trains on `train`, decided by `seed` alone; `validation` is nobody's secret (early stopping).
+        """Train on `train`. `seed` alone decides the result; `validation` is public (for early stopping).
 
-        Raises: TrainingError when this seed's training failed.
+        Raises: TrainingError if training fails with this seed.
         """
 
 
 @runtime_checkable
 class FeatureChecker(Protocol):
-    """A trainer or learner that tells whether it can be trained on features of a kind, before any training."""
+    """A trainer or learner that checks before training whether it supports a kind of features."""
 
     def require_features(self, train: Examples) -> None:
-        """Raises InputError for features that no training can take; only their types and shape are looked at."""
+        """Raise InputError for unsupported features; checks only their types and shape."""
 
 
 @runtime_checkable
 class LabelMechanism(Claiming, Protocol):
-    """Releases one privatised label for each example (registered as "mechanism")."""
+    """Releases one private label for each example (registered as "mechanism")."""
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """One released label for each example, shape (n,) to (n,), drawn once."""
+        """Return one released label for each example, shape (n,) to (n,)."""
 
 
 @runtime_checkable
 class BagMechanism(Claiming, Protocol):
-    """Releases numbers about bags of labels (registered as "mechanism"); where a bag is one example, about its label.
+    """Releases numbers about bags of labels (registered as "mechanism"). A bag may be a single example.
 
-    The division into bags is public and looks at no label.
+    The assignment to bags is public and must not depend on labels.
     """
 
     def bags(self, train: Examples, *, rng: np.random.Generator) -> Bags:
-        """Which examples are released together."""
+        """Return the bags whose labels are released together."""
 
     def release_counts(self, counts: NDArray[np.int64], *, rng: np.random.Generator) -> NDArray[np.float64]:
-        """What is released, drawn once; counts of each label in each bag, shape (B, classes) to (B, classes)."""
+        """Return the released counts, given the count of each label in each bag; shape (B, classes) to (B, classes)."""
 
     def log_likelihood(self, released: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-        """The exact law, of two classes: log P[released | s of `size` labels are 1], up to a constant for each bag.
+        """Return log P[released | s of `size` labels are 1] for s = 0 .. size, up to a constant for each bag.
 
-        From the numbers released for label 1 of bags of one size, shape (B,), to (B, size + 1); -inf where impossible.
+        Two classes only. `released` has the numbers released for label 1 in bags of `size` examples, shape (B,).
+        Returns shape (B, size + 1), -inf where impossible.
         """
 
     def targets(self, released: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What a model's mean answer in each bag is trained towards: post-processing, shape (B, classes)."""
+        """Return the training target for the model's mean prediction in each bag, shape (B, classes)."""
 
 
 @runtime_checkable
 class Learner(Claiming, Trainer, Protocol):
-    """Trains a model whose training data it protects as its claim says (registered as "mechanism")."""
+    """Trains a model and protects the training data as claimed (registered as "mechanism")."""
 
 
 @runtime_checkable
 class SampledLearner(Claiming, Protocol):
-    """A learner whose trained models, summed up as vectors, can be drawn many at a time (see `SummarisedLearner`)."""
+    """A learner that can draw summaries of many independently trained models at once (see `SummarisedLearner`)."""
 
     def sample_summaries(
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
-        """`count` >= 0 independent trainings on `train`, summed up, with the law of one training after another.
+        """Return summaries of `count` >= 0 independent trainings on `train`, shape (count, width).
 
-        Models may be asked about `points`, shape (m, d); parameters need none. Shape (count, width).
+        They are distributed as if the models were trained one after another. A summary may hold the model's
+        predictions at `points`, shape (m, d), or its parameters.
 
-        Raises: TrainingError when the trainings failed.
+        Raises: TrainingError if training fails.
         """
 
 
 @runtime_checkable
 class SummarisedLearner(Claiming, Protocol):
-    """A learner whose trained model is summed up as one vector: all that its users see of it, or a part of it."""
+    """A learner whose trained model has a summary: a vector of all or part of what its users see."""
 
     def summarise(
         self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
-        """One training, summed up; shape (width,), the same for every seed; other arguments as `sample_summaries`.
+        """Return the summary of one trained model, shape (width,); the width does not depend on the seed.
 
-        Raises: TrainingError when this seed's training failed; other people's exceptions pass.
+        Arguments as in `sample_summaries`.
+
+        Raises: TrainingError if training fails with this seed; exceptions of other libraries pass through.
         """
 
 
 @runtime_checkable
 class StatedLaw(Protocol):
-    """A learner that says how its summaries are distributed: an attack need not learn from samples what it is told."""
+    """A learner with a known density of its summaries, so that an attack need not estimate it from samples."""
 
     def log_density(self, train: Examples, summaries: NDArray[np.float64], *, compute: Compute) -> NDArray[np.float64]:
-        """Of each summary of a training on `train`, shape (n, width) to (n,); -inf where it is impossible.
+        """Return the log-density of each summary after training on `train`, shape (n, width) to (n,).
 
-        Up to a term that is the same for all training data of one shape of summaries. They come rounded to 32 bits.
+        -inf where impossible. Correct up to a term that depends only on the shape of the summaries, which are rounded
+        to 32 bits.
         """
 
 
 @runtime_checkable
 class StackLearner(Protocol):
-    """Trains many models side by side: a network, or a learner that trains one (see `StackTrainer`)."""
+    """Trains many models together: a network, or a learner that trains a network (see `StackTrainer`)."""
 
     @property
     def recipe(self) -> Recipe:
-        """The network, and how it is trained."""
+        """The network and its training settings."""
 
     def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
-        """How `models` models for examples of `shape` are grouped by a rule, so that it is the same at any time."""
+        """Return how `models` models for examples of `shape` are grouped into stacks; a fixed rule decides it."""
 
     def fit_stack(
         self,
@@ -163,48 +168,48 @@ class StackLearner(Protocol):
         compute: Compute,
         plan: StackPlan | None = None,
     ) -> Sequence[Model | TrainingError]:
-        """One model, or its error, for each task; arguments as in `train_stack`."""
+        """Return a model or its error for each task; arguments as in `train_stack`."""
 
 
 @runtime_checkable
 class ObservableLearner(StackLearner, Protocol):
-    """A learner of the DP-SGD family: an attacker may watch its steps, and insert a gradient as a canary."""
+    """A DP-SGD learner that lets an attacker observe its steps and insert a canary gradient."""
 
     def private_steps(self) -> PrivateSteps:
-        """Sampling, clipping and noise."""
+        """Return the sampling rate, clipping norm and noise."""
 
     def fit_stack(
         self, features: Features, tasks: Sequence[TrainingTask], **settings: Any
     ) -> Sequence[Model | TrainingError]:
-        """One model, or its error, for each task; `settings` as in `train_private_stack`."""
+        """Return a model or its error for each task; `settings` as in `train_private_stack`."""
 
 
 @runtime_checkable
 class WatchedLearner(Claiming, Protocol):
-    """A learner of the DP-SGD family whose steps may be watched: the weights before each, and its noisy gradient."""
+    """A DP-SGD learner whose steps can be observed: the weights before each step, and its noisy gradient."""
 
     @property
     def recipe(self) -> Recipe:
-        """The network, and how it is trained."""
+        """The network and its training settings."""
 
     def claimed_steps(self, rows: int) -> ClaimedSteps:
-        """What a training on so many rows says of its steps."""
+        """Return the steps claimed for a training set of `rows` rows."""
 
     def watch(
         self, features: Features, tasks: Sequence[TrainingTask], *, classes: int, compute: Compute, observer: Observer
     ) -> Sequence[Model | TrainingError]:
-        """One model, or its error, for each task; the observer is shown every step, its sum divided as is claimed."""
+        """Return a model or its error for each task; `observer` sees every step, with the sum divided as claimed."""
 
 
 @runtime_checkable
 class StepLearner(Claiming, Protocol):
-    """A learner of the DP-SGD family that lets a canary into its steps and shows the noisy gradient of each."""
+    """A DP-SGD learner that admits a canary to its steps and reveals the noisy gradient of each step."""
 
     def claimed_steps(self, rows: int) -> ClaimedSteps | None:
-        """What a training on so many rows says of its steps; None where it says nothing."""
+        """Return the steps claimed for a training set of `rows` rows; None if there is no such claim."""
 
     def show_steps(self, train: Examples, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
-        """Trains on `train` and the canary; what is learned is left in the canary.
+        """Train on `train` and the canary. The canary records the observations.
 
-        A training that goes wrong just shows fewer steps.
+        If training fails, fewer steps are observed.
         """

@@ -1,4 +1,4 @@
-"""How many threads the libraries below NumPy and scikit-learn may start."""
+"""Thread limits of the native libraries used by NumPy and scikit-learn."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 
 def limited_threads(threads: int) -> AbstractContextManager[object]:
-    """No more threads in BLAS and OpenMP for the length of a `with` block."""
-    # To look them up takes as long as a small training: again where modules were imported since, which load libraries.
+    """Return a context manager that limits BLAS and OpenMP to `threads` threads."""
+    # Finding the libraries takes as long as a small training, so repeat it only after further modules were imported.
     return cast(AbstractContextManager[object], _libraries(len(sys.modules)).limit(limits=threads))
 
 

@@ -36,7 +36,7 @@ from dpaudit.estimators.selection import AsPublished
 from dpaudit.registry import register
 from papers import criteo_tables, image_tables
 from papers.label_tables import DELTA, REPLAYS, Study
-from papers.making import Made, Options
+from papers.reproduction import Options, Reproduction
 
 METHODS = {
     "label inference": palette.MEMBER,
@@ -76,7 +76,7 @@ class Comparison:
 
 
 @register("reproduction", "observational-label figure-1", source="arXiv:2511.14084, Figure 1")
-def figure_1(options: Options) -> Made:
+def figure_1(options: Options) -> Reproduction:
     """Label inference beside calibrated membership inference and planted labels, learner by learner."""
     kind = "images" if options.data is not None and _holds_images(options.data) else "criteo"
     study = (image_tables if kind == "images" else criteo_tables).study(options)
@@ -104,7 +104,7 @@ def _comparison(study: Study, kind: str, options: Options) -> Comparison:
     return Comparison(learners, epsilons, study.data, split, study.proxy, canaries, max(1, canaries // 10))
 
 
-def compare(comparison: Comparison, options: Options, name: str) -> Made:
+def compare(comparison: Comparison, options: Options, name: str) -> Reproduction:
     """Runs every attack on every learner and writes the figure, the table and the run's report."""
     folder = options.output / name
     trainings = 3 * len(comparison.learners) * len(comparison.epsilons)
@@ -132,7 +132,7 @@ def compare(comparison: Comparison, options: Options, name: str) -> Made:
     ]
     if any(row["proxy_shift_visible"] for row in table.to_pylist()):
         lines.append("*: the attack shows as much as that on rows the learner never saw; the bound is not trustworthy.")
-    return Made("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv", folder / "report.html"))
+    return Reproduction("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv", folder / "report.html"))
 
 
 def _spec(comparison: Comparison, options: Options, name: str) -> AuditSpec:

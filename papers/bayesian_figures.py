@@ -15,7 +15,7 @@ from dpaudit.engine import drawing as style
 from dpaudit.engine import palette
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.registry import register
-from papers.making import Made, Options
+from papers.reproduction import Options, Reproduction
 
 METHODS = ("clopper-pearson", "jeffreys", "bayesian")
 COLOURS = dict(zip(METHODS, (palette.OTHER, palette.CLAIM, palette.MEMBER), strict=True))
@@ -27,7 +27,7 @@ SAMPLES_OF_FIGURE_5 = 1000
 
 
 @register("reproduction", "bayesian figure-4", source="Zanella-Beguelin et al. (2023), arXiv:2206.05199, Figure 4")
-def figure_4(options: Options) -> Made:
+def figure_4(options: Options) -> Reproduction:
     """Interval ends of three methods against the number of samples, for an attack with FPR = FNR = 40 %."""
     halves = SAMPLES // 2
     errors = np.rint(ERROR_RATE * halves).astype(np.int64)
@@ -36,10 +36,10 @@ def figure_4(options: Options) -> Made:
     for method in METHODS:
         lower, upper = _interval(errors, errors, halves, method)
         columns |= {f"{method} lower": lower, f"{method} upper": upper}
-        enough = (upper - lower) <= 2 * WITHIN
-        needed[method] = int(SAMPLES[np.flatnonzero(~enough).max() + 1])
+        narrow_enough = (upper - lower) <= 2 * WITHIN
+        needed[method] = int(SAMPLES[np.flatnonzero(~narrow_enough).max() + 1])
     table = pa.table(columns)
-    drawn = _written(options, "figure-4", table, _draw_ends(table, needed))
+    files = _write_figure(options, "figure-4", table, _draw_ends(table, needed))
     lines = [
         f"Samples for a {CONFIDENCE:.0%} interval no wider than ±{WITHIN} at FPR = FNR = {ERROR_RATE:.0%}, "
         f"delta {DELTA:g} (the paper: about 1500 with Clopper-Pearson, just over 500 Bayesian):"
@@ -51,15 +51,15 @@ def figure_4(options: Options) -> Made:
     lines.append(
         "  The Bayesian interval is credible, not confidence: how often it errs: docs/statistics/calibration.md."
     )
-    return Made("\n".join(lines), drawn)
+    return Reproduction("\n".join(lines), files)
 
 
 @register("reproduction", "bayesian figure-5", source="Zanella-Beguelin et al. (2023), arXiv:2206.05199, Figure 5")
-def figure_5(options: Options) -> Made:
+def figure_5(options: Options) -> Reproduction:
     """Interval width of three methods against FPR and FNR, for 1,000 samples."""
     fpr, fnr, widths = _widths(RATES)
     table = pa.table({"fpr": fpr, "fnr": fnr, **widths})
-    drawn = _written(options, "figure-5", table, _draw_widths(widths))
+    files = _write_figure(options, "figure-5", table, _draw_widths(widths))
     lines = [
         f"The Bayesian {CONFIDENCE:.0%} interval of {SAMPLES_OF_FIGURE_5} samples is narrower by (the paper, on a "
         "range of rates it does not state: 20 to 32 % than Jeffreys', 36 to 52 % than Clopper-Pearson's)"
@@ -72,7 +72,7 @@ def figure_5(options: Options) -> Made:
                 f"  {reduction.min():.0%} to {reduction.max():.0%} than {method} with both rates in "
                 f"{rates.min():.1%} .. {rates.max():.1%}"
             )
-    return Made("\n".join(lines), drawn)
+    return Reproduction("\n".join(lines), files)
 
 
 def _widths(
@@ -96,7 +96,7 @@ def _interval(
     return np.asarray(ends.lower), np.asarray(ends.upper)
 
 
-def _written(options: Options, name: str, table: pa.Table, figure: Figure) -> tuple[Path, ...]:
+def _write_figure(options: Options, name: str, table: pa.Table, figure: Figure) -> tuple[Path, ...]:
     folder = options.output / name
     style.save(figure, folder, name)
     pacsv.write_csv(table, folder / f"{name}.csv")
@@ -125,11 +125,11 @@ def _draw_widths(widths: dict[str, NDArray[np.float64]]) -> Figure:
     highest = max(float(np.quantile(width[np.isfinite(width)], 0.98)) for width in widths.values())
     for panel, method in zip(panels, METHODS, strict=True):
         square = widths[method].reshape(len(RATES), len(RATES)).T
-        shown = panel.imshow(
+        image = panel.imshow(
             square, origin="lower", extent=(0.01, 0.49, 0.01, 0.49), vmin=0, vmax=highest, cmap="viridis"
         )
         panel.set_title(method, fontsize=10)
         panel.set_xlabel("FPR")
     panels[0].set_ylabel("FNR")
-    figure.colorbar(shown, ax=list(panels), label="width of the 90 % interval on ε, nats", shrink=0.85)
+    figure.colorbar(image, ax=list(panels), label="width of the 90 % interval on ε, nats", shrink=0.85)
     return figure

@@ -28,7 +28,7 @@ from dpaudit.estimators.two_world.confusion import (
 from dpaudit.estimators.two_world.two_sample import Band, roc_corners
 from dpaudit.registry import register
 from papers.bayesian_table_2 import METHODS, worst_case_counts
-from papers.making import Made, Options
+from papers.reproduction import Options, Reproduction
 
 Floats = NDArray[np.float64]
 
@@ -56,8 +56,8 @@ class Counts:
 
     def posterior(self, epsilon: Floats | float, delta: float, *, density: bool = False) -> Floats:
         """Posterior probability of R(epsilon, delta), or its derivative."""
-        read = epsilon_posterior_pdf if density else epsilon_posterior_cdf
-        return np.asarray(read(epsilon, self.tp, self.fp, self.tn, self.fn, delta=delta), dtype=np.float64)
+        posterior = epsilon_posterior_pdf if density else epsilon_posterior_cdf
+        return np.asarray(posterior(epsilon, self.tp, self.fp, self.tn, self.fn, delta=delta), dtype=np.float64)
 
     @property
     def laws(self) -> tuple[Any, Any]:
@@ -70,11 +70,11 @@ EXAMPLE, EXAMPLE_DELTA = Counts(tp=65, fp=25, tn=75, fn=35), 0.05
 
 
 @register("reproduction", "bayesian figure-1", source="Zanella-Beguelin et al. (2023), arXiv:2206.05199, Figure 1")
-def figure_1(options: Options) -> Made:
+def figure_1(options: Options) -> Reproduction:
     """The posterior of epsilon against the accountant's bound: DP-SGD, simulated or with `--data` Table 2's images."""
     if options.data is None:
         claimed = SubsampledGaussian(noise_multiplier=_noise(), sample_rate=RATE, steps=STEPS)
-        counts, trained = _attacked(claimed, options.seed), f"simulated sums of dot products of {claimed}"
+        counts, trained = _attack_counts(claimed, options.seed), f"simulated sums of dot products of {claimed}"
     else:
         counts, trained = Counts(*worst_case_counts(options)), "models of Table 2 at its threshold as published"
     epsilons = np.linspace(0.005, 1.15 * ACCOUNTED, 600)
@@ -96,16 +96,16 @@ def figure_1(options: Options) -> Made:
     lines.append(
         "  The Bayesian interval is credible, not confidence; how often it errs: docs/statistics/calibration.md."
     )
-    return Made("\n".join(lines), (folder / "figure-1.png", folder / "figure-1.csv"))
+    return Reproduction("\n".join(lines), (folder / "figure-1.png", folder / "figure-1.csv"))
 
 
-def _attacked(claimed: SubsampledGaussian, seed: int) -> Counts:
+def _attack_counts(claimed: SubsampledGaussian, seed: int) -> Counts:
     """Counts of the sum of dot products at the threshold that was best on other trials."""
     rng = np.random.default_rng(seed)
     chosen, reported = (_canary_scores(claimed.noise_multiplier, n, rng, dot=True) for n in (TRIALS // 2, TRIALS))
     corners = roc_corners(chosen.score, chosen.truth)
     members = int(chosen.truth.sum())
-    look, _ = best_epsilon(
+    best, _ = best_epsilon(
         corners.true_positives,
         corners.false_positives,
         chosen.truth.size - members - corners.false_positives,
@@ -114,14 +114,14 @@ def _attacked(claimed: SubsampledGaussian, seed: int) -> Counts:
         confidence=0.9,
         method="bayesian",
     )
-    called = reported.score >= corners.threshold[look]
+    called = reported.score >= corners.threshold[best]
     tp, fp = int((called & reported.truth).sum()), int((called & ~reported.truth).sum())
     members = int(reported.truth.sum())
     return Counts(tp, fp, TRIALS - members - fp, members - tp)
 
 
 @register("reproduction", "bayesian figure-2", source="Zanella-Beguelin et al. (2023), arXiv:2206.05199, Figure 2")
-def figure_2(options: Options) -> Made:
+def figure_2(options: Options) -> Reproduction:
     """The privacy region of one (epsilon, delta), and how much smaller the region of a whole claimed curve is."""
     claimed = SubsampledGaussian(noise_multiplier=_noise(), sample_rate=RATE, steps=STEPS)
     curves: dict[str, PrivacyCurve] = {
@@ -132,7 +132,7 @@ def figure_2(options: Options) -> Made:
     alarms = np.concatenate([np.geomspace(1e-6, 1e-3, 60), GRID[1:]])
     table = {"false alarms": alarms}
     table |= {name: np.array([curve.miss_rate(float(alarm)) for alarm in alarms]) for name, curve in curves.items()}
-    rates, shown, bound = _half_the_noise(claimed)
+    rates, evidence, bound = _half_the_noise(claimed)
     folder = options.output / "figure-2"
     style.save(_draw_regions(table, rates), folder, "figure-2")
     pacsv.write_csv(pa.table(table), folder / "figure-2.csv")
@@ -144,13 +144,13 @@ def figure_2(options: Options) -> Made:
         f"  the whole curve of that DP-SGD    {area['dp-sgd']:.3f}",
         f"  a Gaussian with that one point    {area['gaussian']:.3f}",
         "DP-SGD with half of that noise, 1,024 simulated trials (dotted: what the band still allows at 95 %):",
-        f"  the bound at delta {DELTA:g} is {bound:.3f}, below the claim; the curve is crossed: {shown}",
+        f"  the bound at delta {DELTA:g} is {bound:.3f}, below the claim; the curve is crossed: {evidence}",
     ]
-    return Made("\n".join(lines), (folder / "figure-2.png", folder / "figure-2.csv"))
+    return Reproduction("\n".join(lines), (folder / "figure-2.png", folder / "figure-2.csv"))
 
 
 @register("reproduction", "bayesian figure-3", source="Zanella-Beguelin et al. (2023), arXiv:2206.05199, Figure 3")
-def figure_3(options: Options) -> Made:
+def figure_3(options: Options) -> Reproduction:
     """The joint posterior of both rates against the rectangle of two intervals, for the paper's example."""
     joint = EXAMPLE.interval(EXAMPLE_DELTA, 0.95, "bayesian")
     corners = EXAMPLE.interval(EXAMPLE_DELTA, 0.95, "jeffreys")
@@ -186,11 +186,11 @@ def figure_3(options: Options) -> Made:
             for name, mass in masses.items()
         ),
     ]
-    return Made("\n".join(lines), (folder / "figure-3.png", folder / "figure-3.csv"))
+    return Reproduction("\n".join(lines), (folder / "figure-3.png", folder / "figure-3.csv"))
 
 
 @register("reproduction", "bayesian figure-7", source="Zanella-Beguelin et al. (2023), arXiv:2206.05199, Figure 7")
-def figure_7(options: Options) -> Made:
+def figure_7(options: Options) -> Reproduction:
     """The joint posterior of both rates as trials come in: 4, 40, 400 and 4,000 of one game with known rates."""
     rng = np.random.default_rng(options.seed)
     missed, alarmed = rng.random(2_000) < 0.35, rng.random(2_000) < 0.25
@@ -218,7 +218,7 @@ def figure_7(options: Options) -> Made:
         f"  {int(trials):>5,} trials  ({lower:.3f}, {upper:.3f})"
         for trials, lower, upper in zip(rows["trials"], rows["lower"], rows["upper"], strict=True)
     ]
-    return Made("\n".join(lines), (folder / "figure-7.png", folder / "figure-7.csv"))
+    return Reproduction("\n".join(lines), (folder / "figure-7.png", folder / "figure-7.csv"))
 
 
 def _mass(counts: Counts, interval: tuple[float, float], delta: float) -> float:
@@ -256,8 +256,8 @@ def _canary_scores(noise: float, trials: int, rng: np.random.Generator, *, dot: 
     """The sum of dot products with a canary as long as the clip, or the Neyman-Pearson attack on all of them."""
     truth, score = rng.random(trials) < 0.5, np.zeros(trials)
     for _ in range(STEPS):
-        seen = rng.normal(0, noise, trials) + (truth & (rng.random(trials) < RATE))
-        score += seen if dot else np.log1p(-RATE + RATE * np.exp((2 * seen - 1) / (2 * noise**2)))
+        products = rng.normal(0, noise, trials) + (truth & (rng.random(trials) < RATE))
+        score += products if dot else np.log1p(-RATE + RATE * np.exp((2 * products - 1) / (2 * noise**2)))
     return Scores(score, truth)
 
 
@@ -268,8 +268,8 @@ def _half_the_noise(claimed: SubsampledGaussian) -> tuple[tuple[Floats, Floats],
     tally = band.tally(scores)
     bound = band.bound([tally])
     (rates,) = band.regions([tally]).rates
-    found = bound.comparison(claimed)
-    return rates, f"claimed epsilon {found.claimed:.4g}, observed {found.words}", bound.lower
+    comparison = bound.comparison(claimed)
+    return rates, f"claimed epsilon {comparison.claimed:.4g}, observed {comparison.words}", bound.lower
 
 
 def _draw_posterior(epsilons: Floats, density: Floats, intervals: dict[str, tuple[float, float]]) -> Figure:
@@ -281,10 +281,10 @@ def _draw_posterior(epsilons: Floats, density: Floats, intervals: dict[str, tupl
     height = float(density.max())
     for row, method in enumerate(("bayesian", "jeffreys", "clopper-pearson"), start=1):
         lower, upper = intervals[method]
-        shown = min(upper, float(epsilons[-1]))  # one without end leaves the picture
-        axes.plot([lower, shown], [-0.09 * row * height] * 2, color=colours[method], linewidth=3.5)
-        left = shown > 0.8 * epsilons[-1]
-        at, side = (lower - 0.1, "right") if left else (shown + 0.1, "left")
+        bar_end = min(upper, float(epsilons[-1]))  # one without end leaves the picture
+        axes.plot([lower, bar_end], [-0.09 * row * height] * 2, color=colours[method], linewidth=3.5)
+        label_on_the_left = bar_end > 0.8 * epsilons[-1]
+        at, side = (lower - 0.1, "right") if label_on_the_left else (bar_end + 0.1, "left")
         axes.text(at, -0.09 * row * height, method, va="center", ha=side, fontsize=8.5, color=colours[method])
     axes.set_xlim(0, float(epsilons[-1]))
     axes.set_ylim(-0.36 * height, 1.08 * height)

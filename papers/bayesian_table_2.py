@@ -44,7 +44,7 @@ from dpaudit.mechanisms.models.networks import BagOfEmbeddings, Mlp, Network, Sm
 from dpaudit.plain_files import write_atomically
 from dpaudit.registry import register
 from papers.data.encoded_sentences import EncodedSentences
-from papers.making import Made, Options
+from papers.reproduction import Options, Reproduction
 
 METHODS = ("clopper-pearson", "jeffreys", "bayesian")
 DELTA, ALPHA, EPSILON = 1e-5, 0.1, 8.0
@@ -145,9 +145,9 @@ class Line(NamedTuple):
 
 
 @register("reproduction", "bayesian table-2", source="Zanella-Beguelin et al. (2023), arXiv:2206.05199, Table 2")
-def table_2(options: Options) -> Made:
+def table_2(options: Options) -> Reproduction:
     """Intervals of three methods on image and text classifiers, with DP-SGD and without, worst-case challenges."""
-    return _written(options, _audited(options))
+    return _write_table(options, _run_audits(options))
 
 
 def worst_case_counts(options: Options) -> tuple[int, ...]:
@@ -155,11 +155,11 @@ def worst_case_counts(options: Options) -> tuple[int, ...]:
 
     They are of Table 2's run in the output folder, which is made or finished first.
     """
-    everywhere, _ = _audited(options).found["images", LEARNERS[1]]
+    everywhere, _ = _run_audits(options).results["images", LEARNERS[1]]
     return _best_table(everywhere.series["trade-off"])
 
 
-Found = Mapping[tuple[str, str], tuple[AuditResult, AuditResult]]
+CellResults = Mapping[tuple[str, str], tuple[AuditResult, AuditResult]]
 """By kind and learner: the audit of all thresholds, and that of the threshold fixed beforehand."""
 
 
@@ -178,15 +178,15 @@ class Audited(NamedTuple):
     studies: tuple[Study, ...]
     size: Size
     cost: str
-    found: Found
+    results: CellResults
 
     def data_name(self, kind: str) -> str:
         """The registered name of the images or of the texts."""
         (study,) = (study for study in self.studies if study.kind == kind)
-        return str(_as_given(study.data).registered_name)
+        return str(_unencoded(study.data).registered_name)
 
 
-def _audited(options: Options) -> Audited:
+def _run_audits(options: Options) -> Audited:
     """Says what it costs, trains what is not finished yet."""
     size = SIZES[options.scale]
     studies = (_images(options, size), _text(options, size))
@@ -228,12 +228,12 @@ def _audits(studies: tuple[Study, ...], size: Size) -> tuple[Audit, ...]:
 
 def _images(options: Options, size: Size) -> Study:
     """CIFAR-10 or Fashion-MNIST below the given folder, digits without."""
-    path = options.holding("data_batch_1.bin*")
+    path = options.folder_with("data_batch_1.bin*")
     data: Any = Digits()
     if path is not None:
         rows = CONVOLVED_ROWS if options.scale == "small" else size.rows
         data = Cifar10(str(path), rows=rows)
-    elif (path := options.holding("train-images?idx3-ubyte*")) is not None:
+    elif (path := options.folder_with("train-images?idx3-ubyte*")) is not None:
         data = FashionMnist(str(path), rows=size.rows)
     if options.scale == "paper":
         plain: Network = TanhCnn(epochs=50, learning_rate=0.05, batch_size=256, schedule="cosine")
@@ -249,7 +249,7 @@ def _images(options: Options, size: Size) -> Study:
 
 def _text(options: Options, size: Size) -> Study:
     """SST-2 below the given folder, by the states of a language model if there is one; made phrases without."""
-    path = options.holding("train.tsv*")
+    path = options.folder_with("train.tsv*")
     vocabulary = 2048 if options.scale == "small" else 16384
     data: Any = MadePhrases(size.rows or 20_000, vocabulary=vocabulary)
     if path is not None:
@@ -260,7 +260,7 @@ def _text(options: Options, size: Size) -> Study:
         )
         private: Network = replace(wide, batch_size=1000, optimizer="sgd", momentum=0.0, learning_rate=1.0)
         return Study("text", data, PAPER_SPLIT, NonPrivate(wide), DpSgd(EPSILON, sample_rate=0.03, model=private))
-    model = options.holding("model*.safetensors")
+    model = options.folder_with("model*.safetensors")
     if path is not None and model is not None:
         texts, public = Sst2(str(path), rows=size.rows, raw=True), Sst2(str(path), part="test", rows=900, raw=True)
         states = EncodedSentences(texts, str(model), layer=_half_way(model), prompt=PROMPT, public=public)
@@ -314,9 +314,9 @@ def _training_flops(study: Study) -> float:
     return 3.0 * float(counter.get_total_flops()) * network.epochs * len(examples) * study.split.target / 2
 
 
-def _lines(found: Found) -> list[Line]:
+def _lines(results: CellResults) -> list[Line]:
     lines = []
-    for (kind, learner), (everywhere, fixed) in found.items():
+    for (kind, learner), (everywhere, fixed) in results.items():
         lines.append(Line(kind, learner, PAPER, PRINTED[kind, learner]))
         roc, counts = everywhere.series.get("trade-off"), fixed.series.get("posterior")
         if roc is not None and counts is not None:
@@ -336,14 +336,14 @@ def _best_table(roc: Series) -> tuple[int, ...]:
 
 def _intervals(table: tuple[int, ...]) -> tuple[Ends, ...]:
     """Each method's equal-tailed interval."""
-    found = [epsilon_interval(*table, delta=DELTA, confidence=1 - ALPHA, method=method) for method in METHODS]
-    return tuple((float(ends.lower), float(ends.upper)) for ends in found)
+    intervals = [epsilon_interval(*table, delta=DELTA, confidence=1 - ALPHA, method=method) for method in METHODS]
+    return tuple((float(ends.lower), float(ends.upper)) for ends in intervals)
 
 
-def _written(options: Options, audited: Audited) -> Made:
+def _write_table(options: Options, audited: Audited) -> Reproduction:
     """Markdown, CSV and the figure."""
-    folder, found, size = audited.folder, audited.found, audited.size
-    lines = _lines(found)
+    folder, results, size = audited.folder, audited.results, audited.size
+    lines = _lines(results)
     text = "\n".join(
         [
             "# Table 2 of arXiv:2206.05199: intervals of three methods on worst-case challenges",
@@ -367,7 +367,7 @@ def _written(options: Options, audited: Audited) -> Made:
     write_atomically(folder / "table-2.csv", lambda file: pacsv.write_csv(_long(lines), file))
     style.save(_draw(lines, audited), folder, "table-2")
     names = ("table-2.md", "table-2.csv", "table-2.png", "report.html")
-    return Made(text, tuple(folder / name for name in names))
+    return Reproduction(text, tuple(folder / name for name in names))
 
 
 READING = (
@@ -401,14 +401,14 @@ def _number(value: float) -> str:
 def _valid(audited: Audited) -> list[str]:
     """What holds at the stated confidence, all thresholds together, and how good the models are."""
     notes = []
-    for (kind, learner), (everywhere, _) in audited.found.items():
+    for (kind, learner), (everywhere, _) in audited.results.items():
         if everywhere.comparison is None:
             reason = everywhere.failures[0].error if everywhere.failures else "nothing was trained"
             notes.append(f"{kind}, {learner}: no bound, {reason}")
             continue
-        shown = format_lower(everywhere.epsilon)
+        lower = format_lower(everywhere.epsilon)
         notes.append(
-            f"{audited.data_name(kind)}, {learner}: ε ≥ {shown} at {1 - ALPHA / 2:.0%} "
+            f"{audited.data_name(kind)}, {learner}: ε ≥ {lower} at {1 - ALPHA / 2:.0%} "
             f"confidence over all thresholds; test accuracy {everywhere.metrics['test_accuracy']:.1%}"
         )
     return notes
@@ -434,13 +434,13 @@ def _differences(studies: tuple[Study, ...], options: Options) -> tuple[str, ...
 
 def in_use(data: Any) -> str:
     """A data set by its registered name, how many rows of it, and as what."""
-    given = _as_given(data)
-    rows = getattr(given, "rows", None)
-    shown = str(given.registered_name) + (f" ({rows:,} rows)" if rows else "")
-    return shown if given is data else f"{shown} as encoded-sentences"
+    base = _unencoded(data)
+    rows = getattr(base, "rows", None)
+    description = str(base.registered_name) + (f" ({rows:,} rows)" if rows else "")
+    return description if base is data else f"{description} as encoded-sentences"
 
 
-def _as_given(data: Any) -> Any:
+def _unencoded(data: Any) -> Any:
     """The texts of encoded sentences; other data are as given."""
     return getattr(data, "texts", data)
 
@@ -470,10 +470,10 @@ COLOURS = dict(zip(METHODS, (palette.OTHER, palette.CLAIM, palette.MEMBER), stri
 
 def _draw(lines: list[Line], audited: Audited) -> Figure:
     """One panel a cell; an interval without end leaves the panel."""
-    figure, panels = style.canvases(len(audited.found), width=10.5, height=3.6)
+    figure, panels = style.canvases(len(audited.results), width=10.5, height=3.6)
     finite = [upper for line in lines for _, upper in line.intervals if math.isfinite(upper)]
     top = 1.1 * max([EPSILON, *finite])
-    for panel, (kind, learner) in zip(panels, audited.found, strict=True):
+    for panel, (kind, learner) in zip(panels, audited.results, strict=True):
         chosen = [line for line in lines if (line.kind, line.learner) == (kind, learner)]
         for place, line in enumerate(chosen):
             _draw_line(panel, place, line, top)
@@ -485,8 +485,8 @@ def _draw(lines: list[Line], audited: Audited) -> Figure:
         panel.set_ylim(0, top)
         panel.set_title(f"{audited.data_name(kind)}, {learner}", fontsize=9.5)
     panels[0].set_ylabel("90 % interval on ε, nats (black line: the claim)")
-    drawn = panels[0].get_legend_handles_labels()
-    figure.legend(*drawn, loc="outside upper center", ncols=3, fontsize=8.5, frameon=False)
+    handles_and_labels = panels[0].get_legend_handles_labels()
+    figure.legend(*handles_and_labels, loc="outside upper center", ncols=3, fontsize=8.5, frameon=False)
     return figure
 
 

@@ -17,7 +17,7 @@ from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.registry import register
 from papers.label_tables import Metric, Printed, Study, bounds_table, run_study, utility_table
-from papers.making import Made, Options
+from papers.reproduction import Options, Reproduction
 
 EPSILONS = (math.inf, 8.0, 4.0, 2.0, 1.0, 0.1)
 SMALL_ROWS = 100_000
@@ -44,20 +44,20 @@ LOG_LOSS: Printed = {
 
 
 @register("reproduction", "observational-label table-2", source="arXiv:2511.14084, Table 2")
-def table_2(options: Options) -> Made:
+def table_2(options: Options) -> Reproduction:
     """Bounds on five label-private learners of click logs at six values of epsilon."""
-    found = run_study(study(options), options)
+    results = run_study(study(options), options)
     title = "Table 2 of arXiv:2511.14084: bounds on ε of learners of click logs"
-    return bounds_table(found, BOUNDS, name="table-2", title=title, options=options)
+    return bounds_table(results, BOUNDS, name="table-2", title=title, options=options)
 
 
 @register("reproduction", "observational-label table-5", source="arXiv:2511.14084, Table 5")
-def table_5(options: Options) -> Made:
+def table_5(options: Options) -> Reproduction:
     """Log-loss of five label-private learners of click logs, from the trainings of table 2."""
-    found = run_study(study(options), options)
+    results = run_study(study(options), options)
     metric = Metric("test_log_loss", "log-loss, nats", 1.0, 3)
     title = "Table 5 of arXiv:2511.14084: log-loss of learners of click logs"
-    return utility_table(found, LOG_LOSS, metric, name="table-5", title=title, options=options)
+    return utility_table(results, LOG_LOSS, metric, name="table-5", title=title, options=options)
 
 
 def study(options: Options) -> Study:

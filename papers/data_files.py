@@ -52,7 +52,7 @@ def table(path: Path) -> Table:
         return list(csv.DictReader(file))
 
 
-def made(folder: Path, paper: str, item: str, stem: str = "") -> Table:
+def reproduced_table(folder: Path, paper: str, item: str, stem: str = "") -> Table:
     """What `dpaudit reproduce PAPER ITEM --output FOLDER` wrote."""
     return table(folder / paper / item / f"{stem or item}.csv")
 
@@ -69,10 +69,10 @@ def bound(text: str, digits: int = 3) -> str:
 
 def studied(name: str, utility: str, folder: Path, tables: tuple[str, str]) -> Iterator[Row]:
     """Learners against values of epsilon: bounds, and how well the same models predict."""
-    bounds, utilities = (made(folder / name, "observational-label", item) for item in tables)
+    bounds, utilities = (reproduced_table(folder / name, "observational-label", item) for item in tables)
     factor, digits, key = (1.0, 3, "test_log_loss") if utility == "log-loss" else (100.0, 1, "test_accuracy")
     for row, predicted in zip(bounds, utilities, strict=True):
-        known = row["failed"] == "" and row["constant_model"] == "false"
+        valid = row["failed"] == "" and row["constant_model"] == "false"
         spread = {kind: f"± {float(row[f'{kind}_deviation']):.2f}" for kind in ("as_published", "valid_bound")}
         cells = {
             "paper": _printed(row),
@@ -84,8 +84,8 @@ def studied(name: str, utility: str, folder: Path, tables: tuple[str, str]) -> I
         for source, (value, interval) in cells.items():
             key_of = setting({"learner": row["learner"], "source": source, "epsilon": number(row["epsilon"])})
             trials = "" if source == "paper" else "100 replays"
-            shown = (value, interval) if known or source == "paper" else (NONE, "")
-            yield Row(key_of, "bound on epsilon", *shown, trials)
+            cell = (value, interval) if valid or source == "paper" else (NONE, "")
+            yield Row(key_of, "bound on epsilon", *cell, trials)
         ours = f"{factor * float(predicted[key]):.{digits}f}" if row["failed"] == "" else NONE
         paper = float(predicted["paper"])
         theirs = NONE if math.isnan(paper) else f"{paper:.3f}" if utility == "log-loss" else f"{paper:g}"
@@ -111,7 +111,7 @@ def pictures(name: str) -> Callable[[Path], Iterator[Row]]:
 
 
 def factors(folder: Path) -> Iterator[Row]:
-    for row in made(folder, "observational-label", "factors"):
+    for row in reproduced_table(folder, "observational-label", "factors"):
         key = setting({"training": row["setting"]})
         for what in ("as published", "valid bound", "rows never seen", "beyond those"):
             yield Row(key, what, bound(row[what], 2), "", "100 replays")
@@ -120,7 +120,7 @@ def factors(folder: Path) -> Iterator[Row]:
 
 
 def attacks_compared(folder: Path) -> Iterator[Row]:
-    for row in made(folder, "observational-label", "figure-1"):
+    for row in reproduced_table(folder, "observational-label", "figure-1"):
         key = setting({"learner": row["learner"], "epsilon": number(row["epsilon"]), "attack": row["attack"]})
         spread = f"± {float(row['as_published_deviation']):.3f}"
         yield Row(key, "valid bound", bound(row["bound"]))
@@ -137,7 +137,7 @@ SCORES = {
 
 def randomized_response(folder: Path) -> Iterator[Row]:
     for guessed, item in (("0.1 %", "figure-2"), ("1 %", "figure-3")):
-        for row in made(folder, "observational-label", item):
+        for row in reproduced_table(folder, "observational-label", item):
             key = setting({"guessed": guessed, "k": row["classes"], "epsilon": number(row["epsilon"])})
             spread = f"± {float(row['deviation']):.3f}"
             yield Row(key, SCORES[row["attack"], row["proxy"]], f"{float(row['mean']):.3f}", spread, "100")
@@ -189,7 +189,7 @@ KINDS = {"multiplicative": ("median difference, nats", 2), "additive": ("median 
 
 
 def label_inference_figure_1(folder: Path) -> Iterator[Row]:
-    for row in made(folder, "label-inference", "figure-1"):
+    for row in reproduced_table(folder, "label-inference", "figure-1"):
         mechanism, _, fields = row["mechanism"].partition(", ")
         key = setting({"mechanism": MECHANISMS[mechanism], "setting": fields, "data": _named(row["data"])})
         yield Row(key, "additive", f"{float(row['additive advantage']):.5f}")
@@ -197,24 +197,28 @@ def label_inference_figure_1(folder: Path) -> Iterator[Row]:
 
 
 def label_inference(folder: Path) -> Iterator[Row]:
-    rows = made(folder, "label-inference", "figure-2")
+    rows = reproduced_table(folder, "label-inference", "figure-2")
     for data in dict.fromkeys(row["data"] for row in rows):
-        key, own = setting({"figure": "2", "data": _named(data)}), [row for row in rows if row["data"] == data]
-        for kind, shown in (("multiplicative", _three), ("additive", lambda text: f"{float(text):.5f}")):
-            for row in own:
+        key, data_rows = setting({"figure": "2", "data": _named(data)}), [row for row in rows if row["data"] == data]
+        for kind, as_text in (("multiplicative", _three), ("additive", lambda text: f"{float(text):.5f}")):
+            for row in data_rows:
                 name = MECHANISMS[row["mechanism"].partition(",")[0]]
-                yield Row(key, f"{name}, {kind}", shown(row[f"{kind} advantage"]))
-    rows = made(folder, "label-inference", "figure-3")
+                yield Row(key, f"{name}, {kind}", as_text(row[f"{kind} advantage"]))
+    rows = reproduced_table(folder, "label-inference", "figure-3")
     for data in dict.fromkeys(row["data"] for row in rows):
         key = setting({"figure": "3", "data": _named(data)})
         for kind, (what, digits) in KINDS.items():
             both = ((row[f"{kind} advantage"], row[f"response, {kind}"]) for row in rows if row["data"] == data)
-            pairs = [(float(own), float(response)) for own, response in both if not math.isnan(float(response))]
+            pairs = [
+                (float(advantage), float(response)) for advantage, response in both if not math.isnan(float(response))
+            ]
             if kind == "multiplicative":
                 yield Row(key, "settings compared", str(len(pairs)))
-            yield Row(key, f"response tells less, {kind}", str(sum(response < own for own, response in pairs)))
+            yield Row(
+                key, f"response tells less, {kind}", str(sum(response < advantage for advantage, response in pairs))
+            )
             if pairs:
-                gap = float(np.median([own - response for own, response in pairs]))
+                gap = float(np.median([advantage - response for advantage, response in pairs]))
                 yield Row(key, what, f"{gap:+.{digits}f}")
 
 
@@ -224,7 +228,7 @@ def _named(data: str) -> str:
 
 
 def ml_audit(folder: Path) -> Iterator[Row]:
-    for row in made(folder, "ml-audit", "figure-2"):
+    for row in reproduced_table(folder, "ml-audit", "figure-2"):
         each = int(row["trainings"]) // 2
         key = setting({"trainings": f"{each:,} + {each:,}", **_cell(row), "attack": row["attack"], **_claimed(row)})
         yield Row(key, "detected epsilon", bound(row["detected"]))
@@ -235,8 +239,8 @@ def ml_audit_seconds(folder: Path) -> Iterator[Row]:
     place = folder / "ml-audit" / "figure-2"
     for data, learner in dict.fromkeys((row["data"], row["learner"]) for row in table(place / "figure-2.csv")):
         events = place / f"{data}-{learner}".replace(" ", "-") / "events.jsonl"
-        said = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
-        seconds = sum(event["seconds"] for event in said if event["kind"] == "unit-done")
+        logged_events = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
+        seconds = sum(event["seconds"] for event in logged_events if event["kind"] == "unit-done")
         yield Row(setting({"data": data, "learner": learner}), "seconds", f"{seconds:.0f}")
 
 
@@ -249,7 +253,7 @@ def _claimed(row: Mapping[str, str]) -> dict[str, str]:
 
 
 def ml_audit_seeds(folder: Path) -> Iterator[Row]:
-    for row in made(folder, "ml-audit", "figure-2-seeds"):
+    for row in reproduced_table(folder, "ml-audit", "figure-2-seeds"):
         key = setting({**_cell(row), "attack": row["attack"], **_claimed(row)})
         limits = f"({bound(row['least'])}, {bound(row['largest'])})"
         yield Row(key, "median", bound(row["median"]), limits, "3 seeds")
@@ -258,7 +262,7 @@ def ml_audit_seeds(folder: Path) -> Iterator[Row]:
 
 
 def ml_audit_figure_3(folder: Path) -> Iterator[Row]:
-    rows = made(folder, "ml-audit", "figure-3")
+    rows = reproduced_table(folder, "ml-audit", "figure-3")
     for row in sorted(rows, key=lambda row: float(row["non-sphericity"])):
         key = setting({"data": row["data"]})
         yield Row(key, "largest over smallest singular value", f"{float(row['non-sphericity']):.1f}")
@@ -268,19 +272,19 @@ def ml_audit_figure_3(folder: Path) -> Iterator[Row]:
 
 def ml_audit_figure_4(folder: Path) -> Iterator[Row]:
     for figure, item in (("4a", "figure-4"), ("4b", "figure-4b")):
-        for row in made(folder, "ml-audit", item):
+        for row in reproduced_table(folder, "ml-audit", item):
             key = setting({"figure": figure, "attack": row["attack"], **_claimed(row)})
             yield Row(key, "detected epsilon", bound(row["detected"]))
 
 
 def ml_audit_copies(folder: Path) -> Iterator[Row]:
-    for row in made(folder, "ml-audit", "copies"):
+    for row in reproduced_table(folder, "ml-audit", "copies"):
         key = setting({"claim": number(row["epsilon"]), "copies": row["copies"]})
         yield Row(key, "detected of one record", bound(row["detected"]), "", "3,000 fresh")
 
 
 def ml_audit_coverage(folder: Path) -> Iterator[Row]:
-    for row in made(folder, "ml-audit", "coverage"):
+    for row in reproduced_table(folder, "ml-audit", "coverage"):
         rates = {"p0": number(row["p0"]), "p1 / p0": number(row["ratio"])}
         key = setting({"trainings a world": f"{int(row['runs']):,}", **rates})
         for name, column in (("Katz-log", "katz-log"), ("Clopper-Pearson", "clopper-pearson")):
@@ -288,7 +292,7 @@ def ml_audit_coverage(folder: Path) -> Iterator[Row]:
 
 
 def dp_sgd(folder: Path) -> Iterator[Row]:
-    for row in made(folder, "ml-audit", "figure-8"):
+    for row in reproduced_table(folder, "ml-audit", "figure-8"):
         key = setting({"data": row["data"], "claim": number(row["epsilon"]), "attack": row["attack"]})
         yield Row(key, row["bound"], bound(row["detected"], 2), "", "1000")
 
@@ -297,7 +301,7 @@ PUBLISHED = {"2-cut, as published": "2-cut as published"}
 
 
 def cuts(folder: Path) -> Iterator[Row]:
-    for row in made(folder, "private-prediction", "cuts"):
+    for row in reproduced_table(folder, "private-prediction", "cuts"):
         key = setting({"votes": row["votes"], "answers": f"{int(row['answers']):,}", "order": row["order"]})
         for column in ("exact", "2-cut, as published", "2-cut", "k-cut"):
             yield Row(key, PUBLISHED.get(column, column), f"{float(row[column]):.5f}")
@@ -305,7 +309,7 @@ def cuts(folder: Path) -> Iterator[Row]:
 
 def private_prediction(folder: Path) -> Iterator[Row]:
     for figure in ("2", "6"):
-        for row in made(folder, "private-prediction", f"figure-{figure}"):
+        for row in reproduced_table(folder, "private-prediction", f"figure-{figure}"):
             if float(row["order"]) in (2, 32):
                 key = setting({"figure": figure, "order": number(row["order"])})
                 for column, text in row.items():
@@ -327,7 +331,7 @@ def language_model(folder: Path) -> Iterator[Row]:
 
 def _leaks(figure: str, folder: Path, *items: str, on: str = "") -> Iterator[Row]:
     """By algorithm and data set, adversarial queries first; Private-kNN, which is alone in its figure, goes unnamed."""
-    rows = [row for item in items for row in made(folder, "private-prediction", item)]
+    rows = [row for item in items for row in reproduced_table(folder, "private-prediction", item)]
     for algorithm, data in dict.fromkeys((row["algorithm"], row["data"]) for row in rows):
         system = on or (data if algorithm == "Private-kNN" else f"{algorithm}, {data}")
         for row in (row for row in rows if (row["algorithm"], row["data"]) == (algorithm, data)):
@@ -340,7 +344,7 @@ def _leaks(figure: str, folder: Path, *items: str, on: str = "") -> Iterator[Row
 
 
 def private_prediction_orders(folder: Path) -> Iterator[Row]:
-    for row in made(folder, "private-prediction", "figures-7-to-31"):
+    for row in reproduced_table(folder, "private-prediction", "figures-7-to-31"):
         if float(row["order"]) in (2, 32):
             who = {"system": f"{row['algorithm']}, {row['data']}", "adversary": row["adversary"], "query": row["query"]}
             key = setting({"figure": row["figure"], **who, "order": number(row["order"])})
@@ -419,14 +423,14 @@ def written_by(file: str) -> str:
     return f"python -m papers.data_files reproduced {file}"
 
 
-def main(*given: str) -> None:
+def main(*arguments: str) -> None:
     """Lists the files, or writes one of them from a folder."""
-    if not given:
+    if not arguments:
         print("\n".join(f"{file}: {source.program}" for file, source in FILES.items()))
         return
-    if len(given) != 2 or given[1] not in FILES:
-        sys.exit(f"give RESULTS and one of {', '.join(FILES)}, got {' '.join(given)}")
-    folder, file = Path(given[0]), given[1]
+    if len(arguments) != 2 or arguments[1] not in FILES:
+        sys.exit(f"give RESULTS and one of {', '.join(FILES)}, got {' '.join(arguments)}")
+    folder, file = Path(arguments[0]), arguments[1]
     write(DATA / file, list(FILES[file].rows(folder)))
     note_origin(measured_here(file, program(file)))
 

@@ -21,7 +21,7 @@ from dpaudit.mechanisms.learners.pate import WIDE_RESNET, PateFm
 from dpaudit.mechanisms.models.networks import Network, ResNet18, SmallCnn, WideResNet28x4
 from dpaudit.registry import register
 from papers.label_tables import Metric, Printed, Study, bounds_table, run_study, utility_table
-from papers.making import Made, Options
+from papers.reproduction import Options, Reproduction
 
 EPSILONS = (math.inf, 10.0, 1.0)
 SMALL_IMAGES = 10_000
@@ -74,20 +74,20 @@ ACCURACY: Printed = {
 
 
 @register("reproduction", "observational-label table-1", source="arXiv:2511.14084, Table 1")
-def table_1(options: Options) -> Made:
+def table_1(options: Options) -> Reproduction:
     """Bounds on four label-private learners of images at three values of epsilon."""
-    found = run_study(study(options), _on_gpus(options))
+    results = run_study(study(options), _on_gpus(options))
     title = "Table 1 of arXiv:2511.14084: bounds on ε of learners of images"
-    return bounds_table(found, BOUNDS, name="table-1", title=title, options=options)
+    return bounds_table(results, BOUNDS, name="table-1", title=title, options=options)
 
 
 @register("reproduction", "observational-label table-4", source="arXiv:2511.14084, Table 4")
-def table_4(options: Options) -> Made:
+def table_4(options: Options) -> Reproduction:
     """Test accuracy of four label-private learners of images, from the trainings of table 1."""
-    found = run_study(study(options), _on_gpus(options))
+    results = run_study(study(options), _on_gpus(options))
     metric = Metric("test_accuracy", "test accuracy, %", 100.0, 1)
     title = "Table 4 of arXiv:2511.14084: test accuracy of learners of images"
-    return utility_table(found, ACCURACY, metric, name="table-4", title=title, options=options)
+    return utility_table(results, ACCURACY, metric, name="table-4", title=title, options=options)
 
 
 def study(options: Options) -> Study:

@@ -50,7 +50,7 @@ from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelPro
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.registry import register
 from papers.data.priors import OwnPriors
-from papers.making import Made, Options
+from papers.reproduction import Options, Reproduction
 
 ROWS = {"small": 10_000, "paper": 100_000}
 """Rows of generated data, and at most of files."""
@@ -69,35 +69,35 @@ MIXTURE = 28
 
 
 @register("reproduction", "label-inference figure-1", source="Busa-Fekete et al. (2024), Figure 1")
-def figure_1(options: Options) -> Made:
+def figure_1(options: Options) -> Reproduction:
     """Beliefs before and after: LLP, RR, LLP+Lap and LLP+Geom at several settings; real data at --data are added."""
     mechanisms = [
         *(LabelProportions(size=size) for size in (2, 8, 32)),
         *(RandomizedResponse(epsilon) for epsilon in (0.5, 1.0, 2.0)),
         *(noise(size=8, epsilon=epsilon) for noise in NOISES for epsilon in (0.5, 1.0, 2.0)),
     ]
-    found = _played(options, "figure-1", mechanisms, utility=None)
-    return _made(options, "figure-1", found, beliefs(found))
+    studies = _run_studies(options, "figure-1", mechanisms, utility=None)
+    return _write_figure(options, "figure-1", studies, beliefs(studies))
 
 
 @register("reproduction", "label-inference figure-2", source="Busa-Fekete et al. (2024), Figure 2")
-def figure_2(options: Options) -> Made:
+def figure_2(options: Options) -> Reproduction:
     """Settings of one utility on Higgs, RR 1, LLP 8, LLP+Lap and LLP+Geom (8, 1): beliefs, and both advantages."""
     noisy = [noise(size=8, epsilon=1.0) for noise in NOISES]
     mechanisms = [RandomizedResponse(1.0), LabelProportions(size=8), *noisy]
-    found = _played(options, "figure-2", mechanisms, utility=None)
-    return _made(options, "figure-2", found, spreads(found))
+    studies = _run_studies(options, "figure-2", mechanisms, utility=None)
+    return _write_figure(options, "figure-2", studies, spreads(studies))
 
 
 @register("reproduction", "label-inference figure-3", source="Busa-Fekete et al. (2024), Figure 3")
-def figure_3(options: Options) -> Made:
+def figure_3(options: Options) -> Reproduction:
     """AUC against both advantages: 30 settings of RR, LLP, LLP+Lap and LLP+Geom, dominated ones marked."""
     small = options.scale == "small"
     rates = (0.001, 0.003, 0.01) if small else Utility().learning_rates
     utility = Utility(learning_rates=rates, runs=2 if small else 3)
     mechanisms = frontier_settings(small=small)
-    found = _played(options, "figure-3", mechanisms, utility=utility)
-    return _made(options, "figure-3", found, frontier(found))
+    studies = _run_studies(options, "figure-3", mechanisms, utility=utility)
+    return _write_figure(options, "figure-3", studies, frontier(studies))
 
 
 def frontier_settings(*, small: bool) -> list[Any]:
@@ -111,23 +111,28 @@ def frontier_settings(*, small: bool) -> list[Any]:
 
 
 @register("reproduction", "label-inference equivalence", source="Busa-Fekete et al. (2024), section 4; ours")
-def equivalence(options: Options) -> Made:
+def equivalence(options: Options) -> Reproduction:
     """Which bag size hides as much as epsilon: Beta(2, 30) priors, or the column `prior` of a CSV file at --data."""
     source = BetaPriors(rows=ROWS[options.scale]) if options.data is None else OwnPriors(str(options.data))
     prior = source.posterior(source.load(seed=options.seed).features)[:, 1]
     sizes = [size for size in SIZES if size <= prior.size]
-    found = equivalent_epsilons(prior, sizes, seed=options.seed)
-    table = equivalence_table(found, LEVEL, examples=prior.size)
+    equivalents = equivalent_epsilons(prior, sizes, seed=options.seed)
+    table = equivalence_table(equivalents, LEVEL, examples=prior.size)
     folder = options.output / "equivalence"
-    style.save(_draw_equivalents(found, str(source)), folder, "equivalence")
+    style.save(_draw_equivalents(equivalents, str(source)), folder, "equivalence")
     style.save(_draw_theory(float(prior.mean())), folder, "theory")
-    columns = {name: [getattr(one, name) for one in found] for name in EquivalentResponse.__dataclass_fields__}
+    columns = {
+        name: [getattr(equivalent, name) for equivalent in equivalents]
+        for name in EquivalentResponse.__dataclass_fields__
+    }
     pacsv.write_csv(pa.table(columns), folder / "equivalence.csv")
     files = ("equivalence.png", "theory.png", "equivalence.csv")
-    return Made("\n".join([str(table), *table.notes]), tuple(folder / name for name in files))
+    return Reproduction("\n".join([str(table), *table.notes]), tuple(folder / name for name in files))
 
 
-def _played(options: Options, name: str, mechanisms: Sequence[Any], *, utility: Utility | None) -> list[LabelStudy]:
+def _run_studies(
+    options: Options, name: str, mechanisms: Sequence[Any], *, utility: Utility | None
+) -> list[LabelStudy]:
     """All mechanisms on all data sets; what is finished in the run folder is not run again."""
     sets = _data_sets(options, features=utility is not None)
     if utility is not None:
@@ -157,16 +162,16 @@ def _data_sets(options: Options, *, features: bool) -> dict[str, tuple[Any, Any]
     Priors alone cannot be learned from beyond what they say: where models are trained, features are a mixture's.
     """
     rows = ROWS[options.scale]
-    known = TruePosterior()
-    found: dict[str, tuple[Any, Any]] = {"Beta(2, 30)": (BetaPriors(2, 30, rows), known)}
+    true_posterior = TruePosterior()
+    sources: dict[str, tuple[Any, Any]] = {"Beta(2, 30)": (BetaPriors(2, 30, rows), true_posterior)}
     if features:
-        found["mixture"] = (GaussianMixture(2, rows, MIXTURE), known)
+        sources["mixture"] = (GaussianMixture(2, rows, MIXTURE), true_posterior)
     else:
-        found["Beta(5, 5)"] = (BetaPriors(5, 5, rows), known)
-    found["generated clicks"] = (CriteoSynthetic(CLICKS), ESTIMATED)
+        sources["Beta(5, 5)"] = (BetaPriors(5, 5, rows), true_posterior)
+    sources["generated clicks"] = (CriteoSynthetic(CLICKS), ESTIMATED)
     if options.data is not None:
-        found |= {name: (data, ESTIMATED) for name, data in real_data(options.data, rows).items()}
-    return found
+        sources |= {name: (data, ESTIMATED) for name, data in real_data(options.data, rows).items()}
+    return sources
 
 
 def real_data(path: Path, rows: int) -> Mapping[str, Any]:
@@ -174,69 +179,72 @@ def real_data(path: Path, rows: int) -> Mapping[str, Any]:
 
     A CSV file is taken for Higgs, with labels in a column `label`.
     """
-    found: dict[str, Any] = {}
+    data_sets: dict[str, Any] = {}
     for folder in (path, *(path / name for name in ("higgs", "adult", "criteo"))):
         if folder.is_file() and ".csv" in folder.name:
-            found["Higgs"] = Csv(str(folder), label="label", rows=rows)
+            data_sets["Higgs"] = Csv(str(folder), label="label", rows=rows)
         for file in sorted(folder.glob("higgs*sample*.csv*"))[:1] if folder.is_dir() else []:
-            found["Higgs"] = Csv(str(file), label="label", rows=rows)
+            data_sets["Higgs"] = Csv(str(file), label="label", rows=rows)
         if any(folder.glob("adult.data*")):
-            found["adult"] = Adult(str(folder), rows=rows)
+            data_sets["adult"] = Adult(str(folder), rows=rows)
         for file in sorted(folder.glob("train.txt*"))[:1]:
-            found["Criteo"] = Criteo(str(file), rows=rows)
-    return found
+            data_sets["Criteo"] = Criteo(str(file), rows=rows)
+    return data_sets
 
 
-def _made(options: Options, name: str, found: Sequence[LabelStudy], picture: style.Picture) -> Made:
+def _write_figure(options: Options, name: str, studies: Sequence[LabelStudy], picture: style.Picture) -> Reproduction:
     folder = options.output / name
     style.save(picture.figure, folder, name)
     rows = [
         {
             "data": study.data,
-            "mechanism": one.mechanism,
-            "auc": one.auc,
-            "auc_error": one.auc_error,
-            **{f"{kind} advantage": one.advantage.get(kind, math.nan) for kind in MEASURES},
-            **{f"response, {kind}": _response_beside(study, one, kind) for kind in MEASURES},
-            "largest multiplicative": one.largest,
-            **{f"dominated, {kind}": one in study.dominated(kind) for kind in MEASURES},
+            "mechanism": setting.mechanism,
+            "auc": setting.auc,
+            "auc_error": setting.auc_error,
+            **{f"{kind} advantage": setting.advantage.get(kind, math.nan) for kind in MEASURES},
+            **{f"response, {kind}": _response_advantage(study, setting, kind) for kind in MEASURES},
+            "largest multiplicative": setting.largest,
+            **{f"dominated, {kind}": setting in study.dominated(kind) for kind in MEASURES},
         }
-        for study in found
-        for one in study.settings
+        for study in studies
+        for setting in study.settings
     ]
     pacsv.write_csv(pa.Table.from_pylist(rows), folder / f"{name}.csv")
-    lines = [line for study in found for line in _summary(study)]
-    return Made("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv", folder / "report.html"))
+    lines = [line for study in studies for line in _summary(study)]
+    return Reproduction("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv", folder / "report.html"))
 
 
-def _response_beside(study: LabelStudy, one: MechanismSetting, kind: str) -> float:
+def _response_advantage(study: LabelStudy, setting: MechanismSetting, kind: str) -> float:
     """The advantage of randomised response where models learn as much; NaN for itself, and where none does."""
-    beside = one.family != RANDOMIZED_RESPONSE and kind in one.advantage and not math.isnan(one.auc)
-    return study.response_at(one.auc, kind) if beside else math.nan
+    comparable = setting.family != RANDOMIZED_RESPONSE and kind in setting.advantage and not math.isnan(setting.auc)
+    return study.response_at(setting.auc, kind) if comparable else math.nan
 
 
 def _summary(study: LabelStudy) -> list[str]:
     """Both advantages of each setting, and what that says of the paper's conclusion."""
     lines = [f"{study.data}: {LEVEL:.0%} multiplicative advantage, mean additive advantage"]
     lines += [
-        f"  {one.mechanism:<44} {one.advantage['multiplicative']:>8.4f} {one.advantage['additive']:>9.5f}"
-        + ("" if math.isnan(one.auc) else f"   AUC {one.auc:.4f} ± {np.nan_to_num(one.auc_error):.4f}")
-        for one in study.settings
-        if set(MEASURES) <= one.advantage.keys()
+        f"  {setting.mechanism:<44} {setting.advantage['multiplicative']:>8.4f} {setting.advantage['additive']:>9.5f}"
+        + ("" if math.isnan(setting.auc) else f"   AUC {setting.auc:.4f} ± {np.nan_to_num(setting.auc_error):.4f}")
+        for setting in study.settings
+        if set(MEASURES) <= setting.advantage.keys()
     ]
     return [*lines, *study.lines]
 
 
-def _draw_equivalents(found: Sequence[EquivalentResponse], what: str) -> Figure:
-    """Equivalent epsilons against the bag size."""
+def _draw_equivalents(equivalents: Sequence[EquivalentResponse], title: str) -> Figure:
+    """EquivalentResponse epsilons against the bag size."""
     figure, axes = style.canvas(6.4, 4.0)
-    sizes = [one.size for one in found]
-    top = 1.15 * max([one.additive_epsilon for one in found if math.isfinite(one.additive_epsilon)], default=1.0)
+    sizes = [equivalent.size for equivalent in equivalents]
+    top = 1.15 * max(
+        [equivalent.additive_epsilon for equivalent in equivalents if math.isfinite(equivalent.additive_epsilon)],
+        default=1.0,
+    )
     for name, colour, label in (
         ("multiplicative", palette.MEMBER, f"same {LEVEL:.0%} quantile of the multiplicative advantage"),
         ("additive_epsilon", palette.OTHER, "same mean additive advantage"),
     ):
-        values = np.array([getattr(one, name) for one in found])
+        values = np.array([getattr(equivalent, name) for equivalent in equivalents])
         axes.plot(sizes, np.where(np.isfinite(values), values, np.nan), "o-", color=colour, markersize=4, label=label)
         beyond = np.isinf(values)
         axes.plot(np.array(sizes)[beyond], np.full(beyond.sum(), top), "^", color=colour, clip_on=False)
@@ -245,7 +253,7 @@ def _draw_equivalents(found: Sequence[EquivalentResponse], what: str) -> Figure:
     axes.set_ylim(bottom=0)
     axes.set_xlabel("examples in a bag (▲: infinite)")
     axes.set_ylabel("ε of the randomised response, nats")
-    axes.set_title(f"What tells as much as exact counts of bags: {what}", fontsize=10)
+    axes.set_title(f"What tells as much as exact counts of bags: {title}", fontsize=10)
     axes.legend(fontsize=8.5)
     return figure
 
@@ -257,8 +265,8 @@ def _draw_theory(share: float) -> Figure:
     for p, colour in ((share, palette.MEMBER), (0.5, palette.OTHER)):
         bags.plot(sizes, llp_product_advantage(p, sizes), color=colour, label=f"p = {p:.3g}")
         epsilons = np.linspace(0.02, 6, 300)
-        told = np.array([rr_additive_advantage(p, epsilon=float(epsilon)) for epsilon in epsilons])
-        response.plot(epsilons, told, color=colour, label=f"p = {p:.3g}")
+        advantages = np.array([rr_additive_advantage(p, epsilon=float(epsilon)) for epsilon in epsilons])
+        response.plot(epsilons, advantages, color=colour, label=f"p = {p:.3g}")
     ceiling = [label_privacy_ceiling(float(epsilon)) for epsilon in epsilons]
     response.plot(epsilons, ceiling, color=palette.CLAIM, linestyle="--", label="ceiling, 1 - 2/(1 + e^ε)")
     bags.set_xlabel("examples in a bag")

@@ -38,7 +38,7 @@ from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation
 from dpaudit.estimators.selection import AsPublished
 from dpaudit.plain_files import write_atomically
-from papers.making import Made, Options
+from papers.reproduction import Options, Reproduction
 
 DELTA = 1e-5
 """The delta of all four tables; a pure claim is a claim at every delta."""
@@ -110,7 +110,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Found:
+class StudyResults:
     """A study's cells.
 
     Attributes:
@@ -128,7 +128,7 @@ class Found:
         return [cell for cell in self.cells if cell.learner == learner]
 
 
-def run_study(study: Study, options: Options) -> Found:
+def run_study(study: Study, options: Options) -> StudyResults:
     """Says what it costs, runs what is not finished yet, reads the cells."""
     options.say(study.cost)
     plan = make_plan(_spec(study, options))
@@ -140,7 +140,7 @@ def run_study(study: Study, options: Options) -> Found:
         _cell(learner, epsilon, *report.results[2 * row : 2 * row + 2], constant=_constant(plan, 2 * row, store))
         for row, (learner, epsilon) in enumerate(pairs)
     )
-    return Found(study, cells, report)
+    return StudyResults(study, cells, report)
 
 
 def _spec(study: Study, options: Options) -> AuditSpec:
@@ -206,17 +206,17 @@ class Line:
     entries: tuple[str, ...]
 
 
-def bounds_table(found: Found, printed: Printed, *, name: str, title: str, options: Options) -> Made:
+def bounds_table(results: StudyResults, printed: Printed, *, name: str, title: str, options: Options) -> Reproduction:
     """Table 1 or 2: printed bounds, ours by the paper's selection, ours by the valid default."""
     lines = [
         line
-        for learner in found.study.learners
+        for learner in results.study.learners
         for line in (
             Line(learner, "paper", tuple(_printed(cell) for cell in printed[learner])),
-            Line("", "ours, as published", tuple(_published(cell) for cell in found.of(learner))),
-            Line("", "ours, valid bound", tuple(_bound(cell) for cell in found.of(learner))),
-            Line("", "rows never seen", tuple(_limit(cell, cell.never_seen) for cell in found.of(learner))),
-            Line("", "beyond those", tuple(_limit(cell, cell.beyond) for cell in found.of(learner))),
+            Line("", "ours, as published", tuple(_published(cell) for cell in results.of(learner))),
+            Line("", "ours, valid bound", tuple(_bound(cell) for cell in results.of(learner))),
+            Line("", "rows never seen", tuple(_limit(cell, cell.never_seen) for cell in results.of(learner))),
+            Line("", "beyond those", tuple(_limit(cell, cell.beyond) for cell in results.of(learner))),
         )
     ]
     reading = (
@@ -226,23 +226,29 @@ def bounds_table(found: Found, printed: Printed, *, name: str, title: str, optio
         f"δ = {DELTA:g}, from the same trainings.",
         "Rows never seen: what the best of three distinguishers shows by the same game on rows that the learner never "
         "saw, where all it shows is the proxy's error. Beyond those: what that leaves of the valid bound, at 95 %.",
-        *_marks(found.cells),
+        *_marks(results.cells),
     )
-    return _written(found, printed, lines, reading, _draw_bounds(found, printed), name, title, options)
+    return _written(results, printed, lines, reading, _draw_bounds(results, printed), name, title, options)
 
 
-def utility_table(found: Found, printed: Printed, metric: Metric, *, name: str, title: str, options: Options) -> Made:
+def utility_table(
+    results: StudyResults, printed: Printed, metric: Metric, *, name: str, title: str, options: Options
+) -> Reproduction:
     """Table 4 or 5: how well the models predict, printed and ours."""
     lines = [
         line
-        for learner in found.study.learners
+        for learner in results.study.learners
         for line in (
-            Line(learner, "paper", tuple(NONE if cell is None else metric.shown(cell[0]) for cell in printed[learner])),
-            Line("", "ours", tuple(_utility(cell, metric) for cell in found.of(learner))),
+            Line(
+                learner,
+                "paper",
+                tuple(NONE if cell is None else metric.formatted(cell[0]) for cell in printed[learner]),
+            ),
+            Line("", "ours", tuple(_utility(cell, metric) for cell in results.of(learner))),
         )
     ]
-    reading = (f"{metric.label} on held-out rows, one training a cell.", *_marks(found.cells, bounds=False))
-    return _written(found, printed, lines, reading, _draw_utility(found, printed, metric), name, title, options)
+    reading = (f"{metric.label} on held-out rows, one training a cell.", *_marks(results.cells, bounds=False))
+    return _written(results, printed, lines, reading, _draw_utility(results, printed, metric), name, title, options)
 
 
 @dataclass(frozen=True)
@@ -261,7 +267,7 @@ class Metric:
     factor: float
     digits: int
 
-    def shown(self, value: float) -> str:
+    def formatted(self, value: float) -> str:
         """A value in the table's unit, as text."""
         return f"{value:.{self.digits}f}"
 
@@ -289,7 +295,7 @@ def _limit(cell: Cell, value: float) -> str:
 def _utility(cell: Cell, metric: Metric) -> str:
     if cell.failed:
         return NONE
-    return metric.shown(metric.factor * cell.utility[metric.key]) + (" (constant)" if cell.constant else "")
+    return metric.formatted(metric.factor * cell.utility[metric.key]) + (" (constant)" if cell.constant else "")
 
 
 def _marks(cells: Sequence[Cell], *, bounds: bool = True) -> list[str]:
@@ -309,7 +315,7 @@ def _marks(cells: Sequence[Cell], *, bounds: bool = True) -> list[str]:
 
 
 def _written(
-    found: Found,
+    results: StudyResults,
     printed: Printed,
     lines: Sequence[Line],
     reading: Sequence[str],
@@ -317,18 +323,18 @@ def _written(
     name: str,
     title: str,
     options: Options,
-) -> Made:
+) -> Reproduction:
     """Markdown, CSV, HTML and the figure of a table."""
     folder = options.output / name
     svg = style.save(figure, folder, name)
-    rows = found.report.results[0].rows
+    rows = results.report.results[0].rows
     setting = (
-        f"{options.scale} scale on {found.report.results[0].data.partition(':')[0]}: "
+        f"{options.scale} scale on {results.report.results[0].data.partition(':')[0]}: "
         f"{rows['target']:,} rows trained on, {rows['reference']:,} for the proxy, {rows['test']:,} held out; "
         f"{REPLAYS} replays; seed {options.seed}"
     )
-    heads = ["", "", *(f"ε = {_number(epsilon)}" for epsilon in found.study.epsilons)]
-    notes = (*reading, *found.study.differences, found.study.cost)
+    heads = ["", "", *(f"ε = {_number(epsilon)}" for epsilon in results.study.epsilons)]
+    notes = (*reading, *results.study.differences, results.study.cost)
     text = "\n".join(
         [
             f"# {title}",
@@ -336,7 +342,7 @@ def _written(
             setting,
             "",
             _row(heads),
-            _row(["---"] * 2 + ["---:"] * len(found.study.epsilons)),
+            _row(["---"] * 2 + ["---:"] * len(results.study.epsilons)),
             *(_row([line.learner, line.kind, *line.entries]) for line in lines),
             "",
             *(f"- {note}" for note in notes),
@@ -345,23 +351,23 @@ def _written(
     )
     files = tuple(folder / f"{name}.{kind}" for kind in ("md", "csv", "html", "png"))
     write_atomically(files[0], lambda file: file.write(text.encode()))
-    write_atomically(files[1], lambda file: pacsv.write_csv(_long(found, printed), file))
+    write_atomically(files[1], lambda file: pacsv.write_csv(_long(results, printed), file))
     page = template("reproduced.html.j2", "papers").render(
         title=title, setting=setting, heads=heads, lines=lines, notes=notes, figure=figure_markup(svg)
     )
     write_atomically(files[2], lambda file: file.write(page.encode()))
-    return Made(text, (*files, Path(found.report.folder) / "report.html"))
+    return Reproduction(text, (*files, Path(results.report.folder) / "report.html"))
 
 
 def _row(entries: Sequence[str]) -> str:
     return f"| {' | '.join(entries)} |"
 
 
-def _long(found: Found, printed: Printed) -> pa.Table:
+def _long(results: StudyResults, printed: Printed) -> pa.Table:
     """One row a cell."""
     rows = []
-    for learner in found.study.learners:
-        for cell, paper in zip(found.of(learner), printed[learner], strict=True):
+    for learner in results.study.learners:
+        for cell, paper in zip(results.of(learner), printed[learner], strict=True):
             value, deviation = paper or (math.nan, math.nan)
             rows.append(
                 {
@@ -388,9 +394,9 @@ Series = tuple[str, str, str, Sequence[float], Sequence[float]]
 """Label, colour, marker, values and deviations in the order of epsilon; NaN is not drawn."""
 
 
-def _draw_bounds(found: Found, printed: Printed) -> Figure:
+def _draw_bounds(results: StudyResults, printed: Printed) -> Figure:
     def series(learner: str) -> list[Series]:
-        cells = found.of(learner)
+        cells = results.of(learner)
         blank = [math.nan if cell.constant else 1.0 for cell in cells]
         return [
             ("paper", palette.INK, "s", *_paper(printed[learner])),
@@ -410,39 +416,47 @@ def _draw_bounds(found: Found, printed: Printed) -> Figure:
             ),
         ]
 
-    return _panels(found, series, "lower bound on ε, nats", claims=True)
+    return _panels(results, series, "lower bound on ε, nats", claims=True)
 
 
-def _draw_utility(found: Found, printed: Printed, metric: Metric) -> Figure:
+def _draw_utility(results: StudyResults, printed: Printed, metric: Metric) -> Figure:
     def series(learner: str) -> list[Series]:
-        values = [metric.factor * cell.utility.get(metric.key, math.nan) for cell in found.of(learner)]
+        values = [metric.factor * cell.utility.get(metric.key, math.nan) for cell in results.of(learner)]
         return [
             ("paper", palette.INK, "s", *_paper(printed[learner])),
             ("ours", palette.MEMBER, "o", values, [math.nan] * len(values)),
         ]
 
-    return _panels(found, series, metric.label, claims=False)
+    return _panels(results, series, metric.label, claims=False)
 
 
 def _paper(row: Sequence[tuple[float, float] | None]) -> tuple[list[float], list[float]]:
-    known = [cell or (math.nan, math.nan) for cell in row]
-    return [value for value, _ in known], [deviation for _, deviation in known]
+    points = [cell or (math.nan, math.nan) for cell in row]
+    return [value for value, _ in points], [deviation for _, deviation in points]
 
 
-def _panels(found: Found, series: Callable[[str], list[Series]], label: str, *, claims: bool) -> Figure:
+def _panels(results: StudyResults, series: Callable[[str], list[Series]], label: str, *, claims: bool) -> Figure:
     """One panel a learner, epsilon from small to infinite."""
-    learners = list(found.study.learners)
-    epsilons = found.study.epsilons[::-1]
+    learners = list(results.study.learners)
+    epsilons = results.study.epsilons[::-1]
     places = np.arange(len(epsilons))
     with matplotlib.rc_context(style.STYLE):
         figure = Figure(figsize=(2.5 * len(learners), 3.4), layout="constrained")
         panels = figure.subplots(1, len(learners), sharey=True, squeeze=False)[0]
     for learner, axes in zip(learners, panels, strict=True):
         for name, colour, marker, values, deviations in series(learner):
-            shown = np.array(values[::-1], dtype=np.float64)
+            points = np.array(values[::-1], dtype=np.float64)
             spread = np.nan_to_num(np.array(deviations[::-1], dtype=np.float64))
             axes.errorbar(
-                places, shown, spread, color=colour, marker=marker, markersize=3.5, capsize=2, linewidth=1.3, label=name
+                places,
+                points,
+                spread,
+                color=colour,
+                marker=marker,
+                markersize=3.5,
+                capsize=2,
+                linewidth=1.3,
+                label=name,
             )
         axes.set_title(learner, fontsize=9)
         axes.set_xticks(places, [_number(epsilon) for epsilon in epsilons])

@@ -41,7 +41,7 @@ from dpaudit.mechanisms.learners.logistic_regression import PrivateLogistic
 from dpaudit.mechanisms.planted.learners import NaiveBayesExposedSize
 from dpaudit.registry import register
 from papers import ml_audit_panels as panels
-from papers.making import Made, Options
+from papers.reproduction import Options, Reproduction
 
 FLOOR = 0.002
 """Where figure 2 ends below: what is less is drawn here."""
@@ -54,78 +54,81 @@ Cell = tuple[str, Any, panels.Panel]
 
 
 @register("reproduction", "ml-audit figure-2", source="Lu et al. (2022), Figure 2")
-def figure_2(options: Options) -> Made:
+def figure_2(options: Options) -> Reproduction:
     """Claimed against detected epsilon, for four learners and the attacks on each, over several data sets.
 
     A data set and a learner at a time, each in a run folder of its own, cheap ones first; figure and table are written
     anew after each and say what is missing. With `only`, what the table has of others is kept.
     """
     folder, sets = options.output / "figure-2", panels.data_sets(options)
-    cells = options.asked_for(
+    cells = options.chosen_parts(
         panels.cheapest_first(sets), lambda cell: f"{cell[0]}, {cell[2].learner}", must="a data set or a learner"
     )
-    asked = [(epsilon, panels.copies_at(epsilon)) for epsilon in panels.EPSILONS[options.scale]]
-    audits = sum(len(_audits(options, cell, asked)) for cell in cells)
+    claims = [(epsilon, panels.copies_at(epsilon)) for epsilon in panels.EPSILONS[options.scale]]
+    audits = sum(len(_audits(options, cell, claims)) for cell in cells)
     options.say(f"{len(cells)} run folders, {audits:,} audits of {2 * panels.TRAININGS[options.scale]:,} trainings")
-    rows = _kept(folder / "figure-2.csv", options, cells)
+    rows = _earlier_rows(folder / "figure-2.csv", options, cells)
     for number, cell in enumerate(cells, 1):
         name, _, panel = cell
-        results = _audited(options, folder, cell, f"{number} of {len(cells)}", asked)
+        results = _run_cell(options, folder, cell, f"{number} of {len(cells)}", claims)
         rows += [
-            _row(name, panel.learner, result, result.name.partition(",")[0]) | _made_with(options) for result in results
+            _row(name, panel.learner, result, result.name.partition(",")[0]) | _provenance(options)
+            for result in results
         ]
-        style.save(_drawn(rows, list(sets)), folder, "figure-2")
+        style.save(_draw(rows, list(sets)), folder, "figure-2")
         pacsv.write_csv(pa.Table.from_pylist(rows), folder / "figure-2.csv")
-    return Made(_words(rows), (folder / "figure-2.png", folder / "figure-2.csv"))
+    return Reproduction(_words(rows), (folder / "figure-2.png", folder / "figure-2.csv"))
 
 
-def _made_with(options: Options) -> dict[str, Any]:
+def _provenance(options: Options) -> dict[str, Any]:
     return {"trainings": panels.TRAININGS[options.scale], "seed": options.seed, "code": code_version()}
 
 
-def _kept(table: Path, options: Options, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def _earlier_rows(table: Path, options: Options, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """Rows of an earlier call, of whatever code but as many trainings and the same seed, that are not made anew now."""
     if not options.only or not table.exists():
         return []
-    anew = {(name, panel.learner) for name, _, panel in cells}
-    made = _made_with(options)
+    rerun = {(name, panel.learner) for name, _, panel in cells}
+    provenance = _provenance(options)
     return [
         row
         for row in pacsv.read_csv(table).to_pylist()
-        if (row["data"], row["learner"]) not in anew
-        and (row["trainings"], row["seed"]) == (made["trainings"], made["seed"])
+        if (row["data"], row["learner"]) not in rerun
+        and (row["trainings"], row["seed"]) == (provenance["trainings"], provenance["seed"])
     ]
 
 
 @register("reproduction", "ml-audit figure-2-seeds", source="Lu et al. (2022), Figure 2, best of 1, 2, 4 and 8 records")
-def figure_2_seeds(options: Options) -> Made:
+def figure_2_seeds(options: Options) -> Reproduction:
     """Median of three seeds, each with the number of changed records that shows most by another seed's trainings.
 
     So that number is fixed before the trainings it is judged by, and every bound holds. Parts as of figure 2.
     """
     folder = options.output / "figure-2-seeds"
     table = folder / "figure-2-seeds.csv"
-    cells = options.asked_for(
+    cells = options.chosen_parts(
         panels.cheapest_first(panels.data_sets(options)),
         lambda cell: f"{cell[0]}, {cell[2].learner}",
         must="a data set or a learner",
     )
-    asked = list(itertools.product(SEEDED_EPSILONS, COPIES))
-    rows = _kept(table, options, cells)
+    claims = list(itertools.product(SEEDED_EPSILONS, COPIES))
+    rows = _earlier_rows(table, options, cells)
     for number, cell in enumerate(cells, 1):
         name, _, panel = cell
-        found = np.empty((SEEDS, len(panel.attacks), len(SEEDED_EPSILONS), len(COPIES)))
+        detected = np.empty((SEEDS, len(panel.attacks), len(SEEDED_EPSILONS), len(COPIES)))
         for seed in range(SEEDS):
-            own, place = replace(options, seed=options.seed + seed), folder / f"seed-{options.seed + seed}"
-            results = _audited(own, place, cell, f"{number} of {len(cells)}, seed {own.seed}", asked)
-            found[seed] = np.reshape([point_of(result)[1] for result in results], found.shape[1:])
+            seed_options, place = replace(options, seed=options.seed + seed), folder / f"seed-{options.seed + seed}"
+            results = _run_cell(
+                seed_options, place, cell, f"{number} of {len(cells)}, seed {seed_options.seed}", claims
+            )
+            detected[seed] = np.reshape([point_of(result)[1] for result in results], detected.shape[1:])
         for (along, attack), (column, epsilon) in itertools.product(
             enumerate(panel.attacks), enumerate(SEEDED_EPSILONS)
         ):
             rows.append(
                 {"data": name, "learner": panel.learner, "attack": attack, "epsilon": epsilon}
-                | seeds_compared(found[:, along, column], COPIES.index(panels.copies_at(epsilon)))
-                | _made_with(options)
+                | seeds_compared(detected[:, along, column], COPIES.index(panels.copies_at(epsilon)))
+                | _provenance(options)
             )
         folder.mkdir(parents=True, exist_ok=True)
         pacsv.write_csv(pa.Table.from_pylist(rows), table)
@@ -140,31 +143,31 @@ def figure_2_seeds(options: Options) -> Made:
             if (row["data"], row["learner"], row["attack"]) == (data, learner, attack)
         )
         lines.append(f"  {data:<17}{learner:<23}{attack:<20}{numbers}")
-    return Made("\n".join(lines), (table,))
+    return Reproduction("\n".join(lines), (table,))
 
 
-def seeds_compared(found: NDArray[np.float64], fixed: int) -> dict[str, Any]:
+def seeds_compared(detected: NDArray[np.float64], fixed: int) -> dict[str, Any]:
     """What several seeds show of one record, where the seed before each says how many records change.
 
     Args:
         found: What is detected, by seed and number of records, shape (seeds, numbers).
         fixed: Which of the numbers figure 2 takes.
     """
-    best = np.roll(found, 1, axis=0).argmax(axis=1)
-    shown = found[np.arange(len(found)), best]
+    best = np.roll(detected, 1, axis=0).argmax(axis=1)
+    values = detected[np.arange(len(detected)), best]
     return {
         "copies": " ".join(str(COPIES[place]) for place in best),
-        "median": float(np.median(shown)),
-        "least": float(shown.min()),
-        "largest": float(shown.max()),
-        "median, copies fixed": float(np.median(found[:, fixed])),
+        "median": float(np.median(values)),
+        "least": float(values.min()),
+        "largest": float(values.max()),
+        "median, copies fixed": float(np.median(detected[:, fixed])),
     }
 
 
-def _audits(options: Options, cell: Cell, asked: Sequence[tuple[float, int]]) -> tuple[Audit, ...]:
+def _audits(options: Options, cell: Cell, claims: Sequence[tuple[float, int]]) -> tuple[Audit, ...]:
     """Those of a data set and a learner, each attack at these claims, each with a number of changed records."""
     (name, data, panel), trainings = cell, panels.TRAININGS[options.scale]
-    several = len(asked) > len({epsilon for epsilon, _ in asked})
+    several = len(claims) > len({epsilon for epsilon, _ in claims})
     return tuple(
         Audit(
             panel.make(epsilon),
@@ -182,16 +185,16 @@ def _audits(options: Options, cell: Cell, asked: Sequence[tuple[float, int]]) ->
             name=f"{attack}, epsilon={epsilon:g}" + (f", copies={copies}" if several else ""),
         )
         for attack, poisoning in panel.attacks.items()
-        for epsilon, copies in asked
+        for epsilon, copies in claims
     )
 
 
-def _audited(
-    options: Options, folder: Path, cell: Cell, number: str, asked: Sequence[tuple[float, int]]
+def _run_cell(
+    options: Options, folder: Path, cell: Cell, number: str, claims: Sequence[tuple[float, int]]
 ) -> tuple[AuditResult, ...]:
     """One run folder for a data set and a learner, without figures of single audits."""
     name, _, panel = cell
-    audits = _audits(options, cell, asked)
+    audits = _audits(options, cell, claims)
     place = f"{name}-{panel.learner}".replace(" ", "-")
     options.say(f"{number}: {name}, {panel.learner}, {len(audits)} audits")
     spec = AuditSpec(audits, name=place, seed=options.seed, run=replace(options.run, figures=False))
@@ -215,15 +218,15 @@ def _row(data: str, learner: str, result: AuditResult, attack: str) -> dict[str,
 def _words(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = ["Detected epsilon of one record, by what is claimed (steps of the claim's relation between the worlds):"]
     for data, learner, attack in dict.fromkeys((row["data"], row["learner"], row["attack"]) for row in rows):
-        own = [row for row in rows if (row["data"], row["learner"], row["attack"]) == (data, learner, attack)]
-        cells = "  ".join(f"{row['epsilon']:g}: {format_lower(row['detected'])} ({row['steps']})" for row in own)
+        line_rows = [row for row in rows if (row["data"], row["learner"], row["attack"]) == (data, learner, attack)]
+        cells = "  ".join(f"{row['epsilon']:g}: {format_lower(row['detected'])} ({row['steps']})" for row in line_rows)
         lines.append(f"  {data:<17}{learner:<23}{attack:<28}{cells}")
     violations = [row for row in rows if row["verdict"] == "VIOLATION"]
     lines.append(f"{len(violations)} of {len(rows)} audits find a violation; honest learners, 5 % each at most.")
     return "\n".join(lines)
 
 
-def _drawn(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figure:
+def _draw(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figure:
     """A panel for each data set and learner; those without rows say that they were not run."""
     figure, places = style.grid(len(names), len(panels.PANELS), width=3.4 * len(panels.PANELS), height=2.9 * len(names))
     attacks = dict.fromkeys(attack for panel in panels.PANELS for attack in panel.attacks)
@@ -262,7 +265,7 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> list[DetectedLine]:
 
 
 @register("reproduction", "ml-audit figure-3", source="Lu et al. (2022), Figure 3")
-def figure_3(options: Options) -> Made:
+def figure_3(options: Options) -> Reproduction:
     """How far from a sphere each data set is, what ClipBKD's record moves there, and what the influential one moves."""
     rows: list[dict[str, Any]] = []
     for name, data in {**panels.data_sets(options), "wine": panels.first_class(Wine())}.items():
@@ -280,11 +283,11 @@ def figure_3(options: Options) -> Made:
         }
         rows.append({"data": name, "non-sphericity": float(values[0] / values[-1]), **moved})
     folder = options.output / "figure-3"
-    figure, (left, right) = style.canvases(2, width=9.6, height=4.0)
+    figure, (scatter, bars) = style.canvases(2, width=9.6, height=4.0)
     for row in rows:
-        left.plot(row["non-sphericity"], row["clip-bkd"], "o", color=palette.OTHER)
+        scatter.plot(row["non-sphericity"], row["clip-bkd"], "o", color=palette.OTHER)
         far = row["non-sphericity"] > 50
-        left.annotate(
+        scatter.annotate(
             row["data"],
             (row["non-sphericity"], row["clip-bkd"]),
             fontsize=9,
@@ -292,14 +295,14 @@ def figure_3(options: Options) -> Made:
             textcoords="offset points",
             ha="right" if far else "left",
         )
-    left.set_xscale("log")
-    left.set_xlabel("largest over smallest singular value")
-    left.set_ylabel("how far the record moves the coefficients")
+    scatter.set_xscale("log")
+    scatter.set_xlabel("largest over smallest singular value")
+    scatter.set_ylabel("how far the record moves the coefficients")
     place = np.arange(len(rows))
-    right.bar(place - 0.2, [row["clip-bkd"] for row in rows], 0.4, color=palette.OTHER, label="ClipBKD")
-    right.bar(place + 0.2, [row["influence"] for row in rows], 0.4, color=palette.MEMBER, label="influence")
-    right.set_xticks(place, [row["data"] for row in rows], rotation=20, ha="right")
-    right.legend(fontsize=8.5)
+    bars.bar(place - 0.2, [row["clip-bkd"] for row in rows], 0.4, color=palette.OTHER, label="ClipBKD")
+    bars.bar(place + 0.2, [row["influence"] for row in rows], 0.4, color=palette.MEMBER, label="influence")
+    bars.set_xticks(place, [row["data"] for row in rows], rotation=20, ha="right")
+    bars.legend(fontsize=8.5)
     style.save(figure, folder, "figure-3")
     pacsv.write_csv(pa.Table.from_pylist(rows), folder / "figure-3.csv")
     lines = ["Data, ratio of singular values, what ClipBKD's record moves, what the influential one moves (n times):"]
@@ -307,7 +310,7 @@ def figure_3(options: Options) -> Made:
         f"  {row['data']:<15}{row['non-sphericity']:>9.1f}{row['clip-bkd']:>9.3f}{row['influence']:>9.3f}"
         for row in rows
     ]
-    return Made("\n".join(lines), (folder / "figure-3.png", folder / "figure-3.csv"))
+    return Reproduction("\n".join(lines), (folder / "figure-3.png", folder / "figure-3.csv"))
 
 
 def _moved(surrogate: Surrogate, worlds: Worlds, n: int) -> float:
@@ -318,7 +321,7 @@ def _moved(surrogate: Surrogate, worlds: Worlds, n: int) -> float:
 
 
 @register("reproduction", "ml-audit figure-4", source="Lu et al. (2022), Figure 4a")
-def figure_4(options: Options) -> Made:
+def figure_4(options: Options) -> Reproduction:
     """Naive Bayes: the attack on the classes, the one on the means, and counts that tell how many records there are."""
     trainings = panels.TRAININGS[options.scale]
     lines: dict[str, tuple[Any, Poisoning]] = {
@@ -366,13 +369,13 @@ class OneScore:
     ) -> NDArray[np.float64]:
         """The difference of the logits at the first point and at zero, shape (count, 1)."""
         weights = self.learner.sample_summaries(train, points, count, seed=seed, compute=compute)
-        here, zero = self.learner.rows(np.stack([points[0], np.zeros_like(points[0])]))
-        score: NDArray[np.float64] = (weights @ (here - zero))[:, None]
+        at_point, zero = self.learner.rows(np.stack([points[0], np.zeros_like(points[0])]))
+        score: NDArray[np.float64] = (weights @ (at_point - zero))[:, None]
         return score
 
 
 @register("reproduction", "ml-audit figure-4b", source="Lu et al. (2022), Figure 4b")
-def figure_4b(options: Options) -> Made:
+def figure_4b(options: Options) -> Reproduction:
     """Logistic regression: from ClipBKD and one score to crafted records and a learned output set, step by step."""
     trainings = panels.TRAININGS[options.scale]
     ours = OpposingRecords(panels.PENALTY)
@@ -405,7 +408,7 @@ def figure_4b(options: Options) -> Made:
     return _on_iris(audits, "output perturbation", options, "figure-4b")
 
 
-def _on_iris(audits: tuple[Audit, ...], learner: str, options: Options, stem: str) -> Made:
+def _on_iris(audits: tuple[Audit, ...], learner: str, options: Options, stem: str) -> Reproduction:
     """Audits of one learner on iris, their figure and their table."""
     folder = options.output / stem
     options.say(f"{learner} on iris: {len(audits)} audits of {2 * panels.TRAININGS[options.scale]:,} trainings")
@@ -417,4 +420,4 @@ def _on_iris(audits: tuple[Audit, ...], learner: str, options: Options, stem: st
     style.save(figure, folder, stem)
     rows = [_row("iris", learner, result, result.name.partition(",")[0]) for result in results]
     pacsv.write_csv(pa.Table.from_pylist(rows), folder / f"{stem}.csv")
-    return Made(_words(rows), (folder / f"{stem}.png", folder / f"{stem}.csv"))
+    return Reproduction(_words(rows), (folder / f"{stem}.png", folder / f"{stem}.csv"))

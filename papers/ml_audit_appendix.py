@@ -20,8 +20,8 @@ from dpaudit.engine.run.driver import audit
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.two_world.ratio import METHODS, ratio_epsilon
 from dpaudit.registry import register
-from papers.making import Made, Options
 from papers.ml_audit_panels import ATTACK, TRAININGS, WHOLE, bayes
+from papers.reproduction import Options, Reproduction
 
 RUNS = (100, 500, 10_000)
 """Trainings of each world; the paper has 500 for DP-SGD, else 10,000."""
@@ -34,7 +34,7 @@ EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 @register("reproduction", "ml-audit coverage", source="Lu et al. (2022), appendix: coverage of the Katz-log interval")
-def coverage(options: Options) -> Made:
+def coverage(options: Options) -> Reproduction:
     """How often a bound on the ratio of two rates is too high, by summing over all counts: nothing is simulated."""
     rows = [
         {"runs": runs, "p0": p0, "ratio": ratio} | {method: too_high(runs, p0, ratio, method) for method in METHODS}
@@ -51,7 +51,7 @@ def coverage(options: Options) -> Made:
         + "".join(f"{100 * row[method]:>18.2f}" for method in METHODS)
         for row in rows
     ]
-    return Made("\n".join(lines), (folder / "coverage.csv",))
+    return Reproduction("\n".join(lines), (folder / "coverage.csv",))
 
 
 def too_high(runs: int, p0: float, ratio: float, method: str) -> float:
@@ -73,10 +73,10 @@ def _likely(runs: int, rate: float) -> tuple[int, int]:
 
 
 @register("reproduction", "ml-audit copies", source="Lu et al. (2022), appendix: how many records change")
-def copies(options: Options) -> Made:
+def copies(options: Options) -> Reproduction:
     """Naive Bayes on iris: what is detected of one record where 1, 2, 4 or 8 change, and which number shows most."""
     trainings = TRAININGS[options.scale]
-    asked = [(epsilon, count) for epsilon in EPSILONS for count in COPIES]
+    settings = [(epsilon, count) for epsilon in EPSILONS for count in COPIES]
     audits = tuple(
         Audit(
             bayes(epsilon),
@@ -88,7 +88,7 @@ def copies(options: Options) -> Made:
             split=WHOLE,
             name=f"epsilon={epsilon:g}, copies={count}",
         )
-        for epsilon, count in asked
+        for epsilon, count in settings
     )
     folder = options.output / "copies"
     spec = AuditSpec(audits, name="copies", seed=options.seed, run=replace(options.run, figures=False))
@@ -108,7 +108,7 @@ def copies(options: Options) -> Made:
         f"{epsilon:>8g}" + "".join(f"{format_lower(value, 3):>9}" for value in values)
         for epsilon, values in zip(EPSILONS, detected, strict=True)
     ]
-    return Made("\n".join(lines), (folder / "copies.png", folder / "copies.csv"))
+    return Reproduction("\n".join(lines), (folder / "copies.png", folder / "copies.csv"))
 
 
 def _draw(detected: NDArray[np.float64], options: Options) -> None:

@@ -39,8 +39,8 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.registry import register
-from papers.making import Made, Options
 from papers.ml_audit_panels import WHOLE
+from papers.reproduction import Options, Reproduction
 
 EPSILONS = {"small": (1.0, 4.0, 16.0), "paper": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)}
 ROWS = {"small": 500, "paper": 5_000}
@@ -74,8 +74,10 @@ class TwoClasses:
     def load(self, *, seed: int = 0) -> Examples:
         """Features (rows, d), decided by the data set's own `seed`."""
         every: Examples = self.pictures.load(seed=seed)
-        kept = every.take(np.flatnonzero(every.labels < 2)[: self.rows])
-        return Examples(np.asarray(kept.features).reshape(len(kept), -1), kept.labels, 2, f"{every.name}, two classes")
+        chosen = every.take(np.flatnonzero(every.labels < 2)[: self.rows])
+        return Examples(
+            np.asarray(chosen.features).reshape(len(chosen), -1), chosen.labels, 2, f"{every.name}, two classes"
+        )
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,12 @@ class AnswerAtThePoint:
 
     def score(self, view: SummaryView) -> NDArray[np.float64]:
         """The probability, or the difference, turned so that world 1 has more of it, shape (n,)."""
-        known, fresh = self._read(view.search), self._read(view.fresh)
-        sign = 1.0 if known[view.search_truth].mean() >= known[~view.search_truth].mean() else -1.0
-        found: NDArray[np.float64] = sign * fresh
-        return found
+        search, fresh = self._answers(view.search), self._answers(view.fresh)
+        sign = 1.0 if search[view.search_truth].mean() >= search[~view.search_truth].mean() else -1.0
+        scores: NDArray[np.float64] = sign * fresh
+        return scores
 
-    def _read(self, log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _answers(self, log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
         at_the_point: NDArray[np.float64] = special.expit(log_odds[:, 0])
         return at_the_point if self.less is None else at_the_point - special.expit(log_odds[:, self.less])
 
@@ -116,32 +118,32 @@ class AtTheBestThreshold:
 
     def score(self, view: SummaryView) -> NDArray[np.float64]:
         """At least 0 in the output set, shape (n,)."""
-        known = Scores(self.of.score(replace(view, fresh=view.search)), view.search_truth)
+        search = Scores(self.of.score(replace(view, fresh=view.search)), view.search_truth)
         katz = KatzLog(delta=DELTA, confidence=CONFIDENCE, selection=AsPublished())
-        tally = katz.tally(known)
+        tally = katz.tally(search)
         alarms, misses = tally.false_positives, tally.members - tally.true_positives
-        seen = [
+        usable = [
             (counts == 0) | (counts >= RAREST * trials)  # Katz-log itself says nothing where a count is 0
             for counts, trials in ((alarms, tally.non_members), (misses, tally.members))
         ]
-        shown = np.where(seen[0] & seen[1], katz.epsilon(tally, 1 - CONFIDENCE), -1.0)
-        found: NDArray[np.float64] = self.of.score(view) - tally.threshold[shown.argmax()]
-        return found
+        bounds = np.where(usable[0] & usable[1], katz.epsilon(tally, 1 - CONFIDENCE), -1.0)
+        scores: NDArray[np.float64] = self.of.score(view) - tally.threshold[bounds.argmax()]
+        return scores
 
 
 @register("reproduction", "ml-audit figure-8", source="Lu et al. (2022), Figure 8 and section 5, DP-SGD")
-def figure_8(options: Options) -> Made:
+def figure_8(options: Options) -> Reproduction:
     """DP-SGD: ClipBKD as published, ClipBKD with all answers, and the shadow adversarial record, on two data sets.
 
     With `only`, some data sets or claims: `CIFAR-10, claim 4`.
     """
     folder = options.output / "figure-8"
-    asked = options.asked_for(
+    cells = options.chosen_parts(
         itertools.product(_data_sets(options).items(), EPSILONS[options.scale]),
         lambda cell: f"{cell[0][0]}, claim {cell[1]:g}",
         must="a data set or a claim, as `CIFAR-10, claim 4`",
     )
-    audits = [entry for (name, data), epsilon in asked for entry in _audits(name, data, epsilon, options)]
+    audits = [entry for (name, data), epsilon in cells for entry in _audits(name, data, epsilon, options)]
     trained = len(audits) // (len(ATTACKS) * len(BOUNDS)) * 2  # two attacks read each record's trainings
     options.say(f"{trained} x {4 * EACH:,} trainings, {len(audits)} bounds of them; {MINUTES}")
     run = replace(options.run, figures=False)
@@ -150,7 +152,7 @@ def figure_8(options: Options) -> Made:
     rows = [_row(result) for result in results]
     pacsv.write_csv(pa.Table.from_pylist(rows), folder / "figure-8.csv")
     _draw(rows, options)
-    return Made(words(rows), (folder / "figure-8.png", folder / "figure-8.csv"))
+    return Reproduction(words(rows), (folder / "figure-8.png", folder / "figure-8.csv"))
 
 
 MINUTES = "9 minutes of one core at the small scale with both data sets and all claims"
@@ -169,7 +171,7 @@ def _audits(name: str, data: Any, epsilon: float, options: Options) -> list[Audi
     learner = DpSgd(epsilon, delta=DELTA, sample_rate=0.1, model=network)
     backdoor, shadow = ClipBackdoorPair(asked=8), ShadowAdversarial(model=network)
     every = OutputSet(("linear",))
-    read: tuple[tuple[Poisoning, Any], ...] = (
+    attacks: tuple[tuple[Poisoning, Any], ...] = (
         (backdoor, AnswerAtThePoint(less=1)),
         (backdoor, every),
         (shadow, AnswerAtThePoint()),
@@ -189,7 +191,7 @@ def _audits(name: str, data: Any, epsilon: float, options: Options) -> list[Audi
             split=WHOLE,
             name=f"{name}; {epsilon:g}; {label}; {bound}",
         )
-        for label, (poisoning, attack) in zip(ATTACKS, read, strict=True)
+        for label, (poisoning, attack) in zip(ATTACKS, attacks, strict=True)
         for bound in BOUNDS
     ]
 
@@ -208,13 +210,13 @@ def _row(result: AuditResult) -> dict[str, Any]:
 
 def words(rows: Sequence[dict[str, Any]]) -> str:
     """A line for each attack on each claim, the bounds side by side, and what is above its claim."""
-    found = {(row["data"], row["epsilon"], row["attack"], row["bound"]): row["detected"] for row in rows}
+    detected = {(row["data"], row["epsilon"], row["attack"], row["bound"]): row["detected"] for row in rows}
     lines = [
         "Lower bounds on epsilon of one record that comes, at 95 %:",
         f"{'':59}" + "".join(f"{bound:>17}" for bound in BOUNDS),
     ]
-    for data, epsilon, attack in dict.fromkeys(key[:3] for key in found):
-        cells = "".join(f"{format_lower(found[data, epsilon, attack, bound], 2):>17}" for bound in BOUNDS)
+    for data, epsilon, attack in dict.fromkeys(key[:3] for key in detected):
+        cells = "".join(f"{format_lower(detected[data, epsilon, attack, bound], 2):>17}" for bound in BOUNDS)
         lines.append(f"{data:<15}{f'claim {epsilon:g}':<12}{attack:<32}{cells}")
     above = [row for row in rows if row["detected"] > row["epsilon"]]
     lines.append(f"{len(above)} of {len(rows)} bounds exceed the claim" + (":" if above else "."))
@@ -230,9 +232,11 @@ def _draw(rows: Sequence[dict[str, Any]], options: Options) -> None:
     for name, axes in zip(names, panels, strict=True):
         for attack, colour in zip(ATTACKS, palette.COLOURS, strict=False):
             for bound, line, label in zip(BOUNDS, ("-", "--"), (attack, None), strict=False):
-                own = [row for row in rows if (row["data"], row["attack"], row["bound"]) == (name, attack, bound)]
-                places = [claims.index(row["epsilon"]) for row in own]
-                axes.plot(places, [row["detected"] for row in own], f"o{line}", color=colour, markersize=4, label=label)
+                line_rows = [row for row in rows if (row["data"], row["attack"], row["bound"]) == (name, attack, bound)]
+                places = [claims.index(row["epsilon"]) for row in line_rows]
+                axes.plot(
+                    places, [row["detected"] for row in line_rows], f"o{line}", color=colour, markersize=4, label=label
+                )
         axes.set_xticks(np.arange(len(claims)), [f"{epsilon:g}" for epsilon in claims])
         axes.set_title(name, fontsize=10)
         axes.set_xlabel("claimed ε")

@@ -23,7 +23,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_regression import LogisticObjectivePerturbation, LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
-from papers.making import Options
+from papers.reproduction import Options
 
 EPSILONS: Mapping[str, tuple[float, ...]] = {
     "small": (0.5, 1.0, 2.0, 4.0, 8.0),
@@ -129,16 +129,16 @@ def data_sets(options: Options) -> dict[str, Any]:
     as UCI and Kaggle call them; banknote and thoracic, which the paper has too, as `banknote/banknote.csv` and
     `thoracic/thoracic.csv`, with a header and the class in a column `class`.
     """
-    found: dict[str, Any] = {"iris": first_class(Iris()), "breast-cancer": BreastCancer()}
+    data_sets: dict[str, Any] = {"iris": first_class(Iris()), "breast-cancer": BreastCancer()}
     paper = options.scale == "paper"
     if paper:
-        found["wine"] = first_class(Wine())
+        data_sets["wine"] = first_class(Wine())
     if options.data is None:
-        return found
+        return data_sets
     folder = Path(options.data)
     if (folder / "adult").is_dir() or (folder / "adult.data").exists() or (folder / "adult.data.gz").exists():
         place = folder / "adult" if (folder / "adult").is_dir() else folder
-        found["adult"] = Adult(str(place), rows=None if paper else ADULT_ROWS)
+        data_sets["adult"] = Adult(str(place), rows=None if paper else ADULT_ROWS)
     files: dict[str, tuple[str, dict[str, Any]]] = {
         "credit": ("credit_german/german.data", {"label": "column-21", "delimiter": " ", "header": False}),
         "banknote": ("banknote/banknote.csv", {"label": "class"}),
@@ -149,8 +149,8 @@ def data_sets(options: Options) -> dict[str, Any]:
         files["credit of Taiwan"] = ("credit_default/UCI_Credit_Card.csv.gz", default)
     for name, (file, fields) in files.items():
         if (folder / file).exists():
-            found[name] = Csv(str(folder / file), **fields)
-    return found
+            data_sets[name] = Csv(str(folder / file), **fields)
+    return data_sets
 
 
 def cheapest_first(sets: Mapping[str, Any]) -> list[tuple[str, Any, Panel]]:

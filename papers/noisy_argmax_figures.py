@@ -18,7 +18,7 @@ from dpaudit.estimators.private_prediction.k_cut import bootstrap_bound, k_cut_b
 from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_rdp_data_dependent, noisy_argmax_probabilities
 from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
 from dpaudit.registry import register
-from papers.making import Made, Options
+from papers.reproduction import Options, Reproduction
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -41,27 +41,29 @@ SIX = {
 
 
 @register("reproduction", "private-prediction figure-2", source="Chadha et al. (2024), Figure 2")
-def figure_2(options: Options) -> Made:
+def figure_2(options: Options) -> Reproduction:
     """One answer of a noisy argmax against the order: theory, exact divergence, and the 2-cut from below."""
     moved = AGREED.copy()
     moved[0] -= 1
     moved[1] += 1
     curves = _curves(AGREED, moved, AGREED_SIGMA, options, ("2-cut", TERMWISE), ANSWERS)
-    return _made(
+    return _write_figure(
         options, "figure-2", curves, ANSWERS, f"histogram {_words(AGREED)}, one vote moves, σ = {AGREED_SIGMA:g}"
     )
 
 
 @register("reproduction", "private-prediction figure-6", source="Chadha et al. (2024), Figure 6 and Table 2")
-def figure_6(options: Options) -> Made:
+def figure_6(options: Options) -> Reproduction:
     """All audits of one noisy argmax: 2-cut and k-cut, intervals and bootstrap, beside the exact divergence."""
     methods = ("2-cut", TERMWISE, "k-cut", "k-cut, Goodman", "2-cut bootstrap", "k-cut bootstrap")
     curves = _curves(TOY, TOY_NEXT, TOY_SIGMA, options, methods, FEWER)
-    return _made(options, "figure-6", curves, FEWER, f"{_words(TOY)} against {_words(TOY_NEXT)}, σ = {TOY_SIGMA:g}")
+    return _write_figure(
+        options, "figure-6", curves, FEWER, f"{_words(TOY)} against {_words(TOY_NEXT)}, σ = {TOY_SIGMA:g}"
+    )
 
 
 @register("reproduction", "private-prediction cuts", source="Chadha et al. (2024), section 4: what a 2-cut leaves out")
-def cuts(options: Options) -> Made:
+def cuts(options: Options) -> Reproduction:
     """Six classes: what one set of answers and its complement show of the divergence, as published and here."""
     methods = (TERMWISE, "2-cut", "k-cut")
     rows = []
@@ -72,8 +74,8 @@ def cuts(options: Options) -> Made:
             curves = _curves(votes, moved, sigma, options, methods, answers)
             for order in (2, 8, 32):
                 at = int(np.flatnonzero(order == ORDERS)[0])
-                found = {what: float(curves[what][at]) for what in ("exact", *methods)}
-                rows.append({"votes": name, "answers": answers, "order": order, **found})
+                divergences = {what: float(curves[what][at]) for what in ("exact", *methods)}
+                rows.append({"votes": name, "answers": answers, "order": order, **divergences})
     folder = options.output / "cuts"
     folder.mkdir(parents=True, exist_ok=True)
     pacsv.write_csv(pa.Table.from_pylist(rows), folder / "cuts.csv")
@@ -83,7 +85,7 @@ def cuts(options: Options) -> Made:
         f"{row['2-cut']:>10.5f}{row['k-cut']:>10.5f}"
         for row in rows
     ]
-    return Made("\n".join(lines), (folder / "cuts.csv",))
+    return Reproduction("\n".join(lines), (folder / "cuts.csv",))
 
 
 def _words(histogram: Ints) -> str:
@@ -141,7 +143,7 @@ _BOUNDS: dict[str, Callable[[list[Ints], np.random.Generator], object]] = {
     "2-cut bootstrap": _bootstrap,
     "k-cut bootstrap": _bootstrap,
 }
-_LOOKS = {
+_LINES = {
     "data-independent": ("-", palette.CLAIM),
     "data-dependent": ("--", palette.CLAIM),
     "exact": ("-", palette.INK),
@@ -154,9 +156,9 @@ _LOOKS = {
 }
 
 
-def _made(options: Options, name: str, curves: dict[str, Floats], answers: int, title: str) -> Made:
+def _write_figure(options: Options, name: str, curves: dict[str, Floats], answers: int, title: str) -> Reproduction:
     folder = options.output / name
-    style.save(_drawn(curves, title), folder, name)
+    style.save(_draw(curves, title), folder, name)
     pacsv.write_csv(pa.table({"order": ORDERS, **curves}), folder / f"{name}.csv")
     at = int(np.flatnonzero(ORDERS == 2)[0])
     lines = [f"{title}: D at order 2 and {ORDERS[-1]:g}, {answers:.0e} answers in each world"]
@@ -164,18 +166,18 @@ def _made(options: Options, name: str, curves: dict[str, Floats], answers: int, 
     lines.append(
         "  A bootstrap is no bound (appendix B, Table 2); the 2-cut and the k-cut hold for any number of answers."
     )
-    return Made("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv"))
+    return Reproduction("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv"))
 
 
-def _drawn(curves: dict[str, Floats], title: str) -> Figure:
+def _draw(curves: dict[str, Floats], title: str) -> Figure:
     """The curves, and those from below as a share of the exact one."""
     figure, ((axes, shares),) = style.grid(1, 2, width=10.5, height=4.2)
     for label, curve in curves.items():
-        look, colour = _LOOKS[label]
-        looks: dict[str, Any] = {"color": colour, "label": label, "markersize": 3.2, "linewidth": 1.4}
-        axes.plot(ORDERS, curve, look, **looks)
+        line, colour = _LINES[label]
+        line_style: dict[str, Any] = {"color": colour, "label": label, "markersize": 3.2, "linewidth": 1.4}
+        axes.plot(ORDERS, curve, line, **line_style)
         if label in _BOUNDS:
-            shares.plot(ORDERS, curve / curves["exact"], look, **looks)
+            shares.plot(ORDERS, curve / curves["exact"], line, **line_style)
     shares.axhline(1, color=palette.INK, linewidth=1.4)
     for panel in (axes, shares):
         panel.set_xscale("log")

@@ -38,7 +38,7 @@ from dpaudit.registry import register
 from papers.criteo_tables import MODEL, PAPER_ROWS, PROXY
 from papers.image_tables import SMALL, SMALL_PATE_FM, SMALL_PROXY
 from papers.label_tables import DELTA, REPLAYS
-from papers.making import Made, Options
+from papers.reproduction import Options, Reproduction
 
 CLICKS = 100_000
 """Rows of each day."""
@@ -67,8 +67,8 @@ class RedrawnLabels:
         examples: Examples = self.data.load(seed=seed)
         law = self.posterior(examples.features)
         uniform = np.random.default_rng(np.random.SeedSequence([seed, 1])).random((len(law), 1))
-        drawn = (law.cumsum(axis=1) < uniform).sum(axis=1)
-        return examples.with_(labels=np.minimum(drawn, examples.classes - 1))  # the sum of a law may be below 1
+        labels = (law.cumsum(axis=1) < uniform).sum(axis=1)
+        return examples.with_(labels=np.minimum(labels, examples.classes - 1))  # the sum of a law may be below 1
 
     def posterior(self, features: Features) -> NDArray[np.float64]:
         """The exact P(y | picture), shape (n, classes), of pictures of `data`."""
@@ -110,17 +110,20 @@ class Setting:
 @register(
     "reproduction", "observational-label factors", source="arXiv:2511.14084, Tables 1 and 2, one factor at a time"
 )
-def factors(options: Options) -> Made:
+def factors(options: Options) -> Reproduction:
     """What moves the bounds of tables 1 and 2: fitted labels, rows, early stopping, PATE's queries, the proxy."""
     every = (*_images(options), *_clicks())
-    settings = options.asked_for(every, lambda setting: setting.name, must="words of a setting, as `PATE-FM`")
+    settings = options.chosen_parts(every, lambda setting: setting.name, must="words of a setting, as `PATE-FM`")
     options.say(f"Cost: {len(settings)} trainings and their proxies, of {len(every)} in 26 minutes of one core.")
-    found = [(setting.name, _played(setting, options)) for setting in settings]
+    audited = [(setting.name, _run_setting(setting, options)) for setting in settings]
     text = "\n".join(
         [
             "| setting | as published | valid bound | rows never seen | beyond those |",
             "| --- | ---: | ---: | ---: | ---: |",
-            *("| " + " | ".join([name, *map(_shown, _numbers(results).values())]) + " |" for name, results in found),
+            *(
+                "| " + " | ".join([name, *map(_formatted, _numbers(results).values())]) + " |"
+                for name, results in audited
+            ),
             "",
             "Lower bounds on epsilon in nats. Rows never seen: what the best of three distinguishers shows by the same "
             "game on rows that were not trained on. Beyond those: what is left of the valid bound.",
@@ -129,12 +132,12 @@ def factors(options: Options) -> Made:
     folder = options.output / "factors"
     folder.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_pylist(
-        [{"setting": name, **_numbers(results), **results[1].metrics} for name, results in found]
+        [{"setting": name, **_numbers(results), **results[1].metrics} for name, results in audited]
     )
     files = (folder / "factors.md", folder / "factors.csv")
     write_atomically(files[0], lambda file: file.write(text.encode()))
     write_atomically(files[1], lambda file: pacsv.write_csv(table, file))
-    return Made(text, files)
+    return Reproduction(text, files)
 
 
 def _images(options: Options) -> list[Setting]:
@@ -149,7 +152,7 @@ def _images(options: Options) -> list[Setting]:
         digits = Mnist(written, part="t10k")
     split = Partition(target=0.4, reference=0.2, test=0.4)
     halves = Partition(target=0.5, reference=0.2, test=0.3)
-    proxy, known = ModelProxy(SMALL_PROXY), TruePosterior()
+    proxy, true_posterior = ModelProxy(SMALL_PROXY), TruePosterior()
     cut = ModelProxy(SmallCnn(epochs=1))
     redrawn, redrawn_digits = RedrawnLabels(few), RedrawnLabels(digits)
     often = RedrawnLabels(few, 3 * REDRAWN)
@@ -159,12 +162,12 @@ def _images(options: Options) -> list[Setting]:
         Setting("images, LP-1ST, ε = 1, small CNN, 40 epochs", LP1ST(1.0, SMALL), proxy, few, split),
         Setting("images, LP-1ST, ε = 1, perceptron that fits", LP1ST(1.0, FITTING), proxy, few, split),
         Setting("images, LP-1ST, ε = 1, perceptron, all rows", LP1ST(1.0, FITTING), proxy, many, split),
-        Setting("redrawn labels, no privacy", NonPrivate(FITTING), known, redrawn, halves),
-        Setting("redrawn labels, LP-1ST, ε = 1", LP1ST(1.0, FITTING), known, redrawn, halves),
-        Setting("redrawn labels, 30 %, LP-1ST, ε = 1", LP1ST(1.0, FITTING), known, often, halves),
+        Setting("redrawn labels, no privacy", NonPrivate(FITTING), true_posterior, redrawn, halves),
+        Setting("redrawn labels, LP-1ST, ε = 1", LP1ST(1.0, FITTING), true_posterior, redrawn, halves),
+        Setting("redrawn labels, 30 %, LP-1ST, ε = 1", LP1ST(1.0, FITTING), true_posterior, often, halves),
         Setting("written digits, PATE-FM, ε = ∞", PATE_FM, proxy, digits, halves),
         Setting("written digits, PATE-FM, ε = ∞, proxy of one epoch", PATE_FM, cut, digits, halves),
-        Setting("redrawn labels, written digits, PATE-FM, ε = ∞", PATE_FM, known, redrawn_digits, halves),
+        Setting("redrawn labels, written digits, PATE-FM, ε = ∞", PATE_FM, true_posterior, redrawn_digits, halves),
     ]
 
 
@@ -191,7 +194,7 @@ def _clicks() -> list[Setting]:
     ]
 
 
-def _played(setting: Setting, options: Options) -> tuple[AuditResult, ...]:
+def _run_setting(setting: Setting, options: Options) -> tuple[AuditResult, ...]:
     """The paper's selection, then the valid bound, of one training."""
     audits = tuple(
         Audit(
@@ -228,5 +231,5 @@ def _numbers(results: tuple[AuditResult, ...]) -> dict[str, float]:
     }
 
 
-def _shown(value: float) -> str:
+def _formatted(value: float) -> str:
     return format_lower(value, 2)

@@ -44,7 +44,7 @@ from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.registry import register
 from papers.data.texts import AgNews, DBpedia, Trec
-from papers.making import Made, Options
+from papers.reproduction import Options, Reproduction
 
 Floats = NDArray[np.float64]
 
@@ -147,10 +147,10 @@ class Leak:
 
     def epsilons(self) -> dict[str, float]:
         """All kinds converted as in the paper; what is observed is no bound then."""
-        found = self.finding
-        kinds = (TOTAL * self.claimed, *map(self.rdp, (found.dependent, found.exact, found.bound)))
-        known = {kind: rdp for kind, rdp in zip(KINDS, kinds, strict=True) if np.isfinite(rdp).all()}
-        return {kind: float(rdp_to_epsilon(found.orders, rdp, delta=DELTA)) for kind, rdp in known.items()}
+        finding = self.finding
+        kinds = (TOTAL * self.claimed, *map(self.rdp, (finding.dependent, finding.exact, finding.bound)))
+        finite = {kind: rdp for kind, rdp in zip(KINDS, kinds, strict=True) if np.isfinite(rdp).all()}
+        return {kind: float(rdp_to_epsilon(finding.orders, rdp, delta=DELTA)) for kind, rdp in finite.items()}
 
     def share(self, values: Directions) -> float:
         """Divergence as a share of what is claimed, at the order that the exact one's epsilon comes from."""
@@ -161,23 +161,25 @@ class Leak:
 
 
 @register("reproduction", "private-prediction figure-3", source="Chadha et al. (2024), Figure 3")
-def figure_3(options: Options) -> Made:
+def figure_3(options: Options) -> Reproduction:
     """Adversarial queries against PATE, CaPC and PromptPATE: Nat-AdvQ and Pois-AdvQ, the query that leaks most."""
-    leaks = [leak for leak in _played(options, voting_subjects(options)) if leak.adversary in ADVERSARIAL]
-    return _made(options, "figure-3", leaks, "adversarial queries, the one that leaks most")
+    leaks = [leak for leak in _run_subjects(options, voting_subjects(options)) if leak.adversary in ADVERSARIAL]
+    return _write_figure(options, "figure-3", leaks, "adversarial queries, the one that leaks most")
 
 
 @register("reproduction", "private-prediction figure-4", source="Chadha et al. (2024), Figure 4")
-def figure_4(options: Options) -> Made:
+def figure_4(options: Options) -> Reproduction:
     """Natural queries against PATE, CaPC and PromptPATE: Pois-NatQ, the best crafter of each."""
-    leaks = [leak for leak in _played(options, voting_subjects(options)) if leak.adversary not in ADVERSARIAL]
-    return _made(options, "figure-4", _best(leaks), "natural queries, the best crafter")
+    leaks = [leak for leak in _run_subjects(options, voting_subjects(options)) if leak.adversary not in ADVERSARIAL]
+    return _write_figure(options, "figure-4", _best(leaks), "natural queries, the best crafter")
 
 
 @register("reproduction", "private-prediction figure-5", source="Chadha et al. (2024), Figure 5")
-def figure_5(options: Options) -> Made:
+def figure_5(options: Options) -> Reproduction:
     """Private-kNN: all adversaries, and poisoned points from test data, training data and the space of features."""
-    return _made(options, "figure-5", _played(options, neighbour_subjects(options)), "Private-kNN by adversary")
+    return _write_figure(
+        options, "figure-5", _run_subjects(options, neighbour_subjects(options)), "Private-kNN by adversary"
+    )
 
 
 TICKS = (2, 4, 8, 16, 32, 64)
@@ -193,21 +195,25 @@ SERIES: Mapping[int, tuple[str, Mapping[str, Sequence[str]]]] = {
 
 
 @register("reproduction", "private-prediction figures-7-to-31", source="Chadha et al. (2024), Figures 7 to 31")
-def figures_7_to_31(options: Options) -> Made:
+def figures_7_to_31(options: Options) -> Reproduction:
     """Divergence by order, of each algorithm and adversary on each data set, from the runs of figures 3 to 5."""
-    leaks = _played(options, [*voting_subjects(options), *neighbour_subjects(options)])
+    leaks = _run_subjects(options, [*voting_subjects(options), *neighbour_subjects(options)])
     folder, rows, files = options.output / "figures-7-to-31", [], []
     for first, (algorithm, adversaries) in SERIES.items():
-        own = [leak for leak in leaks if leak.subject.algorithm == algorithm]
-        asked = [(adversary, query) for adversary, queries in adversaries.items() for query in queries]
-        for number, (adversary, query) in enumerate(asked, first):
-            natural = [leak for leak in own if leak.adversary in NATURAL]
-            shown = _best(natural) if adversary == BEST else [leak for leak in own if leak.adversary == adversary]
-            if shown:
+        algorithm_leaks = [leak for leak in leaks if leak.subject.algorithm == algorithm]
+        queried = [(adversary, query) for adversary, queries in adversaries.items() for query in queries]
+        for number, (adversary, query) in enumerate(queried, first):
+            natural = [leak for leak in algorithm_leaks if leak.adversary in NATURAL]
+            shown_leaks = (
+                _best(natural)
+                if adversary == BEST
+                else [leak for leak in algorithm_leaks if leak.adversary == adversary]
+            )
+            if shown_leaks:
                 title = f"{algorithm}, {adversary}, {query} query"
-                style.save(_lines_by_order(shown, query, title), folder, f"figure-{number}")
+                style.save(_lines_by_order(shown_leaks, query, title), folder, f"figure-{number}")
                 files.append(folder / f"figure-{number}.png")
-                rows += [row for leak in shown for row in _rows_by_order(number, leak, query)]
+                rows += [row for leak in shown_leaks for row in _rows_by_order(number, leak, query)]
     pacsv.write_csv(pa.Table.from_pylist(rows), folder / "figures-7-to-31.csv")
     words = [
         f"  {row['figure']:<4}{row['algorithm']:<12}{row['data']:<14}{row['adversary']:<12}{row['query']:<9}"
@@ -216,7 +222,7 @@ def figures_7_to_31(options: Options) -> Made:
         if row["order"] == 2
     ]
     text = "\n".join([f"{len(files)} figures; Rényi divergence of one answer at order 2, nats:", *words])
-    return Made(text, (folder / "figures-7-to-31.csv", *files))
+    return Reproduction(text, (folder / "figures-7-to-31.csv", *files))
 
 
 def _rows_by_order(number: int, leak: Leak, query: str) -> list[dict[str, Any]]:
@@ -235,8 +241,8 @@ def _rows_by_order(number: int, leak: Leak, query: str) -> list[dict[str, Any]]:
 
 
 def _by_order(leak: Leak, query: str) -> dict[str, Floats]:
-    found = leak.finding
-    measured = (leak.by_order(values, query) for values in (found.dependent, found.exact, found.bound))
+    finding = leak.finding
+    measured = (leak.by_order(values, query) for values in (finding.dependent, finding.exact, finding.bound))
     return dict(zip(KINDS, (leak.claimed, *measured), strict=True))
 
 
@@ -246,8 +252,8 @@ def _lines_by_order(leaks: Sequence[Leak], query: str, title: str) -> Figure:
     for leak, axes in zip(leaks, panels, strict=True):
         for kind, curve in _by_order(leak, query).items():
             if np.isfinite(curve).all():
-                look = "--" if kind == "data-dependent" else "-"
-                axes.plot(leak.finding.orders, curve, look, color=KINDS[kind], label=kind.rstrip("*"), linewidth=1.4)
+                line = "--" if kind == "data-dependent" else "-"
+                axes.plot(leak.finding.orders, curve, line, color=KINDS[kind], label=kind.rstrip("*"), linewidth=1.4)
         axes.set_xscale("log")
         axes.set_xticks(TICKS, [str(tick) for tick in TICKS])
         axes.minorticks_off()
@@ -270,8 +276,8 @@ def _best(leaks: Sequence[Leak]) -> list[Leak]:
     """For each subject the adversary that leaks most by the exact divergence, as converted."""
     best: dict[str, Leak] = {}
     for leak in leaks:
-        held = best.get(leak.subject.name)
-        if held is None or leak.epsilons()["exact"] > held.epsilons()["exact"]:
+        strongest = best.get(leak.subject.name)
+        if strongest is None or leak.epsilons()["exact"] > strongest.epsilons()["exact"]:
             best[leak.subject.name] = leak
     return list(best.values())
 
@@ -285,19 +291,19 @@ def voting_subjects(options: Options) -> list[Subject]:
     network = Mlp(hidden=(64,), epochs=size.epochs, learning_rate=0.1, batch_size=16)
     # Of 1,797 digits a fifth of the teachers, with a fifth of the noise.
     teachers, sigma = (50, 8.0) if real is None else (250, 40.0)
-    found = [
+    subjects = [
         Subject(algorithm, pictures, name, make(teachers=teachers, sigma=sigma, model=network))
         for name, pictures in _pictures(real, size.rows)
         for algorithm, make in (("PATE", PatePredictor), ("CaPC", CaPC))
     ]
-    folder = options.holding("model*.safetensors")
+    folder = options.folder_with("model*.safetensors")
     model = LocalTransformer(path=str(folder), chat=True, max_tokens=2)
     for name, texts, public in _texts(real, size.rows):
-        told = StandIn(public=public) if folder is None else model
-        predictor = PromptPate(teachers=200, sigma=30.0, model=told)
-        shown = name if folder is None else f"{name}, {folder.name}"
-        found.append(Subject("PromptPATE", texts, shown, predictor, Relation.REPLACE))
-    return found
+        language_model = StandIn(public=public) if folder is None else model
+        predictor = PromptPate(teachers=200, sigma=30.0, model=language_model)
+        data_name = name if folder is None else f"{name}, {folder.name}"
+        subjects.append(Subject("PromptPATE", texts, data_name, predictor, Relation.REPLACE))
+    return subjects
 
 
 def neighbour_subjects(options: Options) -> list[Subject]:
@@ -305,51 +311,51 @@ def neighbour_subjects(options: Options) -> list[Subject]:
     size, real = SIZES[options.scale], options.data
     if real is None:
         return [Subject("Private-kNN", Digits(flat=True), "digits", PrivateKnn(sigma=30.0 / 4, neighbours=50))]
-    found = [
+    subjects = [
         Subject("Private-kNN", pictures, name, PrivateKnn(sigma=30.0)) for name, pictures in _pictures(real, size.rows)
     ]
     for name, texts, public in _texts(real, size.rows):
         words = CountedWords(texts, public, dimensions=64)
-        found.append(Subject("Private-kNN", words, name, PrivateKnn(sigma=20.0)))
-    return found
+        subjects.append(Subject("Private-kNN", words, name, PrivateKnn(sigma=20.0)))
+    return subjects
 
 
 def _pictures(real: Path | None, rows: int) -> list[tuple[str, Any]]:
     """Those found at --data, by name: CIFAR-10 in its binary batches, MNIST's test part where the other is missing."""
     if real is None:
         return [("digits", Digits(flat=True))]
-    found: list[tuple[str, Any]] = []
+    data_sets: list[tuple[str, Any]] = []
     if (folder := real / "mnist").is_dir():
         part = "train" if any(folder.glob("train-images*")) else "t10k"
-        found.append(("MNIST", Mnist(str(folder), part=part, rows=rows)))
+        data_sets.append(("MNIST", Mnist(str(folder), part=part, rows=rows)))
     if (folder := real / "fashion_mnist").is_dir():
-        found.append(("Fashion-MNIST", FashionMnist(str(folder), rows=rows)))
+        data_sets.append(("Fashion-MNIST", FashionMnist(str(folder), rows=rows)))
     if any((real / "cifar10").glob("data_batch_1.bin*")):
-        found.append(("CIFAR-10", Cifar10(str(real / "cifar10"), rows=rows)))
-    return found
+        data_sets.append(("CIFAR-10", Cifar10(str(real / "cifar10"), rows=rows)))
+    return data_sets
 
 
 def _texts(real: Path | None, rows: int) -> list[tuple[str, Any, Any]]:
     """Name, private texts and public texts of each data set of texts."""
     if real is None:
-        made = MadePhrases(rows=1_500, vocabulary=300, raw=True)
-        return [("made phrases", made, replace(made, rows=2_000))]
-    found: list[tuple[str, Any, Any]] = []
+        phrases = MadePhrases(rows=1_500, vocabulary=300, raw=True)
+        return [("made phrases", phrases, replace(phrases, rows=2_000))]
+    data_sets: list[tuple[str, Any, Any]] = []
     if (folder := real / "sst2").is_dir():
-        found.append(("SST-2", Sst2(str(folder), rows=rows, raw=True), Sst2(str(folder), part="dev", raw=True)))
+        data_sets.append(("SST-2", Sst2(str(folder), rows=rows, raw=True), Sst2(str(folder), part="dev", raw=True)))
     if (folder := real / "ag_news").is_dir():
         news = AgNews(str(folder), rows=rows, raw=True)
-        found.append(("AG News", news, replace(news, part="test", rows=3_000)))
+        data_sets.append(("AG News", news, replace(news, part="test", rows=3_000)))
     if (folder := real / "dbpedia").is_dir():
         things = DBpedia(str(folder), rows=rows, raw=True)
-        found.append(("DBpedia", things, replace(things, part="test", rows=3_000)))
+        data_sets.append(("DBpedia", things, replace(things, part="test", rows=3_000)))
     if (folder := real / "trec").is_dir():
         questions = Trec(str(folder), rows=rows, raw=True)
-        found.append(("TREC", questions, replace(questions, part="test")))
-    return found
+        data_sets.append(("TREC", questions, replace(questions, part="test")))
+    return data_sets
 
 
-def _played(options: Options, subjects: Sequence[Subject]) -> list[Leak]:
+def _run_subjects(options: Options, subjects: Sequence[Subject]) -> list[Leak]:
     """All audits of the subjects, or of those whose name has a word of `only`; a run folder for each subject.
 
     What is finished there is not run again, whichever figure asked for it.
@@ -357,23 +363,23 @@ def _played(options: Options, subjects: Sequence[Subject]) -> list[Leak]:
     Raises: RunError when one of them has no result.
     """
     require(bool(subjects), "--data must hold a folder such as mnist or sst2", data=options.data)
-    asked = options.asked_for(subjects, lambda subject: subject.name, must="an algorithm or a data set")
+    chosen = options.chosen_parts(subjects, lambda subject: subject.name, must="an algorithm or a data set")
     size = SIZES[options.scale]
-    for subject in asked:
+    for subject in chosen:
         number, queries = len(_adversaries(subject)), _queries(subject, options)
         options.say(f"{subject.algorithm} on {subject.on}: {number} audits of {queries} queries.")
-    return [leak for subject in asked for leak in _audited(options, subject, size)]
+    return [leak for subject in chosen for leak in _run_subject(options, subject, size)]
 
 
 def _queries(subject: Subject, options: Options) -> int:
     queries = SIZES[options.scale].queries
     if options.data is None:
         queries = min(queries, OWN_QUERIES)
-    asked = isinstance(subject.predictor, PromptPate) and isinstance(subject.predictor.model, LocalTransformer)
-    return min(queries, MODEL_QUERIES) if asked and options.scale == "small" else queries
+    slow = isinstance(subject.predictor, PromptPate) and isinstance(subject.predictor.model, LocalTransformer)
+    return min(queries, MODEL_QUERIES) if slow and options.scale == "small" else queries
 
 
-def _audited(options: Options, subject: Subject, size: Size) -> list[Leak]:
+def _run_subject(options: Options, subject: Subject, size: Size) -> list[Leak]:
     adversaries = _adversaries(subject)
     game = PrivatePrediction(
         queries=_queries(subject, options), runs=size.runs, moved_runs=size.moved_runs, resamples=0
@@ -397,17 +403,17 @@ def _audited(options: Options, subject: Subject, size: Size) -> list[Leak]:
     )
     folder = options.output / "runs" / name.replace(" ", "-")
     results = audit(spec, output=folder, listeners=options.listeners, quiet=not options.listeners).results
-    found = []
+    leaks = []
     for label, result in zip(adversaries, results, strict=True):
         if not isinstance(result.finding, AnswersFinding):
             raise RunError(f"{result.name} has no result; run it again, what is finished is kept")
         curve = subject.predictor.claim().curve
         claimed = np.array([curve.renyi(float(order)) for order in result.finding.orders])
-        found.append(Leak(subject, label, result.finding, claimed))
-    return found
+        leaks.append(Leak(subject, label, result.finding, claimed))
+    return leaks
 
 
-def _made(options: Options, name: str, leaks: Sequence[Leak], title: str) -> Made:
+def _write_figure(options: Options, name: str, leaks: Sequence[Leak], title: str) -> Reproduction:
     folder = options.output / name
     style.save(_bars(leaks, title), folder, name)
     rows = [
@@ -432,21 +438,21 @@ def _made(options: Options, name: str, leaks: Sequence[Leak], title: str) -> Mad
                      f"{row['2-cut share of claim']:.3f}")  # fmt: skip
     if any(isinstance(getattr(leak.subject.predictor, "model", None), StandIn) for leak in leaks):
         lines.append("  PromptPATE's language model is a stand-in: a classifier of words that obeys prompts.")
-    return Made("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv"))
+    return Reproduction("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv"))
 
 
 def _bars(leaks: Sequence[Leak], title: str) -> Figure:
     figure, axes = style.canvas(max(6.4, 1.15 * len(leaks)), 4.2)
-    shown = {kind: colour for kind, colour in KINDS.items() if any(kind in leak.epsilons() for leak in leaks)}
-    width = 0.8 / len(shown)
-    for place, (kind, colour) in enumerate(shown.items()):
+    kinds = {kind: colour for kind, colour in KINDS.items() if any(kind in leak.epsilons() for leak in leaks)}
+    width = 0.8 / len(kinds)
+    for place, (kind, colour) in enumerate(kinds.items()):
         values = [leak.epsilons().get(kind, np.nan) for leak in leaks]
-        at = np.arange(len(leaks)) + (place - (len(shown) - 1) / 2) * width
+        at = np.arange(len(leaks)) + (place - (len(kinds) - 1) / 2) * width
         bars = axes.bar(at, values, width, color=colour, label=kind)
         axes.bar_label(bars, ["" if np.isnan(value) else f"{value:.2f}" for value in values], fontsize=6.5, padding=1)
     axes.set_xticks(range(len(leaks)), [f"{leak.subject.name}\n{leak.adversary}" for leak in leaks], fontsize=8)
     axes.set_ylabel(f"ε at δ = {DELTA:g}, {TOTAL:,} answers")
     axes.set_title(f"{title} (* converted as in the paper, not a bound)", fontsize=9)
     axes.margins(y=0.25)
-    axes.legend(fontsize=8, ncols=len(shown), loc="upper center")
+    axes.legend(fontsize=8, ncols=len(kinds), loc="upper center")
     return figure

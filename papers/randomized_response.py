@@ -24,7 +24,7 @@ from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.selection import Fixed
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.registry import register
-from papers.making import Made, Options
+from papers.reproduction import Options, Reproduction
 
 CLASSES = (2, 5, 10)
 EPSILONS = (0.1, 1.0, 2.0, 3.0, 4.0, 6.0)
@@ -41,30 +41,30 @@ FRESH = 100_000
 
 
 @register("reproduction", "observational-label figure-2", source="arXiv:2511.14084, Figure 2")
-def figure_2(options: Options) -> Made:
+def figure_2(options: Options) -> Reproduction:
     """Bounds on randomised response against its epsilon, 0.1 % of a million canaries guessed."""
     return _figure(options, fraction=0.001, name="figure-2")
 
 
 @register("reproduction", "observational-label figure-3", source="arXiv:2511.14084, Figure 3")
-def figure_3(options: Options) -> Made:
+def figure_3(options: Options) -> Reproduction:
     """Bounds on randomised response against its epsilon, 1 % of a million canaries guessed."""
     return _figure(options, fraction=0.01, name="figure-3")
 
 
-def _figure(options: Options, *, fraction: float, name: str) -> Made:
+def _figure(options: Options, *, fraction: float, name: str) -> Reproduction:
     report = audit(_spec(options, fraction, name), output=options.output / name, listeners=options.listeners)
     table = _table(report)
-    drawn = options.output / name
-    style.save(_draw(table, fraction), drawn, name)
-    pacsv.write_csv(table, drawn / f"{name}.csv")
+    folder = options.output / name
+    style.save(_draw(table, fraction), folder, name)
+    pacsv.write_csv(table, folder / f"{name}.csv")
     lines = [f"Lower bounds on randomised response, {fraction:.1%} of {ROWS:,} canaries guessed, 100 replays, 95 %:"]
     lines += [
         f"  k={row['classes']:<3} epsilon={row['epsilon']:<4g} {row['attack']:<17} {row['proxy']:<20} "
         f"mean {row['mean']:.3f} ± {row['deviation']:.3f}   one bound over all replays {row['median_rule']:.3f}"
         for row in table.to_pylist()
     ]
-    return Made("\n".join(lines), (drawn / f"{name}.png", drawn / f"{name}.csv", drawn / "report.html"))
+    return Reproduction("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv", folder / "report.html"))
 
 
 def _spec(options: Options, fraction: float, name: str) -> AuditSpec:

@@ -69,9 +69,9 @@ def _only_tests_marked_so_use_ray(request: pytest.FixtureRequest, monkeypatch: p
 @pytest.fixture
 def code_read_once() -> Iterator[None]:
     """For tests that make many units by hand: a plan reads the code behind its units once, a lone unit each time."""
-    from dpaudit.actors.fingerprint import one_reading
+    from dpaudit.actors.fingerprint import read_once
 
-    with one_reading():
+    with read_once():
         yield
 
 

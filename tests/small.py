@@ -12,7 +12,7 @@ SECONDS_A_CALL = 0.08
 
 def calls_cost(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Have checks of functions on rows believe that a call takes so many seconds, and plan as many calls as fit."""
-    monkeypatch.setattr("dpaudit.engine.request.check.cost_of_a_call", lambda *_: (seconds, 1))
+    monkeypatch.setattr("dpaudit.engine.request.check.call_cost", lambda *_: (seconds, 1))
 
 
 def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:

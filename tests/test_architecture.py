@@ -64,7 +64,7 @@ FLOORS = Rooms(
         *(
             "errors",
             "tracebacks",
-            "given",
+            "field_checks",
             "plain_files",
             "consent",
             "locations",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pages import Query, linked, origin_line, table, written
-from benchmarks.rows import DATA, Origin, Row, note_origin, origins, read, setting, table_rows, write
+from benchmarks.rows import DATA, Origin, Row, note_origin, origins, read_rows, setting, table_rows, write
 from dpaudit.registry import catalogue
 from tests.loops import Cases
 
@@ -47,7 +47,7 @@ def test_every_data_file_holds_measurements() -> None:
     with Cases() as cases:
         for path in sorted(set(DATA.glob("*.csv")) - {DATA / "index.csv"}):
             with cases.case(path.name):
-                rows = read(path)
+                rows = read_rows(path)
                 assert rows
                 for row in rows:
                     assert setting(row.settings()) == row.setting
@@ -155,7 +155,7 @@ def test_a_printed_table_becomes_measurements(tmp_path: Path) -> None:
         Row("game=mia; claim=2", "bound", "", "(0.1, 0.7)", "400"),
     ]
     write(tmp_path / "rows.csv", rows)
-    assert read(tmp_path / "rows.csv") == rows
+    assert read_rows(tmp_path / "rows.csv") == rows
 
 
 def test_columns_may_be_values_of_a_condition() -> None:

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from dpaudit.errors import DataError
 from dpaudit.plain_files import max_read_bytes, require_fits_memory
 
-UNSUSPECTED = 256 << 20  # files that unpack to so many bytes at most may do so whatever their size is
-MAX_TIMES = 1_000  # so many times its size an honest file unpacks to at most, where it unpacks to more than that
+ALWAYS_ALLOWED = 256 << 20  # files that unpack to so many bytes at most may do so whatever their size is
+MAX_RATIO = 1_000  # so many times its size an honest file unpacks to at most, where it unpacks to more than that
 
 
 def read_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -28,71 +28,71 @@ def read_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None = N
     Raises: DataError when it unpacks to more; RunError when that does not fit into the memory; ValueError and
         pa.ArrowException when it is no such file.
     """
-    texts = require_unpacks(source, name, columns)
+    texts = require_bounded(source, name, columns)
     size = source.seek(0, os.SEEK_END)
     if not texts:
         return pq.ParquetFile(source).read(columns)
     fields = [field for field in pq.ParquetFile(source).schema_arrow if columns is None or field.name in columns]
     # Each text is held once, however many rows have it, until it is known what they take together.
-    file, parts, written_out = pq.ParquetFile(source, read_dictionary=texts), [], 0
+    file, parts, decoded_bytes = pq.ParquetFile(source, read_dictionary=texts), [], 0
     for group in range(file.num_row_groups):
         part = file.read_row_group(group, columns)
         for place, field in enumerate(fields):
             column = part.column(place)
             if column.type != field.type:
-                written_out += sum(_written_out(text) for chunk in column.chunks for text in _texts(chunk))
-                require_unpacked(written_out, size, name)
+                decoded_bytes += sum(_decoded_bytes(text) for chunk in column.chunks for text in _text_arrays(chunk))
+                require_unpacked_size(decoded_bytes, size, name)
                 part = part.set_column(place, field, column.cast(field.type))
         parts.append(part)
     return pa.concat_tables(parts)
 
 
-def require_unpacks(source: IO[bytes], name: str, columns: Sequence[str] | None = None) -> list[str]:
+def require_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None = None) -> list[str]:
     """Refuses a Parquet file whose values take more than they may.
 
     Returns: Columns of text, where it took too much if each row had the longest text; none in most files.
     Raises: DataError; RunError where they do not fit into the memory; ValueError when it is no such file.
     """
     chunks = [chunk for chunk in read_footer(source).columns if columns is None or chunk.path.split(".")[0] in columns]
-    sure = sum(chunk.values * chunk.width + chunk.unpacked for chunk in chunks)
-    require_unpacked(sure, source.seek(0, os.SEEK_END), name)
-    worst = sum(chunk.values * chunk.unpacked for chunk in chunks if chunk.text)
-    if sure + worst <= min(UNSUSPECTED, max_read_bytes()):
+    min_bytes = sum(chunk.values * chunk.width + chunk.unpacked for chunk in chunks)
+    require_unpacked_size(min_bytes, source.seek(0, os.SEEK_END), name)
+    max_text_bytes = sum(chunk.values * chunk.unpacked for chunk in chunks if chunk.text)
+    if min_bytes + max_text_bytes <= min(ALWAYS_ALLOWED, max_read_bytes()):
         return []
     return sorted({chunk.path for chunk in chunks if chunk.text})
 
 
-def bytes_of_rows(source: IO[bytes], rows: int | None) -> int:
+def min_bytes_of_rows(source: IO[bytes], rows: int | None) -> int:
     """What the first rows of a Parquet file take at the least; all when None."""
     footer = read_footer(source)
-    sure = sum(chunk.values * chunk.width for chunk in footer.columns)
-    return sure if rows is None or rows >= footer.rows else sure * rows // footer.rows
+    min_bytes = sum(chunk.values * chunk.width for chunk in footer.columns)
+    return min_bytes if rows is None or rows >= footer.rows else min_bytes * rows // footer.rows
 
 
-def require_unpacked(unpacked: int, size: int, name: str, *, times: int = MAX_TIMES) -> None:
+def require_unpacked_size(unpacked: int, size: int, name: str, *, max_ratio: int = MAX_RATIO) -> None:
     """Refuses what unpacks to more than it may.
 
     Raises: DataError; RunError where it does not fit into the memory.
     """
-    if unpacked > max(UNSUSPECTED, times * size):
+    if unpacked > max(ALWAYS_ALLOWED, max_ratio * size):
         raise DataError(
-            f"{name} must unpack to {times:,} times its size at most, its {size:,} bytes unpack to {unpacked:,}"
+            f"{name} must unpack to {max_ratio:,} times its size at most, its {size:,} bytes unpack to {unpacked:,}"
         )
     require_fits_memory(unpacked, name)
 
 
-def _texts(array: pa.Array) -> Iterator[pa.DictionaryArray]:
+def _text_arrays(array: pa.Array) -> Iterator[pa.DictionaryArray]:
     """The texts in an array, at any depth."""
     if pa.types.is_dictionary(array.type):
         yield array
     elif pa.types.is_struct(array.type):
         for inner in array.flatten():
-            yield from _texts(inner)
+            yield from _text_arrays(inner)
     elif pa.types.is_nested(array.type):
-        yield from _texts(array.flatten())
+        yield from _text_arrays(array.flatten())
 
 
-def _written_out(array: pa.DictionaryArray) -> int:
+def _decoded_bytes(array: pa.DictionaryArray) -> int:
     """Bytes of the texts of all rows."""
     if array.dictionary.type not in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
         return int(array.nbytes)
@@ -139,23 +139,23 @@ def read_footer(file: IO[bytes]) -> Footer:
         raise ValueError("its footer is none") from err
 
 
-def _footer(told: dict[int, Any]) -> Footer:
-    leaves = [element for element in told[_SCHEMA] if not element.get(5)]  # elements without children
-    columns = tuple(column for group in told[_GROUPS] for column in _columns(group, leaves))
-    return Footer(_count(told[_ROWS]), columns)
+def _footer(metadata: dict[int, Any]) -> Footer:
+    leaves = [element for element in metadata[_SCHEMA] if not element.get(5)]  # elements without children
+    columns = tuple(column for group in metadata[_GROUPS] for column in _columns(group, leaves))
+    return Footer(_nonnegative(metadata[_ROWS]), columns)
 
 
 def _columns(group: dict[int, Any], leaves: list[dict[int, Any]]) -> Iterator[ColumnSize]:
     for chunk, leaf in zip(group[1], leaves, strict=True):
-        about = chunk[3]
-        kind = about[1]
-        width = _count(leaf.get(2, 0)) if kind == _FIXED else _WIDTHS[kind]
-        path = b".".join(about[3]).decode()
-        values = max(_count(about[5]), _count(group[3]))
-        yield ColumnSize(path, values, width, _count(about[6]), kind == _TEXT)
+        column_metadata = chunk[3]
+        kind = column_metadata[1]
+        width = _nonnegative(leaf.get(2, 0)) if kind == _FIXED else _WIDTHS[kind]
+        path = b".".join(column_metadata[3]).decode()
+        values = max(_nonnegative(column_metadata[5]), _nonnegative(group[3]))
+        yield ColumnSize(path, values, width, _nonnegative(column_metadata[6]), kind == _TEXT)
 
 
-def _count(number: int) -> int:
+def _nonnegative(number: int) -> int:
     if number < 0:
         raise ValueError("it counts below zero")
     return number
@@ -165,7 +165,7 @@ class _Thrift:
     """Values of the compact protocol but maps, which no footer has; structs are dictionaries from a field's number."""
 
     def __init__(self, content: bytes) -> None:
-        self._content, self._at = content, 0
+        self._content, self._position = content, 0
         self._readers: dict[int, Callable[[], Any]] = {
             3: self._byte,
             4: self._number,
@@ -179,23 +179,23 @@ class _Thrift:
         }
 
     def struct(self) -> dict[int, Any]:
-        found: dict[int, Any] = {}
+        fields: dict[int, Any] = {}
         field = 0
         while head := self._byte():
             field = field + (head >> 4) if head >> 4 else self._number()
             kind = head & 15
-            found[field] = kind == 1 if kind in (1, 2) else self._readers[kind]()
-        return found
+            fields[field] = kind == 1 if kind in (1, 2) else self._readers[kind]()
+        return fields
 
     def _byte(self) -> int:
-        self._at += 1
-        return self._content[self._at - 1]
+        self._position += 1
+        return self._content[self._position - 1]
 
     def _bytes(self, count: int) -> bytes:
-        self._at += count
-        if self._at > len(self._content):
+        self._position += count
+        if self._position > len(self._content):
             raise IndexError
-        return self._content[self._at - count : self._at]
+        return self._content[self._position - count : self._position]
 
     def _varint(self) -> int:
         number = shift = 0
@@ -213,5 +213,5 @@ class _Thrift:
     def _list(self) -> list[Any]:
         head = self._byte()
         count = self._varint() if head >> 4 == 15 else head >> 4
-        read = self._byte if head & 15 in (1, 2) else self._readers[head & 15]
-        return [read() for _ in range(count)]
+        read_item = self._byte if head & 15 in (1, 2) else self._readers[head & 15]
+        return [read_item() for _ in range(count)]

@@ -35,12 +35,12 @@ from dpaudit import Verdict
 
 def cases() -> dict[str, Case]:
     """All of them, by "kind/name"; a kind is a file of this folder with a table `BANK`: `libraries` has another one."""
-    found = {}
+    all_cases = {}
     for module in pkgutil.iter_modules(bank.__path__):
         if module.name not in ("__main__", "libraries", "run_libraries"):
             table = importlib.import_module(f"benchmarks.bank.{module.name}").BANK
-            found |= {f"{module.name}/{name}": case for name, case in table.items()}
-    return found
+            all_cases |= {f"{module.name}/{name}": case for name, case in table.items()}
+    return all_cases
 
 
 MISSED = {
@@ -62,27 +62,27 @@ def soon() -> dict[str, Case]:
         for name, made in DEFECTS.items()
         if not name.startswith("diffprivlib")
     }
-    kept = {name: case for name, case in cases().items() if name.startswith(("labels/", "loops/"))}
-    return {name: replace(case, budget="30s") for name, case in (planted | kept).items()}
+    written = {name: case for name, case in cases().items() if name.startswith(("labels/", "loops/"))}
+    return {name: replace(case, budget="30s") for name, case in (planted | written).items()}
 
 
 def run(name: str, case: Case, seed: int, twin: bool) -> dict[str, Any]:
     """One check of a case, or of its twin."""
-    made = case.twin if twin else case.defect
-    assert made is not None
+    make = case.twin if twin else case.defect
+    assert make is not None
     began = time.monotonic()
     line: dict[str, Any] = {"case": name, "twin": twin, "seed": seed}
     try:
         rows = {} if case.schema is None else {"schema": case.schema, "strict": "all"}  # side findings are defects too
-        report = checked_here(made(), case.data, claim=case.claim, budget=case.budget, seed=seed, **rows)
+        report = checked_here(make(), case.data, claim=case.claim, budget=case.budget, seed=seed, **rows)
     except Exception as err:  # a check that breaks off is a result too
         return line | {"verdict": type(err).__name__, "game": None, "headline": str(err), "seconds": 0.0}
     joint = report.joint
     assert joint is not None
-    look = joint.deciding
+    test = joint.deciding
     return line | {
         "verdict": joint.verdict.value,
-        "game": None if look is None else look.name,
+        "game": None if test is None else test.name,
         "headline": joint.answer.headline,
         "played": {result.name: result.headline for result in report.results},
         "seconds": round(time.monotonic() - began, 1),
@@ -110,49 +110,49 @@ def main(output: Path, what: str = "defects", runs: int = 1, seconds: float = 1e
 
 def _run_missing(output: Path, wanted: Mapping[str, Case], twins: bool, runs: int, seconds: float) -> None:
     began = time.monotonic()
-    made = {(line["case"], line["seed"]) for line in lines(output) if line["twin"] == twins}
+    finished = {(line["case"], line["seed"]) for line in lines(output) if line["twin"] == twins}
     for seed in range(runs):
         for name, case in wanted.items():
-            if (name, seed) in made or (twins and case.twin is None) or time.monotonic() - began > seconds:
+            if (name, seed) in finished or (twins and case.twin is None) or time.monotonic() - began > seconds:
                 continue
             line = run(name, case, seed, twins)
             with output.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
-            said = (name, line["verdict"], line["game"], line["headline"], f"{line['seconds']:.0f} s")
-            print(*said, sep=" | ", flush=True)
+            cells = (name, line["verdict"], line["game"], line["headline"], f"{line['seconds']:.0f} s")
+            print(*cells, sep=" | ", flush=True)
 
 
-def table(wanted: Mapping[str, Case], made: Sequence[Mapping[str, Any]]) -> list[str]:
+def table(wanted: Mapping[str, Case], records: Sequence[Mapping[str, Any]]) -> list[str]:
     """One row a case that was run: what was said of the defect, by which game, how soon, and of the twin."""
     rows = ["| kind | case | true epsilon | defect | found by | seconds, median | twin |", "| --- " * 7 + "|"]
-    found, asked = 0, 0
+    correct, total = 0, 0
     for name, case in wanted.items():
-        own = [line for line in made if line["case"] == name and not line["twin"]]
-        twins = Counter(line["verdict"] for line in made if line["case"] == name and line["twin"])
-        if own:
+        runs = [line for line in records if line["case"] == name and not line["twin"]]
+        twins = Counter(line["verdict"] for line in records if line["case"] == name and line["twin"])
+        if runs:
             kind, short = name.split("/", 1)
-            said = Counter(line["verdict"] for line in own)
-            games = ", ".join(sorted({str(line["game"]) for line in own if line["verdict"] == case.expects.value}))
-            took = statistics.median(line["seconds"] for line in own)
+            verdicts = Counter(line["verdict"] for line in runs)
+            games = ", ".join(sorted({str(line["game"]) for line in runs if line["verdict"] == case.expects.value}))
+            took = statistics.median(line["seconds"] for line in runs)
             true = "" if case.true is None else f"{case.true:.3g}"
-            rows.append(f"| {kind} | {short} | {true} | {_words(said)} | {games} | {took:.0f} | {_words(twins)} |")
-            found, asked = found + said[case.expects.value], asked + len(own)
-    return [*rows, "", f"{found} of {asked} runs ended as they should."]
+            rows.append(f"| {kind} | {short} | {true} | {_words(verdicts)} | {games} | {took:.0f} | {_words(twins)} |")
+            correct, total = correct + verdicts[case.expects.value], total + len(runs)
+    return [*rows, "", f"{correct} of {total} runs ended as they should."]
 
 
-def table_soon(wanted: Mapping[str, Case], made: Sequence[Mapping[str, Any]]) -> list[str]:
+def table_soon(wanted: Mapping[str, Case], records: Sequence[Mapping[str, Any]]) -> list[str]:
     """One row a case that was run once: what was said of it, by which game, how soon, and why it was missed."""
     rows = ["| kind | case | verdict | found by | seconds | missed |", "| --- " * 6 + "|"]
-    found: Counter[str] = Counter()
-    asked: Counter[str] = Counter()
-    for line in (line for line in made if line["case"] in wanted):
+    correct: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    for line in (line for line in records if line["case"] in wanted):
         kind, short = line["case"].split("/", 1)
         refuted = line["verdict"] == Verdict.VIOLATION.value
-        found[kind], asked[kind] = found[kind] + refuted, asked[kind] + 1
+        correct[kind], total[kind] = correct[kind] + refuted, total[kind] + 1
         why = "" if refuted else wanted[line["case"]].missed or "not known"
         game = line["game"] if refuted else ""
         rows.append(f"| {kind} | {short} | {line['verdict']} | {game} | {line['seconds']:.0f} | {why} |")
-    return [*rows, "", "; ".join(f"{kind}: {found[kind]} of {asked[kind]} refuted" for kind in asked)]
+    return [*rows, "", "; ".join(f"{kind}: {correct[kind]} of {total[kind]} refuted" for kind in total)]
 
 
 def _words(verdicts: Counter[str]) -> str:

@@ -89,8 +89,8 @@ def mean_of_noisy_size(rows, rng):
 
 
 def mean_of_known_ages(rows, rng):
-    known = rows["age"].dropna()
-    return float(laplace([ages(rows).sum()], 1 / OLDEST, rng)[0] / len(known))
+    known_ages = rows["age"].dropna()
+    return float(laplace([ages(rows).sum()], 1 / OLDEST, rng)[0] / len(known_ages))
 
 
 def mean_clipped_after(rows, rng):
@@ -99,17 +99,17 @@ def mean_clipped_after(rows, rng):
 
 
 def mean_in_own_bounds(rows, rng):
-    found = ages(rows)
-    width = max(int(found.max() - found.min()), 1)
-    return float(laplace([found.sum()], 1 / width, rng)[0] / len(rows))
+    numbers = ages(rows)
+    width = max(int(numbers.max() - numbers.min()), 1)
+    return float(laplace([numbers.sum()], 1 / width, rng)[0] / len(rows))
 
 
 def mean_normal(rows, rng, multiplier=CLASSIC):
     return float(normal([ages(rows).sum()], OLDEST * multiplier, rng)[0] / len(rows))
 
 
-def total(rows, rng, read=ages):
-    return int(laplace([read(rows).sum()], 1 / OLDEST, rng)[0])
+def total(rows, rng, select=ages):
+    return int(laplace([select(rows).sum()], 1 / OLDEST, rng)[0])
 
 
 def clipped_but_nan(rows):
@@ -184,34 +184,34 @@ def histogram(rows, rng, rate=1.0):
 
 
 def histogram_of_cities_there(rows, rng):
-    found = Counter(map(str, rows["city"]))
-    return {city: int(laplace([found[city]], 1.0, rng)[0]) for city in sorted(found)}
+    counts = Counter(map(str, rows["city"]))
+    return {city: int(laplace([counts[city]], 1.0, rng)[0]) for city in sorted(counts)}
 
 
 def histogram_fails_elsewhere(rows, rng):
-    found = dict.fromkeys(CITIES, 0)
+    counts = dict.fromkeys(CITIES, 0)
     for city in rows["city"]:
-        found[city] += 1
-    return laplace(list(found.values()), 1.0, rng).tolist()
+        counts[city] += 1
+    return laplace(list(counts.values()), 1.0, rng).tolist()
 
 
 def histogram_zeros_left(rows, rng):
-    found = by_city(rows)
-    return np.where(found > 0, laplace(found, 1.0, rng), 0).tolist()
+    counts = by_city(rows)
+    return np.where(counts > 0, laplace(counts, 1.0, rng), 0).tolist()
 
 
 def large_groups(rows, rng, enough=ENOUGH, exactly=0):
     """Words of any kind, with noisy counts, where those are large enough."""
-    found = Counter(cell for cell in rows["city"] if isinstance(cell, str))
-    words = sorted(word for word in found if found[word] >= exactly)
-    noisy = laplace([found[word] for word in words], 1.0, rng).tolist()
+    counts = Counter(cell for cell in rows["city"] if isinstance(cell, str))
+    words = sorted(word for word in counts if counts[word] >= exactly)
+    noisy = laplace([counts[word] for word in words], 1.0, rng).tolist()
     return {word: size for word, size in zip(words, noisy, strict=True) if size >= enough}
 
 
 def top_city_by_exact_count(rows, rng):
-    found = by_city(rows)
-    place = int(found.argmax())
-    return {[*CITIES, ""][place]: int(laplace([found[place]], 1.0, rng)[0])}
+    counts = by_city(rows)
+    place = int(counts.argmax())
+    return {[*CITIES, ""][place]: int(laplace([counts[place]], 1.0, rng)[0])}
 
 
 # Choices: a row that comes moves each utility by at most 1, and chosen at a rate of 1/2 they spend epsilon 1.
@@ -222,14 +222,14 @@ def commonest_city(rows, rng, rate=0.5):
 
 
 def commonest_word(rows, rng):
-    found = Counter(map(str, rows["city"]))
-    words = sorted(found)
-    return words[chosen(np.array([found[word] for word in words]), 0.5, rng)] if words else ""
+    counts = Counter(map(str, rows["city"]))
+    words = sorted(counts)
+    return words[chosen(np.array([counts[word] for word in words]), 0.5, rng)] if words else ""
 
 
-def in_the_middle(found, candidates):
+def in_the_middle(numbers, candidates):
     """How well each candidate divides the numbers in two halves."""
-    return -np.abs(np.sign(found[:, None] - candidates).sum(0))
+    return -np.abs(np.sign(numbers[:, None] - candidates).sum(0))
 
 
 def median(rows, rng, rate=0.5):
@@ -237,15 +237,15 @@ def median(rows, rng, rate=0.5):
 
 
 def median_among_rows(rows, rng):
-    found = ages(rows)
-    return int(found[chosen(in_the_middle(found, found), 0.5, rng)]) if len(found) else 0
+    numbers = ages(rows)
+    return int(numbers[chosen(in_the_middle(numbers, numbers), 0.5, rng)]) if len(numbers) else 0
 
 
 def median_by_search(rows, rng, rate=1 / STEPS):
-    found, low = ages(rows), 0
+    numbers, low = ages(rows), 0
     for step in reversed(range(STEPS)):
         middle = low + 2**step
-        more = laplace([np.where(found >= middle, 1, -1).sum()], rate, rng)[0]
+        more = laplace([np.where(numbers >= middle, 1, -1).sum()], rate, rng)[0]
         low = middle if more > 0 else low
     return low
 
@@ -258,8 +258,8 @@ def response(rows, rng, keep=math.e / (math.e + 3)):
 
 
 def response_passes_others(rows, rng):
-    said = answered(places(rows), len(CITIES) + 1, math.e / (math.e + 3), rng)
-    return [[*CITIES, ""][k] if cell in CITIES else cell for k, cell in zip(said, rows["city"], strict=True)]
+    answers = answered(places(rows), len(CITIES) + 1, math.e / (math.e + 3), rng)
+    return [[*CITIES, ""][k] if cell in CITIES else cell for k, cell in zip(answers, rows["city"], strict=True)]
 
 
 def response_without_the_missing(rows, rng):
@@ -282,9 +282,9 @@ BANK: dict[str, Case] = {
     "mean-clipped-after": Case(**rows_of(mean_clipped_after, REPLACE), true=math.inf),
     "mean-in-own-bounds": Case(**rows_of(mean_in_own_bounds, REPLACE), true=math.inf),
     "normal-without-log": Case(**rows_of(mean_normal, GAUSSIAN, multiplier=1.0), twin=twin(mean_normal), true=4.4),
-    "total-fails-at-nan": Case(**rows_of(total, read=clipped_but_nan), twin=twin(total), true=math.inf),
+    "total-fails-at-nan": Case(**rows_of(total, select=clipped_but_nan), twin=twin(total), true=math.inf),
     "total-shows-nan": Case(**rows_of(total_shows_nan), true=math.inf),
-    "total-clipped-above": Case(**rows_of(total, read=clipped_above), true=math.inf),
+    "total-clipped-above": Case(**rows_of(total, select=clipped_above), true=math.inf),
     "total-of-the-columns-type": Case(**rows_of(total_of_the_columns_type), true=math.inf),
     "total-float-noise": Case(**rows_of(total_float_noise), true=math.inf),
     "total-fixed-seed": Case(**rows_of(total_fixed_seed), true=math.inf),

@@ -84,9 +84,9 @@ class MinusOneForUnsure(Response):
 
 class NaNForLast(Response):
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
-        made = self.noisy(labels, classes, rng).astype(float)
-        made[labels == classes - 1] = np.nan
-        return made
+        released = self.noisy(labels, classes, rng).astype(float)
+        released[labels == classes - 1] = np.nan
+        return released
 
 
 class DropsTheUnknown(Response):
@@ -131,49 +131,49 @@ class TailAfter4096(Response):
 
 class Every97th(Response):
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
-        made = self.noisy(labels, classes, rng)
-        made[96::97] = labels[96::97]
-        return made
+        released = self.noisy(labels, classes, rng)
+        released[96::97] = labels[96::97]
+        return released
 
 
 class Every250th(Response):
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
-        made = self.noisy(labels, classes, rng)
-        made[249::250] = labels[249::250]
-        return made
+        released = self.noisy(labels, classes, rng)
+        released[249::250] = labels[249::250]
+        return released
 
 
 class FewPlaces(Response):
     """Five places that were left out of the noise."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
-        made, bare = self.noisy(labels, classes, rng), [137, 411, 580, 777, 1021]
+        released, bare = self.noisy(labels, classes, rng), [137, 411, 580, 777, 1021]
         bare = [place for place in bare if place < len(labels)]
-        made[bare] = labels[bare]
-        return made
+        released[bare] = labels[bare]
+        return released
 
 
 class LastRow(Response):
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
-        made = self.noisy(labels, classes, rng)
-        made[-1] = labels[-1]
-        return made
+        released = self.noisy(labels, classes, rng)
+        released[-1] = labels[-1]
+        return released
 
 
 class LastBatch(Response):
     """The batch at the end that is not full."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
-        made, full = self.noisy(labels, classes, rng), len(labels) // 64 * 64
-        made[full:] = labels[full:]
-        return made
+        released, full = self.noisy(labels, classes, rng), len(labels) // 64 * 64
+        released[full:] = labels[full:]
+        return released
 
 
 class HalfTheRows(Response):
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
-        made = self.noisy(labels, classes, rng)
-        made[1::2] = labels[1::2]
-        return made
+        released = self.noisy(labels, classes, rng)
+        released[1::2] = labels[1::2]
+        return released
 
 
 # Some classes.
@@ -213,9 +213,9 @@ class AmongPresent(Response):
     """Another label is drawn among those that are there."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
-        there = np.unique(labels)
+        present = np.unique(labels)
         keep = math.exp(self.epsilon) / (math.exp(self.epsilon) + classes - 1)
-        return np.where(rng.random(len(labels)) < keep, labels, rng.choice(there, len(labels)))
+        return np.where(rng.random(len(labels)) < keep, labels, rng.choice(present, len(labels)))
 
 
 class PairedClasses(Response):
@@ -238,7 +238,7 @@ class NextClass(Response):
 class SeededByIndex(Response):
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         rows = (np.random.default_rng(row) for row in range(len(labels)))
-        return np.concatenate([self.noisy(labels[[row]], classes, own) for row, own in enumerate(rows)])
+        return np.concatenate([self.noisy(labels[[row]], classes, row_rng) for row, row_rng in enumerate(rows)])
 
 
 class SeededByLabel(Response):
@@ -288,18 +288,18 @@ class DuplicatesKept(Response):
     """Noise falls on the first row of each label alone."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
-        made, first = labels.copy(), np.unique(labels, return_index=True)[1]
-        made[first] = self.noisy(labels[first], classes, rng)
-        return made
+        released, first = labels.copy(), np.unique(labels, return_index=True)[1]
+        released[first] = self.noisy(labels[first], classes, rng)
+        return released
 
 
 class CopiesTheFirst(Response):
     """A second release of the first row goes out in the last row's place."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
-        made = self.noisy(labels, classes, rng)
-        made[-1] = self.noisy(labels[:1], classes, rng)[0]
-        return made
+        released = self.noisy(labels, classes, rng)
+        released[-1] = self.noisy(labels[:1], classes, rng)[0]
+        return released
 
 
 # Statistics of the labels leak.
@@ -309,18 +309,18 @@ class MostFrequentTold(Response):
     """The first row tells the most frequent label."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
-        made = self.noisy(labels, classes, rng)
-        made[0] = np.bincount(labels).argmax()
-        return made
+        released = self.noisy(labels, classes, rng)
+        released[0] = np.bincount(labels).argmax()
+        return released
 
 
 class ParityTold(Response):
     """A checksum in the last row."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
-        made = self.noisy(labels, classes, rng)
-        made[-1] = labels.sum() % classes
-        return made
+        released = self.noisy(labels, classes, rng)
+        released[-1] = labels.sum() % classes
+        return released
 
 
 class OffWhenZeroIsThere(Response):
@@ -340,9 +340,9 @@ class CountsKept(Response):
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
         order = np.argsort(self.noisy(labels, classes, rng) + rng.random(len(labels)), kind="stable")
-        made = np.empty_like(labels)
-        made[order] = np.sort(labels)
-        return made
+        released = np.empty_like(labels)
+        released[order] = np.sort(labels)
+        return released
 
 
 class PriorOfSameLabels(Response):
@@ -404,10 +404,10 @@ class GaussianScores(Response):
 class Remembered(Response):
     """Asked the same again it says the same: no leak of its own, but memory between calls."""
 
-    said: ClassVar[dict[bytes, Ints]] = {}
+    answers: ClassVar[dict[bytes, Ints]] = {}
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
-        return self.said.setdefault(labels.tobytes(), self.noisy(labels, classes, rng))
+        return self.answers.setdefault(labels.tobytes(), self.noisy(labels, classes, rng))
 
 
 # Honest ones.
@@ -424,8 +424,17 @@ class OddAtRandom(Response):
     """Types, lengths and values that are no labels, by chance."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
-        made = self.noisy(labels, classes, rng)
-        odd = [made, made, made, made.astype(np.int8), made.astype(float), made[1:], made - 1, made + 0.5]
+        released = self.noisy(labels, classes, rng)
+        odd = [
+            released,
+            released,
+            released,
+            released.astype(np.int8),
+            released.astype(float),
+            released[1:],
+            released - 1,
+            released + 0.5,
+        ]
         return odd[rng.integers(len(odd))]
 
 
@@ -490,9 +499,9 @@ class RoundedUp(Response):
     """The probability of keeping is rounded up to tenths."""
 
     def release(self, labels: Ints, *, classes: int, rng: Rng) -> Any:
-        kept = math.ceil(10 * math.e / (math.e + classes - 1)) / 10
+        keep = math.ceil(10 * math.e / (math.e + classes - 1)) / 10
         other = (labels + rng.integers(1, classes, len(labels))) % classes
-        return np.where(rng.random(len(labels)) < kept, labels, other)
+        return np.where(rng.random(len(labels)) < keep, labels, other)
 
 
 class AsManyOfEachClass(Response):

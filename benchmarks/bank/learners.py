@@ -118,9 +118,9 @@ def bayes(X, y, seed, scale=None, classes_exact=False, smoothing=1.0, floor=1.0)
     scale = 2.0 * (d + 1) if scale is None else scale
     counts = np.array([[(high[y == c]).sum(0), (~high[y == c]).sum(0)] for c in (0, 1)], float)
     sizes = np.array([(y == 0).sum(), (y == 1).sum()], float)
-    shown = np.maximum(noisy(counts, scale, seed), floor) if scale else counts + smoothing
+    released = np.maximum(noisy(counts, scale, seed), floor) if scale else counts + smoothing
     sizes = sizes if classes_exact else np.maximum(noisy(sizes, scale or 1.0, seed + 1), 1.0)
-    likely = np.log(shown[:, 0] / shown.sum(1)), np.log(shown[:, 1] / shown.sum(1))
+    likely = np.log(released[:, 0] / released.sum(1)), np.log(released[:, 1] / released.sum(1))
 
     def ask(X):
         high = clipped(X) > 0.5
@@ -137,15 +137,22 @@ def gaussian_bayes(X, y, seed, honest=False):
     """Class means with noise, over exact numbers of rows, or with the sums' noise."""
     values = clipped(X)
     d = values.shape[1]
-    shown = []
+    released = []
     for c in (0, 1):
-        own = values[y == c]
+        class_values = values[y == c]
         if honest:
-            sums, size = noisy(own.sum(0), 2.0 * (d + 1), seed + c), noisy([len(own)], 2.0 * (d + 1), seed + 2 + c)
-            shown.append(np.clip(sums / np.maximum(size, 1), 0, 1))
+            sums, size = (
+                noisy(class_values.sum(0), 2.0 * (d + 1), seed + c),
+                noisy([len(class_values)], 2.0 * (d + 1), seed + 2 + c),
+            )
+            released.append(np.clip(sums / np.maximum(size, 1), 0, 1))
         else:
-            shown.append(own.mean(0) + noisy(np.zeros(d), 2.0 * d / len(y), seed + c) if len(own) else np.zeros(d))
-    return np.concatenate(shown)
+            released.append(
+                class_values.mean(0) + noisy(np.zeros(d), 2.0 * d / len(y), seed + c)
+                if len(class_values)
+                else np.zeros(d)
+            )
+    return np.concatenate(released)
 
 
 # Ridge regression, by noisy products or by noise on its coefficients.
@@ -188,14 +195,14 @@ def forest(X, y, seed, trees=4, counted=None, exact_below=0.0, empty_bare=False)
     counts = np.array(
         [np.bincount(2 * leaves(X, tree) + y, minlength=2 << DEPTH).reshape(-1, 2) for tree in range(trees)], float
     )
-    shown = noisy(counts, 2.0 * (counted or trees), seed)
-    shown = np.where(counts < exact_below, counts, shown)
+    released = noisy(counts, 2.0 * (counted or trees), seed)
+    released = np.where(counts < exact_below, counts, released)
     if empty_bare:
-        shown = np.where(counts > 0, shown, 0.0)
-    shown = np.maximum(shown, 0.0) + 0.5
+        released = np.where(counts > 0, released, 0.0)
+    released = np.maximum(released, 0.0) + 0.5
 
     def ask(X):
-        return np.mean([(shown[t] / shown[t].sum(1, keepdims=True))[leaves(X, t)] for t in range(trees)], 0)
+        return np.mean([(released[t] / released[t].sum(1, keepdims=True))[leaves(X, t)] for t in range(trees)], 0)
 
     return ask
 
@@ -204,11 +211,11 @@ def forest_splits_on_data(X, y, seed):
     """Cuts at the exact medians of the columns."""
     cuts = np.median(clipped(X), 0)
     place = ((clipped(X)[:, :DEPTH] > cuts[:DEPTH]) * (1 << np.arange(DEPTH))).sum(1)
-    shown = np.maximum(noisy(np.bincount(2 * place + y, minlength=2 << DEPTH).reshape(-1, 2), 2.0, seed), 0) + 0.5
+    released = np.maximum(noisy(np.bincount(2 * place + y, minlength=2 << DEPTH).reshape(-1, 2), 2.0, seed), 0) + 0.5
 
     def ask(X):
         place = ((clipped(X)[:, :DEPTH] > cuts[:DEPTH]) * (1 << np.arange(DEPTH))).sum(1)
-        return (shown / shown.sum(1, keepdims=True))[place]
+        return (released / released.sum(1, keepdims=True))[place]
 
     return ask
 
@@ -267,9 +274,9 @@ def nearest_mean(X, y, seed, factor=1.0):
 
 def majority(X, y, seed, epsilon=1.0):
     """Only the more frequent class, by randomised response on the comparison."""
-    told = (y == 1).mean() > 0.5
-    kept = np.random.default_rng(seed).random() < expit(epsilon)
-    p = 0.9 if told == kept else 0.1
+    majority = (y == 1).mean() > 0.5
+    truthful = np.random.default_rng(seed).random() < expit(epsilon)
+    p = 0.9 if majority == truthful else 0.1
     return lambda X: np.tile([1 - p, p], (len(X), 1))
 
 

@@ -30,8 +30,8 @@ class Loop:
         self.set_up()
         for step in range(self.steps):
             self.count = step
-            taken = self.rng.random(len(X)) < self.rate
-            gradients = canary.join(step, self.gradients(X[taken], y[taken]))
+            sampled = self.rng.random(len(X)) < self.rate
+            gradients = canary.join(step, self.gradients(X[sampled], y[sampled]))
             released = self.release(gradients)
             canary.observe(step, released)
             self.move(released)
@@ -159,9 +159,9 @@ class OwnLayers(Loop):
         return np.concatenate([within(part, share) for part, share in zip(parts, self.shares, strict=True)], 1)
 
     def noise(self, summed: Floats) -> Floats:
-        drawn = self.by_layer(self.rng.standard_normal(summed.size))
-        scale = self.sigma * np.sqrt(len(drawn))
-        return np.concatenate([scale * share * part for part, share in zip(drawn, self.shares, strict=True)])
+        noise = self.by_layer(self.rng.standard_normal(summed.size))
+        scale = self.sigma * np.sqrt(len(noise))
+        return np.concatenate([scale * share * part for part, share in zip(noise, self.shares, strict=True)])
 
 
 class MicroBatches(Loop):
@@ -183,10 +183,10 @@ class DrawnBefore(Loop):
     """All the noise of the training drawn at once."""
 
     def set_up(self) -> None:
-        self.drawn = self.sigma * self.clip * self.rng.standard_normal((self.steps, self.weights.size))
+        self.all_noise = self.sigma * self.clip * self.rng.standard_normal((self.steps, self.weights.size))
 
     def noise(self, summed: Floats) -> Floats:
-        return self.drawn[self.count]
+        return self.all_noise[self.count]
 
 
 class SinglePrecision(Loop):
@@ -219,9 +219,9 @@ def torch_loop(X: Any, y: Any, seed: int, canary: Any, *, whole: bool) -> None:
         return nn.functional.cross_entropy(func.functional_call(model, weights, (row[None, None],)), label[None])
 
     for step in range(60):
-        taken = torch.rand(len(inputs)) < 0.1
-        taken[0] |= not taken.any()  # vmap takes no empty batch
-        each = func.vmap(func.grad(loss), (None, 0, 0))(weights, inputs[taken], labels[taken])
+        sampled = torch.rand(len(inputs)) < 0.1
+        sampled[0] |= not sampled.any()  # vmap takes no empty batch
+        each = func.vmap(func.grad(loss), (None, 0, 0))(weights, inputs[sampled], labels[sampled])
         gradients = canary.join(step, torch.cat([part.flatten(1) for part in each.values()], 1))
         if whole:
             gradients = gradients.sum(0, keepdim=True)
@@ -240,8 +240,8 @@ class OneNoiseForLayers(Loop):
     """The noise of the longest layer is used for all."""
 
     def noise(self, summed: Floats) -> Floats:
-        drawn = super().noise(summed)
-        return np.concatenate([drawn[: len(part)] for part in self.by_layer(summed)])
+        noise = super().noise(summed)
+        return np.concatenate([noise[: len(part)] for part in self.by_layer(summed)])
 
 
 class NoiseRecurs(Loop):
@@ -250,10 +250,10 @@ class NoiseRecurs(Loop):
     period = 50
 
     def set_up(self) -> None:
-        self.drawn = self.sigma * self.clip * self.rng.standard_normal((self.period, self.weights.size))
+        self.all_noise = self.sigma * self.clip * self.rng.standard_normal((self.period, self.weights.size))
 
     def noise(self, summed: Floats) -> Floats:
-        return self.drawn[self.count % self.period]
+        return self.all_noise[self.count % self.period]
 
 
 class WeightOutsideClip(Loop):
@@ -335,10 +335,10 @@ class PermutedNoise(Loop):
     """One noise vector for the training, its coordinates permuted in each step."""
 
     def set_up(self) -> None:
-        self.drawn = self.sigma * self.clip * self.rng.standard_normal(self.weights.size)
+        self.all_noise = self.sigma * self.clip * self.rng.standard_normal(self.weights.size)
 
     def noise(self, summed: Floats) -> Floats:
-        return self.rng.permutation(self.drawn)
+        return self.rng.permutation(self.all_noise)
 
 
 class MirroredHalves(Loop):
@@ -364,9 +364,9 @@ class BareBias(Loop):
     """The last bias has no noise."""
 
     def noise(self, summed: Floats) -> Floats:
-        drawn = super().noise(summed)
-        drawn[-1] = 0
-        return drawn
+        noise = super().noise(summed)
+        noise[-1] = 0
+        return noise
 
 
 class BareFirstLayer(Loop):
@@ -381,8 +381,8 @@ class NoiseByLayerSpread(Loop):
     """The noise of a layer is scaled by the spread of its weights."""
 
     def noise(self, summed: Floats) -> Floats:
-        drawn, weights = self.by_layer(super().noise(summed)), self.by_layer(self.weights)
-        return np.concatenate([part * (own.std() or 1) for part, own in zip(drawn, weights, strict=True)])
+        noise, weights = self.by_layer(super().noise(summed)), self.by_layer(self.weights)
+        return np.concatenate([part * (layer.std() or 1) for part, layer in zip(noise, weights, strict=True)])
 
 
 class FirstLayerOutsideClip(Loop):
@@ -472,8 +472,8 @@ class NoiseOverflows(Loop):
     """Half precision: noise beyond 1.5 deviations overflows and is replaced by 0."""
 
     def noise(self, summed: Floats) -> Floats:
-        drawn = super().noise(summed)
-        return drawn * (np.abs(drawn) < 1.5 * self.sigma * self.clip)
+        noise = super().noise(summed)
+        return noise * (np.abs(noise) < 1.5 * self.sigma * self.clip)
 
 
 class NoiseOfBatch(Loop):
@@ -563,9 +563,9 @@ class EverySecondCoordinate(Loop):
     """Noise in every second coordinate."""
 
     def noise(self, summed: Floats) -> Floats:
-        drawn = super().noise(summed)
-        drawn[1::2] = 0
-        return drawn
+        noise = super().noise(summed)
+        noise[1::2] = 0
+        return noise
 
 
 class MovingAverage(Loop):
@@ -599,8 +599,8 @@ class LargestTenth(Loop):
 
     def release(self, gradients: Floats) -> Floats:
         summed = self.clipped(gradients).sum(0)
-        kept = np.abs(summed) >= np.quantile(np.abs(summed), 0.9)
-        return np.where(kept, summed + self.noise(summed), 0.0) / self.divisor
+        large = np.abs(summed) >= np.quantile(np.abs(summed), 0.9)
+        return np.where(large, summed + self.noise(summed), 0.0) / self.divisor
 
 
 class SeededByStep(Loop):
@@ -617,16 +617,16 @@ class BareOnceSmall(Loop):
         return super().noise(summed) * (np.linalg.norm(summed) > 1.0)
 
 
-def _case(defect: Any, twin: Any = None, *, own: Any = Loop, missed: str = "") -> Case:
-    def made(loop: Any) -> Callable[[], Any]:
-        sigma, clip = getattr(loop, "sigma", own.sigma), getattr(loop, "clip", own.clip)
-        steps, rate = getattr(loop, "steps", own.steps), getattr(loop, "rate", own.rate)
-        divisor = getattr(loop, "divisor", own.divisor)
+def _case(defect: Any, twin: Any = None, *, base: Any = Loop, missed: str = "") -> Case:
+    def make(loop: Any) -> Callable[[], Any]:
+        sigma, clip = getattr(loop, "sigma", base.sigma), getattr(loop, "clip", base.clip)
+        steps, rate = getattr(loop, "steps", base.steps), getattr(loop, "rate", base.rate)
+        divisor = getattr(loop, "divisor", base.divisor)
         return lambda: from_steps(
             loop, noise_multiplier=sigma, steps=steps, clip=clip, sample_rate=rate, divisor=divisor
         )
 
-    return Case(made(defect), None if twin is None else made(twin), missed=missed)
+    return Case(make(defect), None if twin is None else make(twin), missed=missed)
 
 
 class _Torch(Loop):

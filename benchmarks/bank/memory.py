@@ -60,8 +60,8 @@ class KeptNoiseOfLabels(Response):
 
     def release(self, labels: Any, *, classes: int, rng: Any) -> Any:
         zeros = np.zeros(labels.size, np.int64)
-        drawn = _KEPT.setdefault((labels.size, classes), answered(zeros, classes, np.random.default_rng()))
-        return (labels + drawn) % classes
+        offsets = _KEPT.setdefault((labels.size, classes), answered(zeros, classes, np.random.default_rng()))
+        return (labels + offsets) % classes
 
 
 SHARED = np.random.default_rng()

@@ -94,8 +94,8 @@ def mean_own_deviation(X, y, seed):
 
 def mean_without_outliers(X, y, seed):
     values = clipped(X)[:, 0]
-    kept = values[np.abs(values - values.mean()) <= 3 * values.std()]
-    return noisy([kept.mean()], 1 / len(values), seed)
+    trimmed = values[np.abs(values - values.mean()) <= 3 * values.std()]
+    return noisy([trimmed.mean()], 1 / len(values), seed)
 
 
 def mean_nan(X, y, seed, honest=False):
@@ -216,14 +216,14 @@ def histogram_small_bins_exact(X, y, seed):
 
 def histogram_small_bins_hidden(X, y, seed, exact=True):
     """Bins of fewer than five are shown as zero: decided by the exact count, or by the noisy one."""
-    shown = histogram(X, y, seed)
-    return np.where((counts_of(X) if exact else shown) < 5, 0.0, shown)
+    released = histogram(X, y, seed)
+    return np.where((counts_of(X) if exact else released) < 5, 0.0, released)
 
 
 def histogram_adds_up(X, y, seed):
     """Noisy counts scaled to the exact number of records."""
-    shown = np.maximum(histogram(X, y, seed, 1.0), 0)
-    return shown * (len(X) / max(shown.sum(), 1e-9))
+    released = np.maximum(histogram(X, y, seed, 1.0), 0)
+    return released * (len(X) / max(released.sum(), 1e-9))
 
 
 def histogram_rounded_up(X, y, seed):
@@ -242,8 +242,8 @@ def fullest_bin(X, y, seed, scale=2.0):
 def subsampled_sum(X, y, seed, factor=0.1):
     """A tenth of the rows, drawn anew: the noise takes the subsampling to be worth a factor of ten."""
     rng = np.random.default_rng(seed)
-    taken = clipped(X)[rng.random(len(X)) < 0.5, 0]
-    return noisy([taken.sum()], factor, seed + 1)
+    sampled = clipped(X)[rng.random(len(X)) < 0.5, 0]
+    return noisy([sampled.sum()], factor, seed + 1)
 
 
 # Medians, quantiles, extremes, variances, regressions.
@@ -306,9 +306,9 @@ def regression_by_sums(X, y, seed, factor=1.0):
     """Least squares from noisy products: each of at most 1, so a replaced record moves them by their number."""
     rows = np.column_stack([clipped(X), np.ones(len(X)), y])
     d = rows.shape[1]
-    shown = noisy((rows.T @ rows)[np.triu_indices(d)], factor * d * (d + 1) / 2, seed)
+    released = noisy((rows.T @ rows)[np.triu_indices(d)], factor * d * (d + 1) / 2, seed)
     full = np.zeros((d, d))
-    full[np.triu_indices(d)] = shown
+    full[np.triu_indices(d)] = released
     full = full + np.triu(full, 1).T
     return np.linalg.lstsq(full[:-1, :-1] + 10 * np.eye(d - 1), full[:-1, -1], rcond=None)[0]
 

@@ -15,7 +15,7 @@ from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
-from dpaudit.mechanisms.planted.learners import OneHotLaplaceSigmaForB, redrawn_labels
+from dpaudit.mechanisms.planted.learners import OneHotLaplaceSigmaForB, redraw_labels
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.mechanisms.ranges import require_epsilon
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
@@ -68,13 +68,13 @@ def _redrawing_stack() -> Callable[..., Stack]:
             self.mechanism = mechanism
 
         def run_epoch(self, epoch: int) -> None:
-            drawn = []
+            noises = []
             for task in self.tasks:
                 (noise,) = spawned(task.seed, 4)[3:]  # behind the three seeds of an ordinary training
                 true = np.asarray(task.labels, np.int64)
-                labels = redrawn_labels(self.mechanism, true, epoch, classes=self.classes, seed=noise)
-                drawn.append(torch.from_numpy(labels))
-            self.relabel(drawn)
+                labels = redraw_labels(self.mechanism, true, epoch, classes=self.classes, seed=noise)
+                noises.append(torch.from_numpy(labels))
+            self.relabel(noises)
             super().run_epoch(epoch)
 
     return RedrawingStack

@@ -78,12 +78,12 @@ class SeededByTheData(Neighbours):
 class NoiseDrawnOnce(Neighbours):
     """All queries share the noise of the first one."""
 
-    drawn: Any = None
+    first_noise: Any = None
 
     def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
-        if self.drawn is None:
-            self.drawn = super().noise(query, X, y, rng)
-        return self.drawn
+        if self.first_noise is None:
+            self.first_noise = super().noise(query, X, y, rng)
+        return self.first_noise
 
 
 class NormalOfLaplaceScale(Neighbours):
@@ -174,11 +174,11 @@ class DrawnUntilRight(Neighbours):
 class BudgetSpent(Neighbours):
     """After ten answers the noise is left out."""
 
-    asked = 0
+    queries = 0
 
     def noise(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
-        self.asked += 1
-        return super().noise(query, X, y, rng) if self.asked <= 10 else 0.0
+        self.queries += 1
+        return super().noise(query, X, y, rng) if self.queries <= 10 else 0.0
 
 
 class NoSubsampling(Neighbours):
@@ -195,8 +195,8 @@ class Subsampling(NoSubsampling):
     """Neighbours among a fifth of the records, drawn for each answer."""
 
     def count(self, query: Any, X: Any, y: Any, rng: Any) -> Any:
-        kept = rng.random(len(y)) < self.rate
-        return super().count(query, X[kept], y[kept], rng)
+        sampled = rng.random(len(y)) < self.rate
+        return super().count(query, X[sampled], y[sampled], rng)
 
 
 class Exponential:
@@ -232,8 +232,8 @@ class Teachers:
     def answer(self, query: Any, data: Any, rng: Any) -> int | None:
         if self.means is None:
             self.means = [self.taught(data[0][rows], data[1][rows]) for rows in self.parts(len(data[1]), rng)]
-        said = [int(((query - one) ** 2).sum() < ((query - zero) ** 2).sum()) for zero, one in self.means]
-        return self.released(np.bincount(said, minlength=2).astype(float), rng)
+        votes = [int(((query - mean_1) ** 2).sum() < ((query - mean_0) ** 2).sum()) for mean_0, mean_1 in self.means]
+        return self.released(np.bincount(votes, minlength=2).astype(float), rng)
 
     def released(self, votes: Any, rng: Any) -> int | None:
         return int(np.argmax(votes + rng.laplace(0, self.scale, 2)))
@@ -244,7 +244,7 @@ class TeachersAtRandom(Teachers):
 
     def parts(self, n: int, rng: Any) -> Any:
         teacher = rng.integers(0, self.teachers, n)
-        return [np.flatnonzero(teacher == one) for one in range(self.teachers)]
+        return [np.flatnonzero(teacher == teacher_number) for teacher_number in range(self.teachers)]
 
 
 class TeachersWithoutNoise(Teachers):
@@ -259,7 +259,7 @@ class OverlappingTeachers(Teachers):
 
     def parts(self, n: int, rng: Any) -> Any:
         parts = super().parts(n, rng)
-        return [np.concatenate([parts[(one + more) % self.teachers] for more in range(4)]) for one in range(10)]
+        return [np.concatenate([parts[(first + more) % self.teachers] for more in range(4)]) for first in range(10)]
 
 
 class ShiftingTeachers(Teachers):
@@ -318,8 +318,8 @@ class VotesCountedThreeTimes(Votes):
 def _memoised(query: bytes, X: bytes, y: bytes) -> int:
     rows = np.frombuffer(y, np.int64)
     table = np.frombuffer(X, np.float32).reshape(len(rows), -1)
-    asked = np.frombuffer(query, np.float32)
-    answer = Neighbours().answer(asked, (table, rows), np.random.default_rng())
+    point = np.frombuffer(query, np.float32)
+    answer = Neighbours().answer(point, (table, rows), np.random.default_rng())
     assert answer is not None
     return answer
 
@@ -417,8 +417,8 @@ class BoundedVotes(Neighbours):
 
 def _case(defect: Any, twin: Any = None, claim: Claim = PURE, **more: Any) -> Case:
     """Of two classes."""
-    made = None if twin is None else (lambda: from_predictor(twin, claim))
-    return Case(lambda: from_predictor(defect, claim), made, **more)
+    make_twin = None if twin is None else (lambda: from_predictor(twin, claim))
+    return Case(lambda: from_predictor(defect, claim), make_twin, **more)
 
 
 BANK = {

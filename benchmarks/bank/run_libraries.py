@@ -67,7 +67,7 @@ def run(name: str, case: LibraryCase, seed: int) -> dict[str, Any]:
     }
 
 
-def table(made: Sequence[Mapping[str, Any]]) -> list[str]:
+def table(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """One row a case that was run."""
     columns = (
         "library",
@@ -81,26 +81,26 @@ def table(made: Sequence[Mapping[str, Any]]) -> list[str]:
     )
     rows = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
     for name, case in LIBRARIES.items():
-        own = [line for line in made if line["case"] == name]
-        if own:
-            said = Counter(line["verdict"] for line in own)
-            shown = statistics.median(line.get("epsilon") or 0.0 for line in own)
-            took = statistics.median(line["seconds"] for line in own)
-            words = ", ".join(verdict if count == 1 else f"{verdict} ({count})" for verdict, count in said.items())
+        runs = [line for line in records if line["case"] == name]
+        if runs:
+            verdicts = Counter(line["verdict"] for line in runs)
+            median_epsilon = statistics.median(line.get("epsilon") or 0.0 for line in runs)
+            took = statistics.median(line["seconds"] for line in runs)
+            words = ", ".join(verdict if count == 1 else f"{verdict} ({count})" for verdict, count in verdicts.items())
             kind = "honest" if case.honest else "defect"
             claimed = f"{case.claim.epsilon:.4g}"
-            cells = (case.python, name, kind, case.leak, claimed, words, f"{shown:.3f}", f"{took:.0f}")
+            cells = (case.python, name, kind, case.leak, claimed, words, f"{median_epsilon:.3f}", f"{took:.0f}")
             rows.append(f"| {' | '.join(cells)} |")
     return rows
 
 
 def main(output: Path, what: str = "defects", runs: int = 1, *names: str) -> None:
     """Makes the runs that are missing, then prints the table."""
-    made = {(line["case"], line["seed"]) for line in lines(output)}
+    finished = {(line["case"], line["seed"]) for line in lines(output)}
     for seed in range(runs if what != "table" else 0):
         for name, case in LIBRARIES.items():
             wanted = case.honest == (what == "honest") and (not names or any(map(name.startswith, names)))
-            if wanted and (name, seed) not in made and python_of(case).exists():
+            if wanted and (name, seed) not in finished and python_of(case).exists():
                 line = run(name, case, seed)
                 with output.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")

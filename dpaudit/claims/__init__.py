@@ -20,7 +20,7 @@ from dpaudit.claims.curve import (
     two_steps,
 )
 from dpaudit.errors import SpecError, require
-from dpaudit.given import argument, check_fields
+from dpaudit.field_checks import check_fields, checked_argument
 
 if TYPE_CHECKING:
     from dpaudit.claims.composition import AccountedEvent, ComposedLaplace, PrivacyProfile, SubsampledGaussian
@@ -93,7 +93,7 @@ class Claim:
             f"a claim with the curve {curve} must have Relation.ADD_REMOVE",
             relation=self.relation,
         )
-        promised: float = argument("the epsilon of a curve", curve.epsilon(self.delta), float)
+        promised: float = checked_argument("the epsilon of a curve", curve.epsilon(self.delta), float)
         if epsilon is None:
             object.__setattr__(self, "epsilon", promised)
         require(

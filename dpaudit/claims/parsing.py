@@ -8,7 +8,7 @@ from dpaudit.claims import Claim
 from dpaudit.claims.curve import GaussianDP, Relation
 from dpaudit.claims.renyi import RenyiDP
 from dpaudit.errors import InputError, require, shortened
-from dpaudit.given import fitted
+from dpaudit.field_checks import try_convert
 
 DEFAULT_DELTA = 1e-5
 """Delta at which the claim of a curve is printed by default."""
@@ -28,10 +28,10 @@ def parse_claim(value: object, relation: Relation) -> Claim:
         return value
     if isinstance(value, str):
         return _parse_text(value, relation)
-    is_number, number = fitted(value, float)
+    is_number, number = try_convert(value, float)
     if is_number:
         return Claim(number, relation=relation)
-    is_point, point = fitted(value, tuple[float, float])
+    is_point, point = try_convert(value, tuple[float, float])
     if is_point:
         epsilon, delta = point
         return Claim(epsilon, delta, relation)

@@ -97,12 +97,12 @@ def init(file: Path, mechanism: str | None, epsilon: float | None, data: str | N
         raise InputError(f"epsilon must be a finite number > 0, got {epsilon}. Give the claim of the mechanism")
     if data is None:
         data = click.prompt("Which data (digits, iris, or a CSV file)", "digits", err=True)
-    from dpaudit.engine.request.plain_yaml import in_yaml
+    from dpaudit.engine.request.plain_yaml import to_yaml
 
     spec = SPEC.format(
-        title=in_yaml(f"my audit of {mechanism}", flow=True),
-        mechanism=in_yaml(mechanism if is_own_class else {"name": mechanism, "epsilon": epsilon}, flow=True),
-        data=in_yaml(_data(data), flow=True),
+        title=to_yaml(f"my audit of {mechanism}", flow=True),
+        mechanism=to_yaml(mechanism if is_own_class else {"name": mechanism, "epsilon": epsilon}, flow=True),
+        data=to_yaml(_data(data), flow=True),
         file=shlex.quote(printable(str(file))),
     )
     try:

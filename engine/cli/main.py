@@ -178,14 +178,14 @@ def check(
     --confidence; if the repetition rejects the claim too, the remaining games are skipped.
     """
     from dpaudit.engine.request.audit_spec import RunOptions
-    from dpaudit.engine.request.plain_yaml import yaml_value
+    from dpaudit.engine.request.plain_yaml import parse_yaml_argument
     from dpaudit.engine.run.checking import check
 
     with_defaults = {"relation": relation, "form": form}
     carry_out = partial(
         check,
-        mechanism if schema is not None else yaml_value(mechanism),
-        None if data is None else yaml_value(data),
+        mechanism if schema is not None else parse_yaml_argument(mechanism),
+        None if data is None else parse_yaml_argument(data),
         claim=claim,
         schema=None if schema is None else parse_schema(schema),
         settings=parse_settings(settings),
@@ -400,24 +400,26 @@ def reproduce(
     interrupted command resumes when it is run again. Reproductions need a checkout of dpaudit: a package installed from
     an index has none.
     """
-    from dpaudit.registry import catalogue, imported, load
+    from dpaudit.registry import catalogue, import_module, load
 
     if paper is None or what is None:
-        entries = catalogue("reproduction") or imported("papers.making")  # its error explains why there are none
+        entries = catalogue("reproduction") or import_module(
+            "papers.reproduction"
+        )  # its error explains why there are none
         for entry in entries.values():
             if paper is None or entry.name.startswith(f"{paper} "):
                 show(f"  {entry.name:<36} {entry.summary}")
         return
-    making = imported("papers.making")
+    papers = import_module("papers.reproduction")
     make = load("reproduction", f"{paper} {what}")
     from dpaudit.engine.report.progress import TerminalProgress, terminal
     from dpaudit.engine.request.audit_spec import RunOptions
 
-    if options["only"] and f"{paper} {what}" not in making.IN_PARTS:
+    if options["only"] and f"{paper} {what}" not in papers.IN_PARTS:
         raise click.BadParameter(f"{paper} {what} has no parts", param_hint="--only")
     with TerminalProgress(terminal()) as progress:
         run_options = RunOptions(runner=runner, workers=workers)
-        reproduction = make(making.Options(output / paper, run=run_options, listeners=[progress], **options))
+        reproduction = make(papers.Options(output / paper, run=run_options, listeners=[progress], **options))
     show_lines(reproduction.text)
     for path in reproduction.files:
         show(str(path))

@@ -19,12 +19,12 @@ import click
 from click.shell_completion import CompletionItem
 
 from dpaudit.engine.exits import show, show_lines
-from dpaudit.engine.request.build import PART, Schema, fields_schema, init_fields, meanings_of
+from dpaudit.engine.request.build import PART_KEY, Schema, field_descriptions, fields_schema, init_fields
 from dpaudit.errors import InputError, UnknownNameError, did_you_mean
 from dpaudit.registry import PACKAGES, Entry, catalogue, load, plural
 
 WIDTH = 110
-_FUNCTIONAL = (
+_PUBLIC_MODULES = (
     "proportions/binomial",
     "proportions/multinomial",
     "two_world/confusion",
@@ -89,7 +89,7 @@ def list_(kind: str | None, with_fields: bool) -> None:
 
 def _functions() -> Iterator[tuple[str, str]]:
     """Public functions and types of `_FUNCTIONAL`, with a line on each; what is registered is not repeated."""
-    for module in _FUNCTIONAL:
+    for module in _PUBLIC_MODULES:
         for node in ast.parse((files("dpaudit.estimators") / f"{module}.py").read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
                 decorators = {ast.unparse(decorator).partition("(")[0] for decorator in node.decorator_list}
@@ -116,9 +116,9 @@ def show_name(name: str) -> None:
 
 def _show_fields(entry: Entry) -> None:
     for field in described_fields(load(entry.kind, entry.name)):
-        default = NEEDED if field.default == NEEDED else f"default {field.default}"
+        default = REQUIRED if field.default == REQUIRED else f"default {field.default}"
         show(f"    {field.name}: {field.type}, {default}")
-        for line in textwrap.wrap(field.meaning, WIDTH - 8):
+        for line in textwrap.wrap(field.description, WIDTH - 8):
             show(f"        {line}")
 
 
@@ -161,14 +161,14 @@ def spec_schema() -> Schema:
         "$defs": {kind: _kind_schema(kind) for kind in PACKAGES if kind != "reproduction"},
     }
     # pydantic refuses references that it did not make.
-    linked: Schema = json.loads(json.dumps(schema).replace(f'"{PART}": "', '"$ref": "#/$defs/'))
-    return linked
+    schema_with_references: Schema = json.loads(json.dumps(schema).replace(f'"{PART_KEY}": "', '"$ref": "#/$defs/'))
+    return schema_with_references
 
 
-_OWN_NAME: Schema = {"type": "string", "pattern": ":"}
-_OWN_CLASS: Schema = {
+_USER_NAME: Schema = {"type": "string", "pattern": ":"}
+_USER_CLASS: Schema = {
     "type": "object",
-    "properties": {"name": _OWN_NAME},
+    "properties": {"name": _USER_NAME},
     "required": ["name"],
     "description": "A class of your own, `package.module:Class`, with its fields.",
 }
@@ -178,7 +178,7 @@ def _kind_schema(kind: str) -> Schema:
     """Return the schema of a part of one kind: a name alone, or a name with fields."""
     entries = catalogue(kind).values()
     parts = [_part_schema(entry, load(kind, entry.name)) for entry in entries]
-    return {"anyOf": [{"enum": [entry.name for entry in entries]}, _OWN_NAME, _OWN_CLASS, *parts]}
+    return {"anyOf": [{"enum": [entry.name for entry in entries]}, _USER_NAME, _USER_CLASS, *parts]}
 
 
 def _part_schema(entry: Entry, part: type) -> Schema:
@@ -199,7 +199,7 @@ GRID: Schema = {
     "separated by commas go together. What the fields replace must be there for the schema, with any value.",
 }
 
-NEEDED = "needed"
+REQUIRED = "needed"
 
 
 @dataclass(frozen=True)
@@ -209,34 +209,34 @@ class DescribedField:
     name: str  # what a spec calls it
     type: str  # its type as it is written in the source; for a nested part its kind: "a model"
     default: str  # what it is when left out; "needed" where it may not be
-    meaning: str  # what the docstring says of it; "" where it says nothing
+    description: str  # what the docstring says of it; "" where it says nothing
 
 
 def described_fields(part: type) -> tuple[DescribedField, ...]:
     """Return the fields of a registered class in the order of their declaration; none for a class without fields."""
     if not dataclasses.is_dataclass(part):
         return ()
-    meanings = meanings_of(part)
+    descriptions = field_descriptions(part)
     return tuple(
-        DescribedField(name, _type_in_words(field), default_in_words(field), meanings.get(name, ""))
+        DescribedField(name, _type_text(field), default_text(field), descriptions.get(name, ""))
         for name, field in init_fields(part).items()
     )
 
 
-def _type_in_words(field: dataclasses.Field[Any]) -> str:
+def _type_text(field: dataclasses.Field[Any]) -> str:
     kind = field.metadata.get("kind")
     if kind is not None:
         return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
     return str(field.type) if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
 
 
-def default_in_words(field: dataclasses.Field[Any]) -> str:
+def default_text(field: dataclasses.Field[Any]) -> str:
     """What a field is when it is left out; `NEEDED` where it may not be."""
     if field.default is not dataclasses.MISSING:
         return field.default.value if isinstance(field.default, Enum) else str(field.default)
     if field.default_factory is not dataclasses.MISSING:
         return str(field.default_factory())
-    return NEEDED
+    return REQUIRED
 
 
 NAME_VERBS = (list_, show_name, schema)

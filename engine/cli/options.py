@@ -32,14 +32,14 @@ def parse_schema(text: str) -> Mapping[str, Any]:
 
     Raises: SpecError if there is no mapping.
     """
-    from dpaudit.engine.request.plain_yaml import yaml_value
+    from dpaudit.engine.request.plain_yaml import parse_yaml_argument
 
     if not text.lstrip().startswith("{"):
         try:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as err:
             raise SpecError(f"--schema must be a mapping such as '{{age: [0, 100]}}' or a YAML file: {err}") from err
-    schema = yaml_value(text)
+    schema = parse_yaml_argument(text)
     if not isinstance(schema, Mapping):
         raise SpecError(f"a schema must be a mapping such as {{age: [0, 100], sex: [f, m]}}, got {shortened(schema)}")
     return schema

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.engine.data.columns import Column, check_names, examples_of, is_numeric, is_text, labels_of, plain, typed
 from dpaudit.errors import DataError, InputError, SpecError, require, shortened
-from dpaudit.given import argument, is_number
+from dpaudit.field_checks import checked_argument, is_number
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.plain_files import read_bytes, write_atomically
 from dpaudit.registry import register
@@ -147,7 +147,7 @@ def table(
         name: What the data are, for reports.
     Raises: DataError naming the row and the column.
     """
-    columns, label, name = frame(rows), argument("label", label, str), argument("name", name, str)
+    columns, label, name = frame(rows), checked_argument("label", label, str), checked_argument("name", name, str)
     categorical, drop = _names("categorical", categorical), _names("drop", drop)
     check_names(columns.column_names, label=label, named={"categorical": categorical, "drop": drop}, path="the table")
     for field in columns.schema:
@@ -250,7 +250,9 @@ def _from_pair(features: Any, labels: Any, class_names: Any = None) -> Examples:
     listed = () if class_names is None else column("the names of classes", class_names).to_pylist()
     if len(listed) != examples.classes:
         return examples
-    return replace(examples, class_names=argument("the names of classes", tuple(map(str, listed)), tuple[str, ...]))
+    return replace(
+        examples, class_names=checked_argument("the names of classes", tuple(map(str, listed)), tuple[str, ...])
+    )
 
 
 def _numbers(features: Any) -> NDArray[np.float32]:
@@ -297,7 +299,7 @@ def _names(name: str, columns: Iterable[str]) -> tuple[str, ...]:
     """Return names of columns from one name or any iterable of names."""
     with refusing(f"{name} must be names of columns"):
         listed = [columns] if isinstance(columns, str) else list(itertools.islice(columns, MAX_NAMES))
-    given: tuple[str, ...] = argument(name, listed, tuple[str, ...])
+    given: tuple[str, ...] = checked_argument(name, listed, tuple[str, ...])
     return given
 
 

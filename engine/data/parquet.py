@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
-from dpaudit.actors.storage.bounded_parquet import bytes_of_rows
+from dpaudit.actors.storage.bounded_parquet import min_bytes_of_rows
 from dpaudit.consent import PATH
 from dpaudit.engine.data.columns import Column, check_names, examples_of, is_numeric, is_text, plain, typed
 from dpaudit.engine.data.files import existing_file, fault
@@ -62,7 +62,7 @@ class Parquet:
     def _read(self, path: Path) -> pa.Table:
         try:
             with path.open("rb") as content:
-                told = bytes_of_rows(content, self.rows)
+                told = min_bytes_of_rows(content, self.rows)
             with pa.parquet.ParquetFile(path) as file:
                 self._check(path, file.schema_arrow)
                 parts, held, taken, most = [], 0, 0, max_read_bytes()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dpaudit.errors import DataError, SpecError, require, shortened
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 from dpaudit.mechanisms.examples import Rows
 from dpaudit.variables import hide_variable_values
 

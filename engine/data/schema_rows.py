@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpaudit.errors import require
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 from dpaudit.mechanisms.queries.row_function import TableRows
 from dpaudit.mechanisms.queries.schema import Schema
 from dpaudit.registry import register

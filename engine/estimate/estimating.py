@@ -38,7 +38,7 @@ from dpaudit.estimators.one_run.right_guesses import Guessing
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.estimators.two_world.fair_coins import TwoSamples
-from dpaudit.given import argument, check_fields, require_words
+from dpaudit.field_checks import check_fields, checked_argument, require_yaml_values
 from dpaudit.registry import catalogue, load
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Question:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require_words(self.options, "options")
+        require_yaml_values(self.options, "options")
         if self.score_column == self.member_column:
             raise SpecError(f"score and member must be two columns, got {self.score_column!r} for both")
         require(
@@ -259,8 +259,8 @@ def estimate(
     Raises: DataError for unsuitable scores or counts, SpecError for an unsuitable method or option, InputError for an
         argument out of range.
     """
-    delta = argument("delta", delta, float | None)
-    promise = argument("claim", claim, Claim | float | tuple[float, float] | str | None)
+    delta = checked_argument("delta", delta, float | None)
+    promise = checked_argument("claim", claim, Claim | float | tuple[float, float] | str | None)
     if isinstance(promise, int | float):
         promise = Claim(promise, delta or 0.0, Relation.ADD_REMOVE)
     elif promise is not None:

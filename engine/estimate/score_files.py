@@ -28,7 +28,12 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpaudit.actors.storage.bounded_parquet import bytes_of_rows, read_bounded, require_unpacked, require_unpacks
+from dpaudit.actors.storage.bounded_parquet import (
+    min_bytes_of_rows,
+    read_bounded,
+    require_bounded,
+    require_unpacked_size,
+)
 from dpaudit.errors import AuditError, DataError, shortened
 from dpaudit.plain_files import SMALL_FILE_BYTES, require_fits_memory
 
@@ -207,8 +212,8 @@ def _folder_of_parquet(path: Path) -> pa.Table:
     texts, unpacked = set(), 0
     for part in pads.dataset(path, format="parquet").files:
         with open(part, "rb") as file:
-            texts.update(require_unpacks(file, part))
-            unpacked += bytes_of_rows(file, None)
+            texts.update(require_bounded(file, part))
+            unpacked += min_bytes_of_rows(file, None)
             require_fits_memory(unpacked, path)
     return pq.read_table(path, read_dictionary=sorted(texts))
 
@@ -336,7 +341,9 @@ def _archive(name: str, file: BinaryIO, used: Used) -> FileContent:
         wanted = set(used(names))
         chosen = {column: member for column, member in zip(names, members, strict=True) if column in wanted}
         # The size in the directory also limits the bytes read of a member.
-        require_unpacked(sum(member.file_size for member in chosen.values()), size, name, times=MAX_TIMES_ZIPPED)
+        require_unpacked_size(
+            sum(member.file_size for member in chosen.values()), size, name, max_ratio=MAX_TIMES_ZIPPED
+        )
         for column, member in chosen.items():
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise DataError(f"{name}: array {shortened(column)} must be packed as NumPy packs it")

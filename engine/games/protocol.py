@@ -25,7 +25,7 @@ from dpaudit.errors import SpecError, require, shortened
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.scores import Scores
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 from dpaudit.mechanisms.examples import Examples, Rows
 from dpaudit.mechanisms.protocols import LabelMechanism, Learner
 

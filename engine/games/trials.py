@@ -156,14 +156,14 @@ class ExampleGradients:
     def __init__(self, recipe: Recipe, clip: float, points: Examples, compute: Compute) -> None:
         import torch
 
-        from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, CrossEntropy, Kernel, Vmapped
         from dpaudit.mechanisms.training.inputs import as_array
+        from dpaudit.mechanisms.training.kernels import BatchedMlp, CrossEntropy, Kernel, Vmapped
 
         array = as_array(points.features)
         module = recipe.meta_module(array.shape[1:], points.classes)
         self._kernel: Kernel = (
             BatchedMlp(module, loss=CrossEntropy())
-            if BatchedMlp.takes(module)
+            if BatchedMlp.supports(module)
             else Vmapped(module, loss=CrossEntropy())
         )
         device = torch.device(compute.device)

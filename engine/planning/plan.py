@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dpaudit.actors.fingerprint import one_reading
+from dpaudit.actors.fingerprint import read_once
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import arrow_array
@@ -25,7 +25,7 @@ from dpaudit.engine.data.partition import Parts, loaded_rows
 from dpaudit.engine.games.protocol import Played, Reading, Setting, require_units
 from dpaudit.engine.planning.features import require_trainable
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec
-from dpaudit.engine.request.describe import in_words
+from dpaudit.engine.request.describe import call_text
 from dpaudit.errors import SpecError
 from dpaudit.estimators.best_candidate import ReplayBounds, ThresholdBounds
 from dpaudit.estimators.estimator import Estimator
@@ -182,7 +182,7 @@ def trainings_of(plan: Plan) -> dict[str, int]:
     return {unit.key: pieces_of(unit) for unit in plan.units if unit.key in trains}
 
 
-@one_reading()
+@read_once()
 def make_plan(spec: AuditSpec) -> Plan:
     """Load the data, whose content is part of every key, and plan every audit."""
     require_units(_fewest_units(spec))
@@ -323,7 +323,7 @@ def _state_unit(setting: Setting, work: Work, seed: Seed) -> Unit | None:
         return None
     from dpaudit.engine.planning.state_between_calls import detect_state, pickled_mechanism  # few games need it
 
-    words = hashlib.sha256(in_words(setting.mechanism).encode()).hexdigest()[:16]
+    words = hashlib.sha256(call_text(setting.mechanism).encode()).hexdigest()[:16]
     pickled = work.share(f"as given: {words}", pickled_mechanism(setting.mechanism))
     return work.add(
         detect_state,

@@ -32,7 +32,7 @@ from dpaudit.engine.reading.shift import ShiftControl, rows_to_decide, shift_con
 from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import Audit
-from dpaudit.engine.request.describe import in_words
+from dpaudit.engine.request.describe import call_text
 from dpaudit.estimators.bisection import last_true
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
@@ -105,7 +105,7 @@ class _Finished:
         notes = tuple(dict.fromkeys(note for report in self._reports(entry.trainings) for note in report.notes))
         return AuditResult(
             name=audit.name,
-            mechanism=in_words(audit.mechanism),
+            mechanism=call_text(audit.mechanism),
             game=_game_in_words(audit),
             claimed=entry.effective_claim,
             compared=compared,
@@ -305,7 +305,7 @@ def _game_in_words(audit: Audit) -> str:
         "proxy": audit.proxy,
         "estimator": audit.estimator,
     }
-    return "; ".join(f"{kind} {in_words(part)}" for kind, part in parts.items() if part is not None)
+    return "; ".join(f"{kind} {call_text(part)}" for kind, part in parts.items() if part is not None)
 
 
 P_VALUES = (1e-6, 1e-5, 1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.request.describe import describe, in_words
+from dpaudit.engine.request.describe import call_text, describe
 from dpaudit.estimators.finding import Series
 from dpaudit.estimators.label_reconstruction.bags import MEASURES, AdvantageDistribution
 from dpaudit.mechanisms.labels.proportions import Aggregation, NoisyAggregation
@@ -172,7 +172,7 @@ def _setting(mechanism: Any) -> str:
         return f"{_curve(mechanism)}, ε = {mechanism.epsilon:g}"
     if isinstance(mechanism, Aggregation):
         return f"{_family(mechanism)}, {_bags(mechanism)}"
-    return in_words(mechanism)
+    return call_text(mechanism)
 
 
 def _curve(mechanism: Any) -> str:

@@ -147,10 +147,12 @@ class Records:
     @staticmethod
     def selected_audit(spec: str, audit: str | None) -> tuple[str, Mapping[str, Any]]:
         """Return name and game of the selected audit of a spec in YAML; arguments as in `of_results`."""
-        from dpaudit.engine.request.plain_yaml import yaml_value
+        from dpaudit.engine.request.plain_yaml import parse_yaml_argument
 
         try:
-            games = {str(entry.get("name", "audit")): _fields(entry["game"]) for entry in yaml_value(spec)["audits"]}
+            games = {
+                str(entry.get("name", "audit")): _fields(entry["game"]) for entry in parse_yaml_argument(spec)["audits"]
+            }
             fitting = [name for name, game in games.items() if game.get("name") in DEFAULTS]
         except (KeyError, TypeError, ValueError, AttributeError) as err:
             raise SpecError("the spec must have `audits`, each a mapping with a `game`") from err

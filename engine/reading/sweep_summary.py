@@ -339,8 +339,8 @@ def _with_dominance(sweep: Sweep, rows: list[SweepRow]) -> tuple[SweepRow, ...]:
         value = getattr(row, by)
         return any(
             getattr(other, by) <= value
-            and not sweep.better(row.utility, other.utility)
-            and (getattr(other, by) < value or sweep.better(other.utility, row.utility))
+            and not sweep.is_better(row.utility, other.utility)
+            and (getattr(other, by) < value or sweep.is_better(other.utility, row.utility))
             for other in audited
             if not math.isnan(other.utility)
         )

@@ -19,15 +19,15 @@ from dpaudit.consent import CLUSTER
 from dpaudit.engine.data.partition import Partition, loaded_rows
 from dpaudit.engine.games.one_run.rules import OneRunRules
 from dpaudit.engine.games.protocol import Game, GameTraits, StopRule
-from dpaudit.engine.request.build import anchored, build
+from dpaudit.engine.request.build import build, with_absolute_paths
 from dpaudit.engine.request.describe import describe
 from dpaudit.engine.request.error_budget import ErrorBudget, JointTest
-from dpaudit.engine.request.plain_yaml import in_yaml
+from dpaudit.engine.request.plain_yaml import to_yaml
 from dpaudit.engine.request.sweep import Sweep
 from dpaudit.errors import InputError, SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator, Scores
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 from dpaudit.mechanisms.protocols import Claiming, StepLearner
 from dpaudit.registry import catalogue, load
 
@@ -41,7 +41,7 @@ MAX_SEED = 10**18
 Runner: TypeAlias = Literal["auto", "in-process", "processes", "ray"]
 
 
-CONFIRMING = "label-canaries"
+CONFIRMATORY_GAME = "label-canaries"
 """The confirmatory game, which assumes nothing about the data."""
 
 
@@ -133,16 +133,16 @@ class RunOptions:
             time_limit_s=self.time_limit_s,
         )
         require(self.gpus_per_worker >= 0, "gpus_per_worker must be >= 0", gpus_per_worker=self.gpus_per_worker)
-        alone = self.gpus_per_worker and self.runner == "processes"  # which of them has which GPU, Ray knows alone
-        require(not alone, "a unit with a GPU must run on Ray or in-process", runner=self.runner)
+        shares_gpu = self.gpus_per_worker and self.runner == "processes"  # which of them has which GPU, Ray knows alone
+        require(not shares_gpu, "a unit with a GPU must run on Ray or in-process", runner=self.runner)
 
-    def settled_runner(self) -> Runner:
+    def runner_if_settled(self) -> Runner:
         """Return the runner; "auto" if the work has to decide."""
         needs_ray = self.gpus_per_worker or self.address or os.environ.get("RAY_ADDRESS")
         return "ray" if self.runner == "auto" and needs_ray else self.runner
 
     @property
-    def at_a_time(self) -> int:
+    def concurrency(self) -> int:
         """Number of units that run at the same time on this machine."""
         return self.workers or max(1, (os.cpu_count() or 1) // self.cpus_per_worker)
 
@@ -179,18 +179,18 @@ class AuditSpec:
         if not self.audits:
             raise SpecError("a spec must have at least one audit: give `mechanism` at the top, or a list `audits`")
         names = [audit.name for audit in self.audits]
-        twice = sorted(name for name, count in Counter(names).items() if count > 1)
-        if twice:
-            raise SpecError(f"each audit must have a name of its own, {', '.join(twice)} is used twice")
+        repeated_names = sorted(name for name, count in Counter(names).items() if count > 1)
+        if repeated_names:
+            raise SpecError(f"each audit must have a name of its own, {', '.join(repeated_names)} is used twice")
         object.__setattr__(
             self, "audits", tuple(self._complete(audit, index) for index, audit in enumerate(self.audits))
         )
-        self._require_one_claim()
+        self._require_joint_test()
         self._require_sweep()
         if self.together is not None or self.sweep is not None:
             for scope in dict.fromkeys(map(self._scope, self.audits)):
                 audits = [audit for audit in self.audits if self._scope(audit) is scope]
-                self.error_budget(scope).require_kept({audit.name: audit.estimator.confidence for audit in audits})
+                self.error_budget(scope).require_within({audit.name: audit.estimator.confidence for audit in audits})
 
     def error_budget(self, scope: Scope = Scope.CLAIM) -> ErrorBudget:
         """Return the shares of the error; in a check, of the tests of one scope."""
@@ -217,10 +217,10 @@ class AuditSpec:
         for audit in self.audits:
             if audit.game.traits.evidence is not Scores or getattr(audit.estimator, "confidence", None) is None:
                 raise SpecError(
-                    f"a sweep needs a game that ends in a lower bound on epsilon, {_name(audit.game)} does not"
+                    f"a sweep needs a game that ends in a lower bound on epsilon, {_part_name(audit.game)} does not"
                 )
 
-    def _require_one_claim(self) -> None:
+    def _require_joint_test(self) -> None:
         """Refuse tests whose claims differ, and numbers that cannot grow in a confirmatory run."""
         if self.together is None:
             return
@@ -248,21 +248,23 @@ class AuditSpec:
         if not isinstance(getattr(game, "traits", None), GameTraits):
             raise SpecError(f"{at}.game must have a field `traits` of class dpaudit.engine.games.protocol.GameTraits")
         attack = getattr(game, "usual_attack", game.traits.attack) if audit.attack is None else audit.attack
-        data = given_data(audit.data)
+        data = as_data_source(audit.data)
         audit = replace(audit, game=game, data=data, attack=attack, proxy=proxy)
         parts = {
-            part.name: anchored(build(part.metadata["kind"], getattr(audit, part.name), location=f"{at}.{part.name}"))
+            part.name: with_absolute_paths(
+                build(part.metadata["kind"], getattr(audit, part.name), location=f"{at}.{part.name}")
+            )
             for part in fields(Audit)
             if "kind" in part.metadata and part.name != "estimator"
         }
         audit = replace(audit, **parts)
-        audit = held_to_accountant((audit,), self.seed, at)[0]
+        audit = with_accountant_claim((audit,), self.seed, at)[0]
         stated = _stated_claim(audit, at)
         if hasattr(game, "for_claim"):  # its rules depend on the claim
             game = game.for_claim(stated)
             audit = replace(audit, game=game)
         claim = game.traits.compared(stated, audit=at).claim
-        _require_fitting(audit, at)
+        _require_compatible(audit, at)
         defaults = {
             "delta": claim.delta,
             "confidence": self.error_budget(self._scope(audit)).first_pass,
@@ -273,24 +275,24 @@ class AuditSpec:
         audit = replace(audit, estimator=estimator)
         _require_estimator(audit, claim, at)
         if audit.confirm:
-            self._complete(_confirming(audit, at), index)
+            self._complete(_confirmation_of(audit, at), index)
         return audit
 
     def confirmation(self, audit: Audit) -> Audit:
         """Return the audit that follows an audit with `confirm`: the same mechanism with planted labels."""
-        return self._following(audit, _confirming(audit, audit.name))
+        return self._complete_follow_up(audit, _confirmation_of(audit, audit.name))
 
     def confirmatory(self, audit: Audit) -> Audit:
         """Return the repeat of a test of a joint claim, at the stricter confidence of the verdict."""
         assert self.together is not None
-        return self._following(audit, _played_again(audit, self.together.again.get(audit.name, {})))
+        return self._complete_follow_up(audit, _repeat_of(audit, self.together.again.get(audit.name, {})))
 
-    def _following(self, audit: Audit, follows: Audit) -> Audit:
+    def _complete_follow_up(self, audit: Audit, follow_up: Audit) -> Audit:
         index = next(place for place, other in enumerate(self.audits) if other is audit)
         if self.together is not None:
             confidence = self.error_budget(self._scope(audit)).confirmatory(audit.estimator.confidence)
-            follows = replace(follows, estimator=replace(follows.estimator, confidence=confidence))
-        return self._complete(follows, index)
+            follow_up = replace(follow_up, estimator=replace(follow_up.estimator, confidence=confidence))
+        return self._complete(follow_up, index)
 
     def to_yaml(self) -> str:
         """Return the spec as YAML, which `load_spec` reads back.
@@ -303,18 +305,18 @@ class AuditSpec:
             {"name": audit.name, **described} for audit, described in zip(self.audits, words["audits"], strict=True)
         ]
         try:
-            return in_yaml({**words, "audits": named})
+            return to_yaml({**words, "audits": named})
         except SpecError as err:
-            raise _in_no_words(self.audits, err) from err
+            raise _unserializable_error(self.audits, err) from err
 
 
-def _in_no_words(audits: Sequence[Audit], err: SpecError) -> SpecError:
+def _unserializable_error(audits: Sequence[Audit], err: SpecError) -> SpecError:
     """Return the error of a spec that cannot be written, which names the attribute of the user's object at fault."""
     for audit in audits:
         for part in ("mechanism", "data", "proxy", "attack", "game", "estimator"):
             for name, value in getattr(getattr(audit, part), "__dict__", {}).items():
                 try:
-                    in_yaml({name: describe(value)})
+                    to_yaml({name: describe(value)})
                 except SpecError:
                     return SpecError(
                         f"{audit.name}: {part}.{name} must be a number, text, or a list or mapping of these, got an "
@@ -324,7 +326,7 @@ def _in_no_words(audits: Sequence[Audit], err: SpecError) -> SpecError:
     return err
 
 
-def held_to_accountant(audits: tuple[Audit, ...], seed: int, at: str) -> tuple[Audit, ...]:
+def with_accountant_claim(audits: tuple[Audit, ...], seed: int, at: str) -> tuple[Audit, ...]:
     """Return audits of one mechanism on the same data with its accountant's claim and steps, from trainings made now.
 
     A claim "accountant" becomes that of a training on the fewest rows of any audit. If a game watches steps, they are
@@ -343,7 +345,9 @@ def held_to_accountant(audits: tuple[Audit, ...], seed: int, at: str) -> tuple[A
     fewest = len(target)
     for game in games if by_accountant else ():
         if game.traits.run_on is None:
-            raise SpecError(f"{at}.claim: accountant needs a game that trains on rows of the data, not {_name(game)}")
+            raise SpecError(
+                f"{at}.claim: accountant needs a game that trains on rows of the data, not {_part_name(game)}"
+            )
         fewest = min(fewest, game.traits.run_on(game, len(target))[1])
     sequence = Seed(seed).child("accountant").sequence()
     try:
@@ -362,10 +366,10 @@ def held_to_accountant(audits: tuple[Audit, ...], seed: int, at: str) -> tuple[A
 def require_accountant(mechanism: Any, at: str) -> None:
     """Refuse the claim "accountant" for a mechanism without an accountant."""
     if not hasattr(mechanism, "held_to_accountant"):
-        raise SpecError(f"{at}.claim: accountant needs a mechanism made by `from_opacus`, got {_name(mechanism)}")
+        raise SpecError(f"{at}.claim: accountant needs a mechanism made by `from_opacus`, got {_part_name(mechanism)}")
 
 
-def given_data(value: object) -> Any:
+def as_data_source(value: object) -> Any:
     """Return the data of an audit: words and data sets unchanged, rows of the caller as a data set."""
     if type(value) in (str, dict) or hasattr(type(value), "registered_name"):
         return value
@@ -374,12 +378,12 @@ def given_data(value: object) -> Any:
     return data_source(value)
 
 
-def found_data(data: Any, folder: Path) -> Any:
+def with_stored_rows(data: Any, folder: Path) -> Any:
     """Return the data with its rows; those without a file or recipe are in the run folder."""
     return data.found_in(folder) if _in_memory(data) else data
 
 
-def keep_data(data: Any, folder: Path) -> None:
+def store_rows(data: Any, folder: Path) -> None:
     """Write rows without a file or recipe into a run folder."""
     if _in_memory(data):
         data.keep(folder)
@@ -403,25 +407,25 @@ def _require_size(game: Game, at: str) -> None:
             raise SpecError(f"{at}.game: {part.name} must be at most {MAX_AT_ONCE:,}, got {shortened(f'{value:,}')}")
 
 
-def _confirming(audit: Audit, at: str) -> Audit:
+def _confirmation_of(audit: Audit, at: str) -> Audit:
     """Return the audit of the same mechanism with planted labels; other parts are unchanged or defaults."""
     if not isinstance(audit.game, OneRunRules):
-        raise SpecError(f"{at}.confirm is for games of one training, {_name(audit.game)} has many; leave it out")
-    usual: GameTraits = load("game", CONFIRMING).traits
+        raise SpecError(f"{at}.confirm is for games of one training, {_part_name(audit.game)} has many; leave it out")
+    usual: GameTraits = load("game", CONFIRMATORY_GAME).traits
     return replace(
         audit,
-        game={"name": CONFIRMING, "replays": max(audit.game.replays, 1), "canaries": audit.game.canaries},
+        game={"name": CONFIRMATORY_GAME, "replays": max(audit.game.replays, 1), "canaries": audit.game.canaries},
         attack=audit.attack if audit.game.traits.attack == usual.attack else None,
         confirm=False,
-        name=f"{audit.name}, confirmed by {CONFIRMING}",
+        name=f"{audit.name}, confirmed by {CONFIRMATORY_GAME}",
     )
 
 
-def _played_again(audit: Audit, factors: Mapping[str, float]) -> Audit:
+def _repeat_of(audit: Audit, factors: Mapping[str, float]) -> Audit:
     """Return the test with some numbers of its game multiplied by factors."""
     for name in factors:
         if not isinstance(getattr(audit.game, name, None), int):
-            raise SpecError(f"together.again: {_name(audit.game)} has no number {name!r} that could grow")
+            raise SpecError(f"together.again: {_part_name(audit.game)} has no number {name!r} that could grow")
     grown = {name: max(1, round(factor * getattr(audit.game, name))) for name, factor in factors.items()}
     return replace(audit, game=replace(audit.game, **grown), name=f"{audit.name}, confirmatory run")
 
@@ -435,15 +439,15 @@ def _stated_claim(audit: Audit, at: str) -> Claim:
     return claim
 
 
-def _require_fitting(audit: Audit, at: str) -> None:
+def _require_compatible(audit: Audit, at: str) -> None:
     """Refuse a mechanism that the game cannot play, and an attack that needs another view than the game gives."""
     fits: GameTraits = audit.game.traits
     face = fits.capability_of(audit.mechanism)
     if face is None:
         words = " or ".join(face.words for face in fits.views)
         raise SpecError(
-            f"{at}.game {_name(audit.game)} plays {words}, not {_name(audit.mechanism)}; "
-            + _those("game", lambda other: other.traits.capability_of(audit.mechanism) is not None)
+            f"{at}.game {_part_name(audit.game)} plays {words}, not {_part_name(audit.mechanism)}; "
+            + _names_that_fit("game", lambda other: other.traits.capability_of(audit.mechanism) is not None)
         )
     view = fits.views[face]
     if not (hasattr(audit.attack, "view") and hasattr(audit.attack, "score")):
@@ -453,8 +457,8 @@ def _require_fitting(audit: Audit, at: str) -> None:
         )
     if not issubclass(view, audit.attack.view):
         raise SpecError(
-            f"{at}.attack {_name(audit.attack)} sees {audit.attack.view.shows}, the game {_name(audit.game)} shows "
-            f"{view.shows}; " + _those("attack", lambda other: issubclass(view, other.view))
+            f"{at}.attack {_part_name(audit.attack)} sees {audit.attack.view.shows}, the game {_part_name(audit.game)} "
+            f"shows {view.shows}; " + _names_that_fit("attack", lambda other: issubclass(view, other.view))
         )
 
 
@@ -465,7 +469,7 @@ def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
     if not isinstance(estimator, Estimator) or estimator.evidence is not evidence:
         evidence_read = estimator.evidence.words if isinstance(estimator, Estimator) else "tables of counts"
         raise SpecError(
-            f"{at}.estimator must read {evidence.words}, got {_name(estimator)}, which reads {evidence_read}; use "
+            f"{at}.estimator must read {evidence.words}, got {_part_name(estimator)}, which reads {evidence_read}; use "
             "`dpaudit estimate` for those"
         )
     if isinstance(estimator, ScoreEstimator) and estimator.delta < claim.delta:
@@ -489,7 +493,7 @@ def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
     if not independent and getattr(estimator, "independent_trials", False):
         raise SpecError(
             f"{at}.estimator must be one for many canaries of one training (one-run, ...), got "
-            f"{_name(estimator)}, which takes scores for independent trials; the game is one of "
+            f"{_part_name(estimator)}, which takes scores for independent trials; the game is one of "
             "dependent ones: ind-mia and mia have independent trials"
         )
 
@@ -500,13 +504,13 @@ def _sharing(audit: Audit) -> int | None:
     return sharing(audit.mechanism) if sharing and getattr(audit.attack, "each_release_alone", False) else None
 
 
-def _name(part: object) -> str:
+def _part_name(part: object) -> str:
     """Return the name that a user gives a part."""
     words = describe(part)
     return str(words["name"]) if isinstance(words, dict) and "name" in words else type(part).__name__
 
 
-def _those(kind: str, fit: Callable[[Any], bool]) -> str:
+def _names_that_fit(kind: str, fit: Callable[[Any], bool]) -> str:
     """Return a sentence with the registered names of a kind that would fit."""
     names = [name for name in catalogue(kind) if fit(load(kind, name))]
     return f"{kind}s that fit: {', '.join(names) or 'none'}"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, Required, 
 
 from dpaudit.consent import require_code, require_file
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, UnknownNameError, shortened
-from dpaudit.given import MisfitError, Parsed, pydantic_type, require_words, validated
+from dpaudit.field_checks import InvalidValueError, ParsedBy, pydantic_type, require_yaml_values, validate
 from dpaudit.locations import import_object
 from dpaudit.registry import PACKAGES, catalogue, load
 
@@ -36,9 +36,9 @@ def build(kind: str, spec: object, *, location: str = "", defaults: Mapping[str,
     Raises: SpecError with the place, the value and what is possible.
     """
     if isinstance(spec, str | Mapping):
-        require_words(spec, location or kind)
+        require_yaml_values(spec, location or kind)
     with _located(location or kind):
-        return _part(kind, spec, defaults)
+        return _build_part(kind, spec, defaults)
 
 
 @contextlib.contextmanager
@@ -46,43 +46,43 @@ def _located(location: str) -> Iterator[None]:
     """Raise a MisfitError of the block as a SpecError that begins with the place."""
     try:
         yield
-    except MisfitError as err:
+    except InvalidValueError as err:
         raise SpecError(f"{location}{err}".removeprefix(".")) from err
 
 
-def _part(kind: str, spec: object, defaults: Mapping[str, object] | None = None) -> Any:
+def _build_part(kind: str, spec: object, defaults: Mapping[str, object] | None = None) -> Any:
     """Return the part that a spec describes, or raise MisfitError."""
     if isinstance(spec, int | float | list | tuple):
-        raise MisfitError(f" must be a name or a mapping with `name`, got {shortened(spec)}")
+        raise InvalidValueError(f" must be a name or a mapping with `name`, got {shortened(spec)}")
     if not isinstance(spec, str | Mapping):
         if spec is None or _is_part(kind, spec):
             return spec
-        raise MisfitError(
-            f" must be a name, a mapping with `name`, or an object with {_methods(kind)}, got "
+        raise InvalidValueError(
+            f" must be a name, a mapping with `name`, or an object with {_method_names(kind)}, got "
             + (f"the class {spec.__name__}; make one of it" if isinstance(spec, type) else type(spec).__name__)
         )
     fields = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = fields.pop("name", None)
     if not isinstance(name, str):
-        raise MisfitError(f" must have a `name`, one of {', '.join(catalogue(kind))}; got {shortened(spec)}")
+        raise InvalidValueError(f" must have a `name`, one of {', '.join(catalogue(kind))}; got {shortened(spec)}")
     try:
         part_class = named_part(kind, name)
     except UnknownNameError as err:
-        raise MisfitError(f": {err}") from err
-    return _instance(part_class, fields, defaults)
+        raise InvalidValueError(f": {err}") from err
+    return _build_instance(part_class, fields, defaults)
 
 
 def named_part(kind: str, name: str) -> Any:
     """The class or factory that a spec names: a registered name, or "module:Class"."""
     if ":" in name:
-        return own_part(kind, name)
+        return user_part(kind, name)
     entry = catalogue(kind).get(name)
     if entry is not None and entry.module.partition(".")[0] != "dpaudit":  # of another package's entry points
         require_code(f"{entry.module}:{entry.attribute}")
     return load(kind, name)
 
 
-_FACES: Mapping[str, tuple[str, ...]] = {
+_KIND_METHODS: Mapping[str, tuple[str, ...]] = {
     "mechanism": ("claim", "release", "fit"),
     "model": ("fit",),
     "embedder": ("embed",),
@@ -100,7 +100,7 @@ _FACES: Mapping[str, tuple[str, ...]] = {
 """Methods that tell a part of each kind from any other class: it has one of them at least."""
 
 
-def own_part(kind: str, name: str) -> Any:
+def user_part(kind: str, name: str) -> Any:
     """The user's own class, or their factory marked with `@register(kind, ...)`, that "module:name" names.
 
     Nothing else is ever called: a spec must not be able to name any function there is.
@@ -112,13 +112,13 @@ def own_part(kind: str, name: str) -> Any:
     elif isinstance(part, types.FunctionType) and vars(part).get("registered_kind") == kind:
         return part
     raise UnknownNameError(
-        f"{name!r} must name a class with {_methods(kind)}, or a function marked with "
+        f"{name!r} must name a class with {_method_names(kind)}, or a function marked with "
         f'`@register("{kind}", NAME, source=...)`'
     )
 
 
 def _has_methods(kind: str, part: type) -> bool:
-    return any(callable(vars(base).get(method)) for base in part.__mro__ for method in _FACES[kind])
+    return any(callable(vars(base).get(method)) for base in part.__mro__ for method in _KIND_METHODS[kind])
 
 
 def _is_part(kind: str, value: object) -> bool:
@@ -126,8 +126,8 @@ def _is_part(kind: str, value: object) -> bool:
     return type(value).__dict__.get("registered_kind") == kind or _has_methods(kind, type(value))
 
 
-def _methods(kind: str) -> str:
-    return "a method " + " or ".join(f"`{method}`" for method in _FACES[kind])
+def _method_names(kind: str) -> str:
+    return "a method " + " or ".join(f"`{method}`" for method in _KIND_METHODS[kind])
 
 
 def build_dataclass(part_class: Any, fields: Mapping[str, object], *, location: str) -> Any:
@@ -136,33 +136,35 @@ def build_dataclass(part_class: Any, fields: Mapping[str, object], *, location: 
     Raises: SpecError with the place.
     """
     with _located(location):
-        return _instance(part_class, fields)
+        return _build_instance(part_class, fields)
 
 
 def checked_value(part_class: Any, name: str, value: object, *, at: str) -> Any:
     """Return what a spec writes for one field of a dataclass, as the field takes it; `at` is the dataclass's place."""
     with _located(at):
-        return validated(_fields_adapter(part_class, (name,)), {name: value}, init_fields(part_class))[name]
+        return validate(_fields_adapter(part_class, (name,)), {name: value}, init_fields(part_class))[name]
 
 
-def _instance(part_class: Any, fields: Mapping[str, object], defaults: Mapping[str, object] | None = None) -> Any:
+def _build_instance(part_class: Any, fields: Mapping[str, object], defaults: Mapping[str, object] | None = None) -> Any:
     if not hasattr(part_class, "__dataclass_fields__"):  # a plain class or a factory of the user's own
-        return _constructed(part_class, fields)
+        return _construct(part_class, fields)
     names = init_fields(part_class)
     filled = {name: value for name, value in (defaults or {}).items() if name in names} | dict(fields)
-    return _constructed(part_class, validated(_fields_adapter(part_class), filled, names))
+    return _construct(part_class, validate(_fields_adapter(part_class), filled, names))
 
 
-def _constructed(part_class: Any, values: Mapping[str, object]) -> Any:
+def _construct(part_class: Any, values: Mapping[str, object]) -> Any:
     try:
         return part_class(**values)
     except (InputError, DataError) as err:
-        raise MisfitError(f": {err}") from err
+        raise InvalidValueError(f": {err}") from err
     except AuditError:
         raise
     except Exception as err:  # a class of the user's own may raise anything
         why = f"{type(err).__name__}: {shortened(err)}"
-        raise MisfitError(f": {part_class.__qualname__} cannot be made from {shortened(dict(values))}: {why}") from err
+        raise InvalidValueError(
+            f": {part_class.__qualname__} cannot be made from {shortened(dict(values))}: {why}"
+        ) from err
 
 
 def init_fields(part_class: Any) -> dict[str, dataclasses.Field[Any]]:
@@ -176,19 +178,19 @@ def _fields_adapter(part_class: Any, only: tuple[str, ...] | None = None) -> Typ
     from pydantic import Field, TypeAdapter
     from typing_extensions import TypedDict
 
-    hints, meanings = typing.get_type_hints(part_class), meanings_of(part_class)
+    hints, descriptions = typing.get_type_hints(part_class), field_descriptions(part_class)
     typed: dict[str, Any] = {}
     for name, field in init_fields(part_class).items():
         if only is None or name in only:
-            marker: Any = Required if is_needed(field) else NotRequired
-            typed[name] = marker[Annotated[_field_type(field, hints[name]), Field(description=meanings.get(name))]]
+            marker: Any = Required if is_required(field) else NotRequired
+            typed[name] = marker[Annotated[_field_type(field, hints[name]), Field(description=descriptions.get(name))]]
     typed_dict: Any = TypedDict
     fields = typed_dict(part_class.__name__, typed)
     fields.__pydantic_config__ = {"extra": "forbid", "arbitrary_types_allowed": True}
     return TypeAdapter(fields)
 
 
-def is_needed(field: dataclasses.Field[Any]) -> bool:
+def is_required(field: dataclasses.Field[Any]) -> bool:
     """True if a field has no default."""
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
@@ -199,33 +201,33 @@ def _field_type(field: dataclasses.Field[Any], hint: Any) -> Any:
 
     kind = field.metadata.get("kind")
     if kind in PACKAGES:
-        part = Annotated[Any, Parsed(partial(_part, kind), lambda: {PART: kind})]
+        part = Annotated[Any, ParsedBy(partial(_build_part, kind), lambda: {PART_KEY: kind})]
         return part | None if field.default is None or type(None) in typing.get_args(hint) else part
-    typed = pydantic_type(hint, _nested)
-    return Annotated[typed, BeforeValidator(_allowed_path)] if field.metadata.get("holds") == "path" else typed
+    typed = pydantic_type(hint, _nested_type)
+    return Annotated[typed, BeforeValidator(_require_consent)] if field.metadata.get("holds") == "path" else typed
 
 
-def _allowed_path(value: object) -> object:
+def _require_consent(value: object) -> object:
     if isinstance(value, str):
         require_file(value)
     return value
 
 
-def _nested(*parts: Any) -> Any:
+def _nested_type(*parts: Any) -> Any:
     if len(parts) > 1:  # the class that holds one of several reads what a spec writes for them
-        return Annotated[Any, Parsed(lambda value: value, lambda: _words_schema(parts))]
-    return Annotated[Any, Parsed(partial(_from_mapping, parts[0]), partial(fields_schema, parts[0]))]
+        return Annotated[Any, ParsedBy(lambda value: value, lambda: _union_schema(parts))]
+    return Annotated[Any, ParsedBy(partial(_from_mapping, parts[0]), partial(fields_schema, parts[0]))]
 
 
 def _from_mapping(part_class: Any, value: object) -> Any:
     if isinstance(value, Mapping):
-        return _instance(part_class, value)
+        return _build_instance(part_class, value)
     if isinstance(value, part_class):
         return value
     raise ValueError(f"a mapping with fields among {', '.join(init_fields(part_class))}")
 
 
-PART: Final = "$part"  # in a JSON schema: a part of this kind
+PART_KEY: Final = "$part"  # in a JSON schema: a part of this kind
 Schema = dict[str, Any]
 
 
@@ -241,27 +243,27 @@ def fields_schema(part_class: Any) -> Schema:
     return {key: value for key, value in schema.items() if key != "title"}
 
 
-def _words_schema(parts: Sequence[Any]) -> Schema:
+def _union_schema(parts: Sequence[Any]) -> Schema:
     schemas = [fields_schema(part) for part in parts]
     named = [{"type": "object", "properties": {"name": {}, **schema["properties"]}} for schema in schemas]
     return {"anyOf": [*named, {"type": "string"}]}
 
 
-def meanings_of(part: type) -> dict[str, str]:
+def field_descriptions(part: type) -> dict[str, str]:
     """Return the entries of the sections `Attributes:` of a class and its bases; those of the class come first."""
-    meanings: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for base in part.__mro__:
         section = re.search(r"^Attributes:\n((?:[ ]+.*\n?|\n)+)", inspect.cleandoc(base.__doc__ or ""), re.MULTILINE)
         if section:
             for name, text in re.findall(r"^    (\w+): ((?:.*\n?)(?:^ {5,}.*\n?)*)", section[1], re.MULTILINE):
-                meanings.setdefault(name, " ".join(text.split()))
-    return meanings
+                descriptions.setdefault(name, " ".join(text.split()))
+    return descriptions
 
 
 T = TypeVar("T")
 
 
-def anchored(part: T) -> T:
+def with_absolute_paths(part: T) -> T:
     """A data set or another of dpaudit's parts with its relative paths made absolute, at any depth.
 
     Paths that begin with `~` or a `$VARIABLE` stay as they are written.
@@ -271,7 +273,7 @@ def anchored(part: T) -> T:
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
-        new = _absolute(value) if field.name == "path" and isinstance(value, str) else anchored(value)
+        new = _absolute(value) if field.name == "path" and isinstance(value, str) else with_absolute_paths(value)
         if new is not value and field.init:
             changes[field.name] = new
     return dataclasses.replace(part, **changes) if changes else part

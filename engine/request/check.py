@@ -24,15 +24,15 @@ from dpaudit.engine.request.audit_spec import (
     Audit,
     AuditSpec,
     RunOptions,
-    given_data,
-    held_to_accountant,
+    as_data_source,
     require_accountant,
+    with_accountant_claim,
 )
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.error_budget import JointTest
-from dpaudit.engine.request.timing import cost_of_a_call, seconds_a_training
+from dpaudit.engine.request.timing import call_cost, training_seconds
 from dpaudit.errors import AuditError, SpecError, require
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 from dpaudit.locations import has_location, location
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
 from dpaudit.mechanisms.compute import Compute
@@ -51,20 +51,20 @@ EFFORTS: Mapping[str, float] = {"quick": 1 / 8, "standard": 1.0, "thorough": 4.0
 """Factor of each effort on the calls and trainings of a test."""
 BUDGETS: Mapping[str, str] = {"quick": "2m", "standard": "10m", "thorough": "2h"}
 """Budget of each effort if none is given."""
-MOST_HALVED = 5
+MAX_HALVINGS = 5
 """Times that the calls of all tests are halved before tests of side findings are left out."""
-FEWEST = 4
+MIN_TRIALS = 4
 """Trials, search calls or replays of a test that any game can be played with."""
-STEP_DOWN = 1 / 2
+SHRINK_FACTOR = 1 / 2
 """Factor on calls and trainings, as often as needed, if a budget is too short for the effort: so coarse that a clock
 that is a little off leads to the same plan."""
-CHOOSING = "choosing the tests: a call or a training may be timed"
+PLANNING_MESSAGE = "choosing the tests: a call or a training may be timed"
 """Progress message while a check is planned."""
-SCORED_S = 4e-4
+LEARNING_S = 4e-4
 """Seconds of learning per call, in addition to the call."""
-FOR_RUNS = 0.8
+BUDGET_SHARE = 0.8
 """Share of a budget in seconds for the calls or trainings of all tests and of a repeated one."""
-NUMBERS_OF_UNIT, FEW_NUMBERS = 1 << 24, 1 << 13
+MAX_UNIT_NUMBERS, SMALL_RESULT = 1 << 24, 1 << 13
 """Most numbers that all calls of a unit return together, if a call returns more than FEW_NUMBERS."""
 
 
@@ -157,7 +157,7 @@ class CheckOptions:
 
 
 @dataclass(frozen=True)
-class Choice:
+class PlannedTest:
     """A test of a game."""
 
     game: str  # the game's registered name
@@ -168,7 +168,7 @@ class Choice:
         """Name of the audit."""
         return f"{self.game}, {self.test.variant}" if self.test.variant else self.game
 
-    def scaled(self, factor: float) -> Choice:
+    def scaled(self, factor: float) -> PlannedTest:
         """Return the choice with `factor` times the calls or trainings, never fewer than it needs."""
         test = self.test
         if not test.scales or factor == 1:
@@ -178,18 +178,18 @@ class Choice:
         smaller = {"stack": max(2, int(stack * factor))} if isinstance(stack, int) and factor < 1 else {}
         return replace(self, test=replace(test, trainings=trainings, game={**test.game, **smaller}))
 
-    def with_wide_results(self, numbers: int) -> Choice:
+    def with_result_size(self, numbers: int) -> PlannedTest:
         """Return the choice with fewer calls in a unit if a call returns so many `numbers`: a unit holds all together.
 
         By powers of two: outputs that are a little longer give the same plan.
         """
-        if numbers <= FEW_NUMBERS:
+        if numbers <= SMALL_RESULT:
             return self
-        stack = max(2, NUMBERS_OF_UNIT >> (numbers - 1).bit_length())
+        stack = max(2, MAX_UNIT_NUMBERS >> (numbers - 1).bit_length())
         return replace(self, test=replace(self.test, game={**self.test.game, "stack": stack}))
 
     @property
-    def price_of_repeat(self) -> float:
+    def repeat_price(self) -> float:
         """Calls or trainings of a confirmatory run, in trainings on the data given."""
         test = self.test
         shares = test.scales or {"": 1.0}
@@ -208,7 +208,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
 
     Raises: SpecError if no game fits the mechanism and its claim.
     """
-    mechanism = _played(build("mechanism", request.mechanism, location="check.mechanism"))
+    mechanism = _as_game_mechanism(build("mechanism", request.mechanism, location="check.mechanism"))
     if request.claim is None and not isinstance(mechanism, Claiming):
         raise SpecError("check.mechanism must state its claim: give it a method `claim() -> Claim`, or give `claim`")
     if request.claim == ACCOUNTANT:  # its epsilon does not decide which games fit
@@ -218,97 +218,110 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         claim = request.claim or mechanism.claim()
     if not isinstance(claim, Claim):
         raise SpecError(f"check.mechanism.claim() must give a dpaudit.Claim, got {claim!r}")
-    chosen, near, far = choices(mechanism, claim)
-    chosen = [choice.scaled(EFFORTS[options.effort]) for choice in chosen]
-    usual = {choice.name: choice.test.trainings for choice in chosen}
-    data = made_data(mechanism, claim) if request.data is None else given_data(request.data)
+    planned_tests, other_claims, other_mechanisms = matching_tests(mechanism, claim)
+    planned_tests = [choice.scaled(EFFORTS[options.effort]) for choice in planned_tests]
+    usual_trainings = {choice.name: choice.test.trainings for choice in planned_tests}
+    data = default_data(mechanism, claim) if request.data is None else as_data_source(request.data)
     budget = Budget.parse(BUDGETS[options.effort] if request.budget is None else request.budget)
     too_long: list[str] = []
-    if isinstance(mechanism, RowFunction) and chosen:
+    if isinstance(mechanism, RowFunction) and planned_tests:
         table = cast(TableRows, loaded_rows(build("data", data, location="check.data"), options.seed))
         if table.schema.allows_everything:
-            chosen = [choice for choice in chosen if choice.test.scope is not Scope.BEYOND_SCHEMA]
-        seconds, numbers = cost_of_a_call(mechanism, table, claim.relation)
-        chosen, near = [choice.with_wide_results(numbers) for choice in chosen], []
-        chosen, too_long = within_seconds(chosen, seconds + SCORED_S, budget.seconds)
+            planned_tests = [choice for choice in planned_tests if choice.test.scope is not Scope.BEYOND_SCHEMA]
+        seconds, numbers = call_cost(mechanism, table, claim.relation)
+        planned_tests, other_claims = [choice.with_result_size(numbers) for choice in planned_tests], []
+        planned_tests, too_long = within_seconds(planned_tests, seconds + LEARNING_S, budget.seconds)
         # In this process, since no cluster then has to start; another Python runs once for each core.
         cores = os.cpu_count() or 1 if getattr(mechanism, "python", "") else 1
         options = replace(options, run=options.run or RunOptions(runner="in-process", cpus_per_worker=cores))
-    elif budget.seconds is not None and request.budget is not None and any(each.test.trainings > 1 for each in chosen):
+    elif (
+        budget.seconds is not None
+        and request.budget is not None
+        and any(each.test.trainings > 1 for each in planned_tests)
+    ):
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
-        target = (request.split or MOST).divide(rows, np.random.default_rng(0)).target
-        chosen, too_long = within_seconds(chosen, seconds_a_training(mechanism, target), budget.seconds)
-    affordable, dear = affordable_looks(chosen, budget.trainings)
-    dear += too_long
+        target = (request.split or MOSTLY_TARGET).divide(rows, np.random.default_rng(0)).target
+        planned_tests, too_long = within_seconds(planned_tests, training_seconds(mechanism, target), budget.seconds)
+    affordable, too_expensive = within_trainings(planned_tests, budget.trainings)
+    too_expensive += too_long
     if not affordable:
         raise SpecError(
             f"no game fits {type(mechanism).__name__} with a claim about {claim.relation} neighbours: "
-            f"{'; '.join(dear or near or far)}"
+            f"{'; '.join(too_expensive or other_claims or other_mechanisms)}"
         )
-    audits = held_to_accountant(
+    audits = with_accountant_claim(
         tuple(_audit(test, mechanism, data, request) for test in affordable), options.seed, "check"
     )
     trains = any(test.trainings for test in affordable)
     unit = "call" if isinstance(mechanism, RowFunction) else "training"
-    side = {test.choice.name: test.choice.test.scope for test in affordable}
-    side = {name: scope for name, scope in side.items() if scope is not Scope.CLAIM and scope not in options.strict}
+    side_scopes = {test.planned.name: test.planned.test.scope for test in affordable}
+    side_scopes = {
+        name: scope for name, scope in side_scopes.items() if scope is not Scope.CLAIM and scope not in options.strict
+    }
     reasons = [
-        f"{test.choice.name}: finds {test.choice.test.finds}{_cost(test.trainings, unit)}" for test in affordable
+        f"{test.planned.name}: finds {test.planned.test.finds}{_cost_note(test.trainings, unit)}" for test in affordable
     ]
-    again = {test.choice.name: test.again for test in affordable if test.again}
+    repeat_factors = {test.planned.name: test.repeat_factors for test in affordable if test.repeat_factors}
     fewer = [
-        f"{test.choice.name} {test.trainings:,} of {usual[test.choice.name]:,}"
+        f"{test.planned.name} {test.trainings:,} of {usual_trainings[test.planned.name]:,}"
         for test in affordable
-        if test.trainings < usual[test.choice.name]
+        if test.trainings < usual_trainings[test.planned.name]
     ]
     cut = f"the budget allows fewer {unit}s than usual: {'; '.join(fewer)}" if fewer else ""
     return AuditSpec(
         audits,
-        name=options.name or f"check {_called(mechanism)}",
+        name=options.name or f"check {_mechanism_name(mechanism)}",
         seed=options.seed,
         confidence=1 - (1 - options.confidence) / 2 if options.until_decided else options.confidence,
         run=options.run or RunOptions(runner="auto" if trains else "in-process"),
-        together=JointTest(budget.seconds, tuple(reasons), (*near, *dear), cut, again=again, side=side),
+        together=JointTest(
+            budget.seconds, tuple(reasons), (*other_claims, *too_expensive), cut, again=repeat_factors, side=side_scopes
+        ),
     )
 
 
-ALL, MOST = Partition(target=1.0, reference=0.0, test=0.0), Partition(target=0.7, reference=0.2, test=0.1)
+TARGET_ONLY, MOSTLY_TARGET = (
+    Partition(target=1.0, reference=0.0, test=0.0),
+    Partition(target=0.7, reference=0.2, test=0.1),
+)
 """Default divisions of the data."""
 
 
-def _played(mechanism: Any) -> Any:
+def _as_game_mechanism(mechanism: Any) -> Any:
     """Return the mechanism that games play; for a release about bags, the learner that recalls labels from it."""
     bags_alone = isinstance(mechanism, BagMechanism) and not isinstance(mechanism, LabelMechanism)
     return AggregatedLabels(mechanism) if bags_alone else mechanism
 
 
-def _has_face(mechanism: Any, test: CheckTest) -> bool:
+def _fits_test(mechanism: Any, test: CheckTest) -> bool:
     return isinstance(mechanism, test.capability.protocol) and not (
         test.excluded and isinstance(mechanism, test.excluded)
     )
 
 
-def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str], list[str]]:
+def matching_tests(mechanism: Any, claim: Claim) -> tuple[list[PlannedTest], list[str], list[str]]:
     """Return the tests that fit a mechanism and its claim, cheap ones first; games for other claims; other games."""
-    chosen, near, far = [], defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+    matching, other_claims, other_mechanisms = [], defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for name in catalogue("game"):
         fits: GameTraits = load("game", name).traits
-        played = [test for test in fits.check_tests if _has_face(mechanism, test)]
-        fitting = [test for test in played if claim.relation in test.relations]
-        chosen += [Choice(name, test) for test in fitting]
-        if not played:
+        supported = [test for test in fits.check_tests if _fits_test(mechanism, test)]
+        fitting = [test for test in supported if claim.relation in test.relations]
+        matching += [PlannedTest(name, test) for test in fitting]
+        if not supported:
             for words in dict.fromkeys(test.capability.words for test in fits.check_tests) or [
                 "what is asked for by name"
             ]:
-                far[words].append(name)
+                other_mechanisms[words].append(name)
         elif not fitting:
-            relations = dict.fromkeys(str(relation) for test in played for relation in test.relations)
-            near[f"claims about {' or '.join(relations)} neighbours"].append(name)
-    for_others, others = ([f"{', '.join(names)}: for {why}" for why, names in games.items()] for games in (near, far))
-    return sorted(chosen, key=lambda choice: choice.rank), for_others, others
+            relations = dict.fromkeys(str(relation) for test in supported for relation in test.relations)
+            other_claims[f"claims about {' or '.join(relations)} neighbours"].append(name)
+    for_others, others = (
+        [f"{', '.join(names)}: for {why}" for why, names in games.items()] for games in (other_claims, other_mechanisms)
+    )
+    return sorted(matching, key=lambda choice: choice.rank), for_others, others
 
 
-def made_data(mechanism: Any, claim: Claim) -> Any:
+def default_data(mechanism: Any, claim: Claim) -> Any:
     """Return small data that a mechanism can run on: ten classes for labels, two for models, digits for images.
 
     A claim about labels needs only a few trainings, so they may be on more rows than those of a claim about records.
@@ -326,72 +339,74 @@ def made_data(mechanism: Any, claim: Claim) -> Any:
 
 
 @dataclass(frozen=True)
-class Affordable:
+class AffordableTest:
     """A test that fits the budget."""
 
-    choice: Choice  # the test
+    planned: PlannedTest  # the test
     trainings: int  # calls or trainings that it may use
-    again: dict[str, float]  # factors by which fields of its game grow when it is repeated
+    repeat_factors: dict[str, float]  # factors by which fields of its game grow when it is repeated
 
 
-def within_seconds(chosen: list[Choice], each: float | None, seconds: float | None) -> tuple[list[Choice], list[str]]:
+def within_seconds(
+    planned_tests: list[PlannedTest], call_s: float | None, seconds: float | None
+) -> tuple[list[PlannedTest], list[str]]:
     """Return the tests that fit a budget, with fewer calls or trainings if they must, and which do not fit.
 
     Args:
         each: Seconds of one call or training; None if not known.
         seconds: The budget; None for no limit.
     """
-    if each is None or seconds is None:
-        return chosen, []
+    if call_s is None or seconds is None:
+        return planned_tests, []
 
-    def needed(tests: Sequence[Choice]) -> float:
-        return each * (sum(choice.test.price for choice in tests) + max(choice.price_of_repeat for choice in tests))
+    def seconds_needed(tests: Sequence[PlannedTest]) -> float:
+        return call_s * (sum(choice.test.price for choice in tests) + max(choice.repeat_price for choice in tests))
 
-    def is_least(tests: Sequence[Choice]) -> bool:
+    def is_minimal(tests: Sequence[PlannedTest]) -> bool:
         return all(not choice.test.scales or choice.test.trainings <= choice.test.min_trainings for choice in tests)
 
-    too_long, halved = [], 0
-    while chosen and needed(chosen) > FOR_RUNS * seconds and not is_least(chosen):
-        last = chosen[-1]
-        if halved >= MOST_HALVED and last.test.scope is not Scope.CLAIM:  # the claim comes before side findings
-            chosen = chosen[:-1]
+    too_long, halvings = [], 0
+    while planned_tests and seconds_needed(planned_tests) > BUDGET_SHARE * seconds and not is_minimal(planned_tests):
+        last = planned_tests[-1]
+        if halvings >= MAX_HALVINGS and last.test.scope is not Scope.CLAIM:  # the claim comes before side findings
+            planned_tests = planned_tests[:-1]
             too_long.append(f"{last.name}: the budget of {seconds:g} s is too short for it")
             continue
-        chosen, halved = [choice.scaled(STEP_DOWN) for choice in chosen], halved + 1
-    while len(chosen) > 1 and needed(chosen) > FOR_RUNS * seconds:
-        *chosen, last = chosen
+        planned_tests, halvings = [choice.scaled(SHRINK_FACTOR) for choice in planned_tests], halvings + 1
+    while len(planned_tests) > 1 and seconds_needed(planned_tests) > BUDGET_SHARE * seconds:
+        *planned_tests, last = planned_tests
         too_long.append(f"{last.name}: the budget of {seconds:g} s is too short for it")
-    return chosen, too_long
+    return planned_tests, too_long
 
 
-def affordable_looks(chosen: list[Choice], trainings: int | None) -> tuple[list[Affordable], list[str]]:
+def within_trainings(planned_tests: list[PlannedTest], trainings: int | None) -> tuple[list[AffordableTest], list[str]]:
     """Return as many tests as a number of trainings is enough for, and which not.
 
     Half of the number is kept for repeating one test.
     """
     available = None if trainings is None else trainings - trainings // 2
     reserve = None if trainings is None else trainings // 2
-    affordable, dear = [], list[str]()
-    for choice in chosen:
+    affordable, too_expensive = [], list[str]()
+    for choice in planned_tests:
         test, wanted = choice.test, choice.test.trainings
         price = test.price if available is None else min(test.price, available)
         allowed = wanted if price == test.price else int(price / test.cost)
         repeats = None if reserve is None else int(reserve / test.cost)
         if repeats is not None and test.scales:  # so that a repeat has as much to learn from, and shares it
             allowed = min(allowed, repeats)
-        least = test.min_trainings if test.scales else wanted
-        if repeats is not None and min(allowed, repeats) < min(least, wanted):
-            dear.append(
-                f"{choice.name}: asks for {min(least, wanted):,} trainings at least and as many to play it again, the "
-                f"budget leaves {allowed:,} and {repeats:,}"
+        minimum = test.min_trainings if test.scales else wanted
+        if repeats is not None and min(allowed, repeats) < min(minimum, wanted):
+            too_expensive.append(
+                f"{choice.name}: needs at least {min(minimum, wanted):,} trainings and as many for its confirmatory "
+                f"run; the budget leaves {allowed:,} and {repeats:,}"
             )
             continue
-        affordable.append(Affordable(choice, allowed, _again(test, allowed, repeats)))
+        affordable.append(AffordableTest(choice, allowed, _repeat_factors(test, allowed, repeats)))
         available = None if available is None else available - price
-    return affordable, dear
+    return affordable, too_expensive
 
 
-def _again(test: CheckTest, trainings: int, repeats: int | None) -> dict[str, float]:
+def _repeat_factors(test: CheckTest, trainings: int, repeats: int | None) -> dict[str, float]:
     """Return the factors by which a repeat of a test grows, with at most `repeats` trainings."""
     if repeats is None or not test.scales:
         return dict(test.growth_on_repeat)
@@ -404,9 +419,9 @@ def _again(test: CheckTest, trainings: int, repeats: int | None) -> dict[str, fl
     return {name: factor for name, factor in grown.items() if factor != 1.0}
 
 
-def _audit(affordable: Affordable, mechanism: Any, data: Any, request: CheckRequest) -> Audit:
-    choice, test = affordable.choice, affordable.choice.test
-    fewest = min(FEWEST, test.trainings)
+def _audit(affordable: AffordableTest, mechanism: Any, data: Any, request: CheckRequest) -> Audit:
+    choice, test = affordable.planned, affordable.planned.test
+    fewest = min(MIN_TRIALS, test.trainings)
     scaled = {name: max(fewest, int(share * affordable.trainings)) for name, share in test.scales.items()}
     return Audit(
         mechanism=mechanism,
@@ -414,7 +429,7 @@ def _audit(affordable: Affordable, mechanism: Any, data: Any, request: CheckRequ
         game={"name": choice.game, **test.game, **scaled},
         attack=test.attack or None,
         estimator=test.estimator or None,
-        split=request.split or (ALL if test.capability.protocol is RowFunction else MOST),
+        split=request.split or (TARGET_ONLY if test.capability.protocol is RowFunction else MOSTLY_TARGET),
         claim=request.claim,
         confirm=test.confirm,
         stop=test.stop,
@@ -422,11 +437,11 @@ def _audit(affordable: Affordable, mechanism: Any, data: Any, request: CheckRequ
     )
 
 
-def _cost(count: int, of: str) -> str:
+def _cost_note(count: int, of: str) -> str:
     return f" ({count:,} {of}{'s' if count != 1 else ''} at most)" if count else ""
 
 
-def _called(mechanism: Any) -> str:
+def _mechanism_name(mechanism: Any) -> str:
     if isinstance(mechanism, OwnFunction):
         where = mechanism.function if isinstance(mechanism.function, str) else location(mechanism.function)
         return where.rpartition(":")[2].replace(".<object>", "").removesuffix(".__call__")

@@ -72,15 +72,15 @@ def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
     return type(value) is type(default) and bool(value == default)
 
 
-def in_words(value: Any) -> str:
+def call_text(value: Any) -> str:
     """A part of an audit as `name(field=value, ...)`, defaults left out."""
     words = describe(value)
-    return _call(words) if isinstance(words, Mapping) else str(words)
+    return _as_call(words) if isinstance(words, Mapping) else str(words)
 
 
-def _call(words: Mapping[str, Any]) -> str:
+def _as_call(words: Mapping[str, Any]) -> str:
     fields = ", ".join(
-        f"{key}={_call(value) if isinstance(value, Mapping) else value}"
+        f"{key}={_as_call(value) if isinstance(value, Mapping) else value}"
         for key, value in words.items()
         if key != "name"
     )

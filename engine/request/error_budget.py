@@ -38,7 +38,7 @@ class ErrorBudget:
         """Confidence of the confirmatory run of an audit whose first pass has this one."""
         return first if self.screening is None else self._share(self.confidence)
 
-    def require_kept(self, confidences: Mapping[str, float]) -> None:
+    def require_within(self, confidences: Mapping[str, float]) -> None:
         """Refuses bounds of a first pass that spend more than there is."""
         if self.screening is None:
             for name, confidence in confidences.items():
@@ -50,10 +50,10 @@ class ErrorBudget:
                     confidence=confidence,
                 )
             return
-        left, spent = 1 - self.screening, sum(1 - confidence for confidence in confidences.values())
+        available, spent = 1 - self.screening, sum(1 - confidence for confidence in confidences.values())
         require(
-            spent <= left * (1 + 1e-9),
-            f"the errors of audits that are tests of one claim must sum to at most {left:.6g}",
+            spent <= available * (1 + 1e-9),
+            f"the errors of audits that are tests of one claim must sum to at most {available:.6g}",
             do="leave the confidence of their estimators out",
             sum=spent,
         )

@@ -11,7 +11,7 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.claims.parsing import parse_claim
 from dpaudit.engine.data.schema_rows import SchemaRows
 from dpaudit.errors import SpecError
-from dpaudit.given import argument
+from dpaudit.field_checks import checked_argument
 from dpaudit.mechanisms.adapters.own_function import Form, OwnFunction
 
 
@@ -38,17 +38,17 @@ def function_on_rows(
         form, settings, python, folder, memory_mb, time: As in `OwnFunction`.
     Raises: SpecError if there is no claim; InputError for an argument of a wrong type or value.
     """
-    rows = SchemaRows(argument("schema", schema, Mapping[str, Any]))
+    rows = SchemaRows(checked_argument("schema", schema, Mapping[str, Any]))
     mechanism = OwnFunction(
         function,
         form=form,
-        settings=argument("settings", settings, Mapping[str, Any] | None) or {},
+        settings=checked_argument("settings", settings, Mapping[str, Any] | None) or {},
         python=python,
         folder=folder,
         memory_mb=memory_mb,
         time=time,
     )
-    neighbours: Relation = argument("relation", relation, Relation)
+    neighbours: Relation = checked_argument("relation", relation, Relation)
     if claim is None:
         claim = stated_claim(mechanism.function if isinstance(function, str) else function, mechanism.settings)
     return replace(mechanism, claimed=parse_claim(claim, neighbours)), rows

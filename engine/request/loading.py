@@ -7,12 +7,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from dpaudit import given
-from dpaudit.engine.request.audit_spec import Audit, AuditSpec, found_data
+from dpaudit.engine.request.audit_spec import Audit, AuditSpec, with_stored_rows
 from dpaudit.engine.request.build import build_dataclass, checked_value
 from dpaudit.engine.request.plain_yaml import YamlFile
-from dpaudit.engine.request.sweep import described_values
+from dpaudit.engine.request.sweep import configuration_name
 from dpaudit.errors import SpecError, did_you_mean, shortened
+from dpaudit.field_checks import checked_path, require_yaml_values
 
 
 def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
@@ -27,18 +27,18 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
     """
     if isinstance(source, Mapping):
         return _from_mapping(source)
-    return spec_in(YamlFile.read(Path(given.path("a spec", source))))
+    return spec_from_file(YamlFile.read(Path(checked_path("a spec", source))))
 
 
-def spec_in(file: YamlFile) -> AuditSpec:
+def spec_from_file(file: YamlFile) -> AuditSpec:
     """Build the spec that a YAML file holds; raises as `load_spec`."""
-    spec = _from_mapping(content_of(file))
+    spec = _from_mapping(spec_content(file))
     # The spec of a run folder lies beside the rows that were given in memory.
-    found = tuple(replace(audit, data=found_data(audit.data, file.path.parent)) for audit in spec.audits)
-    return replace(spec, audits=found)
+    audits = tuple(replace(audit, data=with_stored_rows(audit.data, file.path.parent)) for audit in spec.audits)
+    return replace(spec, audits=audits)
 
 
-def content_of(file: YamlFile) -> dict[str, Any]:
+def spec_content(file: YamlFile) -> dict[str, Any]:
     """Return the fields of a spec file, with a name; nothing of it is built."""
     content = file.value()
     if not isinstance(content, Mapping):
@@ -48,7 +48,7 @@ def content_of(file: YamlFile) -> dict[str, Any]:
 
 def is_sweep_spec(path: str | Path) -> bool:
     """True if a YAML file asks for a sweep that was not carried out yet, which only `dpaudit sweep` runs."""
-    return _is_open_sweep(content_of(YamlFile.read(Path(given.path("a spec", path)))))
+    return _is_open_sweep(spec_content(YamlFile.read(Path(checked_path("a spec", path)))))
 
 
 def _is_open_sweep(content: Mapping[str, Any]) -> bool:
@@ -57,7 +57,7 @@ def _is_open_sweep(content: Mapping[str, Any]) -> bool:
 
 
 def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
-    given.require_words(content, "a spec")
+    require_yaml_values(content, "a spec")
     if "check" in content:
         return _check_from_mapping(content)
     if _is_open_sweep(content):
@@ -76,9 +76,9 @@ def spec_parts(content: Mapping[str, Any]) -> tuple[list[Audit], dict[str, Any]]
     of_audit = {field.name for field in fields(Audit)} - {"name"}
     unknown = sorted(content.keys() - of_spec - of_audit - {"audits", "grid"})
     if unknown:
-        known = sorted(of_spec | of_audit | {"audits", "grid", "check"})
+        allowed = sorted(of_spec | of_audit | {"audits", "grid", "check"})
         raise SpecError(
-            f"a spec has no field {unknown[0]!r}; it has {', '.join(known)}{did_you_mean(unknown[0], known)}"
+            f"a spec has no field {unknown[0]!r}; it has {', '.join(allowed)}{did_you_mean(unknown[0], allowed)}"
         )
     shared = {name: value for name, value in content.items() if name in of_audit}
     entries = content.get("audits", [{}] if "mechanism" in shared or "grid" in content else [])
@@ -90,7 +90,7 @@ def spec_parts(content: Mapping[str, Any]) -> tuple[list[Audit], dict[str, Any]]
 
         points = grid_points(content["grid"])
     audits = [
-        _audit({**shared, **entry}, values, index * len(points) + place)
+        _audit_from_entry({**shared, **entry}, values, index * len(points) + place)
         for index, entry in enumerate(entries)
         for place, values in enumerate(points)
     ]
@@ -101,24 +101,24 @@ def _check_from_mapping(content: Mapping[str, Any]) -> AuditSpec:
     """The audits that `check` leads to; beside it stand the run's name, seed, confidence and place."""
     from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec  # knows mechanisms, for this alone
 
-    beside = ("name", "seed", "confidence", "strict", "effort", "run")
-    unknown = sorted(content.keys() - {"check", *beside})
+    option_names = ("name", "seed", "confidence", "strict", "effort", "run")
+    unknown = sorted(content.keys() - {"check", *option_names})
     if unknown:
-        raise SpecError(f"beside `check` a spec has {', '.join(beside)}, got {unknown[0]!r}")
+        raise SpecError(f"beside `check` a spec has {', '.join(option_names)}, got {unknown[0]!r}")
     if not isinstance(content["check"], Mapping):
         raise SpecError(f"`check` must be a mapping with `mechanism`, got {shortened(content['check'])}")
     request: CheckRequest = build_dataclass(CheckRequest, content["check"], location="check")
     options: CheckOptions = build_dataclass(
-        CheckOptions, {name: content[name] for name in beside if name in content}, location="spec"
+        CheckOptions, {name: content[name] for name in option_names if name in content}, location="spec"
     )
     return check_spec(request, options)
 
 
-def _audit(entry: Mapping[str, Any], values: Mapping[str, Any], index: int) -> Audit:
+def _audit_from_entry(entry: Mapping[str, Any], values: Mapping[str, Any], index: int) -> Audit:
     """An audit as it is written, with a point of the grid in its fields."""
     parts = {field.name for field in fields(Audit) if "kind" in field.metadata}
     words = [str(entry["name"])] if "name" in entry else []
-    name = ", ".join([*words, described_values(values)] if values else words) or _default_name(entry, index)
+    name = ", ".join([*words, configuration_name(values)] if values else words) or _default_name(entry, index)
     at = f"audits[{index}] ({name})"
     checked = {
         field: value if field in parts else checked_value(Audit, field, value, at=at) for field, value in entry.items()

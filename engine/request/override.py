@@ -21,8 +21,8 @@ def overridden(audit: Audit, path: str, value: Any) -> Audit:
     first, _, rest = path.partition(".")
     kind = _field(audit, first, "an audit").metadata.get("kind")
     if kind is None:
-        made: Audit = _changed(audit, None, path, value, "")
-        return made
+        changed: Audit = _changed(audit, None, path, value, "")
+        return changed
     part = getattr(audit, first)
     if rest and part is None:
         raise SpecError(f"{path}: {first} is left open, and the game chooses one; name it to vary its fields")
@@ -34,7 +34,7 @@ def _changed(part: Any, kind: str | None, path: str, value: Any, at: str) -> Any
     first, _, rest = path.partition(".")
     if isinstance(part, str | Mapping):
         words = {"name": part} if isinstance(part, str) else dict(part)
-        return {**words, first: _changed_in_words(words, kind, first, rest, value, at) if rest else value}
+        return {**words, first: _changed_mapping_field(words, kind, first, rest, value, at) if rest else value}
     field, place = _field(part, first, at), f"{at}.{first}" if at else first
     if rest:
         value = _changed_field(getattr(part, first), field, rest, value, place)
@@ -45,7 +45,9 @@ def _changed(part: Any, kind: str | None, path: str, value: Any, at: str) -> Any
         raise SpecError(f"{at or 'audit'}: {err}") from err
 
 
-def _changed_in_words(words: Mapping[str, Any], kind: str | None, name: str, path: str, value: Any, at: str) -> Any:
+def _changed_mapping_field(
+    words: Mapping[str, Any], kind: str | None, name: str, path: str, value: Any, at: str
+) -> Any:
     """Return the value of a field of a part in words, changed at a path below it."""
     class_name = words.get("name")
     if kind is None or not isinstance(class_name, str):

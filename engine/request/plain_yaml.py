@@ -91,7 +91,7 @@ class YamlFile:
         """
         text = self.text
         try:
-            return plain_values(text)
+            return parse_yaml(text)
         except yaml.YAMLError as err:
             raise SpecError(f"{self.path} must be YAML: {shortened(' '.join(str(err).split()), 400)}") from err
         except SpecError as err:
@@ -102,7 +102,7 @@ def _unreadable(path: Path, why: object) -> SpecError:
     return SpecError(f"{shortened(path)} must be a readable spec file: {why}")
 
 
-def plain_values(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
     """The value that YAML text stands for.
 
     Raises: SpecError for what is beyond the limits; yaml.YAMLError for what is no YAML.
@@ -119,12 +119,12 @@ def plain_values(text: str) -> Any:
         loader.dispose()
 
 
-def in_yaml(value: Any, *, flow: bool = False) -> str:
+def to_yaml(value: Any, *, flow: bool = False) -> str:
     """Return plain values as YAML text; with `flow` a value on one line, without a line break behind it."""
     try:
         if flow:
-            return _dumped([value], default_flow_style=True, width=math.inf).strip()[1:-1]
-        return _dumped(value)
+            return _dump([value], default_flow_style=True, width=math.inf).strip()[1:-1]
+        return _dump(value)
     except yaml.representer.RepresenterError as err:
         kind = type(err.args[-1]).__name__
         raise SpecError(f"a spec must hold what can be written in words, got an object of the type {kind}") from err
@@ -134,17 +134,17 @@ def in_yaml(value: Any, *, flow: bool = False) -> str:
         raise SpecError("a spec must not hold an object that holds itself") from err
 
 
-def _dumped(value: Any, **style: Any) -> str:
+def _dump(value: Any, **style: Any) -> str:
     text = str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, **style))
     if "\x85" in text:  # a line break to YAML, which PyYAML writes as it is: it would be read back as another one
         return str(yaml.safe_dump(value, sort_keys=False, **style))
     return text
 
 
-def yaml_value(text: str) -> Any:
+def parse_yaml_argument(text: str) -> Any:
     """The value that a word of the command line stands for: a name, or `{name: ..., fields}`."""
     try:
-        return plain_values(text)
+        return parse_yaml(text)
     except yaml.YAMLError as err:
         raise SpecError(f"{shortened(text)} must be a name or {{name: ..., fields}} in YAML") from err
 
@@ -165,15 +165,15 @@ class _PlainLoader(yaml.SafeLoader):
             raise SpecError(f"{_place(node)}: must be a number, got {node.value!r}") from err
 
     def _check_keys(self, node: yaml.MappingNode) -> None:
-        seen = set()
+        names = set()
         for key, _ in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
                 continue
             if key.tag != "tag:yaml.org,2002:str":
                 raise SpecError(f"{_place(key)}: a name before a colon must be text, got {shortened(key.value)}")
-            if key.value in seen:
+            if key.value in names:
                 raise SpecError(f"{_place(key)}: {shortened(key.value)!r} is given twice; keep one of them")
-            seen.add(key.value)
+            names.add(key.value)
 
 
 # A date stays the words that were written: no field of a spec is one.

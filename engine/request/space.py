@@ -19,7 +19,7 @@ import numpy as np
 from dpaudit.errors import SpecError, did_you_mean, shortened
 
 MAX_AUDITS = 10_000
-DRAWN = ("choice", "uniform", "loguniform", "randint", "lograndint")
+DISTRIBUTIONS = ("choice", "uniform", "loguniform", "randint", "lograndint")
 """How a value may be drawn; each is a function of `ray.tune`."""
 
 
@@ -30,17 +30,17 @@ def grid_points(grid: object) -> list[dict[str, Any]]:
     for path, values in grid.items():
         if not isinstance(values, list) or not values:
             raise SpecError(f"grid.{path} must be a list of at least one value, got {shortened(values)}")
-    return configurations(in_words(grid), 1, 0)
+    return configurations(normalized_space(grid), 1, 0)
 
 
-def in_words(space: Mapping[str, Any]) -> dict[str, Any]:
+def normalized_space(space: Mapping[str, Any]) -> dict[str, Any]:
     """The space as a spec writes it: lists, and `{loguniform: [low, high]}`; values of `ray.tune` are read."""
     if not isinstance(space, Mapping) or not all(isinstance(path, str) for path in space):
         raise SpecError("a sweep's space must be a mapping from a field, such as mechanism.epsilon, to its values")
-    return {path: _checked(path, _words(path, axis)) for path, axis in space.items()}
+    return {path: _checked_axis(path, _normalized_axis(path, axis)) for path, axis in space.items()}
 
 
-def _words(path: str, axis: Any) -> Any:
+def _normalized_axis(path: str, axis: Any) -> Any:
     if isinstance(axis, Mapping) and set(axis) == {"grid_search"}:
         return list(axis["grid_search"])
     if isinstance(axis, Mapping | list):
@@ -49,13 +49,13 @@ def _words(path: str, axis: Any) -> Any:
         return list(axis)
     if type(axis).__module__ != "ray.tune.search.sample":
         raise SpecError(
-            f"{path} must be a list of values, one of {', '.join(DRAWN)} with its arguments, or the same of ray.tune; "
-            f"got {shortened(axis)}"
+            f"{path} must be a list of values, one of {', '.join(DISTRIBUTIONS)} with its arguments, or a value of "
+            f"ray.tune, got {shortened(axis)}"
         )
-    return _tune_words(path, axis)
+    return _from_ray_tune(path, axis)
 
 
-def _tune_words(path: str, domain: Any) -> dict[str, Any]:
+def _from_ray_tune(path: str, domain: Any) -> dict[str, Any]:
     from ray.tune.search.sample import Categorical, Float, Integer, LogUniform, Uniform
 
     sampler = domain.get_sampler()
@@ -65,25 +65,29 @@ def _tune_words(path: str, domain: Any) -> dict[str, Any]:
     if isinstance(domain, Float | Integer) and (logarithmic or isinstance(sampler, Uniform)):
         ends = [domain.lower, domain.upper]
         return {("log" if logarithmic else "") + ("randint" if whole else "uniform"): ends}
-    raise SpecError(f"{path} must be drawn by one of tune.{', tune.'.join(DRAWN)}, got {shortened(domain)}")
+    raise SpecError(f"{path} must be drawn by one of tune.{', tune.'.join(DISTRIBUTIONS)}, got {shortened(domain)}")
 
 
-def _checked(path: str, axis: Any) -> Any:
-    several = len(fields_of(path)) > 1
+def _checked_axis(path: str, axis: Any) -> Any:
+    several = len(split_fields(path)) > 1
     if isinstance(axis, list):
         if not axis:
             raise SpecError(f"{path} must have at least one value")
         for value in axis if several else ():
-            if not isinstance(value, list | tuple) or len(value) != len(fields_of(path)):
-                raise SpecError(f"{path} must list {len(fields_of(path))} values each, got {shortened(value)}")
+            if not isinstance(value, list | tuple) or len(value) != len(split_fields(path)):
+                raise SpecError(f"{path} must list {len(split_fields(path))} values each, got {shortened(value)}")
         return axis
     if several:
         raise SpecError(f"{path}: fields that go together have a list of their values, got {shortened(axis)}")
     if not isinstance(axis, Mapping) or len(axis) != 1:
-        raise SpecError(f"{path} must be a list, or a mapping with one of {', '.join(DRAWN)}, got {shortened(axis)}")
+        raise SpecError(
+            f"{path} must be a list, or a mapping with one of {', '.join(DISTRIBUTIONS)}, got {shortened(axis)}"
+        )
     (how, arguments), *_ = axis.items()
-    if how not in DRAWN:
-        raise SpecError(f"{path} must be drawn by one of {', '.join(DRAWN)}, got {how!r}{did_you_mean(how, DRAWN)}")
+    if how not in DISTRIBUTIONS:
+        raise SpecError(
+            f"{path} must be drawn by one of {', '.join(DISTRIBUTIONS)}, got {how!r}{did_you_mean(how, DISTRIBUTIONS)}"
+        )
     if not isinstance(arguments, list | tuple) or not arguments:
         raise SpecError(f"{path}.{how} must be a list, got {shortened(arguments)}")
     if how != "choice":
@@ -99,12 +103,12 @@ def _require_range(at: str, ends: list[Any], *, positive: bool, whole: bool) -> 
         raise SpecError(f"{at} must be {must}, got {shortened(ends)}")
 
 
-def fields_of(path: str) -> list[str]:
+def split_fields(path: str) -> list[str]:
     """The fields that go together under one path."""
     return [name.strip() for name in path.split(",")]
 
 
-def size(space: Mapping[str, Any], samples: int) -> int:
+def planned_count(space: Mapping[str, Any], samples: int) -> int:
     """How many configurations are planned: points of the grid times samples."""
     count = samples
     for axis in space.values():
@@ -116,29 +120,29 @@ def size(space: Mapping[str, Any], samples: int) -> int:
 
 def configurations(space: Mapping[str, Any], samples: int, seed: int) -> list[dict[str, Any]]:
     """All configurations, each from a field to its value; drawn from the seed alone, each one once."""
-    size(space, samples)
+    planned_count(space, samples)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
     grids = {path: axis for path, axis in space.items() if isinstance(axis, list)}
-    found: dict[str, dict[str, Any]] = {}
+    distinct: dict[str, dict[str, Any]] = {}
     for _ in range(samples):
         for point in itertools.product(*grids.values()):
             fixed = dict(zip(grids, point, strict=True))
-            drawn = {path: fixed[path] if path in fixed else _drawn(axis, rng) for path, axis in space.items()}
-            one = single_fields(drawn)
-            found.setdefault(repr(one), one)
-    return list(found.values())
+            point_values = {path: fixed[path] if path in fixed else _draw(axis, rng) for path, axis in space.items()}
+            configuration = single_fields(point_values)
+            distinct.setdefault(repr(configuration), configuration)
+    return list(distinct.values())
 
 
 def single_fields(point: Mapping[str, Any]) -> dict[str, Any]:
     """A point of the space with fields that go together taken apart."""
     values: dict[str, Any] = {}
     for path, value in point.items():
-        fields = fields_of(path)
+        fields = split_fields(path)
         values |= {path: value} if len(fields) == 1 else dict(zip(fields, value, strict=True))
     return values
 
 
-def _drawn(axis: Mapping[str, Any], rng: np.random.Generator) -> Any:
+def _draw(axis: Mapping[str, Any], rng: np.random.Generator) -> Any:
     (how, arguments), *_ = axis.items()
     if how == "choice":
         return arguments[int(rng.integers(len(arguments)))]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from dpaudit.errors import InputError, require
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 
 AUDITED: Final = "audited"
 STOPPED: Final = "stopped"
@@ -135,7 +135,7 @@ class Sweep:
         """Whether it is wanted large or small."""
         return "min" if self.minimise else "max"
 
-    def better(self, value: float, other: float) -> bool:
+    def is_better(self, value: float, other: float) -> bool:
         """Whether a utility is better than another one; NaN is better than none."""
         if math.isnan(value) or math.isnan(other):
             return False
@@ -143,20 +143,20 @@ class Sweep:
 
     def audited(self) -> tuple[Configuration, ...]:
         """The configurations that were audited."""
-        return tuple(one for one in self.configurations if one.state == AUDITED)
+        return tuple(configuration for configuration in self.configurations if configuration.state == AUDITED)
 
 
-def described_values(values: Mapping[str, Any]) -> str:
+def configuration_name(values: Mapping[str, Any]) -> str:
     """A configuration in words: "epsilon=0.5, hidden=[32]"; whole paths where last parts are the same."""
     last = [path.rpartition(".")[2] for path in values]
     words = []
     for path, value in values.items():
         short = path.rpartition(".")[2]
-        words.append(f"{short if last.count(short) == 1 else path}={_word(value)}")
+        words.append(f"{short if last.count(short) == 1 else path}={_value_text(value)}")
     return ", ".join(words)
 
 
-def _word(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, Mapping):
         return str(value.get("name", dict(value)))
     exact = str(value)

@@ -21,51 +21,51 @@ from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPre
 from dpaudit.mechanisms.protocols import Learner, StackLearner, SummarisedLearner
 from dpaudit.mechanisms.queries.row_function import CallLimits, RowFunction, TableRows
 
-SIDE_BY_SIDE = 16
+TIMED_TRAININGS = 16
 """Trainings that are timed together where one is quick."""
-ROWS_TIMED = 2_000
+MAX_PREDICTOR_ROWS = 2_000
 """Rows that data for a predictor are made from, where it is timed."""
-LOADED_S = 60.0
+CALL_LIMIT_S = 60.0
 """How long a call may take that is timed, or loads a library first."""
-TIMED_S = 2.0
+TIMING_S = 2.0
 """After which calls have been timed well enough."""
 
 
-def cost_of_a_call(mechanism: RowFunction, rows: TableRows, relation: Relation) -> tuple[float, int]:
+def call_cost(mechanism: RowFunction, rows: TableRows, relation: Relation) -> tuple[float, int]:
     """Return the wall-clock seconds of a call once everything is loaded, and how many numbers of its result are kept.
 
     The slowest of the tables is timed, since slow inputs are often those that leak.
 
     Raises: SpecError for a function that fails on all tables in the same way.
     """
-    settings, limits = mechanism.alternatives()[0], CallLimits(LOADED_S, 1, time_limit, raised_externally)
-    tried = pairs(rows.schema, rows.cells, relation, np.random.default_rng(0), beyond=False)
-    tables = [rows.cells, *(table for pair in tried for table in (pair.d, pair.d_prime))]
+    settings, limits = mechanism.alternatives()[0], CallLimits(CALL_LIMIT_S, 1, time_limit, raised_externally)
+    neighbours = pairs(rows.schema, rows.cells, relation, np.random.default_rng(0), beyond=False)
+    tables = [rows.cells, *(table for pair in neighbours for table in (pair.d, pair.d_prime))]
 
-    gave: list[tuple[str, str, bytes]] = []
-    numbers = [1]
+    outcomes: list[tuple[str, str, bytes]] = []
+    result_sizes = [1]
 
     def timed(table: pa.Table, calls: int) -> float:
         begun = time.monotonic()
         first = mechanism.outcomes(table, range(calls), settings, limits)[0]
-        gave.append((first.fault, first.ending, first.numbers.tobytes()))
-        numbers.append(first.numbers.size)
+        outcomes.append((first.fault, first.ending, first.numbers.tobytes()))
+        result_sizes.append(first.numbers.size)
         return (time.monotonic() - begun) / calls
 
     mechanism.outcomes(rows.cells, [0], settings, limits)
-    each: list[tuple[float, int]] = []
-    while len(each) < len(tables) and sum(seconds for seconds, _ in each) < TIMED_S:
-        each.append((timed(tables[len(each)], 1), len(each)))
-    if len(gave) >= MIN_FAILED_BATCH and gave[0][0] and len(set(gave)) == 1:
+    durations: list[tuple[float, int]] = []
+    while len(durations) < len(tables) and sum(seconds for seconds, _ in durations) < TIMING_S:
+        durations.append((timed(tables[len(durations)], 1), len(durations)))
+    if len(outcomes) >= MIN_FAILED_BATCH and outcomes[0][0] and len(set(outcomes)) == 1:
         raise SpecError(
             f"a function must run on rows of its schema ({', '.join(rows.cells.column_names)}); on each of "
-            f"{len(gave)} tables it failed alike: {gave[0][0]}"
+            f"{len(outcomes)} tables it failed alike: {outcomes[0][0]}"
         )
-    seconds, slowest = max(each)
-    return timed(tables[slowest], max(1, min(100, int(TIMED_S / 2 / max(seconds, 1e-4))))), max(numbers)
+    seconds, slowest = max(durations)
+    return timed(tables[slowest], max(1, min(100, int(TIMING_S / 2 / max(seconds, 1e-4))))), max(result_sizes)
 
 
-def seconds_a_training(mechanism: Any, target: Any) -> float | None:
+def training_seconds(mechanism: Any, target: Any) -> float | None:
     """Return the wall-clock seconds of a training once everything is loaded; None if no training ends.
 
     Quick trainings are timed several at a time.
@@ -81,17 +81,17 @@ def seconds_a_training(mechanism: Any, target: Any) -> float | None:
         return (time.monotonic() - begun) / count
 
     try:
-        run = _training_of(mechanism, target.writable() if hasattr(target, "writable") else target)
+        run = _training_function(mechanism, target.writable() if hasattr(target, "writable") else target)
         if run is None:
             return None
         timed(run, 1)
         alone = timed(run, 1)
-        return alone if alone > TIMED_S / SIDE_BY_SIDE else timed(run, SIDE_BY_SIDE)
+        return alone if alone > TIMING_S / TIMED_TRAININGS else timed(run, TIMED_TRAININGS)
     except Exception:  # audited code may raise anything; it raises again, and is reported, when it is played
         return None
 
 
-def _training_of(mechanism: Any, target: Any) -> Callable[[int], object] | None:
+def _training_function(mechanism: Any, target: Any) -> Callable[[int], object] | None:
     """Return a function that trains `count` times as games do; None if the mechanism is of an unknown kind."""
     seed, compute = np.random.SeedSequence(0), Compute()
     few = target.features[:8]
@@ -109,25 +109,25 @@ def _training_of(mechanism: Any, target: Any) -> Callable[[int], object] | None:
     if isinstance(mechanism, AnsweringPredictor):
         if isinstance(mechanism, HttpService):  # is asked about all of the target
             return lambda count: [mechanism.answers(target, few, seed=seed, compute=compute) for _ in range(count)]
-        return _runs_of_predictor(mechanism, target, compute)
+        return _prediction_function(mechanism, target, compute)
     return None
 
 
-def _runs_of_predictor(mechanism: AnsweringPredictor, target: Any, compute: Compute) -> Callable[[int], object]:
+def _prediction_function(mechanism: AnsweringPredictor, target: Any, compute: Compute) -> Callable[[int], object]:
     """Return a function that runs a predictor on the small data that games craft, middle sizes first.
 
     Runs that raise do not count.
     """
     from dpaudit.engine.games.predictions.crafted_queries import pairs as made_for
 
-    rows = target.take(np.arange(min(len(target), ROWS_TIMED)))
-    made = [pair for answers in (1, 2) for pair in made_for(mechanism, rows, rows, answers, replaced=False)]
-    made.sort(key=lambda pair: len(pair.added) * len(pair.asked))
-    middle = np.argsort(np.abs(np.linspace(-1, 1, SIDE_BY_SIDE)), kind="stable")
-    spread = [made[place] for place in np.linspace(0, len(made) - 1, SIDE_BY_SIDE).astype(int)[middle]]
+    rows = target.take(np.arange(min(len(target), MAX_PREDICTOR_ROWS)))
+    crafted = [pair for answers in (1, 2) for pair in made_for(mechanism, rows, rows, answers, replaced=False)]
+    crafted.sort(key=lambda pair: len(pair.added) * len(pair.asked))
+    middle = np.argsort(np.abs(np.linspace(-1, 1, TIMED_TRAININGS)), kind="stable")
+    spread = [crafted[place] for place in np.linspace(0, len(crafted) - 1, TIMED_TRAININGS).astype(int)[middle]]
 
     def run(count: int) -> None:
-        ended = 0
+        completed = 0
         for pair in spread:
             try:
                 mechanism.answers(pair.added, pair.asked.features, seed=np.random.SeedSequence(0), compute=compute)
@@ -135,9 +135,9 @@ def _runs_of_predictor(mechanism: AnsweringPredictor, target: Any, compute: Comp
                 if raised_externally(err):
                     raise
                 continue
-            ended += 1
-            if ended == count:
+            completed += 1
+            if completed == count:
                 return
-        require(ended > 0, "a predictor must answer on some data", runs=len(spread))
+        require(completed > 0, "a predictor must answer on some data", runs=len(spread))
 
     return run

@@ -19,12 +19,12 @@ from dpaudit.engine.exits import tell
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.request.audit_spec import ACCOUNTANT, Audit, AuditSpec, RunOptions
-from dpaudit.engine.request.check import CHOOSING, CheckOptions, CheckRequest, Effort, check_spec
+from dpaudit.engine.request.check import PLANNING_MESSAGE, CheckOptions, CheckRequest, Effort, check_spec
 from dpaudit.engine.request.function_request import function_on_rows
 from dpaudit.engine.run.driver import audit, event_listeners, with_wall_time
 from dpaudit.engine.run.run_folder import default_run_folder
 from dpaudit.errors import SpecError, printable, shortened
-from dpaudit.given import argument
+from dpaudit.field_checks import checked_argument
 from dpaudit.mechanisms.adapters.own_function import Form
 
 TRIAL_FACTOR = 4
@@ -116,13 +116,13 @@ def check(
         unset_options = relation in (None, Relation.ADD_REMOVE), form == "frame", not settings
         has_function_options = not all((*unset_options, not python, not folder, memory_mb is None, not time))
         _require_no_function(mechanism, claim, options_given=has_function_options)
-    seed = argument("seed", seed, int | None)
-    until_decided = argument("until_decided", until_decided, bool)
+    seed = checked_argument("seed", seed, int | None)
+    until_decided = checked_argument("until_decided", until_decided, bool)
     request = CheckRequest(mechanism, data, claim, split, budget)  # type: ignore[arg-type]
-    scopes = tuple(scope.value for scope in strict_scopes(argument("strict", strict, str | Sequence[str])))
+    scopes = tuple(scope.value for scope in strict_scopes(checked_argument("strict", strict, str | Sequence[str])))
     options = CheckOptions(name, seed or 0, confidence, until_decided, run, scopes, effort)
     with event_listeners(listeners, quiet=quiet) as listening:
-        EventStream(*listening).emit(Event(EventKind.STAGE, detail=CHOOSING))
+        EventStream(*listening).emit(Event(EventKind.STAGE, detail=PLANNING_MESSAGE))
         spec = check_spec(request, options)
     if spec.together is not None and not quiet and not listeners:
         for line in (*spec.together.chosen, *spec.together.left_out):

@@ -32,7 +32,7 @@ from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import RepeatedUnit, Report
 from dpaudit.engine.report.bounds_file import write_bounds
 from dpaudit.engine.request.audit_spec import Audit, AuditSpec, slug
-from dpaudit.engine.request.loading import load_spec, spec_in
+from dpaudit.engine.request.loading import load_spec, spec_from_file
 from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import (
     PlanRecord,
@@ -45,7 +45,7 @@ from dpaudit.engine.run.run_folder import (
     read_spec,
 )
 from dpaudit.errors import RunError
-from dpaudit.given import argument
+from dpaudit.field_checks import checked_argument
 
 
 def audit(
@@ -111,12 +111,12 @@ def resume(
         be reused and `fresh` is false.
     """
     place = place_of(folder)
-    fresh = argument("fresh", fresh, bool)
+    fresh = checked_argument("fresh", fresh, bool)
     consent = Consent(allow_code, allow_network, allow_files)
     with event_listeners(listeners, quiet=quiet) as listening, open_run_folder(place, listening) as local_folder:
         spec = read_spec(local_folder)
         with apply_consent(consent_for(spec, consent)):
-            plan = dataclasses.replace(make_plan(spec_in(spec)), isolated=current_consent().spec is not None)
+            plan = dataclasses.replace(make_plan(spec_from_file(spec)), isolated=current_consent().spec is not None)
             require_network(plan.spec, plan.price)
             return _run_in(plan, local_folder, place, listening, fresh=fresh)
 
@@ -124,8 +124,8 @@ def resume(
 @contextlib.contextmanager
 def event_listeners(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Listener]]:
     """Yield `listeners`, or a terminal progress display if there are none and `quiet` is false."""
-    listeners = argument("listeners", listeners, tuple[Listener, ...])
-    quiet = argument("quiet", quiet, bool)
+    listeners = checked_argument("listeners", listeners, tuple[Listener, ...])
+    quiet = checked_argument("quiet", quiet, bool)
     if quiet or listeners:
         yield listeners
         return
@@ -215,7 +215,7 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
             record = PlanRecord.load_required(local_folder, place)
             _require_unchanged(record.spec_differs(spec), place)  # before anything that the spec names is imported
             with use_recorded_code(record.version, record.code_digests):
-                plan = make_plan(spec_in(spec))
+                plan = make_plan(spec_from_file(spec))
                 _require_unchanged(record.differences(PlanRecord.of(plan)), place)
             # The log is opened before anything is written: if it is no regular file, the folder stays unchanged.
             with locked_folder(local_folder), contextlib.closing(EventLog(local_folder / "events.jsonl")) as log:
@@ -335,7 +335,7 @@ def backend_for(
     """Yield the backend that runs the units of a plan, and close it at the end of the `with` block."""
     deadlines = Deadlines(plan.spec.run.time_limit_s)
     # Code of folders that this user did not make never runs in this process.
-    runs_in_process = plan.spec.run.settled_runner() == "in-process" and not plan.isolated
+    runs_in_process = plan.spec.run.runner_if_settled() == "in-process" and not plan.isolated
     with ending_leftovers():
         if runs_in_process or not missing:
             with contextlib.closing(InProcess(dict(plan.shared), scratch, events, deadlines)) as backend:

@@ -64,7 +64,7 @@ def forecast(plan: Plan, times: RunTimes, folder: str) -> Forecast:
     elif run.workers is None and (run.address or run.gpus_per_worker):
         workers = None
     else:
-        workers = run.at_a_time
+        workers = run.concurrency
     return Forecast(
         units=len(plan.units),
         trainings=sum(trainings_of(plan).values()),

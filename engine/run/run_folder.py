@@ -33,11 +33,11 @@ from dpaudit.actors.storage.places import Scratch, is_remote, join_place
 from dpaudit.actors.unit import code_version, user_code_by_label
 from dpaudit.consent import FULL_CONSENT, Consent, current_consent
 from dpaudit.engine.planning.plan import Plan
-from dpaudit.engine.request.audit_spec import AuditSpec, keep_data, slug
-from dpaudit.engine.request.describe import in_words
+from dpaudit.engine.request.audit_spec import AuditSpec, slug, store_rows
+from dpaudit.engine.request.describe import call_text
 from dpaudit.engine.request.plain_yaml import YamlFile
 from dpaudit.errors import AuditError, RunError, SpecError, printable, shortened
-from dpaudit.given import path
+from dpaudit.field_checks import checked_path
 from dpaudit.plain_files import (
     note_path,
     open_for_update,
@@ -69,7 +69,7 @@ _FILES = (SPEC, PLAN, "bounds.json", "bounds.parquet", "report.html")
 
 def place_of(place: str | Path) -> str | Path:
     """Return the place of a run folder: a URI as a string without a final "/", a path as a `Path`."""
-    place = path("the folder of a run", place)
+    place = checked_path("the folder of a run", place)
     return place.rstrip("/") if is_remote(place) else Path(place)
 
 
@@ -150,7 +150,7 @@ def _require_usable_folder(folder: Path) -> None:
 
 def default_run_folder(spec: AuditSpec) -> Path:
     """Return `runs/<name>`; for a spec without a name, `runs/<mechanisms and data>`."""
-    about = [f"{in_words(audit.mechanism)} {in_words(audit.data)}" for audit in spec.audits]
+    about = [f"{call_text(audit.mechanism)} {call_text(audit.data)}" for audit in spec.audits]
     return Path("runs") / slug(" ".join([spec.name, *about]) if spec.name == AuditSpec.name else spec.name)
 
 
@@ -214,7 +214,7 @@ class PlanRecord:
         table = plan.table().replace_schema_metadata({"record": json.dumps(metadata)})
         write_atomically(folder / PLAN, lambda file: pq.write_table(table, file))
         for entry in plan.spec.audits:
-            keep_data(entry.data, folder)
+            store_rows(entry.data, folder)
         spec = YamlFile(folder / SPEC, plan.spec.to_yaml().encode())
         write_atomically(spec.path, lambda file: file.write(spec.content))
         note_as_own(spec)

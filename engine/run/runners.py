@@ -50,11 +50,11 @@ def backend_elsewhere(
             return stack.enter_context(_ray_pool(plan, missing, events, scratch, deadlines, store))
 
         run = plan.spec.run
-        match run.settled_runner():
+        match run.runner_if_settled():
             case "ray":
                 yield on_ray()
             case "processes":
-                yield in_processes(run.at_a_time)
+                yield in_processes(run.concurrency)
             case "in-process":
                 yield in_processes(1)
             case "auto":
@@ -63,7 +63,7 @@ def backend_elsewhere(
                 first = in_processes(1) if needs_own_process else in_this_process()
                 together = plan.spec.together
                 cap_s = None if together is None else together.budget_s
-                yield AutoBackend(missing, run.at_a_time, first, on_ray, events, cap_s)
+                yield AutoBackend(missing, run.concurrency, first, on_ray, events, cap_s)
 
 
 @contextlib.contextmanager
@@ -97,7 +97,7 @@ def _ray_pool(
             threading.Thread(target=_load_ahead, name="dpaudit-load-ahead", daemon=True).start()
             with events.subscribed(metrics):
                 yield workers
-            metrics.tell()
+            metrics.update()
         finally:
             workers.close()
 

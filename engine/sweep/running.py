@@ -16,7 +16,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpaudit import given
 from dpaudit.actors.audited.signals import signals_interrupt
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener
 from dpaudit.actors.schedule import RunOutcome
@@ -35,17 +34,17 @@ from dpaudit.engine.request.audit_spec import (
     Audit,
     AuditSpec,
     RunOptions,
-    found_data,
-    given_data,
-    keep_data,
+    as_data_source,
     slug,
+    store_rows,
+    with_stored_rows,
 )
-from dpaudit.engine.request.build import anchored, build, build_dataclass
+from dpaudit.engine.request.build import build, build_dataclass, with_absolute_paths
 from dpaudit.engine.request.describe import describe
-from dpaudit.engine.request.loading import content_of, spec_parts
+from dpaudit.engine.request.loading import spec_content, spec_parts
 from dpaudit.engine.request.override import overridden
-from dpaudit.engine.request.plain_yaml import YamlFile, in_yaml
-from dpaudit.engine.request.space import configurations, in_words
+from dpaudit.engine.request.plain_yaml import YamlFile, to_yaml
+from dpaudit.engine.request.space import configurations, normalized_space
 from dpaudit.engine.request.sweep import (
     AUDITED,
     FAILED,
@@ -54,7 +53,7 @@ from dpaudit.engine.request.sweep import (
     Rungs,
     SubjectTo,
     Sweep,
-    described_values,
+    configuration_name,
 )
 from dpaudit.engine.run.configurations import CONFIGURATIONS
 from dpaudit.engine.run.driver import event_listeners, run_missing, run_plan
@@ -69,7 +68,7 @@ from dpaudit.engine.run.run_folder import (
 )
 from dpaudit.engine.sweep.result import SweepResult
 from dpaudit.errors import AuditError, InputError, RunError, SpecError, did_you_mean, shortened
-from dpaudit.given import argument, check_fields, require_words
+from dpaudit.field_checks import check_fields, checked_argument, checked_path, require_yaml_values
 from dpaudit.plain_files import write_atomically
 
 if TYPE_CHECKING:
@@ -121,8 +120,8 @@ def sweep(
     """
     request = read_request(spec)
     options: dict[str, Any] = {
-        "maximise": argument("maximise", maximise, str | None),
-        "minimise": argument("minimise", minimise, str | None),
+        "maximise": checked_argument("maximise", maximise, str | None),
+        "minimise": checked_argument("minimise", minimise, str | None),
         "subject_to": _described(SubjectTo, subject_to, "subject_to"),
         "rungs": _described(Rungs, rungs, "rungs"),
         "reaudit": reaudit,
@@ -134,8 +133,8 @@ def sweep(
             **{name: value for name, value in options.items() if value is not None},
         }
     sweep_settings = replace(request.sweep, **{name: value for name, value in options.items() if value is not None})
-    extra_space = argument("space", space, Mapping | None) or {}
-    require_words(extra_space, "space")
+    extra_space = checked_argument("space", space, Mapping | None) or {}
+    require_yaml_values(extra_space, "space")
     request = replace(
         request, sweep=_with_tune(replace(sweep_settings, space={**sweep_settings.space, **extra_space}), tune_config)
     )
@@ -149,7 +148,7 @@ def _described(part_type: type[SubjectTo | Rungs], value: Any, name: str) -> Any
     """Build a part of a sweep from a mapping of its fields; return any other value unchanged."""
     if not isinstance(value, Mapping):
         return value
-    require_words(value, name)
+    require_yaml_values(value, name)
     return build_dataclass(part_type, value, location=name)
 
 
@@ -313,7 +312,7 @@ def _open_sweep_run(
     request: Request, place: str | Path, listeners: Sequence[Listener], began: float
 ) -> Iterator[_SweepRun]:
     """Lock the folder of a sweep and yield its run; one Ray session, if the spec has `ray`, serves all rounds."""
-    on_ray = request.run.settled_runner() == "ray"
+    on_ray = request.run.runner_if_settled() == "ray"
     with (
         open_run_folder(place, listeners) as folder,
         locked_folder(folder),
@@ -557,11 +556,11 @@ class Request:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        space = in_words(self.sweep.space)
+        space = normalized_space(self.sweep.space)
         count = self.sweep.count if self.sweep.adaptive else len(configurations(space, self.sweep.samples, self.seed))
         object.__setattr__(self, "sweep", replace(self.sweep, space=space, count=count))
-        data = build("data", given_data(self.base.data), location="data")
-        object.__setattr__(self, "base", replace(self.base, data=anchored(data)))
+        data = build("data", as_data_source(self.base.data), location="data")
+        object.__setattr__(self, "base", replace(self.base, data=with_absolute_paths(data)))
 
     @property
     def folder(self) -> Path:
@@ -578,7 +577,7 @@ class Request:
 
     def configuration(self, values: Mapping[str, Any]) -> Configuration:
         """Return a configuration with its name."""
-        return Configuration(described_values(values), dict(values))
+        return Configuration(configuration_name(values), dict(values))
 
     def audit(self, configuration: Configuration, rung: Any = None) -> Audit:
         """Return the audit of a configuration, with the field of the rungs at `rung` or at its last value."""
@@ -623,8 +622,8 @@ class Request:
 
     def write(self, folder: Path) -> None:
         """Write `sweep.yaml`, note it as this user's, and write data that were given in memory."""
-        keep_data(self.base.data, folder)
-        file = YamlFile(folder / FILE, sealed(in_yaml(self.to_words())))
+        store_rows(self.base.data, folder)
+        file = YamlFile(folder / FILE, sealed(to_yaml(self.to_words())))
         write_atomically(file.path, lambda stream: stream.write(file.content))
         note_as_own(file)
 
@@ -640,14 +639,14 @@ def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> 
         return _request([source], {"name": source.name}, {}, {})
     if isinstance(source, Mapping):
         return _from_content(source)
-    return request_in(YamlFile.read(Path(given.path("a sweep", source))))
+    return request_in(YamlFile.read(Path(checked_path("a sweep", source))))
 
 
 def request_in(file: YamlFile) -> Request:
     """Build the sweep that a YAML file holds."""
-    request = _from_content(content_of(file))
+    request = _from_content(spec_content(file))
     # Data that were given in memory are in files next to the spec.
-    return replace(request, base=replace(request.base, data=found_data(request.base.data, file.path.parent)))
+    return replace(request, base=replace(request.base, data=with_stored_rows(request.base.data, file.path.parent)))
 
 
 def require_intact(file: YamlFile) -> None:
@@ -674,7 +673,7 @@ def _seal(text: str) -> str:
 
 
 def _from_content(content: Mapping[str, Any]) -> Request:
-    given.require_words(content, "a spec")
+    require_yaml_values(content, "a spec")
     sweep_keys = {"sweep", "grid"}
     if "check" in content or "together" in content:
         raise SpecError("a sweep varies one audit. Leave `check` out")

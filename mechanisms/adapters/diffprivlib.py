@@ -27,7 +27,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features, require_flat_features
 from dpaudit.mechanisms.queries.outcome import CallOutcome
 from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_finite_epsilon, require_positive
-from dpaudit.mechanisms.training.recipe import one_of
+from dpaudit.mechanisms.training.recipe import require_one_of
 from dpaudit.registry import register
 
 PYTHON = "DPAUDIT_DIFFPRIVLIB_PYTHON"
@@ -78,7 +78,7 @@ class Diffprivlib(NoiseByEpsilon):
 
     def __post_init__(self) -> None:
         require_finite_epsilon(self.epsilon)
-        one_of("learner", self.learner, get_args(Learner))
+        require_one_of("learner", self.learner, get_args(Learner))
         require(self.lower < self.upper, "lower must be below upper", lower=self.lower, upper=self.upper)
         require_positive(self, "norm")
         object.__setattr__(self, "relation", Relation(self.relation))

@@ -20,7 +20,7 @@ from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_delta, require_finite_epsilon, require_positive
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
-from dpaudit.mechanisms.training.recipe import one_of
+from dpaudit.mechanisms.training.recipe import require_one_of
 from dpaudit.registry import register
 
 ACCOUNTANTS = ("prv", "rdp")
@@ -61,9 +61,9 @@ class OpacusDpSgd:
         require_finite_epsilon(self.epsilon)
         require_delta(self.delta)
         require_positive(self, "clip")
-        one_of("accountant", self.accountant, ACCOUNTANTS)
-        one_of("clipping", self.clipping, CLIPPING)
-        one_of("grad_sample_mode", self.grad_sample_mode, SAMPLING)
+        require_one_of("accountant", self.accountant, ACCOUNTANTS)
+        require_one_of("clipping", self.clipping, CLIPPING)
+        require_one_of("grad_sample_mode", self.grad_sample_mode, SAMPLING)
         flat = self.clipping == "flat" or self.grad_sample_mode != "ghost"
         require(flat, "grad_sample_mode ghost clips flat", clipping=self.clipping)
         require_network(self.model, of="opacus-dp-sgd")
@@ -107,7 +107,7 @@ class OpacusDpSgd:
         from dpaudit.mechanisms.compute import spawned, torch_generator
         from dpaudit.mechanisms.training.inputs import as_array
         from dpaudit.mechanisms.training.network_model import NetworkModel
-        from dpaudit.mechanisms.training.parameters import initial
+        from dpaudit.mechanisms.training.parameters import draw_weights
 
         torch.set_num_threads(compute.threads)
         weights, order, noise = spawned(seed, 3)
@@ -115,7 +115,7 @@ class OpacusDpSgd:
         self.model.check(inputs)
         shape = tuple(inputs.shape[1:])
         module = self.model.module(shape, train.classes)
-        torch.nn.utils.vector_to_parameters(initial(module, torch_generator(weights)), module.parameters())
+        torch.nn.utils.vector_to_parameters(draw_weights(module, torch_generator(weights)), module.parameters())
         labels = torch.from_numpy(train.labels.copy()).to(compute.device)
         loader = DataLoader(
             TensorDataset(inputs, labels), batch_size=self.model.batch_size, generator=torch_generator(order)
@@ -186,7 +186,7 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
         def pre_step(self: Any, closure: Any = None) -> Any:
             show(now=False)
             step, scale = canary.step, float(self.max_grad_norm) / canary.clip
-            if not canary.asked:  # otherwise this is a further part of one large batch
+            if not canary.awaits_observation:  # otherwise this is a further part of one large batch
                 samples = [getattr(weights, "grad_sample", None) for weights in self.params]
                 rows = [each.flatten(1) for each in samples if isinstance(each, torch.Tensor)]
                 batch = torch.cat(rows, 1) / scale if len(rows) == len(samples) else None

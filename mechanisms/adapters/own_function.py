@@ -16,7 +16,7 @@ import pyarrow as pa
 from dpaudit.claims import Claim
 from dpaudit.consent import PATH, require_code
 from dpaudit.errors import InputError, require
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 from dpaudit.locations import has_location
 from dpaudit.mechanisms.adapters.other_python.calls import OtherPython, call_in_process, identity
 from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, imported

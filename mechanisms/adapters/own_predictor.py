@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, require
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, global_randomness, whole_number
 from dpaudit.mechanisms.compute import Compute, TrainingError, spawned
-from dpaudit.mechanisms.examples import Examples, Features, own_features
+from dpaudit.mechanisms.examples import Examples, Features, writable_features
 from dpaudit.mechanisms.language_models.prompts import UNREAD, read_class
 from dpaudit.mechanisms.language_models.transport import HttpService, RequestFailure
 from dpaudit.mechanisms.predictors.releases import GaussianArgmax
@@ -71,7 +71,7 @@ class OwnPredictor(ClaimedByUser):
         """Return the answers of one full run. Raises: InputError for invalid answers; user exceptions pass."""
         running, noise = spawned(seed, 2)
         rng = np.random.default_rng(running)
-        pair = (own_features(data.features), data.labels.copy())
+        pair = (writable_features(data.features), data.labels.copy())
         predictor = self.predictor(**self.parameters)
         with global_randomness(running):
             if self.sigma is None:
@@ -80,7 +80,7 @@ class OwnPredictor(ClaimedByUser):
                 must = f"`answer` must return a class, 0 to {data.classes - 1}, or None for no answer"
                 require(all(valid), must, given=answers[:3])
                 return np.array([data.classes if answer is None else int(answer) for answer in answers], np.int64)
-            votes = np.asarray(predictor.votes(own_features(queries), pair, rng))
+            votes = np.asarray(predictor.votes(writable_features(queries), pair, rng))
         shape = (len(queries), data.classes)
         require(votes.shape == shape, f"`votes` must return an array of shape {shape}", shape=votes.shape)
         if not np.isfinite(votes).all():
@@ -95,7 +95,7 @@ def _is_class(answer: object, classes: int) -> bool:
 
 
 def _rows(queries: Features) -> list[Any]:
-    rows: list[Any] = queries.to_pylist() if isinstance(queries, pa.Table) else list(own_features(queries))
+    rows: list[Any] = queries.to_pylist() if isinstance(queries, pa.Table) else list(writable_features(queries))
     return rows
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError, require
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import steps_of_opacus
 from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, ModelOfUserCode, code_of, global_randomness

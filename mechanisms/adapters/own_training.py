@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.composition import SubsampledGaussian
 from dpaudit.errors import InputError
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, ModelOfUserCode, code_of, global_randomness
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.models.tables import columns
+from dpaudit.mechanisms.models.tables import tabular_input
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.ranges import require_delta, require_positive
 from dpaudit.mechanisms.threads import limited_threads
@@ -90,7 +90,7 @@ def _answer(ask: Callable[[Any], object], categorical: tuple[str, ...], features
 
 def _rows(features: Features, categorical: tuple[str, ...]) -> Any:
     """Return a writable copy of shared data: an array of the same shape, or a data frame."""
-    return np.array(features) if isinstance(features, np.ndarray) else columns(features, categorical)
+    return np.array(features) if isinstance(features, np.ndarray) else tabular_input(features, categorical)
 
 
 def from_callable(train: Callable[..., Any], claim: Claim | None = None, **parameters: Any) -> OwnTraining:

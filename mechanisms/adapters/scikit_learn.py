@@ -17,7 +17,7 @@ from numpy.random import SeedSequence
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, require
-from dpaudit.given import check_fields
+from dpaudit.field_checks import check_fields
 from dpaudit.locations import has_location
 from dpaudit.mechanisms.adapters.user_code import (
     ClaimedByUser,
@@ -28,7 +28,7 @@ from dpaudit.mechanisms.adapters.user_code import (
 )
 from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.models.tables import columns, single_class
+from dpaudit.mechanisms.models.tables import constant_model, tabular_input
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
@@ -187,7 +187,7 @@ class SklearnClassifier(ClaimedByUser):
     ) -> Model:
         from sklearn.exceptions import ConvergenceWarning
 
-        constant = single_class(train)
+        constant = constant_model(train)
         if constant is not None:
             return constant
         estimator = self._prepared(train, seed, compute)
@@ -243,14 +243,14 @@ class _Reader:
             return cls(train.categorical, {})
         import pandas as pd
 
-        frame = columns(train.features, train.categorical)
+        frame = tabular_input(train.features, train.categorical)
         assert isinstance(frame, pd.DataFrame)
         kinds = {name: pd.CategoricalDtype(sorted(frame[name].unique())) for name in train.categorical}
         return cls(train.categorical, kinds)
 
     def convert(self, features: Features) -> Any:
         """Return a float32 array of shape (n, d) or a data frame, where categories unknown in training are missing."""
-        frame = columns(features, self.categorical)
+        frame = tabular_input(features, self.categorical)
         if isinstance(frame, np.ndarray):
             return frame
         known_categories = {

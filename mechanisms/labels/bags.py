@@ -1,4 +1,4 @@
-"""Bags: which examples are released together, at random or by their own aggregation keys."""
+"""Bags of examples whose labels are released together: drawn at random or defined by an aggregation key."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Features
 
-LEFT_OUT = -1  # The bag of an example that nothing is released about
+LEFT_OUT = -1  # Bag of an example that no release covers
 
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """A division of examples into bags, public."""
+    """A public assignment of examples to bags."""
 
-    # The bag of each example, shape (n,): 0 .. B - 1, every one of them used, or -1 for an example left out
-    of: NDArray[np.int64]
+    # Bag of each example, shape (n,): 0 .. B - 1 without gaps, or -1 for an example left out
+    assignment: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        bags = np.asarray(self.of, np.int64)
-        require(bags.ndim == 1, "bags must be one column, the bag of each example", shape=bags.shape)
+        bags = np.asarray(self.assignment, np.int64)
+        require(bags.ndim == 1, "bags must be one column with the bag of each example", shape=bags.shape)
         require(bool((bags >= LEFT_OUT).all()), "a bag must be a number >= 0, or -1 for an example left out")
         object.__setattr__(self, "of", bags)
         require(self.sizes.size > 0, "at least one bag must hold an example", examples=len(bags))
@@ -33,31 +33,31 @@ class Bags:
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
-        """Examples in each bag, >= 1, shape (B,)."""
-        return np.bincount(self.of[self.of != LEFT_OUT])
+        """Number of examples in each bag, >= 1, shape (B,)."""
+        return np.bincount(self.assignment[self.assignment != LEFT_OUT])
 
     def counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-        """How often each label, in 0 .. classes - 1, is in each bag; labels of shape (n,) to (B, classes)."""
-        require(labels.shape == self.of.shape, "there must be one label for each example", shape=labels.shape)
+        """Return the count of each label 0 .. classes - 1 in each bag, shape (n,) to (B, classes)."""
+        require(labels.shape == self.assignment.shape, "there must be one label for each example", shape=labels.shape)
         in_range = bool(((labels >= 0) & (labels < classes)).all())
         require(in_range, f"labels must be in 0..{classes - 1}", given=np.unique(labels)[:5].tolist())
-        inside = self.of != LEFT_OUT
-        cells = self.of[inside] * classes + labels[inside]
+        inside = self.assignment != LEFT_OUT
+        cells = self.assignment[inside] * classes + labels[inside]
         return np.bincount(cells, minlength=self.sizes.size * classes).reshape(-1, classes)
 
     @classmethod
     def random(cls, examples: int, size: int, rng: np.random.Generator, *, keep_rest: bool = False) -> Bags:
-        """Bags of `size` of some examples, drawn at random; the rest, fewer than `size`, is left out or kept."""
+        """Draw random bags of `size` examples. The last, smaller bag is kept if `keep_rest`, else left out."""
         require(1 <= size <= examples, f"the size of a bag must be in 1..{examples}, the number of examples", size=size)
-        place = rng.permutation(examples)  # a random rank for each example
-        bags = place // size
+        rank = rng.permutation(examples)  # a random rank for each example
+        bags = rank // size
         if not keep_rest:
-            bags[place >= examples - examples % size] = LEFT_OUT
+            bags[rank >= examples - examples % size] = LEFT_OUT
         return cls(bags)
 
     @classmethod
     def keyed(cls, features: Features, key: str | int) -> Bags:
-        """One bag for each value of a column of a table or of an array of shape (n, d): the aggregation key."""
+        """Build one bag for each value of the column `key` of a table or of an array of shape (n, d)."""
         if isinstance(features, pa.Table):
             names = features.column_names
             require(key in names, f"key must be one of the columns {', '.join(names)}", key=key)
@@ -69,6 +69,6 @@ class Bags:
 
 
 def _numbered(keys: pa.Array) -> NDArray[np.int64]:
-    """0 .. B - 1 in the order of first appearance; missing keys are one bag, as in the aggregation they come from."""
+    """Number the keys 0 .. B - 1 by first appearance. All missing keys share one number."""
     coded = keys.dictionary_encode(null_encoding="encode")
     return np.asarray(coded.indices.to_numpy(zero_copy_only=False), np.int64)

@@ -1,4 +1,4 @@
-"""Laplace noise on one-hot labels, the release of ALIBI, and what a learner may infer from it."""
+"""Laplace noise on one-hot labels (the release of ALIBI) and the posterior of the labels given it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from dpaudit.registry import register
 class OneHotLaplace(NoiseByEpsilon):
     """Adds Laplace noise of scale 2 / eps to each coordinate of the one-hot label; releases the most likely label.
 
-    Another label changes two coordinates by one each, an L1 distance of 2, so noise of scale b costs 2 / b. The noisy
-    vectors themselves (`observe`) are as private as the label read from them.
+    Changing a label changes two coordinates by one each, an L1 distance of 2, so noise of scale b costs epsilon 2 / b.
+    The noisy vectors themselves (`observe`) have the same epsilon.
     """
 
     epsilon: float
@@ -33,23 +33,23 @@ class OneHotLaplace(NoiseByEpsilon):
         return Claim(self.epsilon)
 
     def scale(self) -> float:
-        """Laplace scale b of the noise (its standard deviation is sqrt(2) b)."""
+        """Return the Laplace scale b of the noise (its standard deviation is sqrt(2) b)."""
         return 2 / self.epsilon
 
     def observe(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """One noisy one-hot row for each label, to be drawn once; shape (n,) to (n, classes)."""
+        """Return a noisy one-hot row for each label, shape (n,) to (n, classes). Each call spends epsilon again."""
         noise = rng.laplace(scale=self.scale(), size=(len(labels), classes))
         return np.asarray(np.eye(classes)[labels] + noise)
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """The most likely label of each noisy row under a flat prior, its largest coordinate; shape (n,) to (n,)."""
+        """Return the largest coordinate of each noisy row, the most likely label under a uniform prior; shape (n,)."""
         return np.asarray(self.observe(labels, classes=classes, rng=rng).argmax(axis=1), dtype=np.int64)
 
     def evidence(self, observed: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Log-likelihood of each label given its noisy row o, up to a constant: (|o_i| - |o_i - 1|) / b."""
+        """Return the log-likelihood of each label for noisy rows o, up to a constant: (|o_i| - |o_i - 1|) / b."""
         require(self.scale() > 0, "scale must be > 0", scale=self.scale())
         return np.asarray((np.abs(observed) - np.abs(observed - 1)) / self.scale())
 
     def posterior(self, observed: NDArray[np.float64], log_prior: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Probability of each label given its noisy row, shape (n, K); log prior weights of shape (n, K) or (K,)."""
+        """Return the probability of each label given its noisy row, shape (n, K); `log_prior` is (n, K) or (K,)."""
         return np.asarray(softmax(log_prior + self.evidence(observed), axis=1))

@@ -1,4 +1,4 @@
-"""Randomised response: each label is kept with a fixed probability, else replaced by another one."""
+"""Randomised response: keeps each label with a fixed probability, else replaces it by another label."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dpaudit.registry import register
 @register("mechanism", "randomized-response", source="Warner (1965), J. Am. Stat. Assoc. 60(309)")
 @dataclass(frozen=True)
 class RandomizedResponse(NoiseByEpsilon):
-    """Keeps a label with probability e^eps / (e^eps + K - 1), else draws one of the others.
+    """Keeps a label with probability e^eps / (e^eps + K - 1), else draws another label uniformly.
 
-    Exactly epsilon-label-DP: the odds of a released label under two true labels are e^eps where they differ.
+    Tightly epsilon-label-DP: two true labels give a released label probabilities whose ratio is at most e^eps.
 
     Attributes:
-        epsilon: Privacy loss in nats, > 0; `inf` releases the labels as they are.
+        epsilon: Privacy loss in nats, > 0; `inf` releases the true labels.
     """
 
     epsilon: float
@@ -32,20 +32,20 @@ class RandomizedResponse(NoiseByEpsilon):
         require_epsilon(self.epsilon)
 
     def claim(self) -> Claim:
-        """(epsilon, 0)-label-DP, tight."""
+        """Claim (epsilon, 0)-label-DP, which is tight."""
         return Claim(self.epsilon)
 
     def keep(self, classes: int) -> float:
         return 1 / (1 + (classes - 1) * math.exp(-self.epsilon))
 
     def transition(self, classes: int) -> NDArray[np.float64]:
-        """Probability of each released label (columns) given each true one (rows), shape (K, K)."""
+        """Return the probability of each released label (columns) given each true label (rows), shape (K, K)."""
         keep = self.keep(classes)
         return np.where(np.eye(classes, dtype=bool), keep, math.exp(-self.epsilon) * keep)
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         changed = rng.random(labels.shape) >= self.keep(classes)
-        steps = rng.integers(1, classes, size=labels.shape)  # to any other label, equally likely
+        steps = rng.integers(1, classes, size=labels.shape)  # any other label, uniformly
         return np.where(changed, (labels + steps) % classes, labels)
 
     def bags(self, train: Examples, *, rng: np.random.Generator) -> Bags:
@@ -60,8 +60,8 @@ class RandomizedResponse(NoiseByEpsilon):
         return np.where(differs, -self.epsilon, 0.0)
 
     def targets(self, released: NDArray[np.float64]) -> NDArray[np.float64]:
-        """One row of weights for each example, some below 0, whose mean over releases is the true label."""
+        """Return a row of weights for each example, an unbiased estimate of the one-hot label; some are below 0."""
         classes = released.shape[1]
         keep = self.keep(classes)
-        flip = math.exp(-self.epsilon) * keep  # to one certain other label
+        flip = math.exp(-self.epsilon) * keep  # to one particular other label
         return np.asarray((released - flip) / (keep - flip))

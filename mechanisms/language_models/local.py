@@ -11,7 +11,7 @@ from typing import Any
 from dpaudit.consent import PATH
 from dpaudit.errors import require
 from dpaudit.mechanisms.language_models.protocol import CHARACTERS_PER_TOKEN, Completion, Expected
-from dpaudit.mechanisms.models.transformer_fine_tune import loaded
+from dpaudit.mechanisms.models.transformer_fine_tune import load_pretrained
 from dpaudit.mechanisms.ranges import require_at_least
 from dpaudit.registry import register
 
@@ -92,5 +92,5 @@ def _tokenizer_and_model(path: str, device: str, dtype: str) -> tuple[Any, Any]:
 
     kind = getattr(torch, dtype, None)
     require(isinstance(kind, torch.dtype), "dtype must be one of torch's", dtype=dtype)
-    module = loaded("AutoModelForCausalLM", path, dtype=kind)
-    return loaded("AutoTokenizer", path), module.to(device).eval()
+    module = load_pretrained("AutoModelForCausalLM", path, dtype=kind)
+    return load_pretrained("AutoTokenizer", path), module.to(device).eval()

@@ -17,7 +17,7 @@ from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.training.compute.kernels import Loss
+    from dpaudit.mechanisms.training.kernels import Loss
 
 
 @register("mechanism", "alibi", source="Malek et al. (2021), arXiv:2106.03408, ALIBI")
@@ -50,11 +50,11 @@ class Alibi(StackTrainer):
         return OneHotLaplace(self.epsilon)
 
     def loss(self) -> Loss:
-        from dpaudit.mechanisms.training.compute.kernels import Alibi as AlibiLoss
+        from dpaudit.mechanisms.training.kernels import AlibiLoss
 
         return AlibiLoss()
 
-    def released(self, task: TrainingTask, classes: int) -> TrainingTask:
+    def release_task(self, task: TrainingTask, classes: int) -> TrainingTask:
         """The task with the evidence of noisy labels in place of the labels."""
         noise, training = spawned(task.seed, 2)
         mechanism = self.labels()

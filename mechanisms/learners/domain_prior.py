@@ -15,13 +15,13 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, spawned
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.rr_with_prior import rr_with_prior
-from dpaudit.mechanisms.models.tables import CatBoost, columns
+from dpaudit.mechanisms.models.tables import CatBoost, tabular_input
 from dpaudit.mechanisms.protocols import Model, Trainer
 from dpaudit.mechanisms.ranges import require_at_least, require_positive
 from dpaudit.mechanisms.threads import limited_threads
 from dpaudit.registry import register
 
-CLUSTERED_AT_MOST = 100_000  # Examples that k-means looks at; the others join the nearest centre
+MAX_CLUSTERED = 100_000  # Examples that k-means looks at; the others join the nearest centre
 
 
 @runtime_checkable
@@ -176,7 +176,7 @@ class LP1STDomainPrior:
 
     def _cluster(self, train: Examples, seed: SeedSequence) -> NDArray[np.int64]:
         if self.group_by is not None:
-            return values_of(train, self.group_by)
+            return category_codes(train, self.group_by)
         return nearest_centres(self.embedder.embed(train.features, train.categorical), self.clusters, seed)
 
 
@@ -216,7 +216,7 @@ def discrete_laplace(rate: float, shape: tuple[int, ...], rng: np.random.Generat
     return np.asarray(rng.geometric(success, shape) - rng.geometric(success, shape), dtype=np.int64)
 
 
-def values_of(train: Examples, column: str) -> NDArray[np.int64]:
+def category_codes(train: Examples, column: str) -> NDArray[np.int64]:
     """Number of each example's value in a categorical column; missing values are a value."""
     require(
         isinstance(train.features, pa.Table) and column in train.categorical,
@@ -224,7 +224,7 @@ def values_of(train: Examples, column: str) -> NDArray[np.int64]:
         group_by=column,
     )
     table: Any = train.features
-    frame: Any = columns(table.select([column]), (column,))
+    frame: Any = tabular_input(table.select([column]), (column,))
     return np.asarray(np.unique(np.asarray(frame[column], str), return_inverse=True)[1], dtype=np.int64)
 
 
@@ -232,12 +232,12 @@ def nearest_centres(vectors: NDArray[np.float64], clusters: int, seed: SeedSeque
     """k-means cluster of each vector, numbered without gaps; shape (n, d) to (n,)."""
     from sklearn.cluster import KMeans
 
-    different, place = np.unique(vectors, axis=0, return_inverse=True)
-    if clusters >= len(different):  # nothing to put together
+    unique, place = np.unique(vectors, axis=0, return_inverse=True)
+    if clusters >= len(unique):  # nothing to put together
         return np.asarray(place, dtype=np.int64)
     rng = np.random.default_rng(seed)
-    chosen = rng.permutation(len(vectors))[:CLUSTERED_AT_MOST]
+    chosen = rng.permutation(len(vectors))[:MAX_CLUSTERED]
     means = KMeans(min(clusters, len(chosen)), n_init=1, random_state=int(rng.integers(2**31)))
     with limited_threads(1):  # sums in one order, whatever machine this runs on
-        clusters_found = means.fit(vectors[chosen]).predict(vectors)
-    return np.asarray(np.unique(clusters_found, return_inverse=True)[1], dtype=np.int64)
+        labels = means.fit(vectors[chosen]).predict(vectors)
+    return np.asarray(np.unique(labels, return_inverse=True)[1], dtype=np.int64)

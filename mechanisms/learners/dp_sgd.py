@@ -23,7 +23,7 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.ranges import NoiseByEpsilon, require_delta, require_epsilon
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps, StepCanary
-from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask, one_of
+from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask, require_one_of
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.registry import register
 
@@ -41,7 +41,7 @@ def dp_sgd_epsilon(
     *, noise_multiplier: float, sample_rate: float, steps: int, delta: float, accountant: str = "rdp"
 ) -> float:
     """Epsilon of some steps >= 1 at `delta` in (0, 1) when a record is added or removed; noise > 0, rate in (0, 1]."""
-    one_of("accountant", accountant, ACCOUNTANTS)
+    require_one_of("accountant", accountant, ACCOUNTANTS)
     require(steps >= 1, "steps must be >= 1", steps=steps)
     if accountant == "pld":
         return SubsampledGaussian(noise_multiplier, sample_rate, steps).epsilon(delta)
@@ -59,19 +59,19 @@ def dp_sgd_noise_multiplier(
     if math.isinf(epsilon):
         return 0.0
 
-    def enough(multiplier: float) -> bool:
+    def is_affordable(multiplier: float) -> bool:
         spent = dp_sgd_epsilon(
             noise_multiplier=multiplier, sample_rate=sample_rate, steps=steps, delta=delta, accountant=accountant
         )
         return spent <= epsilon
 
     low, high = 0.0, 1.0
-    while not enough(high):
+    while not is_affordable(high):
         require(high < 1e6, "epsilon must be reachable with a noise multiplier of at most 1e6", epsilon=epsilon)
         low, high = high, 2 * high
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        low, high = (low, middle) if is_affordable(middle) else (middle, high)
     return high
 
 
@@ -103,7 +103,7 @@ class DpSgd(StackTrainer, NoiseByEpsilon):
         require_epsilon(self.epsilon)
         require_delta(self.delta)
         self._sampling()
-        one_of("accountant", self.accountant, ACCOUNTANTS)
+        require_one_of("accountant", self.accountant, ACCOUNTANTS)
         require_network(self.model, of="dp-sgd")
 
     def claim(self) -> Claim:
@@ -138,8 +138,8 @@ class DpSgd(StackTrainer, NoiseByEpsilon):
     ) -> None:
         """Trains one model that the canary takes part in."""
         task = TrainingTask(np.arange(len(train)), train.labels, seed)
-        alone = replace(compute, scratch=None)  # a training that goes on later would show the rest alone
-        self.fit_stack(train.features, [task], classes=train.classes, compute=alone, step_canary=canary)
+        without_checkpoints = replace(compute, scratch=None)  # a training that goes on later would show the rest alone
+        self.fit_stack(train.features, [task], classes=train.classes, compute=without_checkpoints, step_canary=canary)
 
     def watch(
         self, features: Features, tasks: Sequence[TrainingTask], *, classes: int, compute: Compute, observer: Observer
@@ -163,5 +163,5 @@ class DpSgd(StackTrainer, NoiseByEpsilon):
         """One model, or its error, for each task; `settings` as in `train_private_stack`."""
         from dpaudit.mechanisms.training.private.private_stack import train_private_stack
 
-        steps, kind = self.private_steps(), self.stack_type()
-        return train_private_stack(self.model, steps, features, tasks, stack_type=kind, **settings)
+        steps, stack_class = self.private_steps(), self.stack_type()
+        return train_private_stack(self.model, steps, features, tasks, stack_type=stack_class, **settings)

@@ -33,7 +33,7 @@ from dpaudit.registry import register
 Floats = NDArray[np.float64]
 
 SMALLEST_VARIANCE = 1e-9  # As a share of the squared range
-AT_ONCE = 4_000_000  # Numbers of one block of draws: tens of megabytes
+BLOCK_SIZE = 4_000_000  # Numbers of one block of draws: tens of megabytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,12 +90,12 @@ class GaussianNaiveBayes(NoiseByEpsilon):
         return Claim(self.epsilon, relation=self.relation)
 
     @property
-    def share(self) -> float:
+    def part_epsilon(self) -> float:
         """Epsilon of one of the three parts, for one class that changes."""
         return self.epsilon / 3 / (1 if self.relation == Relation.ADD_REMOVE else 2)
 
     @property
-    def half(self) -> float:
+    def half_range(self) -> float:
         """Half the range: the most by which a record changes a sum about the middle."""
         return (self.upper - self.lower) / 2
 
@@ -114,7 +114,7 @@ class GaussianNaiveBayes(NoiseByEpsilon):
     ) -> Floats:
         """The sums are computed once, the noise is drawn for each training; what is released, `NoisySums.vectors`."""
         sums, rng = self.sums(train), np.random.default_rng(seed)
-        block = max(1, AT_ONCE // sums.total.size)
+        block = max(1, BLOCK_SIZE // sums.total.size)
         noisy_sums = [
             self.noisy(sums, train.classes, min(block, count - first), rng).vectors()
             for first in range(0, count, block)
@@ -131,13 +131,15 @@ class GaussianNaiveBayes(NoiseByEpsilon):
         wide = count[..., None]
         mean = mean.reshape(-1, classes, d) / wide - middle
         variance = variance.reshape(-1, classes, d) / wide
-        reach = (self.half + np.abs(mean)) ** 2
+        reach = (self.half_range + np.abs(mean)) ** 2
         squares = sums.squares - 2 * mean * sums.total + sums.count[:, None] * mean**2
-        density = _log_counts(count, sums.count, self.share).sum(1)
-        limits = (-self.half * wide, self.half * wide)
-        density += _log_limited(mean * wide, sums.total, self.half * d / self.share, limits).sum((1, 2))
-        limits = (SMALLEST_VARIANCE * (2 * self.half) ** 2 * wide, reach * wide)
-        density += _log_limited(variance * wide, squares, reach * d / self.share, limits).sum((1, 2))
+        density = _log_counts(count, sums.count, self.part_epsilon).sum(1)
+        limits = (-self.half_range * wide, self.half_range * wide)
+        density += _log_clipped_laplace(mean * wide, sums.total, self.half_range * d / self.part_epsilon, limits).sum(
+            (1, 2)
+        )
+        limits = (SMALLEST_VARIANCE * (2 * self.half_range) ** 2 * wide, reach * wide)
+        density += _log_clipped_laplace(variance * wide, squares, reach * d / self.part_epsilon, limits).sum((1, 2))
         return np.asarray(density)
 
     def sums(self, train: Examples) -> ClassSums:
@@ -149,35 +151,39 @@ class GaussianNaiveBayes(NoiseByEpsilon):
     def noisy(self, sums: ClassSums, classes: int, trainings: int, rng: np.random.Generator) -> NoisySums:
         d = sums.total.shape[1]
         shape = (trainings, classes, d)
-        stop, counts = -np.expm1(-self.share), (trainings, classes)  # two-sided geometric noise
-        count = np.maximum(sums.count + (rng.geometric(stop, counts) - rng.geometric(stop, counts)), 1.0)
+        success, count_shape = -np.expm1(-self.part_epsilon), (trainings, classes)  # two-sided geometric noise
+        count = np.maximum(
+            sums.count + (rng.geometric(success, count_shape) - rng.geometric(success, count_shape)), 1.0
+        )
         wide = count[..., None]
-        noise = rng.laplace(0.0, self.half * d / self.share, shape)
-        mean = np.clip((sums.total + noise) / wide, -self.half, self.half)
+        noise = rng.laplace(0.0, self.half_range * d / self.part_epsilon, shape)
+        mean = np.clip((sums.total + noise) / wide, -self.half_range, self.half_range)
         # The farther end of the range, from the released mean: what one record may add to the squares.
-        reach = (self.half + np.abs(mean)) ** 2
+        reach = (self.half_range + np.abs(mean)) ** 2
         # Exact squares about the released mean, which is no secret any more.
         squares = sums.squares - 2 * mean * sums.total + sums.count[:, None] * mean**2
-        noise = rng.laplace(0.0, 1.0, shape) * (reach * d / self.share)
-        variance = np.clip((squares + noise) / wide, SMALLEST_VARIANCE * (2 * self.half) ** 2, reach)
+        noise = rng.laplace(0.0, 1.0, shape) * (reach * d / self.part_epsilon)
+        variance = np.clip((squares + noise) / wide, SMALLEST_VARIANCE * (2 * self.half_range) ** 2, reach)
         return NoisySums(count, mean + (self.lower + self.upper) / 2, variance)
 
 
-def _log_counts(count: Floats, exact: NDArray[np.int64], share: float) -> Floats:
+def _log_counts(count: Floats, exact: NDArray[np.int64], epsilon: float) -> Floats:
     """Log-probability of counts with two-sided geometric noise, of which 1 stands for all that are no larger."""
-    away, ratio = count - exact, math.exp(-share)
-    no_larger = np.where(away < 0, share * away, np.log1p(ratio - ratio ** (np.maximum(away, 0) + 1)))
-    return np.where(count > 1, math.log1p(-ratio) - share * np.abs(away), no_larger) - math.log1p(ratio)
+    difference, ratio = count - exact, math.exp(-epsilon)
+    no_larger = np.where(
+        difference < 0, epsilon * difference, np.log1p(ratio - ratio ** (np.maximum(difference, 0) + 1))
+    )
+    return np.where(count > 1, math.log1p(-ratio) - epsilon * np.abs(difference), no_larger) - math.log1p(ratio)
 
 
-def _log_limited(value: Floats, exact: Floats, scale: float | Floats, limits: tuple[Floats, Floats]) -> Floats:
+def _log_clipped_laplace(value: Floats, exact: Floats, scale: float | Floats, limits: tuple[Floats, Floats]) -> Floats:
     """Log-density of Laplace noise about `exact`; at a limit the logarithm of the whole probability beyond it."""
     low, high = limits
-    near = 1e-6 * (high - low)
-    beyond = np.where(value <= low + near, (low - exact) / scale, (exact - high) / scale)
+    tolerance = 1e-6 * (high - low)
+    beyond = np.where(value <= low + tolerance, (low - exact) / scale, (exact - high) / scale)
     tail = np.where(beyond < 0, beyond - math.log(2), np.log1p(-0.5 * np.exp(-np.maximum(beyond, 0))))
     density = -np.abs(value - exact) / scale - np.log(2 * scale)
-    return np.where((value <= low + near) | (value >= high - near), tail, density)
+    return np.where((value <= low + tolerance) | (value >= high - tolerance), tail, density)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,9 +199,9 @@ class NaiveBayesModel:
     def probabilities(self, features: Features) -> Floats:
         clipped = np.clip(flat_features(features), self.lower, self.upper)
         deviation = clipped[:, None] - self.mean
-        log = np.log(self.count) - 0.5 * (np.log(self.variance) + deviation**2 / self.variance).sum(-1)
-        likely = np.exp(log - log.max(1, keepdims=True))
-        probabilities: Floats = likely / likely.sum(1, keepdims=True)
+        log_joint = np.log(self.count) - 0.5 * (np.log(self.variance) + deviation**2 / self.variance).sum(-1)
+        joint = np.exp(log_joint - log_joint.max(1, keepdims=True))
+        probabilities: Floats = joint / joint.sum(1, keepdims=True)
         return probabilities
 
 

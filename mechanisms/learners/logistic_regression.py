@@ -46,15 +46,15 @@ from dpaudit.registry import register
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-GRADIENT = 1e-11  # Where Newton's method ends: the minimiser is then off by at most this over the penalty
+GRADIENT_TOLERANCE = 1e-11  # Where Newton's method ends: the minimiser is then off by at most this over the penalty
 MAX_STEPS = 100
-EXACT = 1e-6  # How far noise may be off because a minimiser is not exact, as a share of the noise's scale
+NOISE_TOLERANCE = 1e-6  # How far noise may be off because a minimiser is not exact, as a share of the noise's scale
 SHARED_STEPS = 20
 """With the one factorisation: each costs two products of matrices, and gains a digit or more where noise is small."""
-REMEMBERED = 5  # Steps that correct the next one
-AT_ONCE = 4_000_000  # Numbers of one block: margins, or Hessians
-MIN_AT_ONCE = 256  # Minimisers of one block, at least: products of matrices with fewer columns are slower
-IN_CACHE = 250_000  # Margins that are made and used up together
+HISTORY = 5  # Steps that correct the next one
+BLOCK_SIZE = 4_000_000  # Numbers of one block: margins, or Hessians
+MIN_MINIMISERS = 256  # Minimisers of one block, at least: products of matrices with fewer columns are slower
+CACHED_MARGINS = 250_000  # Margins that are made and used up together
 CURVATURE = 0.25  # The largest second derivative of the logistic loss
 
 
@@ -118,7 +118,7 @@ def minimiser(rows: Floats, signs: Floats, penalty: float) -> Floats:
         margins = signed @ w
         wrong = expit(-margins)
         gradient = penalty * w - signed.T @ wrong / len(rows)
-        if np.linalg.norm(gradient) <= GRADIENT:
+        if np.linalg.norm(gradient) <= GRADIENT_TOLERANCE:
             return w
         curvature = (rows * (wrong * (1 - wrong))[:, None]).T @ rows / len(rows)
         curvature[np.diag_indices_from(curvature)] += penalty
@@ -151,14 +151,14 @@ class LogisticOutputPerturbation(PrivateLogistic):
     ) -> Floats:
         """One fit, and noise for each training: the coefficients, shape (count, problems (d + 1))."""
         rng = np.random.default_rng(seed)
-        exact = self.exact(train, compute)
+        exact = self.noiseless(train, compute)
         noise = spherical_noise(count * len(exact), exact.shape[1], self.scale(len(train), len(exact)), rng)
         summaries: Floats = (exact + noise.reshape(count, *exact.shape)).reshape(count, exact.size)
         return summaries
 
     def log_density(self, train: Examples, summaries: Floats, *, compute: Compute) -> Floats:
         """Of each problem -|noise| / scale, and what is the same for all data of one number of rows."""
-        exact = self.exact(train, compute)
+        exact = self.noiseless(train, compute)
         scale = self.scale(len(train), len(exact))
         noise = summaries.reshape(len(summaries), *exact.shape) - exact
         return np.asarray(-np.linalg.norm(noise, axis=2).sum(1) / scale - exact.size * np.log(scale))
@@ -167,13 +167,13 @@ class LogisticOutputPerturbation(PrivateLogistic):
         """Of the noise's length, for each problem's share of epsilon."""
         return 2 * problems / (rows * self.penalty * self.epsilon)
 
-    def exact(self, train: Examples, compute: Compute) -> Floats:
+    def noiseless(self, train: Examples, compute: Compute) -> Floats:
         """The minimisers without noise, shape (problems, d + 1)."""
-        return _exact(replace(self, epsilon=1.0), train, compute)
+        return _cached_minimisers(replace(self, epsilon=1.0), train, compute)
 
 
 @lru_cache(maxsize=2)
-def _exact(learner: PrivateLogistic, train: Examples, compute: Compute) -> Floats:
+def _cached_minimisers(learner: PrivateLogistic, train: Examples, compute: Compute) -> Floats:
     """Remembered of the last two data sets: their law is asked for at many epsilons, of which nothing here depends."""
 
     rows = learner.rows(train.features)
@@ -191,11 +191,11 @@ class LinearModel:
 
     def probabilities(self, features: Features) -> Floats:
         """Class probabilities, shape (n, K); of K > 2 classes each against the others, scaled to sum 1."""
-        ahead = expit(self.learner.rows(features) @ self.weights.T)
+        scores = expit(self.learner.rows(features) @ self.weights.T)
         if len(self.weights) == 1:
-            return np.hstack([1 - ahead, ahead])
-        safe = ahead + 1e-300
-        probabilities: Floats = safe / safe.sum(1, keepdims=True)
+            return np.hstack([1 - scores, scores])
+        positive = scores + 1e-300
+        probabilities: Floats = positive / positive.sum(1, keepdims=True)
         return probabilities
 
 
@@ -219,7 +219,9 @@ class LogisticObjectivePerturbation(PrivateLogistic):
             for place, label in enumerate(problems):
                 signs = np.where(train.labels == label, 1.0, -1.0)
                 tilt = spherical_noise(count, rows.shape[1], scale, rng) / len(rows)
-                coefficients[:, place] = minimisers(rows, signs, self.penalty + extra, tilt, EXACT * scale / len(rows))
+                coefficients[:, place] = minimisers(
+                    rows, signs, self.penalty + extra, tilt, NOISE_TOLERANCE * scale / len(rows)
+                )
         return coefficients.reshape(count, coefficients.shape[1] * coefficients.shape[2])
 
     def noise(self, n: int, problems: int) -> tuple[float, float]:
@@ -232,64 +234,71 @@ class LogisticObjectivePerturbation(PrivateLogistic):
         return CURVATURE / (n * math.expm1(min(epsilon / 4, 700.0))) - self.penalty, 4 / epsilon
 
 
-def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, small: float) -> Floats:
+def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, tolerance: float) -> Floats:
     """The minimisers of mean log(1 + exp(-y w.x)) + (penalty / 2) |w|^2 + tilt.w, one for each tilt (count, d).
 
     The gradients that are left are no longer than `small`.
     """
     signed = rows * signs[:, None]
-    rough = signed.astype(np.float32)
-    still = minimiser(rows, signs, penalty)
-    wrong = expit(-signed @ still)
+    signed32 = signed.astype(np.float32)
+    noiseless = minimiser(rows, signs, penalty)
+    wrong = expit(-signed @ noiseless)
     hessian = (rows * (wrong * (1 - wrong))[:, None]).T @ rows / len(rows) + penalty * np.eye(rows.shape[1])
     factor = cho_factor(hessian)
     minima = np.empty_like(tilt)
-    block = max(MIN_AT_ONCE, AT_ONCE // len(rows))
+    block = max(MIN_MINIMISERS, BLOCK_SIZE // len(rows))
     for first in range(0, len(tilt), block):
         part = slice(first, first + block)
-        w = still - cho_solve(factor, tilt[part].T).T
-        w -= cho_solve(factor, _gradient(rough, penalty, tilt[part], w).T).T
-        far = _shared_steps(signed, penalty, tilt[part], w, factor, small)
+        w = noiseless - cho_solve(factor, tilt[part].T).T
+        w -= cho_solve(factor, _gradient(signed32, penalty, tilt[part], w).T).T
+        unfinished = _shared_steps(signed, penalty, tilt[part], w, factor, tolerance)
         # Where the one Hessian did not do, the step may have led anywhere: from the start, with each its own.
-        w[far] = _newton(rows, signed, penalty, tilt[part][far], np.repeat(still[None], len(far), 0), small)
+        w[unfinished] = _newton(
+            rows, signed, penalty, tilt[part][unfinished], np.repeat(noiseless[None], len(unfinished), 0), tolerance
+        )
         minima[part] = w
     return minima
 
 
-def _shared_steps(signed: Floats, penalty: float, tilt: Floats, w: Floats, factor: Any, small: float) -> Ints:
+def _shared_steps(signed: Floats, penalty: float, tilt: Floats, w: Floats, factor: Any, tolerance: float) -> Ints:
     """Steps w with one Hessian for all, corrected by the last ones; returns those that are not there in the end."""
-    far = np.arange(len(w))
+    rows_left = np.arange(len(w))
     moves, changes = np.empty((2, len(w), 0, w.shape[1]))
     current, before = w, np.empty_like(w)
     for step_number in range(SHARED_STEPS + 1):
-        gradient = _gradient(signed, penalty, tilt[far], current)
-        w[far] = current
-        unfinished = np.linalg.norm(gradient, axis=1) > small
-        far, current, gradient, before = far[unfinished], current[unfinished], gradient[unfinished], before[unfinished]
-        if step_number == SHARED_STEPS or not len(far):
+        gradient = _gradient(signed, penalty, tilt[rows_left], current)
+        w[rows_left] = current
+        unfinished = np.linalg.norm(gradient, axis=1) > tolerance
+        rows_left, current, gradient, before = (
+            rows_left[unfinished],
+            current[unfinished],
+            gradient[unfinished],
+            before[unfinished],
+        )
+        if step_number == SHARED_STEPS or not len(rows_left):
             break
         step = -cho_solve(factor, gradient.T).T
         moves, changes = moves[unfinished], changes[unfinished]
         move = step.copy()
         if step_number:
-            changes = np.concatenate([changes[:, 1 - REMEMBERED :], (step - before)[:, None]], axis=1)
+            changes = np.concatenate([changes[:, 1 - HISTORY :], (step - before)[:, None]], axis=1)
             products = changes @ changes.transpose(0, 2, 1)
             ridge = 1e-12 * np.trace(products, axis1=1, axis2=2)
             products += ridge[:, None, None] * np.eye(products.shape[1])
             share = np.linalg.solve(products, changes @ step[..., None])
             move -= (share * (moves + changes)).sum(1)
-        moves = np.concatenate([moves[:, 1 - REMEMBERED :], move[:, None]], axis=1)
+        moves = np.concatenate([moves[:, 1 - HISTORY :], move[:, None]], axis=1)
         current, before = current + move, step
-    return far
+    return rows_left
 
 
 def _gradient(signed: NDArray[Any], penalty: float, tilt: Floats, w: Floats) -> Floats:
     """Gradients at w, one a tilt, shape (count, d); sums over records in the precision of `signed`."""
     weights, pull = w.astype(signed.dtype), np.zeros_like(w)
-    some = max(1, IN_CACHE // max(1, len(w)))
+    block = max(1, CACHED_MARGINS // max(1, len(w)))
     with np.errstate(over="ignore"):  # 1 / (1 + inf) is 0, as it should be
-        for first in range(0, len(signed), some):
-            rows = signed[first : first + some]
+        for first in range(0, len(signed), block):
+            rows = signed[first : first + block]
             wrong = weights @ rows.T
             np.exp(wrong, out=wrong)
             wrong += 1
@@ -303,40 +312,40 @@ def _objectives(signed: Floats, penalty: float, tilt: Floats, w: Floats) -> Floa
     return value
 
 
-def _newton(rows: Floats, signed: Floats, penalty: float, tilt: Floats, start: Floats, small: float) -> Floats:
+def _newton(rows: Floats, signed: Floats, penalty: float, tilt: Floats, start: Floats, tolerance: float) -> Floats:
     """Newton's method with halved steps, a Hessian for each, in blocks that fit into memory."""
     n, d = rows.shape
-    products = (rows[:, :, None] * rows[:, None, :]).reshape(n, d * d) if n * d * d <= 8 * AT_ONCE else None
-    block = max(1, AT_ONCE // max(n, d * d))
+    products = (rows[:, :, None] * rows[:, None, :]).reshape(n, d * d) if n * d * d <= 8 * BLOCK_SIZE else None
+    block = max(1, BLOCK_SIZE // max(n, d * d))
     minima = start.copy()
     for first in range(0, len(tilt), block):
         part = slice(first, first + block)
-        minima[part] = _newton_block(rows, products, signed, penalty, tilt[part], minima[part], small)
+        minima[part] = _newton_block(rows, products, signed, penalty, tilt[part], minima[part], tolerance)
     return minima
 
 
 def _newton_block(
-    rows: Floats, products: Floats | None, signed: Floats, penalty: float, tilt: Floats, w: Floats, small: float
+    rows: Floats, products: Floats | None, signed: Floats, penalty: float, tilt: Floats, w: Floats, tolerance: float
 ) -> Floats:
     n, d = rows.shape
     for _ in range(MAX_STEPS):
         gradient = _gradient(signed, penalty, tilt, w)
-        far = np.flatnonzero(np.linalg.norm(gradient, axis=1) > small)
-        if not len(far):
+        unfinished = np.flatnonzero(np.linalg.norm(gradient, axis=1) > tolerance)
+        if not len(unfinished):
             return w
-        wrong = expit(-(w[far] @ signed.T))
+        wrong = expit(-(w[unfinished] @ signed.T))
         weight = wrong * (1 - wrong) / n
         if products is not None:
-            hessian = (weight @ products).reshape(len(far), d, d)
+            hessian = (weight @ products).reshape(len(unfinished), d, d)
         else:
-            hessian = np.stack([(rows * each[:, None]).T @ rows for each in weight])
+            hessian = np.stack([(rows * row_weights[:, None]).T @ rows for row_weights in weight])
         hessian += penalty * np.eye(d)
-        step = np.linalg.solve(hessian, gradient[far][..., None])[..., 0]
-        w[far] -= step * _lengths(signed, penalty, tilt[far], w[far], step)[:, None]
+        step = np.linalg.solve(hessian, gradient[unfinished][..., None])[..., 0]
+        w[unfinished] -= step * _step_sizes(signed, penalty, tilt[unfinished], w[unfinished], step)[:, None]
     raise TrainingError("Newton's method did not reach the minimum; give a larger penalty")
 
 
-def _lengths(signed: Floats, penalty: float, tilt: Floats, w: Floats, step: Floats) -> Floats:
+def _step_sizes(signed: Floats, penalty: float, tilt: Floats, w: Floats, step: Floats) -> Floats:
     """The largest of 1, 1/2, 1/4, ... with which each objective does not grow."""
     before, size = _objectives(signed, penalty, tilt, w), np.ones(len(w))
     for _ in range(14):

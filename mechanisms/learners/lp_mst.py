@@ -23,7 +23,7 @@ from dpaudit.mechanisms.protocols import LabelMechanism, Model, Trainer
 from dpaudit.mechanisms.ranges import require_epsilon, require_positive
 from dpaudit.registry import register
 
-NOT_YET = -1  # Label of an example whose stage has not come, or that was dropped
+UNLABELLED = -1  # Label of an example whose stage has not come, or that was dropped
 
 
 @register("mechanism", "lp-1st", source="Ghazi et al. (2021), arXiv:2102.06062, LP-1ST with a uniform prior")
@@ -73,21 +73,21 @@ class NoiseCorrectedModel:
     epsilon: float  # privacy loss of the randomised response, > 0
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        return corrected(self.noisy.probabilities(features), self.epsilon)
+        return correct_for_noise(self.noisy.probabilities(features), self.epsilon)
 
 
-def corrected(noisy: NDArray[np.float64], epsilon: float) -> NDArray[np.float64]:
+def correct_for_noise(noisy: NDArray[np.float64], epsilon: float) -> NDArray[np.float64]:
     """Probabilities of true labels from those of labels released by randomised response, both of shape (n, K).
 
     p T^-1 with T the (K, K) matrix of randomised response, each entry cut to [0, 1]; rows of more than two classes are
     scaled to sum to 1 again.
     """
-    flat = math.exp(-epsilon)
+    flip_odds = math.exp(-epsilon)
     classes = noisy.shape[1]
-    inverted = (noisy * (1 + (classes - 1) * flat) - flat) / -math.expm1(-epsilon)
-    cut: NDArray[np.float64] = np.clip(inverted, 0.0, 1.0)
-    cut /= cut.sum(axis=1, keepdims=True)
-    return cut
+    inverted = (noisy * (1 + (classes - 1) * flip_odds) - flip_odds) / -math.expm1(-epsilon)
+    clipped: NDArray[np.float64] = np.clip(inverted, 0.0, 1.0)
+    clipped /= clipped.sum(axis=1, keepdims=True)
+    return clipped
 
 
 @register("mechanism", "released-labels", source="post-processing; arXiv:2102.06062 with any label mechanism")
@@ -159,18 +159,18 @@ class LP2ST:
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
         splitting, *stages = self.stage_seeds(seed)
-        released = np.full(len(train), NOT_YET)
+        released = np.full(len(train), UNLABELLED)
         model: Model | None = None
         for rows, stage in zip(self._split(len(train), splitting), stages, strict=True):
             answering, training = spawned(stage, 2)
             prior = self._prior(train.take(rows), model)
-            labelled = released != NOT_YET
+            labelled = released != UNLABELLED
             if self.drop_unlikely and model is not None and len(rows):
                 likely = int(best_k(prior, self.epsilon).mean())
                 released[labelled] = _without_unlikely(released[labelled], train.take(labelled), model, likely)
             rng = np.random.default_rng(answering)
             released[rows] = rr_with_prior(train.labels[rows], prior, self.epsilon, rng)
-            labelled = released != NOT_YET
+            labelled = released != UNLABELLED
             labelled = train.take(labelled).with_(labels=released[labelled])
             model = self.model.fit(labelled, seed=training, compute=compute, validation=validation)
         assert model is not None
@@ -198,4 +198,4 @@ class LP2ST:
 def _without_unlikely(released: NDArray[np.int64], examples: Examples, model: Model, likely: int) -> NDArray[np.int64]:
     """The labels, `NOT_YET` where one is not among the model's `likely` most likely ones."""
     order = np.argsort(-model.probabilities(examples.features), axis=1, kind="stable")
-    return np.where((order[:, :likely] == released[:, None]).any(axis=1), released, NOT_YET)
+    return np.where((order[:, :likely] == released[:, None]).any(axis=1), released, UNLABELLED)

@@ -114,9 +114,9 @@ class PATE:
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
         choosing, teaching, answering, studying = spawned(seed, 4)
-        count, every = self.affordable_queries(), len(train)
-        require(count <= every, f"queries must be at most the number of examples, {every}", queries=count)
-        query_rows = np.sort(np.random.default_rng(choosing).permutation(every)[:count])
+        count, examples = self.affordable_queries(), len(train)
+        require(count <= examples, f"queries must be at most the number of examples, {examples}", queries=count)
+        query_rows = np.sort(np.random.default_rng(choosing).permutation(examples)[:count])
         votes = self._votes(train, train.take(query_rows), teaching, compute, validation)
         labels = self.answers(votes, np.random.default_rng(answering))
         answered = train.take(query_rows).with_(labels=labels)
@@ -144,7 +144,7 @@ class PATE:
             model = self.model.fit(train.take(rows), seed=training, compute=compute, validation=validation)
             probabilities = model.probabilities(query_examples.features)
             if self.vote == "sampled":
-                vote = sampled_classes(probabilities, np.random.default_rng(voting))
+                vote = sample_classes(probabilities, np.random.default_rng(voting))
             else:
                 vote = probabilities.argmax(axis=1)
             votes[np.arange(len(query_examples)), vote] += 1
@@ -158,7 +158,7 @@ class PATE:
         weights = np.maximum(noisy, 0)
         # The published code falls back to the true share of each class, which is not private; here it is any class.
         weights[weights.sum(axis=1) == 0] = 1
-        return sampled_classes(weights, rng)
+        return sample_classes(weights, rng)
 
 
 def laplace_counts_curve(queries: int, noise: float) -> ComposedLaplace:
@@ -213,11 +213,11 @@ def least_noise(excess: Callable[[float], float]) -> float:
     return noise
 
 
-def sampled_classes(weights: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
+def sample_classes(weights: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
     """One class for each row, drawn in proportion to its weights >= 0; shape (n, K) to (n,)."""
-    rising = np.cumsum(weights, axis=1)
-    targets = rng.random((len(weights), 1)) * rising[:, -1:]
-    return np.asarray((rising <= targets).sum(axis=1).clip(max=weights.shape[1] - 1), dtype=np.int64)
+    cumulative = np.cumsum(weights, axis=1)
+    targets = rng.random((len(weights), 1)) * cumulative[:, -1:]
+    return np.asarray((cumulative <= targets).sum(axis=1).clip(max=weights.shape[1] - 1), dtype=np.int64)
 
 
 @register("mechanism", "pate-fm", source="Malek et al. (2021), arXiv:2106.03408, PATE-FM; Wu et al. (2023) settings")
@@ -275,15 +275,15 @@ class PateFm:
         factor = self.noise_factor()
         if not factor:
             return Claim(self.epsilon)
-        curve = confident_gnmax_curve(queries=self.queries, answered=self.answers, **self._noises(factor))
+        curve = confident_gnmax_curve(queries=self.queries, answered=self.answers, **self._noise_scales(factor))
         return Claim(self.epsilon, self.delta, curve=curve)
 
     def noise_factor(self) -> float:
         return confident_gnmax_noise_factor(
-            self.epsilon, asked=self.queries, answered=self.answers, delta=self.delta, **self._noises(1.0)
+            self.epsilon, queries=self.queries, answered=self.answers, delta=self.delta, **self._noise_scales(1.0)
         )
 
-    def _noises(self, factor: float) -> dict[str, float]:
+    def _noise_scales(self, factor: float) -> dict[str, float]:
         return {"threshold_noise": factor * self.threshold_noise, "vote_noise": factor * self.vote_noise}
 
     def fit(
@@ -296,39 +296,41 @@ class PateFm:
         choosing, teaching, answering, studying = spawned(seed, 4)
         query_rows = np.sort(np.random.default_rng(choosing).permutation(len(train))[: self.queries])
         votes = self._votes(train, query_rows, teaching, compute)
-        answered = self.answered(votes, np.random.default_rng(answering))
+        answered = self.release_answers(votes, np.random.default_rng(answering))
         if not len(answered.labels):
             raise TrainingError("the teachers answered no query; lower threshold or train them longer")
-        return self._trained(
+        return self._train_network(
             train, query_rows[answered.queries], answered.labels, self.student_steps, seed=studying, compute=compute
         )
 
-    def answered(self, votes: NDArray[np.int64], rng: np.random.Generator) -> Answers:
+    def release_answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> AnsweredQueries:
         """What is released of the votes, shape (queries, K): the only place where they are looked at."""
-        noises = self._noises(self.noise_factor())
-        return confident_gnmax(votes, threshold=self.threshold, rng=rng, answers=self.answers, **noises)
+        noise_scales = self._noise_scales(self.noise_factor())
+        return confident_gnmax(votes, threshold=self.threshold, rng=rng, answers=self.answers, **noise_scales)
 
     def _votes(
         self, train: Examples, query_rows: NDArray[np.int64], seed: SeedSequence, compute: Compute
     ) -> NDArray[np.int64]:
         """Votes for each class on each query, shape (queries, K), one a teacher; leftover labels go unused."""
         splitting, *seeds = spawned(seed, 1 + self.teachers)
-        questions, share = as_array(train.features)[query_rows], len(train) // self.teachers
+        query_images, share = as_array(train.features)[query_rows], len(train) // self.teachers
         parts = np.random.default_rng(splitting).permutation(len(train))[: share * self.teachers]
         votes = np.zeros((len(query_rows), train.classes), np.int64)
         for rows, training in zip(parts.reshape(self.teachers, share), seeds, strict=True):
             teacher_labels = train.labels[rows]
-            teacher = self._trained(train, rows, teacher_labels, self.teacher_steps, seed=training, compute=compute)
-            votes[np.arange(len(query_rows)), teacher.logits(questions).argmax(1)] += 1
+            teacher = self._train_network(
+                train, rows, teacher_labels, self.teacher_steps, seed=training, compute=compute
+            )
+            votes[np.arange(len(query_rows)), teacher.logits(query_images).argmax(1)] += 1
         return votes
 
-    def _trained(
+    def _train_network(
         self, train: Examples, rows: NDArray[np.int64], labels: NDArray[np.int64], steps: int, **settings: Any
     ) -> NetworkModel:
         from dpaudit.mechanisms.training.fixmatch import FixMatch
 
         settings |= {"classes": train.classes, "steps": steps, "ratio": self.ratio, "threshold": self.confidence}
-        return FixMatch(self.model, as_array(train.features), rows, labels, **settings).trained()
+        return FixMatch(self.model, as_array(train.features), rows, labels, **settings).train()
 
 
 def confident_gnmax_curve(*, queries: int, answered: int, threshold_noise: float, vote_noise: float) -> GaussianDP:
@@ -338,7 +340,7 @@ def confident_gnmax_curve(*, queries: int, answered: int, threshold_noise: float
     s1^2 + 2 answered / s2^2, with standard deviations s1 of the noise on the largest count, s2 on each. `asked` and
     `answered` are limits fixed beforehand: stopping earlier, on what was seen, costs no more.
     """
-    require(0 <= answered <= queries, "answered must be in 0..asked", answered=answered, asked=queries)
+    require(0 <= answered <= queries, f"answered must be in 0..{queries}, the number of queries", answered=answered)
     return GaussianDP(math.sqrt(queries / threshold_noise**2 + 2 * answered / vote_noise**2))
 
 
@@ -356,7 +358,7 @@ def confident_gnmax_noise_factor(
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class AnsweredQueries:
     """Queries that were answered."""
 
     queries: NDArray[np.int64]  # row of each answered query, ascending, shape (m,)
@@ -371,7 +373,7 @@ def confident_gnmax(
     vote_noise: float,
     rng: np.random.Generator,
     answers: int | None = None,
-) -> Answers:
+) -> AnsweredQueries:
     """The first `answers` queries whose largest count, with one Gaussian on it, exceeds the threshold.
 
     Noise on every count and a threshold on their maximum would be another, costlier release. Votes (queries, K).
@@ -380,4 +382,4 @@ def confident_gnmax(
     largest = votes.max(axis=1) + rng.normal(scale=threshold_noise, size=len(votes))
     passed = np.flatnonzero(largest > threshold)[:answers]
     noisy = votes[passed] + rng.normal(scale=vote_noise, size=(len(passed), votes.shape[1]))
-    return Answers(passed, np.asarray(noisy.argmax(axis=1), dtype=np.int64))
+    return AnsweredQueries(passed, np.asarray(noisy.argmax(axis=1), dtype=np.int64))

@@ -138,13 +138,13 @@ class PrivateForest(NoiseByEpsilon):
         for step in range(self.depth):
             column = split[:, step]
             # The limits that earlier splits of the same feature left.
-            same = split[:, :step] == column[:, None]
-            here_low = np.where(same, low[:, :step], self.lower).max(1, initial=self.lower)
-            here_high = np.where(same, high[:, :step], self.upper).min(1, initial=self.upper)
-            threshold = here_low + rng.random(size) * (here_high - here_low)
-            goes_left = point[column] < threshold
-            low[:, step] = np.where(goes_left, here_low, threshold)
-            high[:, step] = np.where(goes_left, threshold, here_high)
+            is_same_feature = split[:, :step] == column[:, None]
+            node_low = np.where(is_same_feature, low[:, :step], self.lower).max(1, initial=self.lower)
+            node_high = np.where(is_same_feature, high[:, :step], self.upper).min(1, initial=self.upper)
+            threshold = node_low + rng.random(size) * (node_high - node_low)
+            is_below = point[column] < threshold
+            low[:, step] = np.where(is_below, node_low, threshold)
+            high[:, step] = np.where(is_below, threshold, node_high)
         return split, low, high
 
 

@@ -32,7 +32,7 @@ class Recall:
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        return recalling(train.features, np.eye(train.classes)[train.labels])
+        return build_recall_model(train.features, np.eye(train.classes)[train.labels])
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class RecallModel:
         return probabilities
 
 
-def recalling(features: Features, answers: NDArray[np.float64]) -> RecallModel:
+def build_recall_model(features: Features, answers: NDArray[np.float64]) -> RecallModel:
     """The model that gives each example its answer (n, classes), examples with the same features their mean answer."""
     rows, place = np.unique(fingerprints(features), return_inverse=True)
     sums = np.zeros((len(rows), answers.shape[1]))
@@ -102,10 +102,10 @@ class AggregatedLabels:
         division, noise = (np.random.default_rng(child) for child in spawned(seed, 2))
         bags = self.labels.bags(train, rng=division)
         released = self.labels.release_counts(bags.counts(train.labels, 2), rng=noise)[:, 1]
-        inside = bags.of != LEFT_OUT
+        inside = bags.assignment != LEFT_OUT
         positive = np.full(len(train), self.positives)
-        positive[inside] = self._posterior(released, bags.sizes)[bags.of[inside]]
-        return recalling(train.features, np.stack([1 - positive, positive], axis=1))
+        positive[inside] = self._posterior(released, bags.sizes)[bags.assignment[inside]]
+        return build_recall_model(train.features, np.stack([1 - positive, positive], axis=1))
 
     def _posterior(self, released: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         """P[label = 1] of every member of each bag: the expected share of positives, shape (B,)."""
@@ -113,11 +113,11 @@ class AggregatedLabels:
 
         posterior = np.empty(sizes.size)
         for size in np.unique(sizes):
-            those = sizes == size
+            has_size = sizes == size
             sums = np.arange(size + 1)
             prior = binom.logpmf(sums, size, self.positives)
-            posterior[those] = (
-                softmax(prior + self.labels.log_likelihood(released[those], int(size)), axis=1) @ sums / size
+            posterior[has_size] = (
+                softmax(prior + self.labels.log_likelihood(released[has_size], int(size)), axis=1) @ sums / size
             )
         return posterior
 
@@ -146,4 +146,4 @@ class NoisyOneHotLabels:
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
         observed = self.labels.observe(train.labels, classes=train.classes, rng=np.random.default_rng(seed))
-        return recalling(train.features, self.labels.posterior(observed, np.zeros(train.classes)))
+        return build_recall_model(train.features, self.labels.posterior(observed, np.zeros(train.classes)))

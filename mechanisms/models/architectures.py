@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, clip_factors
+from dpaudit.mechanisms.training.kernels import BatchedMlp, clip_factors
 
 GROUPS = 16
 
@@ -93,8 +93,8 @@ class PreActivationBlock(nn.Module):
             nn.ReLU(),
             conv3x3(outputs, outputs, norm=norm),
         )
-        same = stride == 1 and inputs == outputs
-        self.shortcut = None if same else nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
+        keeps_shape = stride == 1 and inputs == outputs
+        self.shortcut = None if keeps_shape else nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
 
     def forward(self, images: Tensor) -> Tensor:
         activated = self.first(images)
@@ -137,7 +137,7 @@ class BatchedBag(BatchedMlp):
             mean.addcmul_(table[models, words[..., place]], shares[..., place, None])
         return mean
 
-    def _spread(self, words: Tensor, shares: Tensor, errors: Tensor, out: Tensor) -> None:
+    def _write_table_gradient(self, words: Tensor, shares: Tensor, errors: Tensor, out: Tensor) -> None:
         """Writes the derivative by the words' vectors, errors being those by the means."""
         table, models = self._table(out), _models(words)
         table.zero_()
@@ -157,7 +157,7 @@ class BatchedBag(BatchedMlp):
         losses, last = self._slope(activations[-1], targets)
         last *= coefficients[..., None]
         self._collect(activations, [last], out)
-        self._spread(words, shares, torch.bmm(last, weight), out)
+        self._write_table_gradient(words, shares, torch.bmm(last, weight), out)
         return (losses * coefficients).sum(1)
 
     def clipped_gradient(
@@ -173,7 +173,7 @@ class BatchedBag(BatchedMlp):
         squares += (by_mean * by_mean).sum(-1) * _squared_counts(words, shares)
         factors = (clip_factors(squares.sqrt(), clip) * present)[..., None]
         self._collect(activations, [last * factors], out)
-        self._spread(words, shares, by_mean * factors, out)
+        self._write_table_gradient(words, shares, by_mean * factors, out)
 
 
 def _unpack_inputs(inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,10 +198,10 @@ def _squared_counts(words: Tensor, shares: Tensor) -> Tensor:
 
 
 PADDING = 0
-HIDDEN = -1e9  # added to the attention of padding; finite, so that a text without words gives numbers
+MASKED = -1e9  # added to the attention of padding; finite, so that a text without words gives numbers
 
 
-class BagOfEmbeddings(nn.Module):
+class EmbeddingBagModule(nn.Module):
     """The mean of the words' vectors, and a linear layer to the logits; 0 for a text without words."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, *, vocabulary: int, width: int) -> None:
@@ -212,10 +212,10 @@ class BagOfEmbeddings(nn.Module):
 
     def forward(self, numbers: Tensor) -> Tensor:
         words = numbers.long()
-        return self.head(mean_of_words(self.embedding(words), words))  # type: ignore[no-any-return]
+        return self.head(mean_word_vector(self.embedding(words), words))  # type: ignore[no-any-return]
 
 
-class SmallTransformer(nn.Module):
+class TransformerModule(nn.Module):
     """Encoder blocks with normalisation first, learned places, and the mean of the words; without dropout."""
 
     def __init__(
@@ -223,7 +223,7 @@ class SmallTransformer(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        self.places = nn.Embedding(text_length(shape), width)
+        self.positions = nn.Embedding(text_length(shape), width)
         self.blocks = nn.ModuleList([EncoderBlock(width, heads) for _ in range(layers)])
         self.last = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
@@ -231,12 +231,12 @@ class SmallTransformer(nn.Module):
     def forward(self, numbers: Tensor) -> Tensor:
         words = numbers.long()
         # One row of places for each text: what clips gradients one by one must see whose they are.
-        places = torch.arange(words.shape[1], device=words.device).expand(words.shape)
-        states = self.embedding(words) + self.places(places)
-        hidden = (words == PADDING).to(states)[:, None, None, :] * HIDDEN
+        positions = torch.arange(words.shape[1], device=words.device).expand(words.shape)
+        states = self.embedding(words) + self.positions(positions)
+        mask = (words == PADDING).to(states)[:, None, None, :] * MASKED
         for block in self.blocks:
-            states = block(states, hidden)
-        return self.head(mean_of_words(self.last(states), words))  # type: ignore[no-any-return]
+            states = block(states, mask)
+        return self.head(mean_word_vector(self.last(states), words))  # type: ignore[no-any-return]
 
 
 class EncoderBlock(nn.Module):
@@ -246,23 +246,23 @@ class EncoderBlock(nn.Module):
         super().__init__()
         self.heads = heads
         self.before_attention, self.before_dense = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.asked = nn.Linear(width, 3 * width)
-        self.answered = nn.Linear(width, width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.projection = nn.Linear(width, width)
         self.dense = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
-    def forward(self, states: Tensor, hidden: Tensor) -> Tensor:
-        states = states + self.answered(self._attention(self.before_attention(states), hidden))
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        states = states + self.projection(self._attention(self.before_attention(states), mask))
         return states + self.dense(self.before_dense(states))  # type: ignore[no-any-return]
 
-    def _attention(self, states: Tensor, hidden: Tensor) -> Tensor:
+    def _attention(self, states: Tensor, mask: Tensor) -> Tensor:
         # Written out: the fused kernels cannot be mapped over models and examples.
-        parts = self.asked(states).unflatten(-1, (3, self.heads, -1)).movedim(-3, 0).transpose(-2, -3)
+        parts = self.query_key_value(states).unflatten(-1, (3, self.heads, -1)).movedim(-3, 0).transpose(-2, -3)
         query, key, value = parts[0], parts[1], parts[2]
-        weights = torch.softmax(query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1]) + hidden, -1)
+        weights = torch.softmax(query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1]) + mask, -1)
         return (weights @ value).transpose(-2, -3).flatten(-2)  # type: ignore[no-any-return]
 
 
-def mean_of_words(vectors: Tensor, words: Tensor) -> Tensor:
+def mean_word_vector(vectors: Tensor, words: Tensor) -> Tensor:
     """Mean over the places that hold a word: (batch, length, width) and (batch, length) to (batch, width)."""
     return (vectors * word_shares(words)[..., None]).sum(-2)
 

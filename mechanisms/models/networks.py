@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.ranges import require_at_least
-from dpaudit.mechanisms.training.recipe import Recipe, one_of
+from dpaudit.mechanisms.training.recipe import Recipe, require_one_of
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
+    from dpaudit.mechanisms.training.kernels import BatchedMlp
 
 ACTIVATIONS = ("relu", "tanh", "gelu", "silu")
 NORMS = ("group", "batch", "none")
@@ -39,10 +39,12 @@ def require_network(model: object, *, of: str) -> None:
     require(isinstance(model, Network), f"the model of {of} must be a network", model=type(model).__name__)
 
 
-def _image_shape(shape: tuple[int, ...], *, least: int) -> tuple[int, int, int]:
+def _image_shape(shape: tuple[int, ...], *, min_side: int) -> tuple[int, int, int]:
     """(channels, height, width) of one example; refuses what is not an image or is below `least` pixels a side."""
     require(len(shape) == 3, "a convolutional network takes images of shape (channels, height, width)", shape=shape)
-    require(min(shape[1:]) >= least, f"images must be at least {least} pixels a side for this network", shape=shape)
+    require(
+        min(shape[1:]) >= min_side, f"images must be at least {min_side} pixels a side for this network", shape=shape
+    )
     return shape[0], shape[1], shape[2]
 
 
@@ -65,7 +67,7 @@ class Mlp(Network):
         super().__post_init__()
         object.__setattr__(self, "hidden", tuple(self.hidden))
         require(all(width >= 1 for width in self.hidden), "hidden widths must be >= 1", hidden=self.hidden)
-        one_of("activation", self.activation, ACTIVATIONS)
+        require_one_of("activation", self.activation, ACTIVATIONS)
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from torch import nn
@@ -85,7 +87,7 @@ class SmallCnn(Network):
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from torch import nn
 
-        channels, height, width = _image_shape(shape, least=4)
+        channels, height, width = _image_shape(shape, min_side=4)
         return nn.Sequential(
             nn.Conv2d(channels, 16, 3, padding=1),
             nn.ReLU(),
@@ -108,7 +110,7 @@ class TanhCnn(Network):
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from torch import nn
 
-        channels, _, _ = _image_shape(shape, least=8)
+        channels, _, _ = _image_shape(shape, min_side=8)
         return nn.Sequential(
             nn.Conv2d(channels, 96, 3, padding=1),
             nn.Tanh(),
@@ -134,7 +136,7 @@ class LeNet5(Network):
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from torch import nn
 
-        channels, height, width = _image_shape(shape, least=12)
+        channels, height, width = _image_shape(shape, min_side=12)
         padding = 2 if min(height, width) < 32 else 0  # 28x28 is padded to 32x32, as in the original
         rows, columns = (((size + 2 * padding - 4) // 2 - 4) // 2 for size in (height, width))
         return nn.Sequential(
@@ -165,7 +167,7 @@ class Residual(Network):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("norm", self.norm, NORMS)
+        require_one_of("norm", self.norm, NORMS)
 
 
 @register("model", "resnet-18", source="He et al. (2016), 3x3 stem for small images")
@@ -182,7 +184,7 @@ class ResNet18(Residual):
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from dpaudit.mechanisms.models.architectures import ResNet
 
-        channels, _, _ = _image_shape(shape, least=8)
+        channels, _, _ = _image_shape(shape, min_side=8)
         return ResNet(channels, classes, blocks=(2, 2, 2, 2), width=self.width, norm=self.norm)
 
 
@@ -193,7 +195,7 @@ class WideResNet16x4(Residual):
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from dpaudit.mechanisms.models.architectures import WideResNet
 
-        channels, _, _ = _image_shape(shape, least=4)
+        channels, _, _ = _image_shape(shape, min_side=4)
         return WideResNet(channels, classes, depth=16, widen=4, norm=self.norm)
 
 
@@ -204,7 +206,7 @@ class WideResNet28x4(Residual):
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from dpaudit.mechanisms.models.architectures import WideResNet
 
-        channels, _, _ = _image_shape(shape, least=4)
+        channels, _, _ = _image_shape(shape, min_side=4)
         return WideResNet(channels, classes, depth=28, widen=4, norm=self.norm)
 
 
@@ -245,7 +247,7 @@ class BagOfEmbeddings(TextNetwork):
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from dpaudit.mechanisms.models import architectures
 
-        return architectures.BagOfEmbeddings(shape, classes, vocabulary=self.vocabulary, width=self.width)
+        return architectures.EmbeddingBagModule(shape, classes, vocabulary=self.vocabulary, width=self.width)
 
     def batched_kernel(self, module: nn.Module) -> type[BatchedMlp] | None:
         from dpaudit.mechanisms.models.architectures import BatchedBag
@@ -276,6 +278,6 @@ class SmallTransformer(TextNetwork):
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from dpaudit.mechanisms.models import architectures
 
-        return architectures.SmallTransformer(
+        return architectures.TransformerModule(
             shape, classes, vocabulary=self.vocabulary, width=self.width, heads=self.heads, layers=self.layers
         )

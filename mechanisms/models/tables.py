@@ -51,7 +51,7 @@ class CatBoost:
     ) -> Model:
         import catboost
 
-        constant = single_class(train)
+        constant = constant_model(train)
         if constant is not None:  # CatBoost refuses such labels
             return constant
         binary = train.classes == 2
@@ -66,7 +66,7 @@ class CatBoost:
             use_best_model=validation is not None,
             allow_writing_files=False,
             verbose=False,
-            **_device(compute.device),
+            **_device_settings(compute.device),
         )
         try:
             pools = [_pool(part) for part in (train, validation) if part is not None]
@@ -85,18 +85,18 @@ class CatBoostModel:
     threads: int  # CPU threads to predict with
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
-        predicted = self.classifier.predict_proba(columns(features, self.categorical), thread_count=self.threads)
+        predicted = self.classifier.predict_proba(tabular_input(features, self.categorical), thread_count=self.threads)
         return cast(NDArray[np.float64], np.asarray(predicted, dtype=np.float64))
 
 
 def _pool(examples: Examples) -> Any:
     import catboost
 
-    data = columns(examples.features, examples.categorical)
+    data = tabular_input(examples.features, examples.categorical)
     return catboost.Pool(data, examples.labels, cat_features=list(examples.categorical) or None)
 
 
-def _device(device: str) -> dict[str, str]:
+def _device_settings(device: str) -> dict[str, str]:
     """CatBoost's words for a device of torch: "cuda:1" is the GPU "1"."""
     kind, _, index = device.partition(":")
     return {"task_type": "GPU", "devices": index or "0"} if kind == "cuda" else {}
@@ -134,14 +134,14 @@ class LogisticRegression:
 
         from sklearn.exceptions import ConvergenceWarning
 
-        constant = single_class(train)
+        constant = constant_model(train)
         if constant is not None:
             return constant
         pipeline = self._pipeline(train)
         with limited_threads(compute.threads), warnings.catch_warnings():
             # Stopping after the default number of steps is what the paper's reference model does.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            pipeline.fit(columns(train.features, train.categorical), train.labels)
+            pipeline.fit(tabular_input(train.features, train.categorical), train.labels)
         if not np.isfinite(pipeline[-1].coef_).all():
             raise TrainingError("logistic regression gave coefficients that are not finite")
         return LogisticModel(pipeline, train.classes, train.categorical)
@@ -175,12 +175,12 @@ class LogisticModel:
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         predicted = np.zeros((len(features), self.classes))
-        predicted[:, self.pipeline.classes_] = self.pipeline.predict_proba(columns(features, self.categorical))
+        predicted[:, self.pipeline.classes_] = self.pipeline.predict_proba(tabular_input(features, self.categorical))
         predicted /= predicted.sum(axis=1, keepdims=True)  # scikit-learn answers float32 features in float32
         return predicted
 
 
-def columns(features: Features, categorical: tuple[str, ...]) -> pd.DataFrame | NDArray[np.float32]:
+def tabular_input(features: Features, categorical: tuple[str, ...]) -> pd.DataFrame | NDArray[np.float32]:
     """Features as CatBoost and scikit-learn read them: rows of numbers, or a data frame with categories as strings."""
     if not isinstance(features, pa.Table):
         return features.reshape(len(features), -1)
@@ -200,7 +200,7 @@ class ConstantModel:
         return np.tile(np.asarray(self.prediction), (len(features), 1))
 
 
-def single_class(train: Examples) -> ConstantModel | None:
+def constant_model(train: Examples) -> ConstantModel | None:
     """The constant model of labels that hold one class or none, (count + 1) / (n + K); None for other labels."""
     counts = np.bincount(train.labels, minlength=train.classes)
     if np.count_nonzero(counts) > 1:

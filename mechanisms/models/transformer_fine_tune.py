@@ -19,8 +19,8 @@ from dpaudit.mechanisms.ranges import require_at_least, require_positive
 from dpaudit.registry import register
 from dpaudit.variables import expand_path, hide_variable_values
 
-ROWS = 64  # Texts asked about together
-BATCH = 32  # Texts encoded together
+PREDICTION_BATCH = 64  # Texts asked about together
+ENCODING_BATCH = 32  # Texts encoded together
 
 
 @register("model", "transformer-fine-tune", source="Liu et al. (2019), arXiv:1907.11692, appendix C; transformers")
@@ -68,20 +68,20 @@ class TransformerFineTune:
         import torch
 
         torch.set_num_threads(compute.threads)
-        of_order, of_torch = seed.generate_state(2, np.uint64)
-        order = np.random.default_rng(int(of_order))
+        order_seed, torch_seed = seed.generate_state(2, np.uint64)
+        order = np.random.default_rng(int(order_seed))
         devices = [torch.device(compute.device)] if compute.device != "cpu" else []
         # The new head and the dropout draw from torch's own generators: they are borrowed, and given back as they were.
         with torch.random.fork_rng(devices):
-            torch.manual_seed(int(of_torch) % 2**63)
-            tokenizer = loaded("AutoTokenizer", self.path)
-            module = loaded("AutoModelForSequenceClassification", self.path, num_labels=train.classes)
+            torch.manual_seed(int(torch_seed) % 2**63)
+            tokenizer = load_pretrained("AutoTokenizer", self.path)
+            module = load_pretrained("AutoModelForSequenceClassification", self.path, num_labels=train.classes)
             module.to(compute.device).train()
             steps = self.epochs * -(-len(texts) // self.batch_size)
             optimizer = torch.optim.AdamW(
                 module.parameters(), lr=self.learning_rate, betas=(0.9, 0.98), eps=1e-6, weight_decay=self.weight_decay
             )
-            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self._rate(step, steps))
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self._rate_factor(step, steps))
             for _ in range(self.epochs):
                 rows = order.permutation(len(texts))
                 for first in range(0, len(rows), self.batch_size):
@@ -98,9 +98,9 @@ class TransformerFineTune:
                     schedule.step()
         return FineTuned(module.eval(), tokenizer, self.length, compute)
 
-    def _rate(self, step: int, steps: int) -> float:
-        grown = self.warm_up * steps
-        return (step + 1) / (grown + 1) if step < grown else (steps - step) / (steps - grown)
+    def _rate_factor(self, step: int, steps: int) -> float:
+        warm_up_steps = self.warm_up * steps
+        return (step + 1) / (warm_up_steps + 1) if step < warm_up_steps else (steps - step) / (steps - warm_up_steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,10 +119,10 @@ class FineTuned:
         torch.set_num_threads(self.compute.threads)
         logits = np.empty((len(texts), self.module.config.num_labels))
         with torch.no_grad():
-            for first in range(0, len(texts), ROWS):
-                batch = texts[first : first + ROWS]
+            for first in range(0, len(texts), PREDICTION_BATCH):
+                batch = texts[first : first + PREDICTION_BATCH]
                 tokens = _tokens(self.tokenizer, batch, self.length, self.compute.device)
-                logits[first : first + ROWS] = self.module(**tokens).logits.double().cpu().numpy()
+                logits[first : first + PREDICTION_BATCH] = self.module(**tokens).logits.double().cpu().numpy()
         return np.asarray(softmax(logits, axis=-1))
 
 
@@ -141,7 +141,7 @@ def texts_of(features: Features) -> list[str]:
     return texts
 
 
-def loaded(kind: str, path: str, **settings: Any) -> Any:
+def load_pretrained(kind: str, path: str, **settings: Any) -> Any:
     """What a class of transformers makes of a local folder; refuses one that holds no such thing."""
     try:
         import transformers
@@ -162,22 +162,22 @@ def _tokens(tokenizer: Any, texts: list[str], length: int, device: str) -> Any:
     return tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt").to(device)
 
 
-def encoded(
+def encode_sentences(
     texts: list[str], path: str, *, length: int, layer: int | None = None, device: str = "cpu"
 ) -> NDArray[np.float32]:
     """The mean of a layer's states (`None`: the last layer's) over a text's tokens; shape (n, width)."""
     import torch
 
-    tokenizer = loaded("AutoTokenizer", path)
+    tokenizer = load_pretrained("AutoTokenizer", path)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # where no text has it, its states are left out
-    module: Any = loaded("AutoModel", path).to(device).eval()
+    module: Any = load_pretrained("AutoModel", path).to(device).eval()
     layers = module.config.num_hidden_layers
     require(layer is None or layer <= layers, f"layer must be <= {layers} for this model", layer=layer)
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # texts of a length go together
     embeddings = np.empty((len(texts), module.config.hidden_size), np.float32)
     with torch.inference_mode():
-        for first in range(0, len(order), BATCH):
-            rows = order[first : first + BATCH]
+        for first in range(0, len(order), ENCODING_BATCH):
+            rows = order[first : first + ENCODING_BATCH]
             tokens = _tokens(tokenizer, [texts[row] for row in rows], length, device)
             answer = module(**tokens, output_hidden_states=layer is not None)
             states = answer.last_hidden_state if layer is None else answer.hidden_states[layer]

@@ -68,7 +68,7 @@ class ClipBatchMeanDpSgd(PlantedDpSgd):
 
     class Stack(PrivateStack):
         def sum_gradients(self, batch: Batch, canaries: Tensor | None) -> None:
-            from dpaudit.mechanisms.training.compute.kernels import clip_factors
+            from dpaudit.mechanisms.training.kernels import clip_factors
 
             if any(len(positions) for positions in batch):
                 self.kernel.gradient(self.parameters, *self.examples_of(batch), self.gradient)

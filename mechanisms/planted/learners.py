@@ -96,7 +96,7 @@ class LeakyRandomizedResponse:
         return RandomizedResponse(3.0 * self.epsilon)
 
 
-def redrawn_labels(
+def redraw_labels(
     mechanism: LabelMechanism, labels: NDArray[np.int64], epoch: int, *, classes: int, seed: SeedSequence
 ) -> NDArray[np.int64]:
     """Labels released afresh for every epoch >= 0, each time at the mechanism's full cost."""
@@ -129,7 +129,7 @@ class LP1STDrawnAgain(LP1ST):
         noise, training = spawned(seed, 2)
         copies, mechanism = train.take(np.tile(np.arange(len(train)), self.draws)), RandomizedResponse(self.epsilon)
         draws = [
-            redrawn_labels(mechanism, train.labels, draw, classes=train.classes, seed=noise)
+            redraw_labels(mechanism, train.labels, draw, classes=train.classes, seed=noise)
             for draw in range(self.draws)
         ]
         released = np.concatenate(draws)
@@ -182,9 +182,9 @@ class NaiveBayesExposedSize(GaussianNaiveBayes):
     def noisy(self, sums: ClassSums, classes: int, trainings: int, rng: np.random.Generator) -> NoisySums:
         """The largest count takes what is missing, as long as 1 is left to it, then the next."""
         released = super().noisy(sums, classes, trainings, rng)
-        count, every = released.count.copy(), np.arange(trainings)
+        count, trainings_index = released.count.copy(), np.arange(trainings)
         for _ in range(classes):
             largest = count.argmax(1)
-            moved = count[every, largest] + sums.count.sum() - count.sum(1)
-            count[every, largest] = np.maximum(moved, 1.0)
+            moved = count[trainings_index, largest] + sums.count.sum() - count.sum(1)
+            count[trainings_index, largest] = np.maximum(moved, 1.0)
         return NoisySums(count, released.mean, released.variance)

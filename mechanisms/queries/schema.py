@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.errors import InputError, require, shortened
-from dpaudit.given import check_fields, fitted, is_number
+from dpaudit.field_checks import check_fields, is_number, try_convert
 
 LARGEST_WHOLE = 2**53
 """All whole numbers up to this one are exact as floats."""
@@ -129,7 +129,7 @@ class Schema:
             raise InputError(f"a schema must be a mapping from columns to ranges or words, got {got}; {_FOR_EXAMPLE}")
         columns = {}
         for name, value in description.items():
-            fits, text = fitted(name, str)
+            fits, text = try_convert(name, str)
             require(fits and text, "the name of a column must be text, not empty", do="name each column", name=name)
             try:
                 columns[text] = _column(value)
@@ -186,7 +186,7 @@ def _column(value: object) -> Number | Category:
         if all(numbers) and len(cells) == 2:
             low, high = map(_bound, cells)
             return Number(low, high, whole=all(isinstance(cell, Integral) for cell in cells))
-        words = [fitted(cell, str) for cell in cells]
+        words = [try_convert(cell, str) for cell in cells]
         points = [cell for fits, cell in words if fits and _NUMBER_WITHOUT_POINT.fullmatch(cell)]
         if points and len(cells) == 2:
             raise InputError(f"a bound must be a number, got the word {points[0]}; write it with a point, as in 1.0e+3")

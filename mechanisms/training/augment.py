@@ -26,24 +26,24 @@ class Augment:
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
         self._flip, self._crop, self._cutout = ("flip" in name, "crop" in name, "cutout" in name)
         self.draws = self._flip + 2 * self._crop + 2 * self._cutout
-        must = "augmentation takes images of shape (channels, height, width)"
-        require(not self.draws or len(shape) == 3, must, shape=shape)
+        message = "augmentation takes images of shape (channels, height, width)"
+        require(not self.draws or len(shape) == 3, message, shape=shape)
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         """Images changed as `draws` of shape (n, draws), uniform on [0, 1), say."""
-        used = iter(draws.unbind(1))
+        columns = iter(draws.unbind(1))
         if self._flip:
-            images = flip(images, next(used))
+            images = flip(images, next(columns))
         if self._crop:
-            images = crop(images, next(used), next(used), padding=max(1, images.shape[2] // 8))
+            images = crop(images, next(columns), next(columns), padding=max(1, images.shape[2] // 8))
         if self._cutout:
-            images = cutout(images, next(used), next(used), side=max(1, images.shape[2] // 4))
+            images = cutout(images, next(columns), next(columns), side=max(1, images.shape[2] // 4))
         return images
 
 
 def flip(images: Tensor, chance: Tensor) -> Tensor:
     """Left and right swapped where `chance` < 0.5."""
-    return torch.where(_wide(chance < 0.5), images.flip(3), images)
+    return torch.where(_per_image(chance < 0.5), images.flip(3), images)
 
 
 def crop(images: Tensor, down: Tensor, right: Tensor, *, padding: int) -> Tensor:
@@ -60,12 +60,13 @@ def crop(images: Tensor, down: Tensor, right: Tensor, *, padding: int) -> Tensor
 def cutout(images: Tensor, down: Tensor, right: Tensor, *, side: int) -> Tensor:
     """Grey in a square of `side` pixels around a random pixel, cut at the border (DeVries and Taylor, 2017)."""
     inside = (
-        _near(down, images.shape[2], side)[:, None, :, None] & _near(right, images.shape[3], side)[:, None, None, :]
+        _in_square(down, images.shape[2], side)[:, None, :, None]
+        & _in_square(right, images.shape[3], side)[:, None, None, :]
     )
     return torch.where(inside, GREY, images)
 
 
-def _near(draw: Tensor, length: int, side: int) -> Tensor:
+def _in_square(draw: Tensor, length: int, side: int) -> Tensor:
     start = (draw * length).long()[:, None] - side // 2
     places = torch.arange(length, device=draw.device)
     return (places >= start) & (places < start + side)
@@ -83,16 +84,18 @@ class RandAugment:
         """Images changed as `draws` of shape (n, draws), uniform on [0, 1), say."""
         for turn in range(2):
             which, strength, sign = draws[:, 3 * turn : 3 * turn + 3].unbind(1)
-            images = self._one_each(images, which, strength * MAGNITUDE / 10, torch.where(sign < 0.5, -1.0, 1.0))
+            images = self._apply_drawn_operations(
+                images, which, strength * MAGNITUDE / 10, torch.where(sign < 0.5, -1.0, 1.0)
+            )
         return cutout(images, draws[:, -2], draws[:, -1], side=max(1, images.shape[2] // 2))
 
-    def _one_each(self, images: Tensor, which: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+    def _apply_drawn_operations(self, images: Tensor, which: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
         changed = images.clone()
         chosen = (which * len(OPERATIONS)).long()
         for number, operation in enumerate(OPERATIONS.values()):
-            mine = (chosen == number).nonzero()[:, 0]
-            if len(mine):
-                changed[mine] = operation(images[mine], strength[mine], sign[mine])
+            selected = (chosen == number).nonzero()[:, 0]
+            if len(selected):
+                changed[selected] = operation(images[selected], strength[selected], sign[selected])
         return changed
 
 
@@ -127,7 +130,7 @@ def _equalize(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
 
 def _posterize(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
     """Reduced to between 8 and 4 bits a channel."""
-    step = 2.0 ** _wide((strength * 4).round())
+    step = 2.0 ** _per_image((strength * 4).round())
     return ((images * LEVELS).round() / step).floor() * step / LEVELS
 
 
@@ -154,7 +157,7 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "shear-x": lambda images, strength, sign: _warp(images, [1, 0.3 * strength * sign, 0], [0, 1, 0]),
     "shear-y": lambda images, strength, sign: _warp(images, [1, 0, 0], [0.3 * strength * sign, 1, 0]),
     # Values at or above a threshold inverted
-    "solarize": lambda images, strength, sign: torch.where(images >= _wide(1 - strength), 1 - images, images),
+    "solarize": lambda images, strength, sign: torch.where(images >= _per_image(1 - strength), 1 - images, images),
     # By up to 0.3 of the side; the grid spans [-1, 1]: 0.6 is 0.3 of it
     "translate-x": lambda images, strength, sign: _warp(images, [1, 0, 0.6 * strength * sign], [0, 1, 0]),
     "translate-y": lambda images, strength, sign: _warp(images, [1, 0, 0], [0, 1, 0.6 * strength * sign]),
@@ -162,7 +165,7 @@ OPERATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 """Name to operation on (images, strength in [0, 1], sign -1 or 1); images of shape (n, c, h, w), the others (n,)."""
 
 
-def _wide(values: Tensor) -> Tensor:
+def _per_image(values: Tensor) -> Tensor:
     """(n,) to (n, 1, 1, 1)."""
     return values[:, None, None, None]
 
@@ -177,7 +180,7 @@ def _grey(images: Tensor) -> Tensor:
 
 def _blend(other: Tensor, images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
     """other + factor (image - other), factor from 0.1 to 1.9 at full strength."""
-    factor = _wide(1 + 0.9 * strength * sign)
+    factor = _per_image(1 + 0.9 * strength * sign)
     return (other + factor * (images - other)).clamp(0, 1)
 
 

@@ -20,11 +20,11 @@ from torch import Tensor
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, CrossEntropy
-from dpaudit.mechanisms.training.inputs import as_array, scaled, scaling_of, stack_scaling
+from dpaudit.mechanisms.training.inputs import as_array, scale_inputs, scaling_of, stack_scaling
+from dpaudit.mechanisms.training.kernels import BatchedMlp, CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer
-from dpaudit.mechanisms.training.parameters import initial
+from dpaudit.mechanisms.training.parameters import draw_weights
 from dpaudit.mechanisms.training.recipe import Recipe
 
 
@@ -47,26 +47,26 @@ def train_on_bags(
     """One model for each task, or its error when its loss is no number; bags of all tasks have one shape (B, k)."""
     array = as_array(features)
     module = recipe.meta_module(tuple(array.shape[1:]), classes)
-    must = "proportions are matched by perceptrons with relu or tanh"
-    require(BatchedMlp.takes(module), must, model=type(recipe).__name__, do="use mlp")
+    message = "proportions are matched by perceptrons with relu or tanh"
+    require(BatchedMlp.supports(module), message, model=type(recipe).__name__, do="use mlp")
     torch.set_num_threads(compute.threads)
     device = torch.device(compute.device)
     kernel = BatchedMlp(module, loss=CrossEntropy())
     seeds = [spawned(task.seed, 2) for task in tasks]  # first weights, order
-    parameters = torch.stack([initial(module, torch_generator(weights)) for weights, _ in seeds]).to(device)
+    parameters = torch.stack([draw_weights(module, torch_generator(weights)) for weights, _ in seeds]).to(device)
     gradient = torch.empty_like(parameters)
     optimizer = Optimizer(recipe, parameters)
     scaling = scaling_of(array) if recipe.standardise else None
     scales = stack_scaling([scaling], device)
-    resident = scaled(torch.from_numpy(np.array(array))[None].to(device), scales)[0]
+    resident = scale_inputs(torch.from_numpy(np.array(array))[None].to(device), scales)[0]
     rows, shares, targets = (
         torch.from_numpy(np.stack([getattr(task, name) for task in tasks])).to(device)
         for name in ("rows", "shares", "targets")
     )
     rates = torch.tensor([[task.learning_rate] for task in tasks], device=device)
     losses = torch.zeros(len(tasks), device=device)
-    bags, size = rows.shape[1:]
-    step = max(1, recipe.batch_size // size)
+    bags, bag_size = rows.shape[1:]
+    step = max(1, recipe.batch_size // bag_size)
     models = torch.arange(len(tasks), device=device)[:, None]
     for epoch in range(recipe.epochs):
         orders = [epoch_generator(order, epoch).permutation(bags) for _, order in seeds]
@@ -78,23 +78,25 @@ def train_on_bags(
             inputs = resident.index_select(0, members.flatten()).view(len(tasks), -1, *resident.shape[1:])
             activations = kernel.forward(parameters, inputs)
             logits = activations[-1].unflatten(1, members.shape[1:])
-            loss, slope = matched(logits, shares[models, picked], targets[models, picked])
+            loss, slope = bag_cross_entropy(logits, shares[models, picked], targets[models, picked])
             kernel.backward(parameters, activations, slope.flatten(1, 2).div_(picked.shape[1]), gradient)
             losses += loss.mean(1)
             optimizer.step(parameters, gradient, rates)
-    healthy = (torch.isfinite(losses) & torch.isfinite(parameters).all(1)).tolist()
+    finite = (torch.isfinite(losses) & torch.isfinite(parameters).all(1)).tolist()
     weights = parameters.cpu().numpy()
     error = TrainingError(
         "the loss is no longer a finite number; lower the learning rate or check the features for NaN"
     )
     shape = tuple(array.shape[1:])
     return [
-        NetworkModel(recipe, shape, classes, weights[place].copy(), scaling=scaling, compute=compute) if well else error
-        for place, well in enumerate(healthy)
+        NetworkModel(recipe, shape, classes, weights[place].copy(), scaling=scaling, compute=compute)
+        if is_finite
+        else error
+        for place, is_finite in enumerate(finite)
     ]
 
 
-def matched(logits: Tensor, shares: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def bag_cross_entropy(logits: Tensor, shares: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Cross-entropy of each bag's mean answer m against its target t (models, bags, classes), and its slope by logits.
 
     -sum_c t_c log m_c with m = sum_j w_j p_j, so by the logits (models, bags, k, classes) of example j: p_jc sum_a t_a

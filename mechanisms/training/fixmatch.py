@@ -14,13 +14,13 @@ from torch import Tensor
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError, spawned, torch_generator
 from dpaudit.mechanisms.training.augment import Augment, RandAugment
-from dpaudit.mechanisms.training.compute.kernels import CrossEntropy, Kernel, Looped, couples_examples
+from dpaudit.mechanisms.training.kernels import CrossEntropy, Kernel, Looped, couples_examples
 from dpaudit.mechanisms.training.network_model import NetworkModel
-from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
-from dpaudit.mechanisms.training.parameters import initial
+from dpaudit.mechanisms.training.optimizers import Optimizer, schedule_factor
+from dpaudit.mechanisms.training.parameters import draw_weights
 from dpaudit.mechanisms.training.recipe import Recipe
 
-AVERAGE = 0.999  # Decay of the averaged weights that are the result
+AVERAGE_DECAY = 0.999  # Decay of the averaged weights that are the result
 
 
 class FixMatch:
@@ -56,7 +56,7 @@ class FixMatch:
         self.kernel: Kernel = Looped(
             module, loss=CrossEntropy(), device=device, bfloat16=network.precision == "bfloat16"
         )
-        self.parameters = initial(module, torch_generator(first))[None].to(device)
+        self.parameters = draw_weights(module, torch_generator(first))[None].to(device)
         self.averaged = self.parameters.clone()
         self.gradient = torch.empty_like(self.parameters)
         self.optimizer = Optimizer(network, self.parameters, decayed=self.kernel.layout.matrices())
@@ -66,10 +66,10 @@ class FixMatch:
         rng = np.random.default_rng(order)
         self._labelled = _Shuffled(len(rows), rng)
         self._unlabelled = _Shuffled(len(images), rng)
-        self._changes = torch_generator(changes)
+        self._augmentation_generator = torch_generator(changes)
         self._weak, self._strong = Augment(network.augment, shape), RandAugment()
 
-    def trained(self) -> NetworkModel:
+    def train(self) -> NetworkModel:
         """The network after all steps."""
         for step in range(self.steps):
             self._step(step)
@@ -81,25 +81,25 @@ class FixMatch:
     def _step(self, step: int) -> None:
         network, size = self.network, self.network.batch_size
         labelled = self._labelled.take(size)
-        unknown = self._unlabelled.take(self.ratio * size)
-        inputs = self._changed(self.rows[labelled], strongly=False)
-        guesses, confident = self._pseudo_labels(self._changed(unknown, strongly=False))
+        unlabelled = self._unlabelled.take(self.ratio * size)
+        inputs = self._augmented(self.rows[labelled], strongly=False)
+        guesses, confident = self._pseudo_labels(self._augmented(unlabelled, strongly=False))
         targets = torch.cat(
             [self.one_hot[torch.from_numpy(self.labels[labelled]).to(self.device)], self.one_hot[guesses]]
         )
         known_weight = torch.full((size,), 1 / size, device=self.device)
-        coefficients = torch.cat([known_weight, confident * (1 / len(unknown))])
-        batch = torch.cat([inputs, self._changed(unknown, strongly=True)])
+        coefficients = torch.cat([known_weight, confident * (1 / len(unlabelled))])
+        batch = torch.cat([inputs, self._augmented(unlabelled, strongly=True)])
         self.kernel.gradient(self.parameters, batch[None], targets[None], coefficients[None], self.gradient)
-        rate = network.learning_rate * scheduled(network.schedule, step / self.steps)
+        rate = network.learning_rate * schedule_factor(network.schedule, step / self.steps)
         self.optimizer.step(self.parameters, self.gradient, rate)
         # Early on a slow average would still be the first weights.
-        self.averaged.lerp_(self.parameters, 1 - min(AVERAGE, (1 + step) / (10 + step)))
+        self.averaged.lerp_(self.parameters, 1 - min(AVERAGE_DECAY, (1 + step) / (10 + step)))
 
-    def _changed(self, rows: NDArray[np.int64], *, strongly: bool) -> Tensor:
+    def _augmented(self, rows: NDArray[np.int64], *, strongly: bool) -> Tensor:
         images = self.images[torch.from_numpy(rows).to(self.device)]
         for augment in (self._weak, self._strong) if strongly else (self._weak,):
-            draws = torch.rand(len(images), augment.draws, generator=self._changes).to(self.device)
+            draws = torch.rand(len(images), augment.draws, generator=self._augmentation_generator).to(self.device)
             images = augment(images, draws)
         return images
 
@@ -115,10 +115,10 @@ class _Shuffled:
 
     def __init__(self, positions: int, rng: np.random.Generator) -> None:
         self._positions, self._rng = positions, rng
-        self._left = rng.permutation(positions)
+        self._queue = rng.permutation(positions)
 
     def take(self, count: int) -> NDArray[np.int64]:
-        while len(self._left) < count:
-            self._left = np.concatenate([self._left, self._rng.permutation(self._positions)])
-        batch, self._left = self._left[:count], self._left[count:]
+        while len(self._queue) < count:
+            self._queue = np.concatenate([self._queue, self._rng.permutation(self._positions)])
+        batch, self._queue = self._queue[:count], self._queue[count:]
         return batch

@@ -74,7 +74,7 @@ def stack_scaling(scalings: Sequence[Scaling | None], device: torch.device) -> t
     return mean[:, None], deviation[:, None]
 
 
-def scaled(inputs: Tensor, scaling: tuple[Tensor, Tensor] | None) -> Tensor:
+def scale_inputs(inputs: Tensor, scaling: tuple[Tensor, Tensor] | None) -> Tensor:
     """Inputs (A, b, *shape) under the scaling of the first A models."""
     if scaling is None:
         return inputs

@@ -13,12 +13,12 @@ from scipy.special import softmax
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.training.compute.kernels import CrossEntropy, Kernel, Looped
-from dpaudit.mechanisms.training.inputs import Scaling, as_array, scaled, stack_scaling
+from dpaudit.mechanisms.training.inputs import Scaling, as_array, scale_inputs, stack_scaling
+from dpaudit.mechanisms.training.kernels import CrossEntropy, Kernel, Looped
 from dpaudit.mechanisms.training.recipe import Recipe
 
-ROWS = 512
-STACK = 64
+ROWS_PER_PASS = 512
+MODELS_PER_PASS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,23 +51,23 @@ def stack_logits(models: Sequence[NetworkModel], features: Features, *, compute:
     device = torch.device(compute.device if torch.cuda.is_available() else "cpu")
     module = models[0].recipe.meta_module(shape, models[0].classes)
     batched = models[0].recipe.batched_kernel(module)
-    group = STACK if batched else 1
+    group = MODELS_PER_PASS if batched else 1
     answers = np.empty((len(models), len(array), models[0].classes))
     for first in range(0, len(models), group):
         stack = models[first : first + group]
-        kernel: Kernel = batched(module, loss=CrossEntropy()) if batched else _looped(stack[0], device)
+        kernel: Kernel = batched(module, loss=CrossEntropy()) if batched else _looped_kernel(stack[0], device)
         parameters = torch.from_numpy(np.stack([model.parameters for model in stack])).to(device)
         scaling = stack_scaling([model.scaling for model in stack], device)
-        for row in range(0, len(array), ROWS):
-            inputs = torch.as_tensor(np.array(array[row : row + ROWS]), device=device)[None].expand(
+        for row in range(0, len(array), ROWS_PER_PASS):
+            inputs = torch.as_tensor(np.array(array[row : row + ROWS_PER_PASS]), device=device)[None].expand(
                 len(stack), *[-1] * array.ndim
             )
-            logits = kernel.logits(parameters, scaled(inputs, scaling))
-            answers[first : first + group, row : row + ROWS] = logits.double().cpu().numpy()
+            logits = kernel.logits(parameters, scale_inputs(inputs, scaling))
+            answers[first : first + group, row : row + ROWS_PER_PASS] = logits.double().cpu().numpy()
     return answers
 
 
-def _looped(model: NetworkModel, device: torch.device) -> Looped:
+def _looped_kernel(model: NetworkModel, device: torch.device) -> Looped:
     looped = Looped(model.recipe.meta_module(model.shape, model.classes), loss=CrossEntropy(), device=device)
     for name, buffer in looped.module.named_buffers():
         buffer.copy_(torch.from_numpy(model.buffers[name]))

@@ -10,10 +10,10 @@ from torch import Tensor
 from dpaudit.mechanisms.training.recipe import Recipe
 
 WARM_UP = 0.15
-DROPS = (0.3, 0.6, 0.9)
+DROPS_AT = (0.3, 0.6, 0.9)
 
 
-def scheduled(schedule: str, progress: float) -> float:
+def schedule_factor(schedule: str, progress: float) -> float:
     """The factor of the learning rate at `progress` in [0, 1]; the schedules are described at `Recipe`."""
     if schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * progress))
@@ -22,7 +22,7 @@ def scheduled(schedule: str, progress: float) -> float:
     if schedule in ("warmup-tenths", "warmup-fifths"):
         drop = 0.1 if schedule == "warmup-tenths" else 0.2
         # The first step must move too: a ramp that starts at 0 would waste it.
-        return min(1.0, max(progress, 1e-3) / WARM_UP) * drop ** sum(progress >= at for at in DROPS)
+        return min(1.0, max(progress, 1e-3) / WARM_UP) * drop ** sum(progress >= at for at in DROPS_AT)
     return 1.0
 
 
@@ -44,8 +44,8 @@ class Optimizer:
     def step(self, parameters: Tensor, gradient: Tensor, rate: Tensor | float) -> None:
         """Moves the first A models; parameters and gradient of shape (A, P), rate a number or (A, 1)."""
         if self._recipe.weight_decay:
-            shrunk = parameters if self._decayed is None else parameters * self._decayed
-            gradient.add_(shrunk, alpha=self._recipe.weight_decay)
+            decayed = parameters if self._decayed is None else parameters * self._decayed
+            gradient.add_(decayed, alpha=self._recipe.weight_decay)
         update = self._adam_update(gradient) if self._adam else self._sgd_update(gradient)
         if isinstance(rate, float):
             parameters.sub_(update, alpha=rate)
@@ -65,5 +65,5 @@ class Optimizer:
         steps = self.steps[: len(gradient)].add_(1)
         first.lerp_(gradient, 0.1)
         second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        spread = (second / (1 - 0.999**steps)).sqrt_().add_(1e-8)
-        return first / (1 - 0.9**steps) / spread
+        scale = (second / (1 - 0.999**steps)).sqrt_().add_(1e-8)
+        return first / (1 - 0.9**steps) / scale

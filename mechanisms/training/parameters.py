@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParameterLayout:
     """Where each parameter of a network lies in its flat vector."""
 
     names: tuple[str, ...]  # of the parameters, in order
@@ -36,27 +36,27 @@ class Layout:
         return torch.cat(flags)
 
 
-def layout_of(module: nn.Module) -> Layout:
+def layout_of(module: nn.Module) -> ParameterLayout:
     named = dict(module.named_parameters())
     shapes = tuple(tuple(parameter.shape) for parameter in named.values())
-    return Layout(tuple(named), shapes, tuple(math.prod(shape) for shape in shapes))
+    return ParameterLayout(tuple(named), shapes, tuple(math.prod(shape) for shape in shapes))
 
 
-def initial(module: nn.Module, generator: torch.Generator) -> Tensor:
+def draw_weights(module: nn.Module, generator: torch.Generator) -> Tensor:
     """Draws a network's first weights, shape (P,), from `generator` alone (the module may live on "meta").
 
     Linear layers and convolutions with a bias: uniform on +-1/sqrt(fan in), as torch does. Convolutions without one
     (a normalisation follows them): normal with variance 2 / fan in (He et al., 2015). Embeddings: normal with variance
     1 / width, vectors of norm about 1. Normalisation: 1 and 0.
     """
-    initial = dict.fromkeys(layout_of(module).names, torch.zeros(0))
+    weights = dict.fromkeys(layout_of(module).names, torch.zeros(0))
     for prefix, part in module.named_modules():
         for name, parameter in part.named_parameters(prefix, recurse=False):
-            initial[name] = _first(part, name, tuple(parameter.shape), generator)
-    return torch.cat([values.flatten() for values in initial.values()])
+            weights[name] = _draw_parameter(part, name, tuple(parameter.shape), generator)
+    return torch.cat([values.flatten() for values in weights.values()])
 
 
-def _first(part: nn.Module, name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+def _draw_parameter(part: nn.Module, name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     if isinstance(part, nn.Embedding):
         return torch.randn(shape, generator=generator) / math.sqrt(part.embedding_dim)
     if not isinstance(part, nn.Linear | nn.Conv2d):

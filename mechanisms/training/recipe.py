@@ -19,7 +19,7 @@ from dpaudit.mechanisms.ranges import require_at_least, require_positive
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
+    from dpaudit.mechanisms.training.kernels import BatchedMlp
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "cosine", "cosine-7-16", "warmup-tenths", "warmup-fifths")
@@ -69,10 +69,10 @@ class Recipe(ABC):
         require_positive(self, "learning_rate")
         require(0 <= self.momentum < 1, "momentum must be in [0, 1)", momentum=self.momentum)
         require_at_least(0, self, "weight_decay", "mixup")
-        one_of("optimizer", self.optimizer, OPTIMIZERS)
-        one_of("schedule", self.schedule, SCHEDULES)
-        one_of("augment", self.augment, AUGMENTS)
-        one_of("precision", self.precision, PRECISIONS)
+        require_one_of("optimizer", self.optimizer, OPTIMIZERS)
+        require_one_of("schedule", self.schedule, SCHEDULES)
+        require_one_of("augment", self.augment, AUGMENTS)
+        require_one_of("precision", self.precision, PRECISIONS)
 
     @abstractmethod
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -90,12 +90,12 @@ class Recipe(ABC):
 
     def batched_kernel(self, module: nn.Module) -> type[BatchedMlp] | None:
         """What trains a stack of this network, built as `module`, in batched products; None when nothing can."""
-        from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
+        from dpaudit.mechanisms.training.kernels import BatchedMlp
 
-        return BatchedMlp if BatchedMlp.takes(module) else None
+        return BatchedMlp if BatchedMlp.supports(module) else None
 
 
-def one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
+def require_one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
     """Refuses a `value` that is not among the `allowed` ones."""
     require(value in allowed, f"{field} must be one of {', '.join(allowed)}", value=value)
 

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError, child, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training.augment import Augment
-from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
-from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, Loss, Vmapped
-from dpaudit.mechanisms.training.inputs import scaled, scaling_of, stack_scaling
+from dpaudit.mechanisms.training.compiled_mlp import CompiledMlp
+from dpaudit.mechanisms.training.inputs import scale_inputs, scaling_of, stack_scaling
+from dpaudit.mechanisms.training.kernels import Kernel, Looped, Loss, Vmapped
 from dpaudit.mechanisms.training.network_model import NetworkModel
-from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
-from dpaudit.mechanisms.training.parameters import initial
+from dpaudit.mechanisms.training.optimizers import Optimizer, schedule_factor
+from dpaudit.mechanisms.training.parameters import draw_weights
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 
 
@@ -52,7 +52,7 @@ class Stack:
         self.counts = np.array([len(task.rows) for task in self.tasks])
         shape = tuple(features.shape[1:])
         module = recipe.meta_module(shape, classes)
-        initial_weights = [initial(module, torch_generator(weights)) for weights, _, _ in self.seeds]
+        initial_weights = [draw_weights(module, torch_generator(weights)) for weights, _, _ in self.seeds]
         self.parameters = torch.stack(initial_weights).to(self.device)
         self.gradient = torch.empty_like(self.parameters)
         self.optimizer = Optimizer(recipe, self.parameters)
@@ -90,13 +90,13 @@ class Stack:
             if draws is not None:
                 flat = self.augment(inputs.flatten(0, 1), draws[:active, begin:end].flatten(0, 1))
                 inputs = flat.unflatten(0, inputs.shape[:2])
-            inputs = scaled(inputs, self._scales)
+            inputs = scale_inputs(inputs, self._scales)
             targets = self._targets(picked)
             coefficients = self._coefficients(picked, begin)
             if mixing is not None:
                 share = torch.from_numpy(mixing[:active, step]).to(self.device)[:, None]
                 partners = self._partners(orders, self.counts[:active] - begin, end - begin)
-                inputs, targets = mixed(inputs, targets, share, partners)
+                inputs, targets = mix_up(inputs, targets, share, partners)
             parameters, gradient = self.parameters[:active], self.gradient[:active]
             self.losses[:active] += self.kernel.gradient(parameters, inputs, targets, coefficients, gradient)
             self.optimizer.step(parameters, gradient, self._rate(epoch, step, active))
@@ -119,7 +119,7 @@ class Stack:
                 rates=self._rates(epoch, -(-len(order) // self.recipe.batch_size)),
             )
 
-        self.losses[:] = torch.tensor(side_by_side(run, len(permutations)))
+        self.losses[:] = torch.tensor(run_in_threads(run, len(permutations)))
 
     def examples_at(
         self, models: int | NDArray[np.int64], picked: NDArray[np.int64]
@@ -163,17 +163,17 @@ class Stack:
         return torch.tensor([rates[u] for u in progress], device=self.device)[:, None]
 
     def _rate_at(self, progress: float) -> float:
-        return self.recipe.learning_rate * scheduled(self.recipe.schedule, progress)
+        return self.recipe.learning_rate * schedule_factor(self.recipe.schedule, progress)
 
     def _draws(self, epoch: int) -> Tensor | None:
         """Uniforms that decide the augmentation of each position of the epoch, shape (models, n, draws)."""
         if not self.augment.draws:
             return None
-        partners = [
+        draws = [
             torch.rand(n, self.augment.draws, generator=torch_generator(child(seed, epoch)))
             for (_, _, seed), n in zip(self.seeds, self.counts.tolist(), strict=True)
         ]
-        return self._padded(partners)
+        return self._padded(draws)
 
     def _mixing(self, orders: list[np.random.Generator]) -> NDArray[np.float32] | None:
         """Share of the first partner for each model and step, shape (models, steps)."""
@@ -197,7 +197,7 @@ class Stack:
         """One row for each model, shape (models, most, ...), zeros behind the shorter ones; on the device."""
         return nn.utils.rnn.pad_sequence(values, batch_first=True).to(self.device)
 
-    def healthy(self) -> Tensor:
+    def finite_models(self) -> Tensor:
         """Which models' losses and weights are numbers still, shape (models,)."""
         return torch.isfinite(self.losses) & torch.isfinite(self.parameters).all(1)
 
@@ -207,9 +207,9 @@ class Stack:
         buffers = {name: value.cpu().numpy() for name, value in self._buffers.items()}
         message = "the loss is no longer a finite number; lower learning_rate or check the features for NaN"
         outcomes: list[NetworkModel | TrainingError] = [TrainingError(message) for _ in self.tasks]
-        healthy, parameters = self.healthy().tolist(), self.parameters.cpu().numpy()
-        for place, well, values, scaling in zip(self.order, healthy, parameters, self.scalings, strict=True):
-            if well:
+        finite, parameters = self.finite_models().tolist(), self.parameters.cpu().numpy()
+        for place, is_finite, values, scaling in zip(self.order, finite, parameters, self.scalings, strict=True):
+            if is_finite:
                 outcomes[place] = NetworkModel(recipe, shape, classes, values.copy(), buffers, scaling, compute)
         return outcomes
 
@@ -245,7 +245,7 @@ def make_kernel(recipe: Recipe, module: nn.Module, *, loss: Loss, plan: StackPla
     return Looped(module, loss=loss, device=device, bfloat16=bfloat16)
 
 
-def side_by_side(work: Callable[[int], float], count: int) -> list[float]:
+def run_in_threads(work: Callable[[int], float], count: int) -> list[float]:
     """`work` of 0 .. count - 1, on as many threads as torch has; for work that leaves the interpreter."""
     threads = torch.get_num_threads()
     if threads == 1 or count == 1:
@@ -254,7 +254,7 @@ def side_by_side(work: Callable[[int], float], count: int) -> list[float]:
         return list(pool.map(work, range(count)))
 
 
-def mixed(inputs: Tensor, targets: Tensor, share: Tensor, partners: Tensor) -> tuple[Tensor, Tensor]:
+def mix_up(inputs: Tensor, targets: Tensor, share: Tensor, partners: Tensor) -> tuple[Tensor, Tensor]:
     """Mixup: each example with its partner, inputs and targets alike."""
     models = torch.arange(len(inputs), device=inputs.device)[:, None]
     wide = share.view(-1, *[1] * (inputs.dim() - 1))

@@ -13,7 +13,7 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.training.compute.kernels import Loss
+    from dpaudit.mechanisms.training.kernels import Loss
     from dpaudit.mechanisms.training.network_model import NetworkModel
     from dpaudit.mechanisms.training.stack import Stack
 
@@ -36,15 +36,15 @@ class StackTrainer:
         """The loss of one example; None for cross-entropy."""
         return None
 
-    def released(self, task: TrainingTask, classes: int) -> TrainingTask:
+    def release_task(self, task: TrainingTask, classes: int) -> TrainingTask:
         """What is trained on: the task, or what a mechanism releases of it."""
         return task
 
     def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
         """How `models` models for examples of `shape` are grouped by a rule, so that it is the same at any time."""
-        from dpaudit.mechanisms.training.train import whole_plan
+        from dpaudit.mechanisms.training.train import default_plan
 
-        return whole_plan(self.recipe, shape, classes=classes, models=models, compute=compute)
+        return default_plan(self.recipe, shape, classes=classes, models=models, compute=compute)
 
     def require_features(self, train: Examples) -> None:
         """Raises InputError for features that the network cannot take."""
@@ -69,7 +69,7 @@ class StackTrainer:
         return train_stack(
             self.recipe,
             features,
-            [self.released(task, classes) for task in tasks],
+            [self.release_task(task, classes) for task in tasks],
             classes=classes,
             compute=compute,
             loss=self.loss(),

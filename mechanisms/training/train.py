@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from dpaudit.errors import printable
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.training.compute.kernels import CrossEntropy, Loss, couples_examples
 from dpaudit.mechanisms.training.inputs import Scaling, as_array, example_shape
+from dpaudit.mechanisms.training.kernels import CrossEntropy, Loss, couples_examples
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
@@ -35,7 +35,7 @@ CHECKPOINT_EVERY_S = 60.0
 PRIVATE_STACK = 64  # Models trained by DP-SGD together at most: each example's gradient is held for each of them
 GPU_SHARE = 0.7  # Of the part of a GPU's memory that is a piece of work's, how much a stack may use
 
-Trained: TypeAlias = Callable[[NDArray[np.float32], dict[str, NDArray[np.float32]], Scaling | None], NetworkModel]
+ModelBuilder: TypeAlias = Callable[[NDArray[np.float32], dict[str, NDArray[np.float32]], Scaling | None], NetworkModel]
 """The model with these weights, buffers and scaling; what else it is, the call that trains it knows."""
 
 
@@ -57,53 +57,53 @@ def train_stack(
 
     Raises: TrainingError when the GPU has not enough memory for the plan.
     """
-    loss, kind = loss or CrossEntropy(), stack_type or Stack
+    loss, stack_class = loss or CrossEntropy(), stack_type or Stack
     if plan is None:
         shape = example_shape(features)
         if len(tasks) == 1:
             plan = single_plan(recipe, shape, classes)
         else:
-            plan = whole_plan(recipe, shape, classes=classes, models=len(tasks), compute=compute)
+            plan = default_plan(recipe, shape, classes=classes, models=len(tasks), compute=compute)
     torch.set_num_threads(compute.threads)
     array = as_array(features)
     # Arrays from an object store are read-only, which torch cannot wrap: those are copied.
     writeable = np.ascontiguousarray(array) if array.flags.writeable else np.array(array)
     torch.backends.cudnn.deterministic = True  # else a GPU may choose another algorithm, and other rounding, each time
     resident = torch.from_numpy(writeable).to(torch.device(compute.device))
-    settings = key_parts or (recipe, plan, loss, kind)
+    settings = key_parts or (recipe, plan, loss, stack_class)
     digest = _training_digest(settings, array, tasks) if compute.scratch else ""
-    trained = partial(NetworkModel, recipe, tuple(array.shape[1:]), classes, compute=compute)
-    saved = Checkpoint(compute.scratch and compute.scratch / f"{digest}.pt", digest, trained)
-    outcomes: list[NetworkModel | TrainingError] = list(saved.finished)
+    build_model = partial(NetworkModel, recipe, tuple(array.shape[1:]), classes, compute=compute)
+    checkpoint = TrainingCheckpoint(compute.scratch and compute.scratch / f"{digest}.pt", digest, build_model)
+    outcomes: list[NetworkModel | TrainingError] = list(checkpoint.finished)
     for first in range(len(outcomes), len(tasks), plan.size):
         group = tasks[first : first + plan.size]
         try:
-            stack = kind(recipe, resident, group, classes=classes, loss=loss, plan=plan, first=first)
-            outcomes += _trained(stack, saved, compute)
+            stack = stack_class(recipe, resident, group, classes=classes, loss=loss, plan=plan, first=first)
+            outcomes += _train_epochs(stack, checkpoint, compute)
         except torch.cuda.OutOfMemoryError as error:
             raise TrainingError(f"the GPU has no memory for a stack of {plan.size}; use a smaller plan") from error
         if len(outcomes) < len(tasks):
-            saved.finish(outcomes)
+            checkpoint.finish(outcomes)
     return outcomes
 
 
-def _trained(stack: Stack, saved: Checkpoint, compute: Compute) -> list[NetworkModel | TrainingError]:
+def _train_epochs(stack: Stack, checkpoint: TrainingCheckpoint, compute: Compute) -> list[NetworkModel | TrainingError]:
     """Runs all epochs of a stack, from the last one saved; each task's outcome in the order of the tasks."""
-    for epoch in range(saved.restore(stack), stack.recipe.epochs):
+    for epoch in range(checkpoint.restore(stack), stack.recipe.epochs):
         stack.run_epoch(epoch)
         if not stack.losses.isfinite().any():
             break  # every model is lost: no need to go on; weights are looked at in the end
-        saved.keep(stack, epoch + 1)
+        checkpoint.keep(stack, epoch + 1)
     return stack.outcomes(compute)
 
 
-class Checkpoint:
+class TrainingCheckpoint:
     """A file with the finished models and the state of the stack in training; does nothing without a path.
 
     One that cannot be read is left aside, with a warning, and one of another digest too: the training begins anew.
     """
 
-    def __init__(self, path: Path | None, digest: str, trained: Trained) -> None:
+    def __init__(self, path: Path | None, digest: str, build_model: ModelBuilder) -> None:
         self._path, self._digest = path, digest
         self.finished: list[NetworkModel | TrainingError] = []
         self._running: dict[str, Any] | None = None
@@ -112,12 +112,12 @@ class Checkpoint:
             try:
                 state = torch.load(path, map_location="cpu", weights_only=True)
                 if state["digest"] == digest:  # else it belongs to another training
-                    self.finished = [_unpacked(outcome, trained) for outcome in state["finished"]]
+                    self.finished = [_unpack_outcome(outcome, build_model) for outcome in state["finished"]]
                     self._running = state["running"]
             except Exception as err:  # a damaged file may raise anything
                 self.finished = []
-                why = str(err).partition("\n")[0]
-                warning = printable(f"{path} is no readable checkpoint and is not used: {why}")
+                reason = str(err).partition("\n")[0]
+                warning = printable(f"{path} is no readable checkpoint and is not used: {reason}")
                 warnings.warn(warning, RuntimeWarning, stacklevel=2)
 
     def restore(self, stack: Stack) -> int:
@@ -141,13 +141,13 @@ class Checkpoint:
         if self._path is None:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        finished = [_packed(outcome) for outcome in self.finished]
+        finished = [_pack_outcome(outcome) for outcome in self.finished]
         state = {"digest": self._digest, "finished": finished, "running": self._running}
         write_atomically(self._path, lambda file: torch.save(state, file))
         self._saved_at = time.monotonic()
 
 
-def _packed(outcome: NetworkModel | TrainingError) -> dict[str, Any]:
+def _pack_outcome(outcome: NetworkModel | TrainingError) -> dict[str, Any]:
     if isinstance(outcome, TrainingError):
         return {"error": str(outcome)}
     scaling = outcome.scaling
@@ -158,12 +158,12 @@ def _packed(outcome: NetworkModel | TrainingError) -> dict[str, Any]:
     }
 
 
-def _unpacked(packed: dict[str, Any], trained: Trained) -> NetworkModel | TrainingError:
+def _unpack_outcome(packed: dict[str, Any], build_model: ModelBuilder) -> NetworkModel | TrainingError:
     if "error" in packed:
         return TrainingError(packed["error"])
     buffers = {name: values.numpy() for name, values in packed["buffers"].items()}
     scaling = None if packed["scaling"] is None else Scaling(*(part.numpy() for part in packed["scaling"]))
-    return trained(packed["parameters"].numpy(), buffers, scaling)
+    return build_model(packed["parameters"].numpy(), buffers, scaling)
 
 
 def _training_digest(settings: tuple[object, ...], features: NDArray[np.float32], tasks: Sequence[TrainingTask]) -> str:
@@ -182,7 +182,7 @@ def single_plan(recipe: Recipe, shape: tuple[int, ...], classes: int) -> StackPl
     return StackPlan("batched" if recipe.batched_kernel(recipe.meta_module(shape, classes)) else "looped")
 
 
-def whole_plan(recipe: Recipe, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
+def default_plan(recipe: Recipe, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
     """All models in one stack, or as many as fit on the GPU, but one by one where a stack is no faster."""
     module = recipe.meta_module(shape, classes)
     batched = recipe.batched_kernel(module)
@@ -198,8 +198,8 @@ def private_plan(recipe: Recipe, shape: tuple[int, ...], *, classes: int, models
     batched = recipe.batched_kernel(module)
     if not batched and compute.device == "cpu":
         return StackPlan("vmapped", 1)
-    most = min(models, PRIVATE_STACK)
-    size = _largest_stack(recipe, module, shape, models=most, compute=compute, each_gradient=True)
+    largest = min(models, PRIVATE_STACK)
+    size = _largest_stack(recipe, module, shape, models=largest, compute=compute, each_gradient=True)
     return StackPlan("batched" if batched else "vmapped", size)
 
 

@@ -12,7 +12,7 @@ from dpaudit.consent import PATH
 from dpaudit.engine.data.text.text_features import as_vectors
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.models.transformer_fine_tune import encoded, texts_of
+from dpaudit.mechanisms.models.transformer_fine_tune import encode_sentences, texts_of
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class EncodedSentences:
         examples: Examples = self.texts.load(seed=seed)
         vectors = self._encoded(examples)
         if self.public is not None:
-            known = self._encoded(self.public.load(seed=seed))
-            deviation = known.std(axis=0)
-            vectors = (vectors - known.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
+            public = self._encoded(self.public.load(seed=seed))
+            deviation = public.std(axis=0)
+            vectors = (vectors - public.mean(axis=0)) / np.where(deviation > 0, deviation, 1)
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return as_vectors(examples, vectors / np.where(lengths > 0, lengths, 1))
 
     def _encoded(self, examples: Examples) -> NDArray[np.float32]:
         texts = [self.prompt.replace("{text}", text) for text in texts_of(examples.features)]
-        return encoded(texts, self.path, length=self.length, layer=self.layer, device=self.device)
+        return encode_sentences(texts, self.path, length=self.length, layer=self.layer, device=self.device)

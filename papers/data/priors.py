@@ -59,14 +59,14 @@ class OwnPriors(PriorData):
         try:
             with reading(path) as file:
                 table = pyarrow.csv.read_csv(file)
-            found = np.asarray(table[self.column].cast(pa.float64()).to_numpy(), np.float64)
+            priors = np.asarray(table[self.column].cast(pa.float64()).to_numpy(), np.float64)
         except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as err:
             raise fault(
                 path, "must hold a column of numbers", column=self.column, do="set the option `column`"
             ) from err
-        if not ((found >= 0) & (found <= 1)).all():  # refuses missing ones as well
+        if not ((priors >= 0) & (priors <= 1)).all():  # refuses missing ones as well
             raise fault(path, "must hold probabilities in [0, 1]", column=self.column)
-        return found
+        return priors
 
     def __str__(self) -> str:
         return "own priors"

@@ -36,9 +36,11 @@ class AgNews(LabelledTexts):
         tabbed = ".tsv" in path.suffixes
         require(not (tabbed and self.titles), "titles must be false for a file .tsv, which has none")
         columns = ("description", "class") if tabbed else ("class", "title", "description")
-        known = self.classes if tabbed else [str(number) for number in range(1, len(self.classes) + 1)]
-        must = f"must be one of {', '.join(known)}"
-        table, labels = self._table(path, Layout(columns, "\t" if tabbed else ","), "description", "class", known, must)
+        class_names = self.classes if tabbed else [str(number) for number in range(1, len(self.classes) + 1)]
+        must = f"must be one of {', '.join(class_names)}"
+        table, labels = self._table(
+            path, Layout(columns, "\t" if tabbed else ","), "description", "class", class_names, must
+        )
         return _after_titles(table, "description") if self.titles else table["description"], labels
 
 
@@ -95,8 +97,10 @@ class DBpedia(LabelledTexts):
         return _headed_lines(path, self.rows, separator=",", numbers=numbers)
 
     def _numbered(self, path: Path, layout: Layout, *, first: int) -> tuple[pa.Table, pa.ChunkedArray]:
-        known = [str(number) for number in range(first, first + len(self.classes))]
-        return self._table(path, layout, "text", "class", known, f"must be one of {known[0]} to {known[-1]}")
+        class_numbers = [str(number) for number in range(first, first + len(self.classes))]
+        return self._table(
+            path, layout, "text", "class", class_numbers, f"must be one of {class_numbers[0]} to {class_numbers[-1]}"
+        )
 
 
 def _quoted(path: Path) -> bool:

@@ -56,7 +56,7 @@ class Nodes:
 
 def main() -> None:
     """Units run where they fit, on nodes that join and without those that leave."""
-    pools.COUNT_S = 1.0
+    pools.NODES_S = 1.0
     cluster = Cluster(initialize_head=True, head_node_args={**NODE, "num_cpus": 1, "include_dashboard": False})
     with ray_session(cluster.address), tempfile.TemporaryDirectory() as folder:
         os.environ[pools.WAIT_FOR_NODES] = "100"  # the node with the GPU is not there yet

@@ -11,15 +11,15 @@ import warnings
 
 import pytest
 
-from dpaudit.actors.audited.around import Around, _watched
+from dpaudit.actors.audited.around import ProcessGuard, _guarded_state
 
 
 def test_of_attempts_in_a_row_each_is_seen_by_itself(capfd: pytest.CaptureFixture[str]) -> None:
     """What one prints or changes is its own, is put back, and the next one finds what the first one found."""
-    dumps, around = json.dumps, [Around() for _ in range(6)]
-    with Around.in_a_row():
+    dumps, around = json.dumps, [ProcessGuard() for _ in range(6)]
+    with ProcessGuard.consecutive():
         for number, one in enumerate(around):
-            with one.kept():
+            with one.guard():
                 assert json.dumps is dumps
                 assert "LEFT" not in os.environ
                 if number == 1:
@@ -49,7 +49,7 @@ def test_an_environment_that_is_replaced_is_noticed_and_put_back(monkeypatch: py
     monkeypatch.setenv("KEPT", "1")
     before, usual = dict(os.environ), os.environ
     for number in range(3):
-        with Around.in_a_row(), _watched() as found:
+        with ProcessGuard.consecutive(), _guarded_state() as found:
             os.environ["LEFT"] = "2"
             if number:
                 del os.environ["KEPT"]
@@ -71,7 +71,7 @@ def test_an_equal_function_is_another_one() -> None:
         __hash__ = None  # type: ignore[assignment]
 
     dumps = json.dumps
-    with _watched() as found:
+    with _guarded_state() as found:
         json.dumps = Same()  # type: ignore[assignment]
     assert found == ["functions of libraries (json.dumps)"]
     assert json.dumps is dumps
@@ -81,9 +81,9 @@ def test_files_that_one_attempt_opens_and_the_next_one_closes() -> None:
     """Several closed by one attempt are noticed, whoever opened them; one at a time may have been collected."""
     opened: list[int] = []
     found = []
-    with Around.in_a_row():
+    with ProcessGuard.consecutive():
         for number in range(6):
-            with _watched() as one:
+            with _guarded_state() as one:
                 if number == 1:
                     opened += [os.open(os.devnull, os.O_RDONLY) for _ in range(5)]
                 if number in (2, 3):
@@ -99,10 +99,10 @@ def test_filters_that_a_library_set_as_they_were_are_no_change_and_a_new_one_is(
     with warnings.catch_warnings():
         first = ("default", None, DeprecationWarning, "__main__", 0)
         warnings.filters.insert(0, first)  # type: ignore[attr-defined]
-        with _watched() as found:
+        with _guarded_state() as found:
             warnings.filters[0] = (*first[:3], re.compile(first[3]), 0)  # type: ignore[index]
         assert not found
-        with _watched() as found:
+        with _guarded_state() as found:
             warnings.simplefilter("ignore", FutureWarning)
         assert found == ["warnings filters"]
         assert warnings.filters[0][2] is DeprecationWarning

@@ -17,7 +17,7 @@ import pytest
 
 from dpaudit.actors import fingerprint as reading
 from dpaudit.actors import unit
-from dpaudit.actors.fingerprint import Fingerprint, fingerprint, one_reading
+from dpaudit.actors.fingerprint import Fingerprint, fingerprint, read_once
 
 FILES = {
     "owner/__init__.py": "",
@@ -74,7 +74,7 @@ def mechanism() -> Fingerprint:
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_every_module_of_its_package_counts(write: Callable[[str, str], None], name: str) -> None:
     before = mechanism()
-    assert [code.label for code in before.own] == ["owner.mechanism.Mechanism"]
+    assert [code.label for code in before.user_code] == ["owner.mechanism.Mechanism"]
     write(name, FILES[name] + "\nANOTHER = 1\n")
     assert mechanism().digest != before.digest
     write(name, FILES[name])
@@ -124,7 +124,7 @@ def test_a_folder_too_large_to_be_read_is_never_reused(
     write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "MAX_FILES", len(FILES) - 1)
-    (own,) = mechanism().own
+    (own,) = mechanism().user_code
     assert own.unseen == ("the folder of module owner holds more than 7 files of code",)
 
 
@@ -159,11 +159,11 @@ def test_a_file_edited_under_a_running_process_is_not_reused(write: Callable[[st
     module = importlib.import_module("owner.mechanism")
     fingerprint(module.Mechanism())
     (tmp_path / "owner" / "helpers.py").write_text("def flip(labels, share):\n    return 1 - labels\n")
-    (first,), (second,) = fingerprint(module.Mechanism()).own, fingerprint(module.Mechanism()).own
+    (first,), (second,) = fingerprint(module.Mechanism()).user_code, fingerprint(module.Mechanism()).user_code
     assert first.unseen == ("the module owner.helpers changed on disk after it was imported",)
     assert first.digest != second.digest
     importlib.reload(sys.modules["owner.helpers"])
-    assert fingerprint(module.Mechanism()).own[0].unseen == ()
+    assert fingerprint(module.Mechanism()).user_code[0].unseen == ()
 
 
 def test_versions_of_installed_packages_count(write: Callable[[str, str], None], monkeypatch: Any) -> None:
@@ -242,8 +242,8 @@ class Mechanism(Base):
         return [helper(label) for label in labels if label in {"a", "b", "c"}]
 from dpaudit.actors.fingerprint import fingerprint
 found = fingerprint(Mechanism())
-assert not found.own[0].unseen, found
-print(found.digest, found.own[0].label)
+assert not found.user_code[0].unseen, found
+print(found.digest, found.user_code[0].label)
 """
 
 
@@ -291,11 +291,11 @@ def test_what_cannot_be_read_is_like_nothing_else_and_says_so() -> None:
     holds = Holds(threading.Lock())
     first, second = fingerprint(holds), fingerprint(holds)
     assert first.digest != second.digest
-    assert any("_thread.lock cannot be read" in why for code in first.own for why in code.unseen)
-    with one_reading():
+    assert any("_thread.lock cannot be read" in why for code in first.user_code for why in code.unseen)
+    with read_once():
         assert fingerprint(holds) == fingerprint(holds), "within one plan a unit keeps its key"
-    record = {code.label: code.digest for code in first.own}
-    with one_reading(record):
+    record = {code.label: code.digest for code in first.user_code}
+    with read_once(record):
         assert fingerprint(holds).digest == first.digest, "and `report` finds what the run has left"
 
 
@@ -337,7 +337,7 @@ def cached(label: float) -> float:
 def test_a_cached_and_a_bound_function_count_with_what_they_hold() -> None:
     values = [cached, functools.lru_cache(closure(1.0)), functools.lru_cache(closure(2.0)), [1].append, [2].append]
     assert len({fingerprint(value).digest for value in values}) == 5
-    assert [code.label for code in fingerprint(cached).own] == [f"{__name__}.cached"]
+    assert [code.label for code in fingerprint(cached).user_code] == [f"{__name__}.cached"]
 
 
 def test_values_that_contain_themselves_are_read() -> None:
@@ -351,7 +351,7 @@ def test_each_class_is_read_once_a_plan(write: Callable[[str, str], None], monke
     content = reading.read_module
     monkeypatch.setattr(reading, "read_module", lambda name: (read.append(name), content(name))[1])
     made = importlib.import_module("owner.mechanism").Mechanism
-    with one_reading():
+    with read_once():
         assert len({fingerprint((made(), number)).digest for number in range(500)}) == 500
     assert "owner" in read
     assert sorted(set(read)) == sorted(read)

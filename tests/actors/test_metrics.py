@@ -52,7 +52,7 @@ def heard(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, float]) -> None:
         events.emit(Event(EventKind.UNIT_FAILED, "c", time=now + 5))
         events.emit(Event(EventKind.WORKER_LOST, "d", time=now + 6))
         events.emit(Event(EventKind.UNIT_DONE, "b", seconds=6.0, time=now + 8))
-    metrics.tell()
+    metrics.update()
     events.emit(Event(EventKind.UNIT_DONE, "d", time=now + 9))  # nobody listens any more
 
 

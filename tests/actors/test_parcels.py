@@ -29,13 +29,13 @@ def sized(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     from dpaudit.actors import pool as pools
 
     sizes: list[int] = []
-    give = pools.RayPool._give
+    give = pools.RayPool._send
 
     def counting(pool: pools.RayPool, slot: object, jobs: list[object]) -> None:
         sizes.append(len(jobs))
         give(pool, slot, jobs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pools.RayPool, "_give", counting)
+    monkeypatch.setattr(pools.RayPool, "_send", counting)
     return sizes
 
 
@@ -46,16 +46,16 @@ class GivenPool:
         from dpaudit.actors import pool as pools
 
         self.pool = pool = pools.RayPool.__new__(pools.RayPool)
-        self.slots = [pools._Slot(Resources(), None, 0.0, ready=True) for _ in range(workers)]
+        self.slots = [pools._WorkerSlot(Resources(), None, 0.0, ready=True) for _ in range(workers)]
         pool._slots = dict.fromkeys(self.slots)
-        pool._takes, pool._ready, pool._flights = takes, {}, {}
-        pool._homeless = defaultdict(deque)
+        pool._median_s, pool._schedulable, pool._flights = takes, {}, {}
+        pool._waiting = defaultdict(deque)
         pool._alone, pool._shared = set(), {}
-        pool._give = self._give  # type: ignore[method-assign]
+        pool._send = self._give  # type: ignore[method-assign]
         self.parcels: list[int] = []
 
     def _give(self, slot: Any, jobs: Any) -> None:
-        slot.queue.append(jobs)
+        slot.parcels.append(jobs)
         self.parcels.append(len(jobs))
 
     def takes_all(self, units: deque[Unit]) -> None:
@@ -63,7 +63,7 @@ class GivenPool:
         while units and (room := self.pool.capacity(Resources(), len(units), units[0].function_name)) > 0:
             for _ in range(min(room, len(units))):
                 self.pool.submit(units.popleft(), (), needed=False)
-        self.pool._give_homeless()
+        self.pool._send_waiting()
 
 
 def some(count: int) -> deque[Unit]:
@@ -86,27 +86,27 @@ def test_no_worker_gets_more_than_half_its_share(waiting: int, first: list[int],
     given.takes_all(units)
     assert (given.parcels, len(units)) == (first, left)
     assert given.pool.capacity(Resources(), len(units), "Add") <= 0
-    assert not given.pool._homeless[Resources()]
+    assert not given.pool._waiting[Resources()]
 
 
 def test_what_is_handed_back_is_shared_out_again() -> None:
     given = GivenPool(4, {"Add": 0.02})
     given.takes_all(some(400))
     for slot in given.slots:
-        slot.queue.clear()
+        slot.parcels.clear()
     given.parcels.clear()
-    given.pool._homeless[Resources()].extend((unit, (), False) for unit in some(40))
-    given.pool._give_homeless()
+    given.pool._waiting[Resources()].extend((unit, (), False) for unit in some(40))
+    given.pool._send_waiting()
     assert given.parcels == [5] * 8
 
 
 def test_what_has_no_place_waits_in_its_order() -> None:
     given = GivenPool(2, {"Add": 5.0})
     jobs = [(Unit(Add(number), f"{number}"), (), False) for number in range(7)]
-    given.pool._homeless[Resources()].extend(jobs)
-    given.pool._give_homeless()
+    given.pool._waiting[Resources()].extend(jobs)
+    given.pool._send_waiting()
     assert given.parcels == [1] * 4
-    assert [unit.label for unit, *_ in given.pool._homeless[Resources()]] == ["4", "5", "6"]
+    assert [unit.label for unit, *_ in given.pool._waiting[Resources()]] == ["4", "5", "6"]
     assert given.pool.capacity(Resources(), 9, "Add") == -3
 
 

@@ -56,14 +56,14 @@ def test_a_full_object_store_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPat
 def test_code_that_no_worker_can_load_is_told_apart_from_a_worker_that_died() -> None:
     from ray.exceptions import ObjectLostError, RaySystemError  # loads Ray
 
-    from dpaudit.actors.pool import cannot_load
+    from dpaudit.actors.pool import load_failure
 
     raised = "File ...\nAttributeError: Can't get attribute 'kept' on <module '__main__' from 'worker.py'>"
-    said = cannot_load(RaySystemError("Can't get attribute 'kept' on <module '__main__'>", raised))
+    said = load_failure(RaySystemError("Can't get attribute 'kept' on <module '__main__'>", raised))
     assert said.startswith("a worker could not load the code that it was given: Can't get attribute 'kept' on <module")
     assert said.endswith("put the code into a module of its own, which the workers can import")
-    assert not cannot_load(RaySystemError("the raylet is gone", None))
-    assert not cannot_load(ObjectLostError("00", None, ""))
+    assert not load_failure(RaySystemError("the raylet is gone", None))
+    assert not load_failure(ObjectLostError("00", None, ""))
 
 
 @pytest.mark.parametrize("name", ["gcs_server", "raylet"])

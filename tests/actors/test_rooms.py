@@ -14,18 +14,18 @@ NODES = Nodes((SMALL, WITH_GPUS))
 
 
 def test_each_kind_has_the_room_that_the_others_leave() -> None:
-    assert NODES.rooms({CPU: 99}) == {CPU: 6}
-    assert NODES.rooms({CPU: 99, GPU: 99}) == {CPU: 4, GPU: 2}
-    assert NODES.rooms({CPU: 99, HALF: 99}) == {CPU: 2, HALF: 4}
-    assert NODES.rooms({CPU: 3, HALF: 1}) == {CPU: 3, HALF: 1}
-    assert Nodes((SMALL, SMALL)).rooms({Resources(2): 9, GPU: 1}) == {Resources(2): 2, GPU: 0}
-    assert Nodes(()).rooms({CPU: 1}) == {CPU: 0}
+    assert NODES.worker_counts({CPU: 99}) == {CPU: 6}
+    assert NODES.worker_counts({CPU: 99, GPU: 99}) == {CPU: 4, GPU: 2}
+    assert NODES.worker_counts({CPU: 99, HALF: 99}) == {CPU: 2, HALF: 4}
+    assert NODES.worker_counts({CPU: 3, HALF: 1}) == {CPU: 3, HALF: 1}
+    assert Nodes((SMALL, SMALL)).worker_counts({Resources(2): 9, GPU: 1}) == {Resources(2): 2, GPU: 0}
+    assert Nodes(()).worker_counts({CPU: 1}) == {CPU: 0}
 
 
 def test_no_worker_takes_its_part_of_a_gpu_from_two_cards() -> None:
-    assert Nodes(({"CPU": 16.0, "GPU": 2.0},)).rooms({Resources(1, 0.6): 9}) == {Resources(1, 0.6): 2}
-    assert Nodes(({"CPU": 16.0, "GPU": 1.0},)).rooms({Resources(1, 0.1): 99}) == {Resources(1, 0.1): 10}
-    assert Nodes(({"CPU": 16.0, "GPU": 3.0},)).rooms({Resources(1, 2.0): 9}) == {Resources(1, 2.0): 1}
+    assert Nodes(({"CPU": 16.0, "GPU": 2.0},)).worker_counts({Resources(1, 0.6): 9}) == {Resources(1, 0.6): 2}
+    assert Nodes(({"CPU": 16.0, "GPU": 1.0},)).worker_counts({Resources(1, 0.1): 99}) == {Resources(1, 0.1): 10}
+    assert Nodes(({"CPU": 16.0, "GPU": 3.0},)).worker_counts({Resources(1, 2.0): 9}) == {Resources(1, 2.0): 1}
     with pytest.raises(InputError, match=r"in \[0, 1\] or a whole number"):
         Resources(1, 1.5)
 

@@ -295,7 +295,7 @@ def test_a_missing_node_is_not_awaited_forever(
 
     looks = iter([Nodes(({"CPU": 2.0, "GPU": 1.0},))])
     monkeypatch.setattr(pools, "_nodes", lambda: next(looks, Nodes(({"CPU": 2.0},))))
-    monkeypatch.setattr(pools, "COUNT_S", 0.1)
+    monkeypatch.setattr(pools, "NODES_S", 0.1)
     present, gone = Unit(Add(1), "present"), Unit(Add(2), "gone", resources=Resources(1, 0.5))
     seen: list[Event] = []
 
@@ -325,8 +325,8 @@ def test_idle_workers_end_for_a_worker_with_other_resources(
     """Idle workers hold both CPUs, and the last unit needs both."""
     from dpaudit.actors import pool as pools
 
-    monkeypatch.setattr(pools.Nodes, "rooms", lambda nodes, demand: dict.fromkeys(demand, 2))
-    monkeypatch.setattr(pools, "YIELD_S", 0.5)
+    monkeypatch.setattr(pools.Nodes, "worker_counts", lambda nodes, demand: dict.fromkeys(demand, 2))
+    monkeypatch.setattr(pools, "IDLE_S", 0.5)
     monkeypatch.setattr(pools, "START_TIMEOUT_S", 20.0)
     first = Unit(Add(1), "first")
     last = Unit(Add(2), "last", needs=(first.key,), resources=Resources(2))

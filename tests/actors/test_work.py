@@ -169,7 +169,7 @@ def test_code_is_read_once_for_all_units(monkeypatch: pytest.MonkeyPatch) -> Non
     modules: list[str] = []
     read_module = fingerprint.read_module
 
-    def recorded(name: str) -> fingerprint.Sources:
+    def recorded(name: str) -> fingerprint.ModuleSources:
         modules.append(name)
         return read_module(name)
 

@@ -99,14 +99,14 @@ def test_a_local_session_is_private_to_this_user_and_machine(ray_cluster: None) 
 def test_the_error_of_a_worker_without_memory_names_the_remedy() -> None:
     from ray.exceptions import ActorDiedError, OutOfMemoryError
 
-    from dpaudit.actors.pool import loss
+    from dpaudit.actors.pool import loss_reason
 
-    message = loss(
+    message = loss_reason(
         OutOfMemoryError("Task was killed due to the node running low on memory.\nRefer to the documentation")
     )
     assert "`workers` in `run:`" in message
     assert "documentation" not in message
-    assert loss(ActorDiedError()).startswith("ActorDiedError: ")
+    assert loss_reason(ActorDiedError()).startswith("ActorDiedError: ")
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])

@@ -49,13 +49,13 @@ from dpaudit.engine.request.check import (
     CheckOptions,
     CheckRequest,
     check_spec,
-    choices,
-    made_data,
+    default_data,
+    matching_tests,
     within_seconds,
 )
 from dpaudit.engine.request.error_budget import JointTest
 from dpaudit.engine.request.loading import load_spec
-from dpaudit.engine.request.timing import seconds_a_training
+from dpaudit.engine.request.timing import training_seconds
 from dpaudit.engine.run.checking import rerun_undecided
 from dpaudit.engine.run.driver import audit, report_again, resume
 from dpaudit.engine.run.policy import Policy
@@ -128,7 +128,7 @@ def seeds(entry: PlannedAudit, tried: bool = True) -> set[str]:
 
 
 def names(mechanism: Any, claim: Claim | None = None) -> list[str]:
-    chosen, *_ = choices(mechanism, claim or mechanism.claim())
+    chosen, *_ = matching_tests(mechanism, claim or mechanism.claim())
     return [choice.name for choice in chosen]
 
 
@@ -152,7 +152,7 @@ def test_games_are_chosen_by_what_they_state() -> None:
 
 
 def test_what_is_left_out_is_said_with_the_reason() -> None:
-    _, other_claims, others = choices(Memorises(), CLAIM)
+    _, other_claims, others = matching_tests(Memorises(), CLAIM)
     assert "mia: for claims about replace neighbours" in other_claims
     assert "label-channel, label-repeats: for label mechanisms (with methods `claim` and `release`)" in others
     (on_request,) = [line for line in others if line.endswith(": for what is asked for by name")]
@@ -234,7 +234,7 @@ def test_a_budget_of_trainings_goes_to_the_cheap_looks_first() -> None:
     assert [audit.name for audit in few.audits] == ["label-canaries"]
     assert few.together is not None
     assert (
-        "label-inference: asks for 1 trainings at least and as many to play it again, the budget leaves 0 and 1"
+        "label-inference: needs at least 1 trainings and as many for its confirmatory run; the budget leaves 0 and 1"
         in few.together.left_out
     )
 
@@ -247,7 +247,7 @@ def test_half_of_a_budget_of_trainings_is_kept_to_play_a_look_again() -> None:
         1,
         1,
     )
-    with pytest.raises(SpecError, match="asks for 1 trainings at least and as many to play it again"):
+    with pytest.raises(SpecError, match="needs at least 1 trainings and as many for its confirmatory run"):
         check_spec(CheckRequest(DpSgd(1.0), budget="1 training"))
     larger = check_spec(CheckRequest(DpSgd(1.0), budget="300 trainings"))
     one, steps, crowd, far = larger.audits
@@ -260,10 +260,10 @@ def test_half_of_a_budget_of_trainings_is_kept_to_play_a_look_again() -> None:
 
 def test_data_are_made_that_the_mechanism_can_be_run_on() -> None:
     labels = Claim(1.0, relation=Relation.LABEL)
-    assert made_data(RandomizedResponse(1.0), labels) == GaussianMixture(classes=10, rows=2_000)
-    assert made_data(LP1ST(1.0, model=Recall()), labels) == GaussianMixture(classes=2, rows=10_000)
-    assert made_data(Memorises(), CLAIM) == GaussianMixture(classes=2, rows=1_000)
-    assert made_data(DpSgd(1.0, model=SmallCnn(learning_rate=0.5, momentum=0.0)), CLAIM) == Digits()
+    assert default_data(RandomizedResponse(1.0), labels) == GaussianMixture(classes=10, rows=2_000)
+    assert default_data(LP1ST(1.0, model=Recall()), labels) == GaussianMixture(classes=2, rows=10_000)
+    assert default_data(Memorises(), CLAIM) == GaussianMixture(classes=2, rows=1_000)
+    assert default_data(DpSgd(1.0, model=SmallCnn(learning_rate=0.5, momentum=0.0)), CLAIM) == Digits()
 
 
 @pytest.fixture(scope="module")
@@ -437,7 +437,7 @@ def test_a_planted_defect_of_a_learner_is_refuted(tmp_path: Path) -> None:
 def test_a_first_pass_that_was_begun_ends_soon_after_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(within_seconds.__module__ + ".seconds_a_training", lambda mechanism, target: 0.05)
+    monkeypatch.setattr(within_seconds.__module__ + ".training_seconds", lambda mechanism, target: 0.05)
     plan = make_plan(check_spec(CheckRequest(DpSgd(1.0), budget="60s")))
     store = UnitStore(tmp_path)
     pairs = Policy(plan, store).pairs
@@ -459,7 +459,7 @@ def test_a_budget_in_seconds_halves_the_trainings_until_they_fit(
     monkeypatch: pytest.MonkeyPatch, seconds: float, given: int
 ) -> None:
     """A training of 0.1 s: 80 % of 30 s are 240 trainings, of which a repeated test takes twice those of the first."""
-    monkeypatch.setattr(within_seconds.__module__ + ".seconds_a_training", lambda mechanism, target: seconds)
+    monkeypatch.setattr(within_seconds.__module__ + ".training_seconds", lambda mechanism, target: seconds)
     spec = check_spec(CheckRequest(RecordsAnswered(), budget="30s"))
     games = [audit.game for audit in spec.audits]
     assert [game.trials for game in games] == [given]
@@ -470,7 +470,7 @@ def test_a_budget_in_seconds_halves_the_trainings_until_they_fit(
 
 
 def test_a_test_that_does_not_fit_a_budget_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(within_seconds.__module__ + ".seconds_a_training", lambda mechanism, target: 5.0)
+    monkeypatch.setattr(within_seconds.__module__ + ".training_seconds", lambda mechanism, target: 5.0)
     learner = LP1ST(1.0, model=Recall())
     spec = check_spec(CheckRequest(learner, budget="30s"))
     assert spec.together is not None
@@ -493,7 +493,7 @@ def test_an_effort_fixes_the_trials_of_each_test() -> None:
 
 @pytest.mark.parametrize("budget", ["0.01s", "1s", "10s", "1 trainings", "3 trainings", "10 trainings"])
 def test_a_cap_never_asks_for_fewer_trials_than_can_be_played(monkeypatch: pytest.MonkeyPatch, budget: str) -> None:
-    monkeypatch.setattr(within_seconds.__module__ + ".seconds_a_training", lambda mechanism, target: 1.0)
+    monkeypatch.setattr(within_seconds.__module__ + ".training_seconds", lambda mechanism, target: 1.0)
     for mechanism in (RecordsAnswered(), DpSgd(1.0)):
         with contextlib.suppress(SpecError):  # of trainings too few even for the cheapest test
             assert check_spec(CheckRequest(mechanism, budget=budget)).audits
@@ -501,8 +501,8 @@ def test_a_cap_never_asks_for_fewer_trials_than_can_be_played(monkeypatch: pytes
 
 def test_a_training_is_timed_by_the_face_that_is_played() -> None:
     rows = GaussianMixture(classes=2, rows=60).load(seed=0)
-    quick = seconds_a_training(RecordsAnswered(), rows)
-    slow = seconds_a_training(RecordsAnswered(sleeps_s=0.2), rows)
+    quick = training_seconds(RecordsAnswered(), rows)
+    slow = training_seconds(RecordsAnswered(sleeps_s=0.2), rows)
     assert quick is not None
     assert slow is not None
     assert quick < 0.1 < 0.2 <= slow < 5

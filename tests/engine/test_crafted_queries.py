@@ -25,8 +25,8 @@ from dpaudit.engine.games.predictions.crafted_queries import (
     score_answers,
 )
 from dpaudit.engine.planning.plan import PlannedAudit, make_plan
-from dpaudit.engine.request.check import CheckRequest, Choice, affordable_looks, check_spec
-from dpaudit.engine.request.timing import seconds_a_training
+from dpaudit.engine.request.check import CheckRequest, PlannedTest, check_spec, within_trainings
+from dpaudit.engine.request.timing import training_seconds
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
 from tests import nightly
@@ -257,22 +257,22 @@ class Exits(Neighbours):
 def test_a_predictor_is_timed_on_data_of_the_sizes_it_is_run_on() -> None:
     """Not on all rows, with which a run may take a hundred times as long; nor on data on which it raises, or exits."""
     Counting.seen.clear()
-    assert seconds_a_training(from_predictor(Counting, ADDED), TARGET)
+    assert training_seconds(from_predictor(Counting, ADDED), TARGET)
     assert np.median(Counting.seen) < len(TARGET) / 2
-    assert seconds_a_training(from_predictor(Exits, ADDED), TARGET)
-    assert seconds_a_training(from_predictor(Broken, ADDED), TARGET) is None
+    assert training_seconds(from_predictor(Exits, ADDED), TARGET)
+    assert training_seconds(from_predictor(Broken, ADDED), TARGET) is None
 
 
 def test_one_answer_comes_before_two_when_trainings_are_limited() -> None:
     """The cheaper test has what it asks for, the other one what is left."""
     two, one = [
-        Choice("crafted-queries", test)
+        PlannedTest("crafted-queries", test)
         for test in CraftedQueries.traits.check_tests[::-1]
         if Relation.ADD_REMOVE in test.relations
     ]
     assert [two.test.trainings, one.test.trainings] == [3_500, 12_000]
-    affordable, _ = affordable_looks([two, one], 8_000)
-    assert [(each.choice.test.variant, each.trainings) for each in affordable] == [
+    affordable, _ = within_trainings([two, one], 8_000)
+    assert [(each.planned.test.variant, each.trainings) for each in affordable] == [
         ("two answers", 3_500),
         ("one answer", 500),
     ]

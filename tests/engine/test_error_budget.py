@@ -18,18 +18,18 @@ def test_the_bounds_of_a_plain_run_have_the_stated_confidence_and_so_has_what_co
 def test_the_configurations_of_a_sweep_share_the_error() -> None:
     budget = ErrorBudget(0.95, 12)
     assert budget.first_pass == 1 - (1 - 0.95) / 12
-    budget.require_kept({"stopped early": budget.first_pass, "stricter": 0.999})
+    budget.require_within({"stopped early": budget.first_pass, "stricter": 0.999})
     with pytest.raises(InputError, match=r"loose: .*0\.995833.*12 configurations share the error"):
-        budget.require_kept({"loose": 0.99})
+        budget.require_within({"loose": 0.99})
 
 
 def test_the_looks_of_a_check_share_the_first_pass_and_what_confirms_them_shares_the_verdict() -> None:
     budget = ErrorBudget(0.999, 4, screening=0.95)
     assert budget.first_pass == 1 - (1 - 0.95) / 4
     assert budget.confirmatory(budget.first_pass) == 1 - (1 - 0.999) / 4
-    budget.require_kept({"dear": 0.97, "cheap": 0.98})  # uneven shares fixed beforehand are as good
+    budget.require_within({"dear": 0.97, "cheap": 0.98})  # uneven shares fixed beforehand are as good
     with pytest.raises(InputError, match=r"must sum to at most 0\.05"):
-        budget.require_kept({"dear": 0.96, "cheap": 0.98})
+        budget.require_within({"dear": 0.96, "cheap": 0.98})
 
 
 def test_the_scope_of_a_side_finding_may_be_written_in_a_spec() -> None:

@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import binom
 
 from benchmarks.exact_mechanisms import Drifting, Forgets
-from benchmarks.false_violations import SCENES, lines_of, missing, play, table
+from benchmarks.false_violations import SCENES, lines_of, missing, run_scenes, table
 from dpaudit import Audit, AuditResult, AuditSpec, Claim, Examples, RunOptions, audit
 from dpaudit.claims import Relation
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
@@ -172,10 +172,10 @@ def test_the_simulation_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: py
     for name in SCENES.keys() - {"planted labels", "members"}:
         monkeypatch.delitem(SCENES, name)
     out = tmp_path / "played.jsonl"
-    play(out, 1)
+    run_scenes(out, 1)
     with out.open("a") as file:
         file.write('{"scene": "members", "se')  # it was killed here
-    play(out, 2)
+    run_scenes(out, 2)
     assert [(line["scene"], line["seed"]) for line in lines_of(out)] == [
         ("planted labels", 0),
         ("members", 0),

@@ -20,7 +20,7 @@ from dpaudit.engine.data.in_memory import InMemory, data_source, in_memory
 from dpaudit.engine.games.neighbours.game import as_numbers
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.request.audit_spec import found_data
+from dpaudit.engine.request.audit_spec import with_stored_rows
 from dpaudit.engine.request.describe import describe
 from dpaudit.engine.request.loading import load_spec
 from dpaudit.engine.run.driver import report_again
@@ -247,7 +247,7 @@ class HasKeep:
 def test_methods_of_own_data_are_not_taken_for_ours(tmp_path: Path) -> None:
     own = Audit(RandomizedResponse(1.0), HasKeep(), {"name": "label-canaries", "canaries": 20, "replays": 1})
     audit(AuditSpec((own,), run=RunOptions(runner="in-process", figures=False)), output=tmp_path, quiet=True)
-    assert found_data(own.data, tmp_path) is own.data
+    assert with_stored_rows(own.data, tmp_path) is own.data
 
 
 def test_a_data_set_of_ones_own_needs_a_method_load() -> None:

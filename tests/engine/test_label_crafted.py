@@ -53,7 +53,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.lp_mst import LP2ST
 from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.learners.recalled_labels import Recall, recalling
+from dpaudit.mechanisms.learners.recalled_labels import Recall, build_recall_model
 from dpaudit.mechanisms.planted.learners import LP2STReusedRandomness
 from dpaudit.mechanisms.protocols import Model
 from tests.nightly import by_day
@@ -92,7 +92,7 @@ class Majority:
         if np.random.default_rng(seed).random() < self.fails:
             raise ValueError("no luck")
         winner = np.bincount(train.labels, minlength=train.classes).argmax()
-        return recalling(train.features, np.tile(np.eye(train.classes)[winner], (len(train), 1)))
+        return build_recall_model(train.features, np.tile(np.eye(train.classes)[winner], (len(train), 1)))
 
 
 def test_labels_are_what_the_design_says() -> None:
@@ -144,7 +144,7 @@ def test_a_model_says_which_of_two_classes_and_how_surely() -> None:
     @dataclass(frozen=True)
     class Says:
         def fit(self, train: Examples, **_: Any) -> Model:
-            return recalling(
+            return build_recall_model(
                 crafted_features(features, design), np.array([[0.5, 0.5, 0], [1, 0, 0], [0.3, 0.7, 0], [0, 1, 0]])
             )
 

@@ -39,7 +39,7 @@ def test_show_names_every_field_with_type_default_and_meaning() -> None:
     assert [field.name for field in fields] == [field.name for field in dataclasses.fields(CatBoost) if field.init]
     for field in fields:
         assert f"    {field.name}: {field.type}, " in shown
-        assert field.meaning
+        assert field.description
     listed = dpaudit("list", "models", "--fields").output
     for line in shown.splitlines()[2:]:
         assert line in listed
@@ -49,7 +49,7 @@ def test_show_names_every_field_with_type_default_and_meaning() -> None:
 
 def test_inherited_fields_have_their_meaning() -> None:
     one_run = {field.name: field for field in described_fields(load("estimator", "one-run"))}
-    assert "guessed first" in one_run["guess"].meaning
+    assert "Order of the canaries" in one_run["guess"].description
     assert one_run["confidence"].default == "0.95"
 
 

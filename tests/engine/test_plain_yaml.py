@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit import load_spec
-from dpaudit.engine.request.plain_yaml import MAX_CHARACTERS, YamlFile, in_yaml, plain_values
+from dpaudit.engine.request.plain_yaml import MAX_CHARACTERS, YamlFile, parse_yaml, to_yaml
 from dpaudit.errors import SpecError
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
@@ -53,13 +53,13 @@ def test_what_is_refused(text: str, message: str, tmp_path: Path) -> None:
 
 
 def test_what_is_read() -> None:
-    assert plain_values("a: &b {c: 1}\nd: {<<: *b, e: [1.5, true, null, 'x']}\nf: {<<: *b, c: 2}") == {
+    assert parse_yaml("a: &b {c: 1}\nd: {<<: *b, e: [1.5, true, null, 'x']}\nf: {<<: *b, c: 2}") == {
         "a": {"c": 1},
         "d": {"c": 1, "e": [1.5, True, None, "x"]},
         "f": {"c": 2},
     }
-    assert plain_values("a: 2020-01-01") == {"a": "2020-01-01"}
-    assert plain_values("") is None
+    assert parse_yaml("a: 2020-01-01") == {"a": "2020-01-01"}
+    assert parse_yaml("") is None
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
@@ -98,4 +98,4 @@ def test_values_of_another_kind_are_refused(content: dict[str, object], message:
 @pytest.mark.parametrize("flow", [False, True])
 def test_a_line_break_that_only_yaml_knows_is_kept(flow: bool) -> None:
     value = {"label": "a\x85b", "other": "\u2028\u00fc"}
-    assert plain_values(in_yaml(value, flow=flow)) == value
+    assert parse_yaml(to_yaml(value, flow=flow)) == value

@@ -252,7 +252,7 @@ def first_species(scale: Any) -> Examples:
 
 def minimiser_moved(learner: LogisticOutputPerturbation, worlds: Worlds) -> float:
     return float(
-        np.linalg.norm(learner.exact(worlds.world_one, Compute()) - learner.exact(worlds.world_zero, Compute()))
+        np.linalg.norm(learner.noiseless(worlds.world_one, Compute()) - learner.noiseless(worlds.world_zero, Compute()))
     )
 
 

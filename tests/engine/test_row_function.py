@@ -32,14 +32,14 @@ from dpaudit.engine.games.functions.game import PairRequest, RowFunctionGame, of
 from dpaudit.engine.planning import plan as planning
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.request.check import (
-    ALL,
+    TARGET_ONLY,
     CheckOptions,
     CheckRequest,
-    Choice,
+    PlannedTest,
     check_spec,
 )
 from dpaudit.engine.request.function_request import function_on_rows
-from dpaudit.engine.request.timing import cost_of_a_call
+from dpaudit.engine.request.timing import call_cost
 from dpaudit.errors import InputError, SpecError
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.own_function import OwnFunction
@@ -270,7 +270,7 @@ def test_a_function_in_another_python_and_one_that_ends_it(tmp_path: Path, monke
     assert "elsewhere" in made.code
     game = RowFunctionGame(trials=50, search=100)
     report = dpaudit.audit(
-        AuditSpec((Audit(made, data, game, split=ALL),), run=HERE), output=tmp_path / "dies", quiet=True
+        AuditSpec((Audit(made, data, game, split=TARGET_ONLY),), run=HERE), output=tmp_path / "dies", quiet=True
     )
     assert any("exit code 7" in said for said in report.results[0].failed_trials)
     assert not report.remarks, "the pipes of a process that ended are no files that the code closed"
@@ -483,12 +483,12 @@ def test_a_function_that_fails_alike_on_all_tables_is_refused_before_anything_ru
     for function, runs in ((typo, False), (few, True), (with_a_limit, True)):
         mechanism, rows = function_on_rows(function, SCHEMA, claim=1.0)
         if runs:
-            seconds, numbers = cost_of_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE)
+            seconds, numbers = call_cost(mechanism, rows.load(seed=0), Relation.ADD_REMOVE)
             assert seconds > 0
             assert numbers >= 1
             continue
         with pytest.raises(SpecError, match=r"rows of its schema \(age.* tables it failed alike: KeyError: 'agee'"):
-            cost_of_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE)
+            call_cost(mechanism, rows.load(seed=0), Relation.ADD_REMOVE)
 
 
 def test_calls_are_timed_on_whole_tables() -> None:
@@ -499,17 +499,17 @@ def test_calls_are_timed_on_whole_tables() -> None:
         return 0
 
     mechanism, rows = function_on_rows(seen, SCHEMA, claim=1.0)
-    seconds, numbers = cost_of_a_call(mechanism, rows.load(seed=0), Relation.ADD_REMOVE)
+    seconds, numbers = call_cost(mechanism, rows.load(seed=0), Relation.ADD_REMOVE)
     assert seconds > 0
     assert numbers == 1
     assert len(set(sizes)) > 3  # the tables of the search, not those of the data alone
 
 
 def test_units_are_short_where_a_call_gives_many_numbers() -> None:
-    choices = [Choice("row-function", test) for test in RowFunctionGame.traits.check_tests]
+    choices = [PlannedTest("row-function", test) for test in RowFunctionGame.traits.check_tests]
     for numbers, stack in ((1, None), (8_192, None), (8_193, 1_024), (65_664, 128), (1 << 30, 2)):
         for choice in choices:
-            assert choice.with_wide_results(numbers).test.game.get("stack") == stack
+            assert choice.with_result_size(numbers).test.game.get("stack") == stack
 
 
 def test_the_claim_that_the_code_states() -> None:

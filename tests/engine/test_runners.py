@@ -190,12 +190,12 @@ def test_units_that_failed_are_not_waited_for(tmp_path: Path) -> None:
 
 def test_a_gpu_or_a_cluster_means_ray_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert RunOptions().settled_runner() == "auto"
-    assert RunOptions(gpus_per_worker=0.5).settled_runner() == "ray"
-    assert RunOptions(address="ray://head:10001").settled_runner() == "ray"
+    assert RunOptions().runner_if_settled() == "auto"
+    assert RunOptions(gpus_per_worker=0.5).runner_if_settled() == "ray"
+    assert RunOptions(address="ray://head:10001").runner_if_settled() == "ray"
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
-    assert RunOptions().settled_runner() == "ray"
-    assert RunOptions(runner="in-process").settled_runner() == "in-process"
+    assert RunOptions().runner_if_settled() == "ray"
+    assert RunOptions(runner="in-process").runner_if_settled() == "in-process"
 
 
 def test_processes_do_not_share_gpus() -> None:

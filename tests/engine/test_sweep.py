@@ -27,7 +27,7 @@ from dpaudit.engine.report.charts import frontier
 from dpaudit.engine.request.error_budget import ErrorBudget
 from dpaudit.engine.request.loading import load_spec, spec_parts
 from dpaudit.engine.request.override import overridden
-from dpaudit.engine.request.space import configurations, in_words
+from dpaudit.engine.request.space import configurations, normalized_space
 from dpaudit.engine.request.sweep import AUDITED, FAILED, STOPPED, Configuration, SubjectTo, Sweep
 from dpaudit.engine.run.configurations import CONFIGURATIONS, configuration_states, described_states
 from dpaudit.engine.sweep.running import is_sweep, read_request, sweep
@@ -250,7 +250,7 @@ def test_a_stop_rule_is_allowed_with_a_share_of_the_error(tmp_path: Path) -> Non
 
 class TestSpace:
     def test_lists_are_a_grid_and_other_axes_are_random(self) -> None:
-        space = in_words({"a.b": [1, 2], "c": {"loguniform": [0.01, 1]}, "d, e": [[1, 2], [3, 4]]})
+        space = normalized_space({"a.b": [1, 2], "c": {"loguniform": [0.01, 1]}, "d, e": [[1, 2], [3, 4]]})
         drawn = configurations(space, 3, 7)
         assert len(drawn) == 12
         assert drawn == configurations(space, 3, 7)
@@ -259,7 +259,7 @@ class TestSpace:
         assert all(0.01 <= values["c"] <= 1 for values in drawn)
 
     def test_equal_configurations_are_merged(self) -> None:
-        assert len(configurations(in_words({"a": {"choice": [1, 2]}}), 50, 0)) == 2
+        assert len(configurations(normalized_space({"a": {"choice": [1, 2]}}), 50, 0)) == 2
 
     def test_axes_of_ray_tune_are_accepted(self) -> None:
         from ray import tune
@@ -272,7 +272,7 @@ class TestSpace:
             "e": tune.randint(1, 5),
             "f": tune.lograndint(1, 100),
         }
-        assert in_words(space) == {
+        assert normalized_space(space) == {
             "a": [1, 2],
             "b": {"choice": ["x", "y"]},
             "c": {"uniform": [0, 1]},
@@ -281,7 +281,7 @@ class TestSpace:
             "f": {"lograndint": [1, 100]},
         }
         with pytest.raises(SpecError, match=r"g must be drawn by one of tune.choice"):
-            in_words({"g": tune.quniform(0, 1, 0.1)})
+            normalized_space({"g": tune.quniform(0, 1, 0.1)})
 
     @pytest.mark.parametrize(
         ("space", "message"),
@@ -297,7 +297,7 @@ class TestSpace:
     )
     def test_an_invalid_space_is_refused(self, space: dict[str, Any], message: str) -> None:
         with pytest.raises(SpecError, match=message):
-            in_words(space)
+            normalized_space(space)
 
 
 class TestFields:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 import dpaudit
-from dpaudit.engine.request.check import CHOOSING
+from dpaudit.engine.request.check import PLANNING_MESSAGE
 from dpaudit.errors import shortened
 from tests.fuzz.odd_values import ANY, WRONG, Odd, anything
 from tests.fuzz.outcome import Outcome, outcome
@@ -65,7 +65,7 @@ class Ended(BaseException):
 
 
 def _begun(event: Any) -> None:
-    if event.detail != CHOOSING:
+    if event.detail != PLANNING_MESSAGE:
         raise Ended
 
 

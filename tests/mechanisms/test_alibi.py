@@ -19,7 +19,7 @@ from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.protocols import Learner
-from dpaudit.mechanisms.training.compute.kernels import Alibi as AlibiLoss
+from dpaudit.mechanisms.training.kernels import AlibiLoss
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 

@@ -12,7 +12,7 @@ from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
-from dpaudit.mechanisms.training.bag_stack import BagTask, matched, train_on_bags
+from dpaudit.mechanisms.training.bag_stack import BagTask, bag_cross_entropy, train_on_bags
 
 SMALL = Mlp(hidden=(4,), epochs=3, batch_size=12, optimizer="adam", standardise=True)
 
@@ -31,7 +31,7 @@ def test_the_slope_is_that_of_the_mean_answer() -> None:
     targets = torch.randn(2, 3, 3, generator=generator, dtype=torch.float64)
     targets = targets / targets.sum(-1, keepdim=True)
     (expected,) = torch.autograd.grad(slow(logits, shares, targets).sum(), logits)
-    losses, slope = matched(logits.detach(), shares, targets)
+    losses, slope = bag_cross_entropy(logits.detach(), shares, targets)
     assert losses.numpy() == pytest.approx(slow(logits, shares, targets).detach().numpy())
     assert slope.numpy() == pytest.approx(expected.numpy(), abs=1e-12)
 
@@ -42,7 +42,7 @@ def test_the_debiased_loss_is_right_on_average() -> None:
     logits = torch.randn(1, 1, 1, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     share = torch.ones(1, 1, 1, dtype=torch.float64)
     targets = torch.from_numpy(mechanism.targets(np.eye(3)))
-    by_release = torch.cat([matched(logits, share, target[None, None])[0] for target in targets])[:, 0]
+    by_release = torch.cat([bag_cross_entropy(logits, share, target[None, None])[0] for target in targets])[:, 0]
     by_label = -torch.log_softmax(logits[0, 0, 0], -1)
     assert mechanism.transition(3) @ by_release.numpy() == pytest.approx(by_label.numpy())
 

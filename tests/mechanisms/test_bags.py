@@ -30,15 +30,15 @@ def labelled(count: int, classes: int = 2) -> Examples:
 def test_random_bags_are_whole_and_leave_the_rest_out() -> None:
     bags = Bags.random(103, 8, RNG(0))
     assert bags.sizes.tolist() == [8] * 12
-    assert (bags.of == LEFT_OUT).sum() == 7
+    assert (bags.assignment == LEFT_OUT).sum() == 7
     kept = Bags.random(103, 8, RNG(0), keep_rest=True)
     assert sorted(kept.sizes.tolist()) == [7] + [8] * 12
-    assert (Bags.random(103, 8, RNG(1)).of != bags.of).any()
+    assert (Bags.random(103, 8, RNG(1)).assignment != bags.assignment).any()
 
 
 def test_keys_make_bags_of_tables_and_arrays() -> None:
     table = pa.table({"campaign": ["b", "a", "b", None, "a", None]})
-    assert Bags.keyed(table, "campaign").of.tolist() == [0, 1, 0, 2, 1, 2]
+    assert Bags.keyed(table, "campaign").assignment.tolist() == [0, 1, 0, 2, 1, 2]
     assert Bags.keyed(np.array([[1, 5], [2, 5], [3, 7]], np.float32), 1).sizes.tolist() == [2, 1]
     mechanism = LabelProportions(key="campaign")
     assert mechanism.bags(Examples(table, np.zeros(6, np.int64), 2), rng=RNG(0)).sizes.tolist() == [2, 2, 2]
@@ -50,7 +50,7 @@ def test_counts_are_those_of_the_labels_in_each_bag(classes: int) -> None:
     for mechanism in (LabelProportions(size=7, rest="smaller-bag"), RandomizedResponse(math.inf)):
         bags = mechanism.bags(train, rng=RNG(3))
         released = mechanism.release_counts(bags.counts(train.labels, classes), rng=RNG(4))
-        slow = [np.bincount(train.labels[bags.of == bag], minlength=classes) for bag in range(bags.sizes.size)]
+        slow = [np.bincount(train.labels[bags.assignment == bag], minlength=classes) for bag in range(bags.sizes.size)]
         assert (released == np.array(slow)).all()
         assert mechanism.targets(released).sum(axis=1) == pytest.approx(1.0)
 

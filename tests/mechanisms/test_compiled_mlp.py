@@ -14,9 +14,9 @@ from sklearn.datasets import load_digits
 
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.training.compute._perceptron_steps import LANES, _tanh, add_product
-from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
-from dpaudit.mechanisms.training.compute.kernels import Alibi, BatchedMlp, CrossEntropy
+from dpaudit.mechanisms.training._perceptron_steps import LANES, _tanh, add_product
+from dpaudit.mechanisms.training.compiled_mlp import CompiledMlp
+from dpaudit.mechanisms.training.kernels import AlibiLoss, BatchedMlp, CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.private.private_stack import train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
@@ -73,7 +73,7 @@ def by_alibi(
         evidence = rng.exponential(1.0, (len(task.rows), 10)) * rng.choice([0.1, 3.0, 60.0], (len(task.rows), 1))
         noisy.append(replace(task, labels=-evidence.astype(np.float32)))
     plan, compute = StackPlan("batched", size or len(tasks)), Compute(threads=threads)
-    return weights(train_stack(trainer, DIGITS, noisy, classes=10, compute=compute, plan=plan, loss=Alibi()))
+    return weights(train_stack(trainer, DIGITS, noisy, classes=10, compute=compute, plan=plan, loss=AlibiLoss()))
 
 
 def private(

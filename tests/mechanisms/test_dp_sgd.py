@@ -27,7 +27,7 @@ from dpaudit.mechanisms.learners.dp_sgd import (
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
 from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.training.network_model import NetworkModel
-from dpaudit.mechanisms.training.parameters import initial
+from dpaudit.mechanisms.training.parameters import draw_weights
 from dpaudit.mechanisms.training.private.private_stack import PrivateStack, poisson_sample, train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
@@ -60,7 +60,7 @@ def test_steps_are_those_of_a_slow_twin() -> None:
     ours = weights(train_private_stack(PLAIN, steps, DIGITS, [task], classes=10, compute=CPU))[0]
     first, order, _ = spawned(task.seed, 3)
     module = PLAIN.module((64,), 10)
-    nn.utils.vector_to_parameters(initial(module, torch_generator(first)), module.parameters())
+    nn.utils.vector_to_parameters(draw_weights(module, torch_generator(first)), module.parameters())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.2, momentum=0.5)
     for epoch in range(2):
         rng = epoch_generator(order, epoch)

@@ -16,7 +16,7 @@ from dpaudit.engine.data.text.labelled_texts import Sst2
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.models.transformer_fine_tune import TransformerFineTune, encoded
+from dpaudit.mechanisms.models.transformer_fine_tune import TransformerFineTune, encode_sentences
 from dpaudit.mechanisms.protocols import Trainer
 from papers.data.encoded_sentences import EncodedSentences
 
@@ -97,7 +97,7 @@ def test_features_must_be_texts() -> None:
 
 def test_the_step_size_grows_and_falls_to_nothing() -> None:
     trainer = replace(TransformerFineTune(path="x"), warm_up=0.1)
-    rates = [trainer._rate(step, 100) for step in range(100)]
+    rates = [trainer._rate_factor(step, 100) for step in range(100)]
     assert np.all(np.diff(rates[:10]) > 0)
     assert np.all(np.diff(rates[10:]) < 0)
     assert max(rates) == 1
@@ -107,20 +107,23 @@ def test_the_step_size_grows_and_falls_to_nothing() -> None:
 def test_sentences_have_one_vector_whatever_stands_beside_them(pretrained: str) -> None:
     """Padding changes the order of sums: 1e-5 is a hundred roundings of float32."""
     words = ["the good film", "a bad plot the a the dull plot", "fine"]
-    together = encoded(words, pretrained, length=16)
+    together = encode_sentences(words, pretrained, length=16)
     assert (together.shape, together.dtype) == ((3, 16), np.float32)
     for row, text in enumerate(words):
-        np.testing.assert_allclose(together[row], encoded([text], pretrained, length=16)[0], atol=1e-5)
+        np.testing.assert_allclose(together[row], encode_sentences([text], pretrained, length=16)[0], atol=1e-5)
     assert np.abs(together[0] - together[1]).max() > 1e-3
 
 
 def test_states_of_another_layer_are_others_and_one_too_many_is_refused(pretrained: str) -> None:
     words = ["the good film", "a bad plot"]
-    last, first = encoded(words, pretrained, length=16), encoded(words, pretrained, length=16, layer=0)
-    np.testing.assert_allclose(encoded(words, pretrained, length=16, layer=1), last, atol=1e-6)
+    last, first = (
+        encode_sentences(words, pretrained, length=16),
+        encode_sentences(words, pretrained, length=16, layer=0),
+    )
+    np.testing.assert_allclose(encode_sentences(words, pretrained, length=16, layer=1), last, atol=1e-6)
     assert np.abs(first - last).max() > 1e-3
     with pytest.raises(InputError, match=r"layer must be <= 1 for this model, got 2"):
-        encoded(words, pretrained, length=16, layer=2)
+        encode_sentences(words, pretrained, length=16, layer=2)
 
 
 def test_vectors_of_texts_are_scaled_by_public_texts_alone(pretrained: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from dpaudit.errors import InputError
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior, best_k, rr_with_prior
-from dpaudit.mechanisms.planted.learners import LeakyRandomizedResponse, OneHotLaplaceSigmaForB, redrawn_labels
+from dpaudit.mechanisms.planted.learners import LeakyRandomizedResponse, OneHotLaplaceSigmaForB, redraw_labels
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.testing import check_mechanism
 
@@ -274,7 +274,7 @@ def test_the_most_likely_label_is_right_as_often_as_it_should_be() -> None:
 def test_redrawn_labels_are_fixed_for_an_epoch_and_fresh_in_the_next() -> None:
     """False failure < 1e-9: both draws keep a label with probability keep^2 if they are independent."""
     labels, mechanism = np.zeros(50_000, np.int64), RandomizedResponse(1.0)
-    draw = partial(redrawn_labels, mechanism, labels, classes=2, seed=SeedSequence(4))
+    draw = partial(redraw_labels, mechanism, labels, classes=2, seed=SeedSequence(4))
     assert (draw(0) == draw(0)).all()
     both = ((draw(0) == 0) & (draw(1) == 0)).sum()
     low, high = binom.ppf(np.array([FALSE_FAILURE, 1 - FALSE_FAILURE]), len(labels), mechanism.keep(2) ** 2)

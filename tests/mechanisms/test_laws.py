@@ -37,7 +37,7 @@ from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes, NoisySums
 from dpaudit.mechanisms.learners.logistic_regression import LogisticObjectivePerturbation, LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST, LP1STNoiseCorrection, ReleasedLabels
-from dpaudit.mechanisms.learners.pate import PATE, Answers, PateFm, confident_gnmax
+from dpaudit.mechanisms.learners.pate import PATE, AnsweredQueries, PateFm, confident_gnmax
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels, NoisyOneHotLabels
 from dpaudit.mechanisms.models.networks import Mlp
@@ -265,7 +265,7 @@ def recalled_odds(learner: NoisyOneHotLabels, seed: SeedSequence) -> Cells:
 def evidence_signs(learner: Alibi, seed: SeedSequence) -> Cells:
     """0: a coordinate says as much as it can against the truth; 2: for it; 1: between."""
     labels = np.arange(DRAWS // 10) % 10
-    task = learner.released(TrainingTask(np.arange(len(labels)), labels, seed), classes=10)
+    task = learner.release_task(TrainingTask(np.arange(len(labels)), labels, seed), classes=10)
     truth = np.where(np.eye(10, dtype=bool)[labels], 1.0, -1.0)
     most = (task.labels * truth * 2.0).ravel()  # in units of 1 / b, b = 2
     return 1 + (most > 1 - 1e-5).astype(np.int64) - (most < -1 + 1e-5)
@@ -491,7 +491,7 @@ class QuieterAnswers(PateFm):
 
     threshold_share, vote_share = 1.0, LESS
 
-    def answered(self, votes: NDArray[np.int64], rng: np.random.Generator) -> Answers:
+    def answered(self, votes: NDArray[np.int64], rng: np.random.Generator) -> AnsweredQueries:
         factor = self.noise_factor()
         return confident_gnmax(
             votes,
@@ -516,7 +516,7 @@ LARGEST, SECOND = round(160 * FACTOR), round(160 * FACTOR - 1.4 * 20 * FACTOR)
 
 def confident_answers(learner: PateFm, seed: SeedSequence) -> Cells:
     """0 for no answer, 1 for the most voted class, 2 for the other one."""
-    found = learner.answered(np.tile([LARGEST, SECOND], (DRAWS, 1)), np.random.default_rng(seed))
+    found = learner.release_answers(np.tile([LARGEST, SECOND], (DRAWS, 1)), np.random.default_rng(seed))
     cells = np.zeros(DRAWS, np.int64)
     cells[found.queries] = 1 + found.labels
     return cells

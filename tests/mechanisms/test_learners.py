@@ -31,10 +31,10 @@ from dpaudit.mechanisms.learners.domain_prior import (
     nearest_centres,
     noisy_class_shares,
 )
-from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST, LP1STNoiseCorrection, ReleasedLabels, corrected
+from dpaudit.mechanisms.learners.lp_mst import LP1ST, LP2ST, LP1STNoiseCorrection, ReleasedLabels, correct_for_noise
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.learners.recalled_labels import NoisyOneHotLabels, Recall, recalling
+from dpaudit.mechanisms.learners.recalled_labels import NoisyOneHotLabels, Recall, build_recall_model
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.planted.learners import (
     LeakyRandomizedResponse,
@@ -158,7 +158,7 @@ def test_released_labels_claim_what_their_mechanism_claims() -> None:
 def test_correction_is_the_published_formula_for_two_classes(epsilon: float) -> None:
     p = np.linspace(0, 1, 101)
     expected = np.clip(((1 + math.exp(epsilon)) * p - 1) / (math.exp(epsilon) - 1), 0, 1)
-    found = corrected(np.stack([1 - p, p], axis=1), epsilon)
+    found = correct_for_noise(np.stack([1 - p, p], axis=1), epsilon)
     np.testing.assert_allclose(found[:, 1], expected, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-12)
 
@@ -168,7 +168,7 @@ def test_correction_is_the_published_formula_for_two_classes(epsilon: float) -> 
 def test_correction_inverts_randomised_response(classes: int, epsilon: float) -> None:
     true = np.random.default_rng(0).dirichlet(np.ones(classes), size=100)
     noisy = true @ RandomizedResponse(epsilon).transition(classes)
-    np.testing.assert_allclose(corrected(noisy, epsilon), true, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(correct_for_noise(noisy, epsilon), true, rtol=0, atol=1e-12)
 
 
 def test_corrected_rows_are_distributions_even_where_they_are_cut() -> None:
@@ -177,9 +177,9 @@ def test_corrected_rows_are_distributions_even_where_they_are_cut() -> None:
     first, second = (0.9 * (1 + 2 * f) - f) / (1 - f), (0.1 * (1 + 2 * f) - f) / (1 - f)
     assert first > 1
     assert second < 0
-    np.testing.assert_array_equal(corrected(np.array([[0.9, 0.1, 0.0]]), 1.0), [[1.0, 0.0, 0.0]])
+    np.testing.assert_array_equal(correct_for_noise(np.array([[0.9, 0.1, 0.0]]), 1.0), [[1.0, 0.0, 0.0]])
     raw = np.random.default_rng(1).dirichlet(np.ones(5), size=1000)
-    found = corrected(raw, 0.3)
+    found = correct_for_noise(raw, 0.3)
     assert (found >= 0).all()
     np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-12)
 
@@ -191,7 +191,9 @@ def test_the_learner_corrects_its_model() -> None:
     model = repaired.fit(examples, seed=SEED, compute=ONE)
     plain.fit(examples, seed=SEED, compute=ONE)
     assert (trainer.seen[0].labels == trainer.seen[1].labels).all()
-    np.testing.assert_array_equal(model.probabilities(examples.features), corrected(np.tile([0.6, 0.4], (100, 1)), 1.0))
+    np.testing.assert_array_equal(
+        model.probabilities(examples.features), correct_for_noise(np.tile([0.6, 0.4], (100, 1)), 1.0)
+    )
     assert repaired.claim() == plain.claim() == Claim(1.0)
 
 
@@ -397,7 +399,7 @@ def test_recall_answers_with_the_shares_of_the_labels_it_was_given() -> None:
     tables = [pa.table({"a": part[:, 0], "b": part[:, 1].astype(str)}) for part in (features, asked)]
     model = Recall().fit(train.with_(features=tables[0]), seed=SEED, compute=ONE)
     np.testing.assert_array_equal(model.probabilities(tables[1]), expected)
-    assert recalling(features[:0], np.zeros((0, 2))).probabilities(asked).tolist() == [[0.5, 0.5]] * 3
+    assert build_recall_model(features[:0], np.zeros((0, 2))).probabilities(asked).tolist() == [[0.5, 0.5]] * 3
 
 
 @pytest.mark.parametrize("labels", [OneHotLaplace(1.0), OneHotLaplaceSigmaForB(1.0)])

@@ -27,7 +27,7 @@ from dpaudit.mechanisms.learners.pate import (
     laplace_counts_epsilon,
     laplace_counts_noise,
     laplace_counts_queries,
-    sampled_classes,
+    sample_classes,
 )
 from dpaudit.mechanisms.planted.learners import PATEWithoutNoise
 from dpaudit.mechanisms.protocols import Model
@@ -97,7 +97,7 @@ def test_noise_and_queries_are_what_epsilon_affords(epsilon: float, accounting: 
 
 def test_infinite_epsilon_needs_no_noise() -> None:
     assert laplace_counts_noise(math.inf, 200, 1e-5) == 0
-    args = {"asked": 10, "answered": 5, "threshold_noise": 1.0, "vote_noise": 1.0, "delta": 1e-5}
+    args = {"queries": 10, "answered": 5, "threshold_noise": 1.0, "vote_noise": 1.0, "delta": 1e-5}
     assert confident_gnmax_noise_factor(math.inf, **args) == 0  # type: ignore[arg-type]
 
 
@@ -119,14 +119,14 @@ def test_confident_gnmax_charges_every_question_and_every_answer() -> None:
     """1 / s1^2 for each of 7 questions, 2 / s2^2 for each of 3 answers."""
     found = confident_gnmax_curve(queries=7, answered=3, threshold_noise=10.0, vote_noise=4.0)
     assert found.mu**2 == pytest.approx(7 / 100 + 2 * 3 / 16, rel=1e-14)
-    with pytest.raises(InputError, match=r"answered must be in 0\.\.asked"):
+    with pytest.raises(InputError, match=r"answered must be in 0\.\.2"):
         confident_gnmax_curve(queries=2, answered=3, threshold_noise=1.0, vote_noise=1.0)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
 def test_noise_factor_meets_epsilon(epsilon: float) -> None:
     """By the formula of Balle and Wang (2018): delta is 1e-5 at epsilon, and no more."""
-    args = {"asked": 10_000, "answered": 500, "threshold_noise": 160.0, "vote_noise": 20.0}
+    args = {"queries": 10_000, "answered": 500, "threshold_noise": 160.0, "vote_noise": 20.0}
     factor = confident_gnmax_noise_factor(epsilon, delta=1e-5, **args)  # type: ignore[arg-type]
     mu = math.sqrt(10_000 / 160**2 + 2 * 500 / 20**2) / factor
     exact = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
@@ -181,7 +181,7 @@ def test_laplace_sample_draws_in_proportion_and_falls_back_to_uniform() -> None:
 
 def test_classes_of_weight_zero_are_never_drawn() -> None:
     weights = np.tile([0.0, 0.5, 0.0, 0.5, 0.0], (10_000, 1))
-    assert set(sampled_classes(weights, np.random.default_rng(0))) == {1, 3}
+    assert set(sample_classes(weights, np.random.default_rng(0))) == {1, 3}
 
 
 # The learner

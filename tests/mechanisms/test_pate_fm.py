@@ -45,7 +45,7 @@ TINY = PateFm(
 def test_fixmatch_learns_from_few_labels() -> None:
     rows = np.arange(60)
     settings = {"classes": 10, "steps": 100, "ratio": 3, "threshold": 0.8, "seed": SeedSequence(0), "compute": CPU}
-    model = FixMatch(NETWORK, IMAGES[:1200], rows, DIGITS.labels[rows], **settings).trained()
+    model = FixMatch(NETWORK, IMAGES[:1200], rows, DIGITS.labels[rows], **settings).train()
     assert (model.probabilities(IMAGES[1200:]).argmax(1) == DIGITS.labels[1200:]).mean() > 0.6
 
 
@@ -53,7 +53,7 @@ def test_fixmatch_is_decided_by_its_seed() -> None:
     rows = np.arange(20)
     data = NETWORK, IMAGES[:100], rows, DIGITS.labels[rows]
     models = [
-        FixMatch(*data, classes=10, steps=3, ratio=2, seed=SeedSequence(seed), compute=CPU).trained()
+        FixMatch(*data, classes=10, steps=3, ratio=2, seed=SeedSequence(seed), compute=CPU).train()
         for seed in (1, 1, 2)
     ]
     np.testing.assert_array_equal(models[0].parameters, models[1].parameters)

@@ -14,7 +14,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners import logistic_regression
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_regression import (
-    GRADIENT,
+    GRADIENT_TOLERANCE,
     LogisticObjectivePerturbation,
     LogisticOutputPerturbation,
     minimiser,
@@ -89,12 +89,12 @@ def test_replacing_a_record_moves_a_minimiser_by_no_more_than_the_noise_pays_for
         labels = rng.integers(0, 2, 10)
         data = Examples(features, labels, 2)
         other = data.with_(labels=np.append(1 - labels[:1], labels[1:]))
-        moved.append(np.linalg.norm(learner.exact(data, CPU) - learner.exact(other, CPU)))
+        moved.append(np.linalg.norm(learner.noiseless(data, CPU) - learner.noiseless(other, CPU)))
     assert 0.15 * 2 / (10 * 0.1) < max(moved) <= 2 / (10 * 0.1)
 
 
 def test_naive_bayes_adds_twice_the_noise_for_replaced_records() -> None:
-    assert GaussianNaiveBayes(1.0).share == 2 * GaussianNaiveBayes(1.0, relation=Relation.REPLACE).share
+    assert GaussianNaiveBayes(1.0).part_epsilon == 2 * GaussianNaiveBayes(1.0, relation=Relation.REPLACE).part_epsilon
     assert GaussianNaiveBayes(1.0).claim().relation is Relation.ADD_REMOVE
     with pytest.raises(InputError, match="add-remove or replace"):
         GaussianNaiveBayes(1.0, relation=Relation.LABEL)
@@ -121,7 +121,7 @@ def test_minimisers_of_many_tilts_are_those_of_each(
     gradient = penalty * found + tilts - (1 / (1 + np.exp(found @ signed.T))) @ signed / len(rows)
     assert np.linalg.norm(gradient, axis=1).max() <= 1.1e-12
     (still,) = minimisers(rows, signs, penalty, np.zeros((1, 4)), 1e-12)
-    assert np.linalg.norm(still - minimiser(rows, signs, penalty)) <= (1e-12 + GRADIENT) / penalty
+    assert np.linalg.norm(still - minimiser(rows, signs, penalty)) <= (1e-12 + GRADIENT_TOLERANCE) / penalty
 
 
 def test_objective_noise_without_enough_penalty_has_more_of_it() -> None:

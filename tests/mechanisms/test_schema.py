@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dpaudit.engine.request.plain_yaml import plain_values
+from dpaudit.engine.request.plain_yaml import parse_yaml
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.queries.schema import Category, Number, Schema
 from tests.loops import Cases
@@ -23,7 +23,7 @@ def test_a_mapping_is_a_schema() -> None:
     assert Schema.of(PEOPLE) is PEOPLE
     assert Schema.of({"age": Number(0, 100, True), "share": [-1, 1.0], "sex": ("f", "m")}) == PEOPLE
     assert Schema.of({"age": np.array([0, 100]), "share": (Decimal(-1), 1), "sex": np.array(["f", "m"])}) == PEOPLE
-    assert plain_values("{age: [0, 100], share: [-1.0, 1.0], sex: [f, m]}") == {
+    assert parse_yaml("{age: [0, 100], share: [-1.0, 1.0], sex: [f, m]}") == {
         "age": [0, 100],
         "share": [-1.0, 1.0],
         "sex": ["f", "m"],
@@ -61,8 +61,8 @@ def test_invalid_schemas_are_refused() -> None:
             ({"a": "xy"}, "a: must be two numbers, low and high, or a list of words, got xy; put words"),
             ({"a": {"low": 0}}, "a: must have either `range` or `values`, and may have `nullable` and `any`, got {"),
             ({"a": ["0", "\ud800"]}, "a: must be two numbers, low and high, or a list of words, got ['0', "),
-            (plain_values("a: [0, 1e6]"), "a: a bound must be a number, got the word 1e6; write it with a point"),
-            (plain_values("a: [1e3, 1e6]"), "a: a bound must be a number, got the word 1e3; write it with a point"),
+            (parse_yaml("a: [0, 1e6]"), "a: a bound must be a number, got the word 1e6; write it with a point"),
+            (parse_yaml("a: [1e3, 1e6]"), "a: a bound must be a number, got the word 1e3; write it with a point"),
         ]:
             with cases.case(source, sentence):
                 with pytest.raises(InputError) as refused:

@@ -21,7 +21,8 @@ from dpaudit.mechanisms.compute import Compute, TrainingError, epoch_generator, 
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
 from dpaudit.mechanisms.training import train as training
 from dpaudit.mechanisms.training.augment import OPERATIONS, Augment, RandAugment, crop, flip
-from dpaudit.mechanisms.training.compute.kernels import (
+from dpaudit.mechanisms.training.inputs import Scaling
+from dpaudit.mechanisms.training.kernels import (
     BatchedMlp,
     CrossEntropy,
     Kernel,
@@ -29,13 +30,18 @@ from dpaudit.mechanisms.training.compute.kernels import (
     Vmapped,
     compiled_or_plain,
 )
-from dpaudit.mechanisms.training.inputs import Scaling
 from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
-from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
-from dpaudit.mechanisms.training.parameters import initial
+from dpaudit.mechanisms.training.optimizers import Optimizer, schedule_factor
+from dpaudit.mechanisms.training.parameters import draw_weights
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
-from dpaudit.mechanisms.training.train import Checkpoint, bytes_per_model, private_plan, train_stack, whole_plan
+from dpaudit.mechanisms.training.train import (
+    TrainingCheckpoint,
+    bytes_per_model,
+    default_plan,
+    private_plan,
+    train_stack,
+)
 
 CPU = Compute()
 DATA = load_digits()
@@ -97,7 +103,7 @@ def test_the_engine_does_what_torch_optim_does() -> None:
     (model,) = train_stack(trainer, DIGITS, [task], classes=10, compute=CPU)
     weights, order, _ = spawned(task.seed, 3)
     module = trainer.module((64,), 10)
-    nn.utils.vector_to_parameters(initial(module, torch_generator(weights)), module.parameters())
+    nn.utils.vector_to_parameters(draw_weights(module, torch_generator(weights)), module.parameters())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2, nesterov=True)
     x, y = torch.from_numpy(DIGITS[task.rows]), torch.from_numpy(LABELS[task.rows])
     for epoch in range(3):
@@ -129,11 +135,11 @@ def test_optimizers_agree_with_torch(optimizer: str) -> None:
 def kernels(module: nn.Module) -> list[Kernel]:
     loss = CrossEntropy()
     made: list[Kernel] = [Vmapped(module, loss=loss)]
-    if BatchedMlp.takes(module):
+    if BatchedMlp.supports(module):
         assert isinstance(module, nn.Sequential)
         made.append(BatchedMlp(module, loss=loss))
     with torch.device("meta"):
-        fresh = SmallCnn().module((1, 8, 8), 10) if not BatchedMlp.takes(module) else Mlp().module((64,), 10)
+        fresh = SmallCnn().module((1, 8, 8), 10) if not BatchedMlp.supports(module) else Mlp().module((64,), 10)
     return [*made, Looped(fresh, loss=loss, device=torch.device("cpu"))]
 
 
@@ -142,7 +148,7 @@ def test_kernels_agree_on_gradients_and_clipped_gradients(trainer: Network, shap
     with torch.device("meta"):
         module = trainer.module(shape, 10)
     generator = torch.Generator().manual_seed(0)
-    flat = initial(module, generator)[None]
+    flat = draw_weights(module, generator)[None]
     x, y = torch.rand(1, 9, *shape, generator=generator), torch.eye(10)[LABELS[:9]][None]
     coefficients = torch.rand(1, 9, generator=generator)
     plain, clipped = [], []
@@ -277,11 +283,11 @@ class Touches:
 
 def test_failed_and_scaled_models_survive_a_checkpoint(tmp_path: Path) -> None:
     """Batch norm's buffers, a scaling and an error are read back as they were written."""
-    written = Checkpoint(tmp_path / "stack.pt", "digest", of_mlp)
+    written = TrainingCheckpoint(tmp_path / "stack.pt", "digest", of_mlp)
     scaling = Scaling(np.zeros(64, np.float32), np.ones(64, np.float32))
     model = of_mlp(np.arange(5, dtype=np.float32), {"mean": np.ones(3, np.float32)}, scaling)
     written.finish([model, TrainingError("the loss became NaN")])
-    read, failed = Checkpoint(tmp_path / "stack.pt", "digest", of_mlp).finished
+    read, failed = TrainingCheckpoint(tmp_path / "stack.pt", "digest", of_mlp).finished
     assert isinstance(read, NetworkModel)
     np.testing.assert_array_equal(read.parameters, model.parameters)
     np.testing.assert_array_equal(read.buffers["mean"], model.buffers["mean"])
@@ -303,7 +309,7 @@ def test_logits_of_a_stack_are_those_of_each_model() -> None:
 
 def test_batch_norm_is_never_stacked() -> None:
     trainer = ResNet18(epochs=1, width=4, norm="batch")
-    assert whole_plan(trainer, (1, 8, 8), classes=10, models=9, compute=CPU) == StackPlan("looped")
+    assert default_plan(trainer, (1, 8, 8), classes=10, models=9, compute=CPU) == StackPlan("looped")
     with pytest.raises(InputError, match="batch norm cannot be stacked"):
         train_stack(trainer, IMAGES, tasks_of(2), classes=10, compute=CPU, plan=StackPlan("vmapped", 2))
 
@@ -320,13 +326,13 @@ def test_a_compiler_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_schedules() -> None:
-    assert scheduled("constant", 0.7) == 1
-    assert scheduled("cosine", 0.0) == 1
-    assert scheduled("cosine", 1.0) == pytest.approx(0)
-    assert scheduled("cosine-7-16", 1.0) == pytest.approx(np.cos(7 * np.pi / 16))
-    assert scheduled("warmup-fifths", 0.075) == pytest.approx(0.5)
-    assert scheduled("warmup-fifths", 0.65) == pytest.approx(0.04)
-    assert scheduled("warmup-tenths", 0.95) == pytest.approx(1e-3)
+    assert schedule_factor("constant", 0.7) == 1
+    assert schedule_factor("cosine", 0.0) == 1
+    assert schedule_factor("cosine", 1.0) == pytest.approx(0)
+    assert schedule_factor("cosine-7-16", 1.0) == pytest.approx(np.cos(7 * np.pi / 16))
+    assert schedule_factor("warmup-fifths", 0.075) == pytest.approx(0.5)
+    assert schedule_factor("warmup-fifths", 0.65) == pytest.approx(0.04)
+    assert schedule_factor("warmup-tenths", 0.95) == pytest.approx(1e-3)
 
 
 def test_flip_and_crop_move_pixels_as_drawn() -> None:
@@ -375,11 +381,11 @@ def test_a_stack_on_a_gpu_is_as_large_as_fits_on_its_part_of_the_card(monkeypatc
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
 
     def size(**compute: Any) -> int:
-        return whole_plan(recipe, shape, classes=2, models=500, compute=Compute(**compute)).size
+        return default_plan(recipe, shape, classes=2, models=500, compute=Compute(**compute)).size
 
     assert size() == 500
     assert size(device="cuda:0") == 70
     assert size(device="cuda:0", device_share=0.25) == 17
-    assert whole_plan(recipe, shape, classes=2, models=8, compute=Compute(device="cuda:0")).size == 8
+    assert default_plan(recipe, shape, classes=2, models=8, compute=Compute(device="cuda:0")).size == 8
     private = private_plan(recipe, shape, classes=2, models=64, compute=Compute(device="cuda:0"))
     assert private.size < 70 // 2, "DP-SGD holds each example's gradient"

@@ -18,9 +18,9 @@ from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.architectures import BatchedBag
 from dpaudit.mechanisms.models.networks import BagOfEmbeddings, SmallTransformer, TextNetwork
 from dpaudit.mechanisms.protocols import Trainer
-from dpaudit.mechanisms.training.compute.kernels import CrossEntropy, Vmapped
+from dpaudit.mechanisms.training.kernels import CrossEntropy, Vmapped
 from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
-from dpaudit.mechanisms.training.parameters import initial, layout_of
+from dpaudit.mechanisms.training.parameters import draw_weights, layout_of
 from dpaudit.mechanisms.training.private.private_stack import train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
@@ -64,7 +64,7 @@ def weights(outcomes: object) -> NDArray[np.float32]:
 def stacked(models: int, network: TextNetwork) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
     """A module, and the parameters, inputs and targets of a stack of it."""
     module = network.module((LENGTH,), CLASSES)
-    parameters = torch.stack([initial(module, torch.Generator().manual_seed(seed)) for seed in range(models)])
+    parameters = torch.stack([draw_weights(module, torch.Generator().manual_seed(seed)) for seed in range(models)])
     rows = torch.from_numpy(np.random.default_rng(1).integers(0, len(LABELS), (models, 9)))
     targets = torch.eye(CLASSES)[torch.from_numpy(LABELS)[rows]]
     return module, parameters, torch.from_numpy(FEATURES)[rows], targets
@@ -128,7 +128,7 @@ def test_dp_sgd_is_the_same_by_either_kernel(network: TextNetwork) -> None:
 def test_padding_changes_nothing(network: TextNetwork) -> None:
     """Longer rows hold the same texts; a transformer's own places for them are left as they were."""
     module = network.module((LENGTH,), CLASSES)
-    nn.utils.vector_to_parameters(initial(module, torch.Generator().manual_seed(0)), module.parameters())
+    nn.utils.vector_to_parameters(draw_weights(module, torch.Generator().manual_seed(0)), module.parameters())
     short = torch.from_numpy(FEATURES[:, : LENGTH - 1])  # the last place is never filled
     with torch.no_grad():
         torch.testing.assert_close(module(short), module(torch.from_numpy(FEATURES)), rtol=0, atol=1e-6)
@@ -169,7 +169,7 @@ def test_first_vectors_have_a_norm_of_about_one() -> None:
     """False failure < 1e-6: the mean of 4,000 squares of variance 2 / 1000^2, within 6 deviations."""
     network = BagOfEmbeddings(vocabulary=4, width=1000)
     module = network.module((LENGTH,), CLASSES)
-    table = layout_of(module).views(initial(module, torch.Generator().manual_seed(0)))["embedding.weight"]
+    table = layout_of(module).views(draw_weights(module, torch.Generator().manual_seed(0)))["embedding.weight"]
     assert abs(float((table**2).sum()) / 4 - 1) < 6 * np.sqrt(2 / 4000)
 
 

@@ -20,7 +20,7 @@ from dpaudit.mechanisms.learners.recalled_labels import Recall
 from dpaudit.mechanisms.models.tables import LogisticRegression
 from dpaudit.registry import load
 from papers.attacks_compared import METHODS, Comparison, compare
-from papers.making import Options
+from papers.reproduction import Options
 from tests.nightly import nightly_games
 
 CLASSES = 4

@@ -9,7 +9,7 @@ import pytest
 
 from dpaudit.claims import SubsampledGaussian
 from papers import bayesian_pictures as pictures
-from papers.making import Options
+from papers.reproduction import Options
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import rows
-from benchmarks.rows import DATA, Row, origins, read
+from benchmarks.rows import DATA, Row, origins, read_rows
 from dpaudit.registry import catalogue
 from papers import data_files, ml_audit_appendix
-from papers.making import Options
+from papers.reproduction import Options
 
 
 def test_a_file_is_what_its_command_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,8 +26,8 @@ def test_a_file_is_what_its_command_gives(tmp_path: Path, monkeypatch: pytest.Mo
     ml_audit_appendix.coverage(Options(tmp_path / "made" / "ml-audit", say=lambda text: None))
     name = "paper-ml-audit-coverage.csv"
     data_files.main(str(tmp_path / "made"), name)
-    kept = [row for row in read(DATA / name) if row.settings()["trainings a world"] == "100"]
-    assert read(here / name) == kept != []
+    kept = [row for row in read_rows(DATA / name) if row.settings()["trainings a world"] == "100"]
+    assert read_rows(here / name) == kept != []
     assert origins(here)[name].program == f"dpaudit reproduce ml-audit coverage; {data_files.written_by(name)}"
 
 
@@ -42,7 +42,7 @@ def test_every_file_is_kept_and_its_line_names_its_commands() -> None:
     for name, source in data_files.FILES.items():
         assert known[name].program == data_files.program(name)
         assert registered_items(source.program), source.program
-        assert read(DATA / name)
+        assert read_rows(DATA / name)
     assert {name for name in known if name.startswith("paper-")} - set(data_files.FILES) == {"paper-overview.csv"}
 
 

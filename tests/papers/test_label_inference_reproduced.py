@@ -17,7 +17,7 @@ from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelPro
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.tables import LogisticRegression
 from papers import label_inference
-from papers.making import Options
+from papers.reproduction import Options
 from tests import nightly
 
 NOTHING = {"prior": np.zeros(1), "posterior": np.zeros(1)}
@@ -47,7 +47,7 @@ def test_randomised_response_is_read_off_at_the_same_auc_and_nowhere_beyond() ->
     assert study.lines == (
         "at equal utility (AUC) on data: 98% quantile of the multiplicative advantage, mean additive advantage",
         "  AUC 0.7000, llp 0.7: multiplicative inf; randomised response multiplicative 2",
-        "  AUC 0.9500, llp 0.95: multiplicative 9; no randomised response of this AUC here",
+        "  AUC 0.9500, llp 0.95: multiplicative 9; no randomised response with this AUC",
         "  by the multiplicative advantage randomised response dominates; median of the others' less its own: infinite",
     )
 
@@ -92,9 +92,11 @@ def test_beliefs_are_drawn_of_every_mechanism_of_the_paper(tmp_path: Path, monke
     four = ["randomized-response", "llp", "llp-laplace", "llp-geometric"]
     assert [row["mechanism"].split(",")[0] for row in table] == four * SETS
     asked: list[object] = []
-    monkeypatch.setattr(label_inference, "_played", lambda options, name, mechanisms, utility: asked.extend(mechanisms))
+    monkeypatch.setattr(
+        label_inference, "_run_studies", lambda options, name, mechanisms, utility: asked.extend(mechanisms)
+    )
     monkeypatch.setattr(label_inference, "beliefs", lambda found: None)
-    monkeypatch.setattr(label_inference, "_made", lambda *given: None)
+    monkeypatch.setattr(label_inference, "_write_figure", lambda *given: None)
     label_inference.figure_1(options(tmp_path))
     assert sum(isinstance(one, LaplaceProportions) for one in asked) == 3
     assert len(asked) == 12

@@ -18,9 +18,9 @@ from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip, ClipBackd
 from dpaudit.errors import InputError
 from papers import ml_audit
 from papers import ml_audit_panels as panels
-from papers.making import Options
 from papers.ml_audit import figure_2, figure_3, figure_4, figure_4b
 from papers.ml_audit_panels import copies_at
+from papers.reproduction import Options
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.estimators.two_world.ratio import METHODS, ratio_epsilon
 from papers import ml_audit_appendix
-from papers.making import Options
 from papers.ml_audit_appendix import copies, coverage, too_high
+from papers.reproduction import Options
 from tests import nightly
 
 

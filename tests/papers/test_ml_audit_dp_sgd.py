@@ -18,7 +18,6 @@ from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, In
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.mechanisms.compute import Compute
 from papers import ml_audit_dp_sgd
-from papers.making import Options
 from papers.ml_audit_dp_sgd import (
     ATTACKS,
     NETWORK,
@@ -29,6 +28,7 @@ from papers.ml_audit_dp_sgd import (
     figure_8,
     words,
 )
+from papers.reproduction import Options
 
 
 def test_three_attacks_on_learners_without_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

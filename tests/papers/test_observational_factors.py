@@ -10,8 +10,8 @@ import pytest
 
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.request.audit_spec import RunOptions
-from papers.making import Options
 from papers.observational_factors import RedrawnLabels, factors
+from papers.reproduction import Options
 
 
 @pytest.mark.nightly

@@ -13,7 +13,7 @@ import pytest
 from dpaudit.engine.request.audit_spec import RunOptions
 from dpaudit.errors import InputError
 from papers import noisy_argmax_figures, private_prediction
-from papers.making import Made, Options
+from papers.reproduction import Options, Reproduction
 from tests import nightly
 
 
@@ -21,7 +21,7 @@ def options(folder: Path) -> Options:
     return Options(folder, run=RunOptions("in-process"), say=lambda text: None)
 
 
-def rows_of(made: Made) -> list[dict[str, str]]:
+def rows_of(made: Reproduction) -> list[dict[str, str]]:
     assert all(path.stat().st_size > 0 for path in made.files)
     table = next(path for path in made.files if path.suffix == ".csv")
     with table.open() as file:
@@ -64,7 +64,7 @@ def test_leaks_of_votes_by_algorithm_and_adversary(tmp_path: Path) -> None:
         check_bars(figure(options(tmp_path)), dict.fromkeys(("PATE", "CaPC", "PromptPATE"), bars))
 
 
-def check_bars(made: Made, bars: Mapping[str, int]) -> None:
+def check_bars(made: Reproduction, bars: Mapping[str, int]) -> None:
     rows = rows_of(made)
     assert {name: sum(row["algorithm"] == name for row in rows) for name in bars} == bars
     for row in rows:

@@ -26,7 +26,7 @@ from dpaudit.mechanisms.models.networks import SmallCnn
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.registry import catalogue
 from papers import criteo_tables, image_tables, label_tables
-from papers.making import Made, Options
+from papers.reproduction import Options, Reproduction
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,12 +64,12 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(image_tables, name, value)
 
 
-def rows_of(made: Made) -> list[dict[str, str]]:
+def rows_of(made: Reproduction) -> list[dict[str, str]]:
     with next(path for path in made.files if path.suffix == ".csv").open() as file:
         return list(csv.DictReader(file))
 
 
-def check_files(made: Made, name: str) -> None:
+def check_files(made: Reproduction, name: str) -> None:
     assert [path.name for path in made.files] == [
         *(f"{name}.{kind}" for kind in ("md", "csv", "html", "png")),
         "report.html",
@@ -196,7 +196,7 @@ def test_a_reproduction_that_was_killed_goes_on(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "from dpaudit.actors.events import EventKind\n"
         "from dpaudit.engine.request.audit_spec import RunOptions\n"
-        "from papers.making import Options\n"
+        "from papers.reproduction import Options\n"
         "from papers.ml_audit_appendix import copies\n"
         "done = []\n"
         "def heard(event):\n"

@@ -21,7 +21,7 @@ from dpaudit.mechanisms.models.networks import SmallCnn
 from papers import bayesian_pictures, bayesian_table_2
 from papers.bayesian_table_2 import METHODS, PRINTED, Line, Size
 from papers.data.encoded_sentences import EncodedSentences
-from papers.making import Options
+from papers.reproduction import Options
 
 TINY = Size(trials=24, shadows=8, stack=12, rows=200)
 

@@ -39,7 +39,7 @@ from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
-from dpaudit.mechanisms.models.tables import columns
+from dpaudit.mechanisms.models.tables import tabular_input
 from dpaudit.mechanisms.protocols import BagMechanism
 from dpaudit.registry import register
 
@@ -228,7 +228,7 @@ def _release(
     released = mechanism.release_counts(bags.counts(target.labels, 2), rng=seed.child("noise").rng())[:, 1]
     shift, expected = np.zeros_like(prior), np.zeros_like(prior)
     for members in members_by_size(bags):
-        those, size = bags.of[members[:, 0]], members.shape[1]
+        those, size = bags.assignment[members[:, 0]], members.shape[1]
         law = mechanism.log_likelihood(released[those], size)
         score = np.asarray(attack.score(BagView(prior[members], released[those], law)), np.float64)
         require(score.shape == members.shape, "the attack must give one score for each example", shape=score.shape)
@@ -239,12 +239,12 @@ def _release(
     with np.errstate(divide="ignore"):
         posterior = np.where(certain, prior, expit(logit(prior) + np.where(certain, 0.0, shift)))
     known = None if np.isnan(expected).any() else expected
-    return Posteriors(prior, posterior, bags.of, number, shift, known, target.labels)
+    return Posteriors(prior, posterior, bags.assignment, number, shift, known, target.labels)
 
 
 def members_by_size(bags: Bags) -> Iterator[NDArray[np.int64]]:
     """The examples of all bags of one size, shape (bags, size), size by size."""
-    order = np.argsort(bags.of, kind="stable")[np.count_nonzero(bags.of == LEFT_OUT) :]
+    order = np.argsort(bags.assignment, kind="stable")[np.count_nonzero(bags.assignment == LEFT_OUT) :]
     first = np.cumsum(bags.sizes) - bags.sizes
     for size in np.unique(bags.sizes):
         yield order[first[bags.sizes == size][:, None] + np.arange(size)]
@@ -370,7 +370,7 @@ def _trained(
 
 def padded(bags: Bags) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """The examples of each bag and their shares of its mean, both of shape (B, size of the largest bag)."""
-    order = np.argsort(bags.of, kind="stable")[np.count_nonzero(bags.of == LEFT_OUT) :]
+    order = np.argsort(bags.assignment, kind="stable")[np.count_nonzero(bags.assignment == LEFT_OUT) :]
     first = np.cumsum(bags.sizes) - bags.sizes
     place = np.arange(int(bags.sizes.max()))
     inside = place < bags.sizes[:, None]
@@ -432,10 +432,10 @@ def _one_hot_numbers(train: Examples, test: Examples) -> tuple[Examples, Example
     )
     numbers = [name for name in train.features.column_names if name not in train.categorical]
     coder = make_column_transformer((SimpleImputer(), numbers), (encoder, list(train.categorical)))
-    coder.fit(columns(train.features, train.categorical))
+    coder.fit(tabular_input(train.features, train.categorical))
 
     def coded(part: Examples) -> Examples:
-        table = columns(part.features, part.categorical)
+        table = tabular_input(part.features, part.categorical)
         return part.with_(features=np.asarray(coder.transform(table), np.float32))
 
     return coded(train), coded(test)

@@ -47,7 +47,7 @@ from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.guess_band import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.examples import Examples, Features, own_features
+from dpaudit.mechanisms.examples import Examples, Features, writable_features
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.registry import register
 
@@ -428,9 +428,9 @@ def release_function(
 
 def _model_symbols(mechanism: Any, train: Examples, design: Design, seed: Seed, compute: Compute) -> Ints:
     learner, name = copy.deepcopy(mechanism), type(mechanism).__qualname__
-    train_copy = train.with_(features=own_features(train.features), labels=train.labels.copy())
+    train_copy = train.with_(features=writable_features(train.features), labels=train.labels.copy())
     model = learner.fit(train_copy, seed=seed.sequence(), compute=compute)
-    probabilities = np.asarray(model.probabilities(own_features(train.features)))
+    probabilities = np.asarray(model.probabilities(writable_features(train.features)))
     require(
         probabilities.shape == (len(train), train.classes),
         f"{name}: probabilities of the model must have shape (n, classes)",

@@ -20,7 +20,7 @@ from dpaudit.engine.games.proxies.model import Predictor
 from dpaudit.engine.games.reference import Reference
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.examples import Examples, own_features
+from dpaudit.mechanisms.examples import Examples, writable_features
 from dpaudit.mechanisms.protocols import Model
 
 Answers = Predictions | LabelRelease
@@ -361,7 +361,7 @@ def train_model(
     model = fitted(mechanism, train, validation, compute, seed)
 
     def predict(examples: Examples) -> NDArray[np.float64]:
-        return np.asarray(model.probabilities(own_features(examples.features)))
+        return np.asarray(model.probabilities(writable_features(examples.features)))
 
     answers = queries.ask(lambda points: rules.model_answers(predict, points, queries.reference))
     if test is None or rules.plants(target, design_seed):
@@ -419,7 +419,7 @@ class ModelUtility:
 
 def utility(model: Model, test: Examples) -> ModelUtility:
     """Return the utility of a model trained on true labels."""
-    probabilities = model.probabilities(own_features(test.features))
+    probabilities = model.probabilities(writable_features(test.features))
     right = probabilities.argmax(axis=1) == test.labels
     loss = -np.log(np.clip(probabilities[np.arange(len(test)), test.labels], 1e-15, 1.0))
     root = float(np.sqrt(len(test)))

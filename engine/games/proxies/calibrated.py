@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpaudit.engine.games.proxies.model import Predictor
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.compute import Compute, spawned
-from dpaudit.mechanisms.examples import Examples, own_features
+from dpaudit.mechanisms.examples import Examples, writable_features
 from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.protocols import Trainer
 from dpaudit.registry import register
@@ -70,4 +70,4 @@ class CalibratedModel:
 
 
 def _positive(model: Any, examples: Examples) -> NDArray[np.float64]:
-    return np.asarray(model.probabilities(own_features(examples.features))[:, 1])
+    return np.asarray(model.probabilities(writable_features(examples.features))[:, 1])

@@ -10,7 +10,7 @@ import numpy as np
 from dpaudit.engine.games.proxies.model import Predictor
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.examples import Examples, own_features
+from dpaudit.mechanisms.examples import Examples, writable_features
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.protocols import Learner
 from dpaudit.registry import register
@@ -53,4 +53,4 @@ class Checkpoint:
                 "the reference part has no rows to train a checkpoint. Give `split.reference` a larger share"
             )
         model = self.learner.fit(reference.take(np.arange(rows_seen)), seed=seed, compute=compute)
-        return lambda examples: model.probabilities(own_features(examples.features))
+        return lambda examples: model.probabilities(writable_features(examples.features))

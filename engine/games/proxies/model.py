@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.examples import Examples, own_features
+from dpaudit.mechanisms.examples import Examples, writable_features
 from dpaudit.mechanisms.models.tables import LogisticRegression
 from dpaudit.mechanisms.protocols import Trainer
 from dpaudit.registry import register
@@ -45,7 +45,7 @@ class ModelProxy:
                 "a model proxy is trained on the reference part, which is empty. Give `split.reference` a share above 0"
             )
         model = self.model.fit(reference, seed=seed, compute=compute)
-        return lambda examples: model.probabilities(own_features(examples.features))
+        return lambda examples: model.probabilities(writable_features(examples.features))
 
 
 class KnownLaw:

@@ -20,7 +20,7 @@ from dpaudit.engine.games.two_world.views import Challenges, ChallengeView, Shad
 from dpaudit.errors import RunError, require
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.examples import Examples, Features, own_features
+from dpaudit.mechanisms.examples import Examples, Features, writable_features
 from dpaudit.mechanisms.protocols import LogitModel, Model, ObservableLearner, StackLearner
 from dpaudit.mechanisms.threads import limited_threads
 
@@ -353,13 +353,15 @@ def accuracy(models: Sequence[Model | TrainingError], test: Examples, compute: C
 def _phi(models: list[Any], features: Features, labels: NDArray[np.int64], compute: Compute) -> NDArray[np.float64]:
     if _are_networks(models):
         return phi_of_logits(_outputs(models, features, compute), labels)
-    return np.array([phi_of_probabilities(model.probabilities(own_features(features)), labels) for model in models])
+    return np.array(
+        [phi_of_probabilities(model.probabilities(writable_features(features)), labels) for model in models]
+    )
 
 
 def _outputs(models: list[Any], features: Features, compute: Compute) -> NDArray[np.float64]:
     """Logits of networks, probabilities of others; shape (models, n, classes)."""
     if not _are_networks(models):
-        return np.array([model.probabilities(own_features(features)) for model in models])
+        return np.array([model.probabilities(writable_features(features)) for model in models])
     from dpaudit.mechanisms.training.network_model import stack_logits
 
     return stack_logits(models, features, compute=compute)

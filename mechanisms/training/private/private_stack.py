@@ -17,9 +17,9 @@ from torch import Tensor
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError, child, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
-from dpaudit.mechanisms.training.compute.kernels import clip_factors
+from dpaudit.mechanisms.training.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.inputs import example_shape
+from dpaudit.mechanisms.training.kernels import clip_factors
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.private.private_steps import Observer, PrivateSteps, StepCanary
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
@@ -54,10 +54,10 @@ def train_private_stack(
     require(not recipe.standardise, "DP-SGD cannot look at the features beforehand", do="set standardise: false")
     require(not recipe.mixup, "mixup couples examples, which DP-SGD cannot clip", mixup=recipe.mixup)
     require(recipe.augment == "none", "DP-SGD is without augmentation here", augment=recipe.augment)
-    kind = stack_type or PrivateStack
+    stack_class = stack_type or PrivateStack
     plan = plan or private_plan(recipe, example_shape(features), classes=classes, models=len(tasks), compute=compute)
 
-    inserted = [None if canary is None else canary.tobytes() for canary in canaries or []]
+    canary_bytes = [None if canary is None else canary.tobytes() for canary in canaries or []]
     return train_stack(
         recipe,
         features,
@@ -65,8 +65,8 @@ def train_private_stack(
         classes=classes,
         compute=compute,
         plan=plan,
-        stack_type=partial(kind, steps=steps, canaries=canaries, observer=observer, step_canary=step_canary),
-        key_parts=(recipe, steps, kind, plan, inserted),
+        stack_type=partial(stack_class, steps=steps, canaries=canaries, observer=observer, step_canary=step_canary),
+        key_parts=(recipe, steps, stack_class, plan, canary_bytes),
     )
 
 
@@ -97,17 +97,17 @@ class PrivateStack(Stack):
         draws = [epoch_generator(order, epoch) for _, order, _ in self.seeds]
         begin, end = (self.private.steps(passes) if passes else 0 for passes in (epoch, epoch + 1))
         batches = self.batches(draws, end - begin)
-        taking = self._taking(draws, end - begin)
+        sampled_steps = self._canary_steps(draws, end - begin)
         total = self.private.steps(self.recipe.epochs)
-        for step, batch, sampled in zip(range(begin, end), batches, taking, strict=True):
+        for step, batch, sampled in zip(range(begin, end), batches, sampled_steps, strict=True):
             self.sum_gradients(batch, self._canaries_at(step, sampled))
             self._add_noise(noises, self.noise_deviation(last=step == total - 1))
-            self._divide()
+            self._divide_gradient()
             if self.observer is not None:
                 self.observer(self.places, step, self.parameters, self.gradient)
             if self.step_canary is not None:
                 self.step_canary.observe(step, self.gradient[0])
-            self._move(self._rate_at(step / total))
+            self._update(self._rate_at(step / total))
 
     def batches(self, draws: list[np.random.Generator], steps: int) -> list[list[NDArray[np.int64]]]:
         """Positions of each model's examples, for each step of an epoch, from each model's generator."""
@@ -141,13 +141,13 @@ class PrivateStack(Stack):
         """Standard deviation of the noise on the sum, in a step that may be the last one."""
         return self.private.noise_multiplier * self.private.clip
 
-    def _divide(self) -> None:
+    def _divide_gradient(self) -> None:
         if isinstance(self.kernel, CompiledMlp):  # torch would wake its threads for it
             np.divide(self.gradient.numpy(), np.float32(self.recipe.batch_size), out=self.gradient.numpy())
         else:
             self.gradient /= self.recipe.batch_size
 
-    def _move(self, rate: float) -> None:
+    def _update(self, rate: float) -> None:
         if isinstance(self.kernel, CompiledMlp):
             self.kernel.step(self.recipe, self.parameters, self.gradient, self.optimizer, rate)
         else:
@@ -160,7 +160,7 @@ class PrivateStack(Stack):
         present = (torch.arange(picked.shape[1], device=self.device) < sizes).float()
         return self._inputs(picked), self._targets(picked), present
 
-    def _taking(self, draws: list[np.random.Generator], steps: int) -> NDArray[np.bool_]:
+    def _canary_steps(self, draws: list[np.random.Generator], steps: int) -> NDArray[np.bool_]:
         """In which steps each model's sampling takes its canary, shape (steps, models); drawn only if there is one."""
         if self.canaries is None and not (self.step_canary and self.step_canary.sampled):
             return np.ones((steps, len(self.tasks)), np.bool_)

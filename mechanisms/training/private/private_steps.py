@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-MOST_NUMBERS = 20_000_000  # Of a batch's gradients that a canary looks at
+MAX_BATCH_NUMBERS = 20_000_000  # Of a batch's gradients that a canary looks at
 
 Observer = Callable[[NDArray[np.int64], int, "Tensor", "Tensor"], None]
 """Is shown each step: positions of the models in the list of tasks (A,), the step, the parameters before it (A, P), and
@@ -94,7 +94,7 @@ class StepCanary:
     def __init__(
         self, probe: StepProbe, rng: np.random.Generator, *, clip: float, divisor: float, sampled: bool = False
     ) -> None:
-        self.clip, self.sampled, self.step, self.asked = clip, sampled, 0, False
+        self.clip, self.sampled, self.step, self.awaits_observation = clip, sampled, 0, False
         self._probe, self._rng, self._unit = probe, rng, clip / divisor
         self._weights: int | None = None
         self._joined = False
@@ -105,14 +105,14 @@ class StepCanary:
         `batch` has the other gradients of the step, shape (batch, weights). A step asks once, in its turn.
         """
         require(
-            step == self.step and not self.asked,
+            step == self.step and not self.awaits_observation,
             f"step {self.step} must ask for its canary once and then be observed; steps are numbered from 0",
             asked=step,
         )
-        stored = self._weights or weights
-        require(weights == stored, f"a gradient must have {stored} weights", weights=weights)
-        self._weights, self.asked = weights, True
-        rows = None if batch is None or batch.shape[0] * weights > MOST_NUMBERS else _array(batch) / self.clip
+        expected = self._weights or weights
+        require(weights == expected, f"a gradient must have {expected} weights", weights=weights)
+        self._weights, self.awaits_observation = weights, True
+        rows = None if batch is None or batch.shape[0] * weights > MAX_BATCH_NUMBERS else _array(batch) / self.clip
         row = self._probe.gradient(weights, rows)
         self._joined = bool(self._rng.random() < 0.5)
         return (self.clip * row).astype(np.float32) if self._joined else None
@@ -131,7 +131,7 @@ class StepCanary:
     def observe(self, step: int, gradient: Any) -> None:
         """Is shown a step's noisy gradient, as the training goes on with it, shape (weights,), array or tensor."""
         require(
-            step == self.step and self.asked,
+            step == self.step and self.awaits_observation,
             f"step {self.step} must ask for its canary (join) before it is observed, once",
             observed=step,
         )
@@ -142,7 +142,7 @@ class StepCanary:
             shape=released.shape,
             expected=(self._weights,),
         )
-        self.step, self.asked = step + 1, False
+        self.step, self.awaits_observation = step + 1, False
         self._probe.see(released / self._unit, self._joined)
 
 

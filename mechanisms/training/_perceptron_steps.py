@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
-Network = tuple[Ints, bool, bool, np.float32]
+Perceptron = tuple[Ints, bool, bool, np.float32]
 """Widths of inputs, hidden layers and logits; whether tanh, else ReLU, is between layers; whether targets are noisy
 labels' evidence (ALIBI), else probabilities; what ALIBI adds to a probability before its logarithm."""
 Rule = tuple[bool, bool, np.float32, np.float32]
@@ -172,7 +172,7 @@ def _padded(width: int) -> int:
 
 
 @_inlined
-def _room(widths: Ints, batch: int) -> tuple[Floats, Floats, Floats, Floats]:
+def _allocate(widths: Ints, batch: int) -> tuple[Floats, Floats, Floats, Floats]:
     """Arrays of one step, padded: what layers take by rows and by columns, errors by columns, a gradient."""
     layers, many = len(widths) - 1, _padded(batch)
     widest = most = 0
@@ -190,13 +190,13 @@ def _transpose(source: Floats, target: Floats, rows: int, columns: int) -> None:
     """target[k, i] = source[i, k] in whole blocks, for i < rows and k < columns at least."""
     for top in range(0, rows, LANES):
         for column in range(0, columns, LANES):
-            block, turned = (
+            block, transposed = (
                 source[top : top + LANES, column : column + LANES],
                 target[column : column + LANES, top : top + LANES],
             )
             for k in range(LANES):
                 for i in range(LANES):
-                    turned[k, i] = block[i, k]
+                    transposed[k, i] = block[i, k]
 
 
 @_inlined
@@ -269,7 +269,7 @@ def _alibi_errors(
 
 
 @_inlined
-def _last_errors(
+def _logit_errors(
     alibi: bool, floor: np.float32, logits: Floats, targets: Floats, size: int, losses: Floats, errors: Floats
 ) -> None:
     """Loss of each example, and its derivatives by the logits; `targets` (size, classes)."""
@@ -366,7 +366,7 @@ def _collect(widths: Ints, size: int, by_row: Floats, errors: Floats, scratch: F
 @_compiled
 def clipped_sums(
     parameters: Floats,  # (A, P)
-    network: Network,
+    network: Perceptron,
     features: Floats,  # (n, inputs)
     rows: Ints,  # of the batches in the features, one model's behind the other's
     targets: Floats,  # of the same examples, (rows, classes)
@@ -380,7 +380,7 @@ def clipped_sums(
     most = begin = 0
     for end in ends:
         most, begin = max(most, end - begin), end
-    by_row, by_column, errors, scratch = _room(widths, most)
+    by_row, by_column, errors, scratch = _allocate(widths, most)
     losses, last = np.zeros(most, np.float32), len(widths) - 2
     begin = 0
     for model in range(len(ends)):
@@ -388,7 +388,7 @@ def clipped_sums(
         for i in range(size):
             by_row[0, i, : widths[0]] = features[rows[begin + i]]
         _forward(parameters[model], widths, tanh, size, by_row, by_column)
-        _last_errors(alibi, floor, by_column[last + 1], targets[begin : begin + size], size, losses, errors[last])
+        _logit_errors(alibi, floor, by_column[last + 1], targets[begin : begin + size], size, losses, errors[last])
         _backward(parameters[model], widths, tanh, size, by_column, errors)
         _clip(widths, clip, least, size, by_column, errors)
         _collect(widths, size, by_row, errors, scratch, out[model])
@@ -437,7 +437,7 @@ def train_epoch(
     first: Floats,  # moment of the optimizer, (P,), or (0,) where it has none
     second: Floats,  # likewise
     steps: int,  # made so far
-    network: Network,
+    network: Perceptron,
     features: Floats,  # (n, inputs)
     rows: Ints,  # in the order of the epoch, (count,)
     targets: Floats,  # in the same order, (count, classes)
@@ -449,7 +449,7 @@ def train_epoch(
     """One pass of one model over its examples; changes parameters and moments; the sum of the batches' mean losses."""
     widths, tanh, alibi, floor = network
     most = min(batch, len(rows))
-    by_row, by_column, errors, scratch = _room(widths, most)
+    by_row, by_column, errors, scratch = _allocate(widths, most)
     losses, last = np.zeros(most, np.float32), len(widths) - 2
     gradient = np.empty_like(parameters)
     total = _ZERO
@@ -461,7 +461,7 @@ def train_epoch(
         if len(scaling):
             _scale(by_row[0], scaling, size)
         _forward(parameters, widths, tanh, size, by_row, by_column)
-        _last_errors(alibi, floor, by_column[last + 1], targets[begin : begin + size], size, losses, errors[last])
+        _logit_errors(alibi, floor, by_column[last + 1], targets[begin : begin + size], size, losses, errors[last])
         share = _ONE / np.float32(size)
         for i in range(size):
             total += losses[i] * share

@@ -20,7 +20,7 @@ from torch.func import functional_call, grad, grad_and_value, vmap
 from dpaudit.errors import require
 from dpaudit.mechanisms.training.parameters import layout_of
 
-PER_SAMPLE_BYTES = 256 * 2**20
+MAX_GRADIENT_BYTES = 256 * 2**20
 NORM_FLOOR = 1e-6
 
 
@@ -40,7 +40,7 @@ class CrossEntropy:
 
 
 @dataclass(frozen=True)
-class Alibi:
+class AlibiLoss:
     """Cross-entropy with the posterior of the label under the model's own current prediction as prior.
 
     Targets are the evidence of the noisy label, its log-likelihood for each class. The posterior is a constant of the
@@ -154,8 +154,8 @@ class Vmapped(Kernel):
         )
         self._module = module
         self._logits = vmap(self._forward)
-        self._gradient: Callable[..., tuple[Tensor, Tensor]] = vmap(grad_and_value(self._weighted))
-        self._one_by_one = vmap(vmap(grad(self._single), in_dims=(None, 0, 0)))
+        self._gradient: Callable[..., tuple[Tensor, Tensor]] = vmap(grad_and_value(self._weighted_loss))
+        self._example_gradients = vmap(vmap(grad(self._example_loss), in_dims=(None, 0, 0)))
         if compiled:
             self._gradient = compiled_or_plain(self._gradient)
 
@@ -163,10 +163,10 @@ class Vmapped(Kernel):
         with self._autocast(inputs.device):
             return functional_call(self._module, self.layout.views(flat), (inputs,)).float()  # type: ignore[no-any-return]
 
-    def _weighted(self, flat: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor) -> Tensor:
+    def _weighted_loss(self, flat: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor) -> Tensor:
         return (self.loss(self._forward(flat, inputs), targets) * coefficients).sum()
 
-    def _single(self, flat: Tensor, example: Tensor, target: Tensor) -> Tensor:
+    def _example_loss(self, flat: Tensor, example: Tensor, target: Tensor) -> Tensor:
         return self.loss(self._forward(flat, example[None]), target[None]).sum()
 
     def logits(self, parameters: Tensor, inputs: Tensor) -> Tensor:
@@ -184,9 +184,9 @@ class Vmapped(Kernel):
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, clip: float, out: Tensor
     ) -> None:
         out.zero_()
-        together = max(1, PER_SAMPLE_BYTES // (4 * parameters.shape[0] * self.layout.total))
-        for examples in torch.arange(inputs.shape[1], device=inputs.device).split(together):
-            gradients = self._one_by_one(parameters, inputs[:, examples], targets[:, examples])
+        examples_per_pass = max(1, MAX_GRADIENT_BYTES // (4 * parameters.shape[0] * self.layout.total))
+        for examples in torch.arange(inputs.shape[1], device=inputs.device).split(examples_per_pass):
+            gradients = self._example_gradients(parameters, inputs[:, examples], targets[:, examples])
             factors = clip_factors(torch.linalg.vector_norm(gradients, dim=-1), clip) * present[:, examples]
             out += torch.einsum("ab,abp->ap", factors, gradients)
 
@@ -203,17 +203,17 @@ def clip_factors(norms: Tensor, clip: float) -> Tensor:
 
 def compiled_or_plain(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
     """`function` compiled by torch, or as it is from the first call on which the compiler fails."""
-    chosen = torch.compile(function)
+    current = torch.compile(function)
 
     def call(*arguments: Tensor) -> tuple[Tensor, Tensor]:
-        nonlocal chosen
+        nonlocal current
         try:
-            return chosen(*arguments)
+            return current(*arguments)
         except Exception as error:  # the compiler's own errors have no common base
-            if chosen is function:
+            if current is function:
                 raise
             warnings.warn(f"torch.compile failed, training goes on without it: {error}", stacklevel=2)
-            chosen = function
+            current = function
             return function(*arguments)
 
     return call
@@ -234,7 +234,7 @@ class BatchedMlp(Kernel):
         self._tanh = any(isinstance(part, nn.Tanh) for part in module.children())
 
     @staticmethod
-    def takes(module: nn.Module) -> bool:
+    def supports(module: nn.Module) -> bool:
         """Whether a module is a perceptron this kernel can do: linear layers with ReLU or tanh between them."""
         return isinstance(module, nn.Sequential) and all(
             isinstance(part, nn.Flatten | nn.Linear | nn.ReLU | nn.Tanh) for part in module

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
 MAX_DEPTH = 40  # levels of mappings and lists in a spec
-LARGEST_WHOLE = 2**64  # Python does not write out every larger whole number
-Nested = Callable[..., Any]
+INTEGER_LIMIT = 2**64  # Python does not write out every larger whole number
+NestedType = Callable[..., Any]
 """Returns pydantic's type of a spec's field that holds one of some dataclasses."""
 
 
-class MisfitError(ValueError):
+class InvalidValueError(ValueError):
     """A value does not fit its type; the message continues the value's name: ".epsilon must be a number, got 'x'"."""
 
 
-def argument(name: str, value: object, hint: Any) -> Any:
+def checked_argument(name: str, value: object, hint: Any) -> Any:
     """Return an argument as the annotation `hint` has it: numbers as Python's, lists as tuples.
 
     Raises: InputError, with `name`, if it does not fit.
@@ -42,26 +42,26 @@ def argument(name: str, value: object, hint: Any) -> Any:
     if type(value) is hint and hint in (bool, float):  # without pydantic: modules are imported without it
         return value
     try:
-        return validated(_adapter(hint), value)
-    except MisfitError as err:
+        return validate(_adapter(hint), value)
+    except InvalidValueError as err:
         raise InputError(f"{name}{err}") from None
 
 
-def fitted(value: object, hint: Any) -> tuple[bool, Any]:
+def try_convert(value: object, hint: Any) -> tuple[bool, Any]:
     """Return whether a value fits a type, and the value as that type has it."""
     try:
-        return True, validated(_adapter(hint), value)
-    except MisfitError:
+        return True, validate(_adapter(hint), value)
+    except InvalidValueError:
         return False, None
 
 
 def check_fields(part: Any) -> None:
     """Convert each field of a new dataclass to its type, or raise InputError; a field's default is never refused."""
-    hints = _hints(part.__class__)
+    hints = _type_hints(part.__class__)
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         if value is not field.default:
-            checked = argument(field.name, value, hints[field.name])
+            checked = checked_argument(field.name, value, hints[field.name])
             if checked is not value:
                 object.__setattr__(part, field.name, checked)
 
@@ -73,38 +73,38 @@ def is_number(value: object) -> bool:
     return real and (dtype is None or dtype.kind in "iuf")
 
 
-def path(name: str, value: object) -> str:
+def checked_path(name: str, value: object) -> str:
     """Return the name of a file or folder, or a URI; raise InputError for anything that cannot name a file."""
     try:
         text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     except Exception:  # a class of the caller's own may raise anything
         text = None
-    if not isinstance(text, str) or "\0" in text or not _is_unicode(text):
-        raise InputError(f"{name} must be a path or a URI as text, got {_shown(value)}")
+    if not isinstance(text, str) or "\0" in text or not _is_utf8(text):
+        raise InputError(f"{name} must be a path or a URI as text, got {_safe_repr(value)}")
     return str.__str__(text)
 
 
-def require_words(value: object, at: str, *, depth: int = 0) -> None:
+def require_yaml_values(value: object, at: str, *, depth: int = 0) -> None:
     """Refuse contents of a spec that YAML could not hold, at any depth below `at`; other objects pass."""
     if depth > MAX_DEPTH:
         raise SpecError(f"{at} must be at most {MAX_DEPTH} levels deep")
-    if isinstance(value, str) and not _is_unicode(value):
+    if isinstance(value, str) and not _is_utf8(value):
         raise SpecError(f"{at} must hold text that can be written as UTF-8, got {shortened(repr(value))}")
-    if isinstance(value, int) and abs(value) >= LARGEST_WHOLE:
+    if isinstance(value, int) and abs(value) >= INTEGER_LIMIT:
         raise SpecError(f"{at} must hold whole numbers of at most 64 bits, got {shortened(value)}")
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if not isinstance(name, str):
-                raise SpecError(f"the name of a field must be text, got {_shown(name)}")
-            require_words(name, at, depth=depth)
-            require_words(inner, shortened(f"{at}.{name}"), depth=depth + 1)
+                raise SpecError(f"the name of a field must be text, got {_safe_repr(name)}")
+            require_yaml_values(name, at, depth=depth)
+            require_yaml_values(inner, shortened(f"{at}.{name}"), depth=depth + 1)
     elif isinstance(value, list | tuple):
         for inner in value:
-            require_words(inner, at, depth=depth + 1)
+            require_yaml_values(inner, at, depth=depth + 1)
 
 
 @cache
-def _hints(part: Any) -> dict[str, Any]:
+def _type_hints(part: Any) -> dict[str, Any]:
     return typing.get_type_hints(part)
 
 
@@ -115,7 +115,7 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
     return TypeAdapter(pydantic_type(hint))
 
 
-def validated(adapter: TypeAdapter[Any], value: object, names: Collection[str] = ()) -> Any:
+def validate(adapter: TypeAdapter[Any], value: object, names: Collection[str] = ()) -> Any:
     """Return `value` as the adapter's type has it.
 
     Args:
@@ -127,44 +127,44 @@ def validated(adapter: TypeAdapter[Any], value: object, names: Collection[str] =
     try:
         return adapter.validate_python(value)
     except ValidationError as err:
-        raise MisfitError(_sentence(err, names)) from None
+        raise InvalidValueError(_error_message(err, names)) from None
     except AuditError:
         raise
     except Exception as err:  # an object of the caller may raise anything
-        raise MisfitError(f" cannot be read, got {_shown(value)}") from err
+        raise InvalidValueError(f" cannot be read, got {_safe_repr(value)}") from err
 
 
 _BRANCH = "|"  # in pydantic's location of an error: one of the types of a union
 
 
-def _sentence(error: ValidationError, names: Collection[str]) -> str:
+def _error_message(error: ValidationError, names: Collection[str]) -> str:
     """Return pydantic's first error as the end of a sentence that begins with the name of the value."""
-    missing, placed = [], list[tuple[str, Any, Any]]()
-    for each in error.errors(include_url=False):
-        *_, last = location = [key for key in each["loc"] if key != _BRANCH] or [""]
-        if each["type"] == "extra_forbidden":
+    missing, misplaced = [], list[tuple[str, Any, Any]]()
+    for detail in error.errors(include_url=False):
+        *_, last = location = [key for key in detail["loc"] if key != _BRANCH] or [""]
+        if detail["type"] == "extra_forbidden":
             return f" has no field {last!r}; it has {', '.join(names) or 'none'}{did_you_mean(str(last), names)}"
-        if each["type"] == "missing":
+        if detail["type"] == "missing":
             missing.append(str(last))
             continue
         place = "".join(f"[{key}]" if type(key) is int else f".{key}" for key in location if key != "")
-        must = each.get("ctx", {}).get("error") or each["msg"].removeprefix("Input should be ")
-        placed.append((place, must, each["input"]))
-    for place, must, _ in placed:
-        if isinstance(must, MisfitError | AuditError):
-            return f"{place}{': ' if isinstance(must, AuditError) else ''}{must}"
-    if not placed:
+        requirement = detail.get("ctx", {}).get("error") or detail["msg"].removeprefix("Input should be ")
+        misplaced.append((place, requirement, detail["input"]))
+    for place, requirement, _ in misplaced:
+        if isinstance(requirement, InvalidValueError | AuditError):
+            return f"{place}{': ' if isinstance(requirement, AuditError) else ''}{requirement}"
+    if not misplaced:
         return f" needs {', '.join(missing)}"
-    first, _, value = placed[0]
-    musts = dict.fromkeys(_WORDS.get(str(must), str(must)) for place, must, _ in placed if place == first)
-    return f"{first} must be {' or '.join(musts)}, got {_shown(value)}"
+    first, _, value = misplaced[0]
+    musts = dict.fromkeys(_PLAIN_WORDS.get(str(must), str(must)) for place, must, _ in misplaced if place == first)
+    return f"{first} must be {' or '.join(musts)}, got {_safe_repr(value)}"
 
 
-_WORDS = {"callable": "a function", "a valid dictionary": "a mapping"}
+_PLAIN_WORDS = {"callable": "a function", "a valid dictionary": "a mapping"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Parsed:
+class ParsedBy:
     """Metadata of a type: how pydantic reads a value, and its JSON schema."""
 
     parse: Callable[[Any], Any]  # returns the value of the field; raises ValueError with what it must be
@@ -179,7 +179,7 @@ class Parsed:
         return self.schema()
 
 
-def pydantic_type(hint: Any, nested: Nested | None = None) -> Any:
+def pydantic_type(hint: Any, nested: NestedType | None = None) -> Any:
     """Return the type that makes pydantic check `hint` as dpaudit does.
 
     Args:
@@ -190,7 +190,7 @@ def pydantic_type(hint: Any, nested: Nested | None = None) -> Any:
     origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if hint in _SCALARS:
         parse, schema = _SCALARS[hint]
-        return Annotated[Any, Parsed(partial(parse, in_spec=nested is not None), lambda: schema)]
+        return Annotated[Any, ParsedBy(partial(parse, in_spec=nested is not None), lambda: schema)]
     if origin in (types.UnionType, typing.Union):
         options = tuple(option for option in inner if option is not type(None))
         branches = tuple(Annotated[pydantic_type(option, nested), Tag(_BRANCH)] for option in options)
@@ -204,29 +204,33 @@ def pydantic_type(hint: Any, nested: Nested | None = None) -> Any:
         shape: Any = {Sequence: list, Mapping: dict}.get(origin, origin)
         items = tuple(each if each is ... else pydantic_type(each, nested) for each in inner)
         typed = shape[items] if inner else shape
-        return typed if shape is dict else Annotated[typed, BeforeValidator(_listed)]
+        return typed if shape is dict else Annotated[typed, BeforeValidator(_require_list)]
     if nested and dataclasses.is_dataclass(hint):
         return nested(hint)
     if origin in (Any, typing.Literal, Callable) or not isinstance(origin, type):
         return hint
     if issubclass(origin, Enum):
         return Annotated[hint, WithJsonSchema({"enum": [member.value for member in origin]})]
-    return Annotated[hint, WithJsonSchema({})] if nested else Annotated[Any, Parsed(partial(_instance, origin), dict)]
+    return (
+        Annotated[hint, WithJsonSchema({})]
+        if nested
+        else Annotated[Any, ParsedBy(partial(_require_instance, origin), dict)]
+    )
 
 
-def _listed(value: object) -> object:
+def _require_list(value: object) -> object:
     if not isinstance(value, list | tuple):
         raise ValueError("a list")
     return value
 
 
-def _instance(kind: type, value: object) -> object:
+def _require_instance(kind: type, value: object) -> object:
     if not isinstance(value, kind):
         raise ValueError(f"of the type {kind.__name__}")
     return value
 
 
-def _number(value: Any, *, in_spec: bool) -> float:
+def _parse_number(value: Any, *, in_spec: bool) -> float:
     if in_spec and isinstance(value, str):
         with contextlib.suppress(ValueError):
             return float(value)
@@ -238,7 +242,7 @@ def _number(value: Any, *, in_spec: bool) -> float:
     raise ValueError("a number")
 
 
-def _whole(value: Any, *, in_spec: bool) -> int:
+def _parse_integer(value: Any, *, in_spec: bool) -> int:
     if in_spec and isinstance(value, str):
         with contextlib.suppress(ValueError):
             value = int(value)
@@ -246,39 +250,39 @@ def _whole(value: Any, *, in_spec: bool) -> int:
         value = int(value)
     if not (is_number(value) and isinstance(value, Integral)):
         raise ValueError("a whole number")
-    if abs(int(value)) >= LARGEST_WHOLE:
+    if abs(int(value)) >= INTEGER_LIMIT:
         raise ValueError("a whole number of at most 64 bits")
     return int(value)
 
 
-_FLAGS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
-def _flag(value: Any, *, in_spec: bool) -> bool:
-    if in_spec and type(value) in (str, int) and str(value).lower() in _FLAGS:
-        return _FLAGS[str(value).lower()]
+def _parse_boolean(value: Any, *, in_spec: bool) -> bool:
+    if in_spec and type(value) in (str, int) and str(value).lower() in _BOOLEANS:
+        return _BOOLEANS[str(value).lower()]
     kind = type(value)
     if kind is bool or (kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_")):
         return bool(value)
     raise ValueError("True or False")
 
 
-def _text(value: Any, *, in_spec: bool) -> str:
-    if not (isinstance(value, str) and _is_unicode(value)):
+def _parse_text(value: Any, *, in_spec: bool) -> str:
+    if not (isinstance(value, str) and _is_utf8(value)):
         raise ValueError("text that UTF-8 can write")
     return str.__str__(value)
 
 
 _SCALARS: dict[Any, tuple[Callable[..., Any], dict[str, Any]]] = {
     # YAML 1.1 reads 1e-5 as text
-    float: (_number, {"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[-+]?([.]?inf|[0-9].*)$"}]}),
-    int: (_whole, {"type": "integer"}),
-    bool: (_flag, {"type": "boolean"}),
-    str: (_text, {"type": "string"}),
+    float: (_parse_number, {"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[-+]?([.]?inf|[0-9].*)$"}]}),
+    int: (_parse_integer, {"type": "integer"}),
+    bool: (_parse_boolean, {"type": "boolean"}),
+    str: (_parse_text, {"type": "string"}),
 }
 
 
-def _shown(value: object) -> str:
+def _safe_repr(value: object) -> str:
     """Return a plain value as text, and only the type of any other: it may hold private data."""
     if isinstance(value, str):
         return shortened(repr(value))
@@ -288,7 +292,7 @@ def _shown(value: object) -> str:
     return shortened(value if plain else f"a value of the type {type(value).__name__}")
 
 
-def _is_unicode(text: str) -> bool:
+def _is_utf8(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -7,12 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpaudit.mechanisms.training.compute.kernels import NORM_FLOOR, Alibi, BatchedMlp, CrossEntropy, Kernel, Loss
 from dpaudit.mechanisms.training.inputs import Scaling
+from dpaudit.mechanisms.training.kernels import NORM_FLOOR, AlibiLoss, BatchedMlp, CrossEntropy, Kernel, Loss
 from dpaudit.mechanisms.training.optimizers import Optimizer
 from dpaudit.mechanisms.training.recipe import Recipe
 
-LARGEST = 2**20  # Parameters of a small perceptron at most; of larger ones one model alone keeps several cores busy
+MAX_PARAMETERS = 2**20  # larger perceptrons keep several cores busy on their own
 
 
 class CompiledMlp(BatchedMlp):
@@ -26,7 +26,7 @@ class CompiledMlp(BatchedMlp):
         super().__init__(module, loss=loss)
         shapes = self.layout.shapes[0::2]
         widths = np.array([shapes[0][1], *(outputs for outputs, _ in shapes)])
-        alibi, floor = (True, loss.floor) if isinstance(loss, Alibi) else (False, 0.0)
+        alibi, floor = (True, loss.floor) if isinstance(loss, AlibiLoss) else (False, 0.0)
         self._network = widths, self._tanh, alibi, np.float32(floor)
 
     @staticmethod
@@ -34,7 +34,10 @@ class CompiledMlp(BatchedMlp):
         """Whether what another kernel of this `kind` would train is for this one."""
         size = sum(parameter.numel() for parameter in module.parameters())
         return (
-            kind is BatchedMlp and isinstance(loss, CrossEntropy | Alibi) and device.type == "cpu" and size <= LARGEST
+            kind is BatchedMlp
+            and isinstance(loss, CrossEntropy | AlibiLoss)
+            and device.type == "cpu"
+            and size <= MAX_PARAMETERS
         )
 
     def train_epoch(
@@ -51,7 +54,7 @@ class CompiledMlp(BatchedMlp):
         rates: NDArray[np.float32],
     ) -> float:
         """One pass over a model's `rows`, which moves it and its moments; the sum of the batches' mean losses."""
-        from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled  # numba is slow to import
+        from dpaudit.mechanisms.training import _perceptron_steps as compiled  # numba is slow to import
 
         first, second = _moments(optimizer, len(parameters))
         step = optimizer.steps[model]
@@ -77,7 +80,7 @@ class CompiledMlp(BatchedMlp):
 
     def step(self, recipe: Recipe, parameters: Tensor, gradient: Tensor, optimizer: Optimizer, rate: float) -> None:
         """`optimizer.step` in one pass, on one thread; uses up `gradient`."""
-        from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled
+        from dpaudit.mechanisms.training import _perceptron_steps as compiled
 
         first, second = _moments(optimizer, len(parameters))
         steps = optimizer.steps.numpy()
@@ -95,7 +98,7 @@ class CompiledMlp(BatchedMlp):
         out: Tensor,
     ) -> None:
         """Writes each model's sum of clipped gradients to `out` (A, P); its batch ends at one of `ends` (A,)."""
-        from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled
+        from dpaudit.mechanisms.training import _perceptron_steps as compiled
 
         compiled.clipped_sums(
             parameters.numpy(),

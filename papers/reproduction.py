@@ -51,34 +51,34 @@ class Options:
     say: Callable[[str], None] = tell
     only: tuple[str, ...] = ()
 
-    def data_path(self, what: str) -> str:
+    def data_path(self, needed: str) -> str:
         """The path of the real data.
 
         Raises: SpecError when none was given.
         """
         if self.data is None:
-            raise SpecError(f"this needs {what}: give --data PATH")
+            raise SpecError(f"this needs {needed}: give --data PATH")
         return str(self.data)
 
-    def holding(self, pattern: str) -> Path | None:
+    def folder_with(self, pattern: str) -> Path | None:
         """The data's folder or the first folder in it with such a file; None without, or without a folder."""
         if self.data is None or not self.data.is_dir():
             return None
         inside = sorted(entry for entry in self.data.iterdir() if entry.is_dir())
         return next((folder for folder in (self.data, *inside) if any(folder.glob(pattern))), None)
 
-    def asked_for(self, parts: Iterable[Part], name: Callable[[Part], str], *, must: str) -> list[Part]:
+    def chosen_parts(self, parts: Iterable[Part], name: Callable[[Part], str], *, must: str) -> list[Part]:
         """The parts whose name contains a text of `only`; all where none is given.
 
         Raises: InputError when there is none; `must` says what names have.
         """
-        found = [part for part in parts if not self.only or any(text in name(part) for text in self.only)]
-        require(bool(found), f"--only must name {must}", only=self.only)
-        return found
+        chosen = [part for part in parts if not self.only or any(text in name(part) for text in self.only)]
+        require(bool(chosen), f"--only must name {must}", only=self.only)
+        return chosen
 
 
 @dataclass(frozen=True)
-class Made:
+class Reproduction:
     """What a reproduction leaves.
 
     Attributes:

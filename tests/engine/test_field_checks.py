@@ -22,7 +22,7 @@ from dpaudit.engine.data.in_memory import column, frame, matrix
 from dpaudit.engine.request.build import build
 from dpaudit.engine.request.describe import describe
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, shortened
-from dpaudit.given import argument, path, require_words
+from dpaudit.field_checks import checked_argument, checked_path, require_yaml_values
 
 
 class Fails:
@@ -52,7 +52,7 @@ class Fails:
     ],
 )
 def test_what_means_the_same_is_taken_as_pythons_own(value: object, hint: Any, taken: object) -> None:
-    found = argument("x", value, hint)
+    found = checked_argument("x", value, hint)
     assert (found, type(found)) == (taken, type(taken))
 
 
@@ -84,7 +84,7 @@ def test_a_number_of_numpy_is_written_as_a_number() -> None:
 )
 def test_anything_else_is_one_sentence(value: object, hint: Any) -> None:
     with pytest.raises(InputError, match=r"^x(\[0\])? must be .*, got ") as raised:
-        argument("x", value, hint)
+        checked_argument("x", value, hint)
     assert str(raised.value).isprintable()
     assert "secret" not in str(raised.value)
 
@@ -92,7 +92,7 @@ def test_anything_else_is_one_sentence(value: object, hint: Any) -> None:
 @pytest.mark.parametrize("value", ["a\0b", "\ud800", b"x", 1, None, Fails(), Path("a\0b"), ["x"]])
 def test_no_file_is_called_so(value: object) -> None:
     with pytest.raises(InputError, match="must be a path or a URI as text"):
-        path("x", value)
+        checked_path("x", value)
     for call in (dpaudit.load_spec, dpaudit.restore_sweep):
         with pytest.raises(AuditError):
             call(value)  # type: ignore[arg-type]
@@ -122,8 +122,8 @@ def test_contents_of_a_spec_are_text_within_limits() -> None:
     around["x"] = around
     for value in ({1: 2}, {"a": [{"\ud800": 1}]}, {"a": "\ud800"}, {"a": 10**5000}, around):
         with pytest.raises(SpecError):
-            require_words(value, "x")
-    require_words({"a": [1, Fails()]}, "x")
+            require_yaml_values(value, "x")
+    require_yaml_values({"a": [1, Fails()]}, "x")
 
 
 def test_an_error_shows_no_object_that_cannot_be_shown_and_no_second_line() -> None:
@@ -270,7 +270,7 @@ def test_what_has_no_end_is_no_list_of_values() -> None:
 
 def test_looking_at_arguments_imports_nothing_heavy() -> None:
     heavy = "print({'numpy', 'pandas', 'pyarrow', 'pydantic', 'scipy'} & set(sys.modules))"
-    code = f"import sys, dpaudit, dpaudit.given; {heavy}"
+    code = f"import sys, dpaudit, dpaudit.field_checks; {heavy}"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
 
 
