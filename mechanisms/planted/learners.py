@@ -99,7 +99,7 @@ class LeakyRandomizedResponse:
 def redraw_labels(
     mechanism: LabelMechanism, labels: NDArray[np.int64], epoch: int, *, classes: int, seed: SeedSequence
 ) -> NDArray[np.int64]:
-    """Release labels anew for epoch >= 0; every epoch costs the mechanism's full epsilon."""
+    """Release new labels for epoch >= 0; every epoch costs the mechanism's full epsilon."""
     rng = np.random.default_rng(spawned(seed, epoch + 1)[epoch])
     return mechanism.release(labels, classes=classes, rng=rng)
 
