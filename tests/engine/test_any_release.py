@@ -54,8 +54,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def played(tmp_path: Path, spec: Mapping[str, Any], **mechanism: float) -> Report:
-    given = {**spec, "mechanism": {**spec["mechanism"], **mechanism}, "run": {"runner": "in-process", "figures": True}}
-    return audit(given, output=tmp_path / "run", quiet=True)
+    spec = {**spec, "mechanism": {**spec["mechanism"], **mechanism}, "run": {"runner": "in-process", "figures": True}}
+    return audit(spec, output=tmp_path / "run", quiet=True)
 
 
 @pytest.mark.parametrize("spec", [TABLE, SEQUENCES], ids=["table", "sequences"])
