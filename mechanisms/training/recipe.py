@@ -45,8 +45,8 @@ class Recipe(ABC):
         augment: Image augmentation: "none", "flip", "crop" (padding of an eighth of the side), "crop-flip",
             "crop-flip-cutout" (a square of a quarter of the side).
         mixup: Beta parameter of mixup, >= 0; 0 turns it off.
-        standardise: Scale each feature to mean 0 and variance 1 over the training examples. This has no privacy cost under
-            label DP, but is not allowed in DP-SGD.
+        standardise: Scale each feature to mean 0 and variance 1 over the training examples. This is free under
+            label DP, and not allowed in DP-SGD.
         precision: "float32", or "bfloat16" for the forward and backward pass on a GPU.
         compile: Compile the gradient with torch, on a GPU only; training continues without it if that fails.
     """
