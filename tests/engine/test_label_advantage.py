@@ -149,9 +149,9 @@ def test_auc_counts_pairs() -> None:
     [
         (
             {"data": "iris", "mechanism": LabelProportions(size=2)},
-            "label-advantage needs labels of two classes, iris has 3; merge classes",
+            "label-advantage needs labels of two classes, iris has 3. Merge classes",
         ),
-        ({"game": game(utility={})}, "utility is measured on the test part; give `split.test` a share above 0"),
+        ({"game": game(utility={})}, "utility is measured on the test part, which has too few rows. Give"),
         ({"game": game(releases=0)}, "releases must be >= 1, got 0"),
         ({"game": game(utility={"learning_rates": [0.0]})}, "learning_rates must be > 0"),
         (
