@@ -61,7 +61,7 @@ def test_four_mechanisms_are_played_and_their_computed_gains_are_those_of_the_tr
     assert found["llp"].verdict.value == "NO CLAIM"
     assert dict(found["llp"].finding.counts)["left out"] == 2 * 3  # type: ignore[union-attr]
     for result in report.results:
-        assert not result.finding.realised.parts  # type: ignore[union-attr]
+        assert not result.finding.realised.differs  # type: ignore[union-attr]
     (study,) = label_studies(report.results)
     told = {one.family: one.advantage["additive"] for one in study.settings}
     assert 0 < told["llp-laplace"] < told["llp"]
