@@ -23,8 +23,8 @@ class AgNews(LabelledTexts):
 
     Attributes:
         path: The folder with `train.csv` and `test.csv` (class from 1, title, description), plain, .gz or .xz,
-            or one of the files. A file .tsv (description, name of the class) is read too.
-        titles: Whether a text begins with the article's title; files .tsv have none.
+            or one of the files. A .tsv file (description, name of the class) is accepted too.
+        titles: True to start each text with the article's title; .tsv files have none.
     """
 
     titles: bool = False
@@ -68,10 +68,10 @@ class DBpedia(LabelledTexts):
 
     Attributes:
         path: The folder with `train.csv` and `test.csv` (class from 1, title, abstract, both in quotes), or one of the
-            files, plain, .gz or .xz. Two other forms are read too: a .csv without quotes, where a line is a class from
-            0, a comma, an abstract; and a .tsv with a heading, where it is "title | abstract", a tab, a class from 0.
-        part: "train", "dev" or "test"; a path that is a file is read whatever the part.
-        titles: Whether a text begins with the article's title; files without quotes have none.
+            files, plain, .gz or .xz. Two other forms are accepted too. A line of a .csv without quotes is a class from
+            0, a comma, an abstract. A line of a .tsv with a heading is "title | abstract", a tab, a class from 0.
+        part: "train", "dev" or "test"; ignored if the path is a file.
+        titles: True to start each text with the article's title; files without quotes have none.
     """
 
     titles: bool = False
@@ -119,8 +119,8 @@ class Trec(LabelledTexts):
     """Questions by the kind of their answer, six kinds, as rows of word numbers (n, length) or as raw texts.
 
     Attributes:
-        path: The folder with `train_5500.label` and `TREC_10.label` (each line a kind, a colon, a finer kind that is
-            not read, a blank, the question), plain, .gz or .xz, or one of the files.
+        path: The folder with `train_5500.label` and `TREC_10.label`, plain, .gz or .xz, or one of the files. A line is
+            a kind, a colon, a finer kind that is ignored, a blank, the question.
     """
 
     length: int = 32

@@ -193,7 +193,7 @@ def test_the_score_is_bayes_rule_against_the_proxy() -> None:
         ),
         (
             {"mechanism": RandomizedResponse(1.0), "claim": Claim(1.0, relation=Relation.REPLACE)},
-            "attribute-inference plays learners .* not randomized-response",
+            "attribute-inference needs learners .* got randomized-response",
         ),
         ({"mechanism": RandomizedResponse(1.0)}, "says nothing about a game with replace neighbours"),
     ],

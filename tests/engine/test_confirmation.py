@@ -106,5 +106,5 @@ def test_confirm_is_spelled_in_a_spec_and_refused_where_it_means_nothing() -> No
     assert loaded.confirm
     claim = {"epsilon": 1.0, "relation": Relation.REPLACE.value}
     many = {"mechanism": {"name": "non-private"}, "data": "iris", "game": "mia", "confirm": True, "claim": claim}
-    with pytest.raises(SpecError, match="confirm is for games of one training"):
+    with pytest.raises(SpecError, match="confirm is for games with one training"):
         load_spec(many)

@@ -163,7 +163,7 @@ def test_auc_counts_pairs() -> None:
         ({"estimator": "one-run"}, "must read posteriors, got one-run"),
         (
             {"mechanism": {"name": "one-hot-laplace", "epsilon": 1.0}},
-            "plays mechanisms that release numbers about bags of labels",
+            "needs mechanisms that release numbers about bags of labels",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from tests.hostile.reader import Opened, Reader
 
 
 @pytest.mark.parametrize(
-    ("code", "seen"),
+    ("code", "expected"),
     [
         ("open(ELSE + '/thesis.tex', 'a').write('x')", "changed"),
         ("open(ELSE + '/thesis.tex', 'r+').close()", "written"),

@@ -109,7 +109,7 @@ def test_an_archive_that_unpacks_to_gigabytes_is_refused_by_its_directory(
     path = tmp_path / "a.npz"
     path.write_bytes(saved(score=np.zeros(1 << 20), member=np.zeros(1 << 20, bool)))
     opened.clear()
-    refused(estimate(path), "must unpack to 100 times its size at most, its ", "bytes unpack to 9,437,")
+    refused(estimate(path), "must unpack to at most 100 times its size, but its ", "bytes unpack to 9,437,")
     assert opened == []
     path.write_bytes(saved(score=SCORES, member=MEMBERS, zeros=np.zeros(1 << 20)))
     assert estimate(path).exit_code == 0

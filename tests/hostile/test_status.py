@@ -36,13 +36,13 @@ def test_an_edited_verdict_is_not_shown(reader: Reader, folder: Path) -> None:
 def test_what_the_last_report_wrote_is_shown_and_no_more_promised(folder: Path) -> None:
     status = str(run_status(folder))
     assert "\nNO VIOLATION FOUND " in status
-    assert "(it matches the checksum in the run's last event). Whoever can write to the folder can forge both" in status
+    assert "(it matches the checksum in the run's last event). A user who can write" in status
     log = folder / "events.jsonl"
     log.write_text("".join(line for line in log.read_text().splitlines(True) if '"finished"' not in line))
     with log.open("a") as earlier:  # as versions before this one wrote it
         earlier.write('{"kind": "finished", "seconds": 1.0}\n')
     forged(folder)
-    assert "verdicts as written in bounds.json (not checked). Whoever can write" in str(run_status(folder))
+    assert "verdicts as written in bounds.json (not checked). A user who can write" in str(run_status(folder))
 
 
 def test_a_report_made_anew_is_noted_too(reader: Reader, folder: Path) -> None:
