@@ -25,7 +25,7 @@ from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
 from dpaudit import audit, load_spec
 from dpaudit.engine.games.labels.label_crafted import LabelCrafted
 from dpaudit.engine.games.trials import TrialGame
-from dpaudit.engine.games.two_world.rules import TwoWorldRules
+from dpaudit.engine.games.two_world.game import TwoWorldGame
 from dpaudit.engine.planning.plan import PlannedAudit, make_plan, pieces_of
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.verdict import Verdict
@@ -105,7 +105,7 @@ def _line(stem: str, result: AuditResult, entry: PlannedAudit, seconds: float) -
 
 def _trainings(entry: PlannedAudit) -> int:
     game = entry.audit.game
-    if isinstance(game, TwoWorldRules):
+    if isinstance(game, TwoWorldGame):
         return game.trials + sum(pieces_of(unit) for unit in entry.game.shadows)
     if isinstance(game, LabelCrafted):
         return game.search + game.releases

@@ -273,7 +273,7 @@ def test_queries_are_the_image_its_mirror_and_shifts() -> None:
     np.testing.assert_array_equal(np.asarray(asked[2])[..., -1], image[..., -1])
     assert len({np.asarray(one).tobytes() for one in asked}) == QUERIES
     assert augmented_queries(np.zeros((2, 3), np.float32), 1)[0].shape == (2, 3)  # type: ignore[union-attr]
-    with pytest.raises(InputError, match="augmented images"):
+    with pytest.raises(InputError, match="several queries need images"):
         augmented_queries(np.zeros((2, 3), np.float32), 2)
 
 

@@ -140,7 +140,7 @@ def test_they_know_the_mechanism_or_refuse_it() -> None:
     informed = GradientLikelihood().for_mechanism(private, 10)
     assert informed == GradientLikelihood(private.private_steps())
     for quiet in (DpSgd(math.inf), NonPrivate(model=Mlp())):
-        with pytest.raises(SpecError, match="use attack: gradient-dot"):
+        with pytest.raises(SpecError, match="Use attack: gradient-dot"):
             GradientDifferences().for_mechanism(quiet, 10)
-    with pytest.raises(SpecError, match="needs to know the mechanism"):
+    with pytest.raises(SpecError, match="needs the mechanism"):
         GradientLikelihood().score(seen(np.zeros((1, 1)), np.ones((1, 1))))

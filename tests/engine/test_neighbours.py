@@ -129,7 +129,9 @@ def test_trainings_that_fail_at_random_cost_their_share_and_are_named(tmp_path: 
     assert 0.8 * honest.finding.lower < poor.finding.lower < 3.0
     assert any("ZeroDivisionError: no luck" in note for note in poor.failed_trials)
     assert any("not finite" in note for note in poor.failed_trials)
-    assert any("seed 5" in note and "it ended in 2 numbers, most in 1 numbers" in note for note in poor.failed_trials)
+    assert any(
+        "seed 5" in note and "it returned 2 numbers, most trials 1 numbers" in note for note in poor.failed_trials
+    )
     scores = poor.scores()
     assert 0.25 < len(poor.failed_trials) / len(scores) < 0.35
     assert scores["score"].nunique() > 500  # trials that did not fail are told apart as ever

@@ -20,7 +20,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, World
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
 from dpaudit.engine.games.neighbours.stated_law import stated_odds
 from dpaudit.engine.games.neighbours.summaries import MAX_NUMBER, Samples, TrainingBatch, sample_batch
-from dpaudit.engine.games.neighbours.world_scores import clips_records, separation, told
+from dpaudit.engine.games.neighbours.world_scores import clips_records, score_trials, separation
 from dpaudit.errors import InputError
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
@@ -71,7 +71,7 @@ def test_a_quarter_of_the_noise_is_found_in_one_hot_columns(columns: int) -> Non
     for epsilon, refuted in ((4.0, True), (1.0, False)):
         learner = GaussianNaiveBayes(epsilon, relation=Relation.REPLACE)
         search, fresh = (drawn(learner, worlds, trainings, 7 + trainings) for trainings in (1_500, 3_000))
-        scores = told(OutputSet(), search, fresh, stated_odds(learner, worlds, Compute()))
+        scores = score_trials(OutputSet(), search, fresh, stated_odds(learner, worlds, Compute()))
         estimator = FairCoins(confidence=0.999)
         assert (estimator.find([estimator.tally(scores)]).violation_point(PureDP(1.0)) is not None) == refuted
 
@@ -94,7 +94,7 @@ def test_few_of_many_numbers_are_found_without_a_law() -> None:
 def test_a_law_that_is_not_stated_is_asked_for_in_vain() -> None:
     truth = np.arange(40) % 2 == 0
     view = SummaryView(np.random.default_rng(0).normal(size=(40, 3)), truth, np.ones((4, 3)))
-    with pytest.raises(InputError, match="does not say how its noise is distributed"):
+    with pytest.raises(InputError, match="does not state its law"):
         OutputSet(("stated",)).score(view)
 
 
@@ -136,7 +136,7 @@ def test_long_summaries_are_told_apart_as_others_are(width: int) -> None:
     numbers[truth, width - 7] += 9.0
     known = of_numbers(numbers, truth)
     assert known.summaries().dtype == (np.float64 if width == 4_000 else np.float32)
-    right = (told(OutputSet(), known, known).score > 0) == truth
+    right = (score_trials(OutputSet(), known, known).score > 0) == truth
     assert right.mean() > 0.95
     assert separation(known)[1] > 0.9
 

@@ -21,7 +21,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.neighbours.poisonings.regression import OpposingRecords
 from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
 from dpaudit.engine.games.neighbours.stated_law import stated_odds
-from dpaudit.engine.games.neighbours.world_scores import told
+from dpaudit.engine.games.neighbours.world_scores import score_trials
 from dpaudit.engine.reading.gather import planted_factor
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
@@ -47,7 +47,7 @@ def stated(mechanism: Any, worlds: Worlds, trials: int = TRIALS) -> float:
 
 def refuted(mechanism: Any, worlds: Worlds, seed: int) -> bool:
     search, fresh = (drawn(mechanism, worlds, count, seed + count) for count in (1_350, TRIALS))
-    scores = told(OutputSet(), search, fresh, stated_odds(mechanism, worlds, Compute()))
+    scores = score_trials(OutputSet(), search, fresh, stated_odds(mechanism, worlds, Compute()))
     return SURE.find([SURE.tally(scores)]).violation_point(PureDP(1.0)) is not None
 
 

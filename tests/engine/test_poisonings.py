@@ -105,7 +105,7 @@ def test_the_search_takes_what_shows(tmp_path: Path) -> None:
     result = audited(tmp_path, SumOfFirst(truth=3.0), Among(offered))
     (told,) = result.chosen
     taken = "poisoning chosen: of 3 poisonings opposing-records was taken"
-    told_of = f"{taken}; bounds on their own trainings: opposing-records 1."
+    told_of = f"{taken}; bounds on search trainings: opposing-records 1."
     assert told.startswith(told_of)
     assert "class-flip 0.0" in told
     assert "none does not fit: these data will not do" in told

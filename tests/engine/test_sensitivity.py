@@ -20,7 +20,7 @@ from dpaudit.engine.games.neighbours.poisonings.corners import OppositeCorners
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
 from dpaudit.engine.games.neighbours.summaries import Samples, TrainingBatch, sample_batch
-from dpaudit.engine.games.neighbours.world_scores import clips_records, separation, told
+from dpaudit.engine.games.neighbours.world_scores import clips_records, score_trials, separation
 from dpaudit.engine.request.check import CheckRequest, check_spec
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
@@ -77,7 +77,7 @@ def test_what_gives_away_its_whole_claim_is_convicted_no_more_often_than_stated(
     estimator, flagged = FairCoins(), 0
     for number in range(audits):
         search, fresh = drawn(mechanism, worlds, 60, 1, number), drawn(mechanism, worlds, 240, 2, number)
-        flagged += estimator.bound([estimator.tally(told(OutputSet(("laplace",)), search, fresh))]).lower > 1.0
+        flagged += estimator.bound([estimator.tally(score_trials(OutputSet(("laplace",)), search, fresh))]).lower > 1.0
     assert flagged < binom.ppf(1 - 1e-6, audits, 0.05)
 
 

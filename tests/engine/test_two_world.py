@@ -470,15 +470,15 @@ ANY = Claim(1.0, 0.0, Relation.ADD_REMOVE)
         ),
         (
             {"mechanism": {"name": "randomized-response", "epsilon": 1.0}, "claim": ANY},
-            "ind-mia plays learners .* not randomized-response; games that fit: .*label-c",
+            "ind-mia needs learners .* got randomized-response; games that fit: .*label-c",
         ),
         ({"canary": "dirac-gradient", "attack": "gradient-dot"}, "DP-SGD family"),
         ({"canary": "dirac-gradient"}, "DP-SGD family"),
-        ({"canary": "dirac-gradient", "attack": "lira-online"}, "use attack: gradient-likelihood"),
+        ({"canary": "dirac-gradient", "attack": "lira-online"}, "Use attack: gradient-likelihood"),
         ({"attack": "gradient-dot"}, "DP-SGD family"),
         ({"shadows": 7}, "shadows must be even"),
         ({"trials": 1}, "trials must be in 2 .. 10,000,000"),
-        ({"game": {"name": "mia", "population": 358}}, "must have rows to train on"),
+        ({"game": {"name": "mia", "population": 358}}, "must have training rows"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_anything_runs(changes: dict[str, Any], message: str) -> None:

@@ -314,8 +314,8 @@ def learned_odds(search: LabelReleases, lags: list[int]) -> LogOdds:
     count = len(search.released)
     rng = np.random.default_rng(count)  # randomness of the attacker
     halves = np.arange(count) % 2
-    drawn = [_draw_pairs(search, lags, halves == half, rng) for half in range(min(2, count))]
-    columns, bits = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+    parts = [_draw_pairs(search, lags, halves == half, rng) for half in range(min(2, count))]
+    columns, bits = map(np.concatenate, zip(*parts, strict=True))
     order = rng.permutation(bits.size)
     fitted, held_out = order[: 3 * bits.size // 4], order[3 * bits.size // 4 :]
     if not (bits[fitted].any() and not bits[fitted].all() and held_out.size):

@@ -1,7 +1,7 @@
-"""Two neighbouring data sets, thousands of trainings on either, and an output set that is learned from them.
+"""Game "neighbours": thousands of trainings on two neighbouring data sets D and D', told apart by a learned output set.
 
-The poisoning chooses D and D' before anything is trained. Search trainings, whose world is known, teach the attack
-which outputs speak for D'; fresh ones, each on D or D' by its own fair coin, are what it is judged by.
+A poisoning chooses D and D' before any training. The attack learns from search trainings, whose data set is known. It
+then scores fresh trainings, each on D or D' by a separate fair coin.
 Source: Lu et al. (2022), "A General Framework for Auditing Differentially Private Machine Learning", Algorithm 1.
 """
 
@@ -32,7 +32,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     for_learner,
 )
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
-from dpaudit.engine.games.neighbours.stated_law import STATED_LAW, StatedOdds, stated_odds
+from dpaudit.engine.games.neighbours.stated_law import STATED_LAW, stated_odds
 from dpaudit.engine.games.neighbours.summaries import Samples, TrainingBatch, sample_batch, sample_summaries
 from dpaudit.engine.games.neighbours.world_scores import SummaryGame, clips_records, held_out_evidence, separation
 from dpaudit.engine.games.protocol import (
@@ -60,30 +60,26 @@ SUMMARISED = Capability(SummarisedLearner, "learners summed up as vectors (with 
 
 Scale = Literal["box", "ball", "none"]
 MAX_CATEGORIES = 100
-"""One column each; rarer ones of the same column share the last."""
+"""Largest number of categories with separate columns; rarer categories of a column share one more."""
 COPIES = (1, 2, 4, 8)
 MIN_CANDIDATE_TRAININGS = 16
-"""Trainings on each candidate of a search, one half on D and the other with the same seeds on D'."""
+"""Fewest trainings on each candidate of a search: half on D, and half on D' with the same seeds."""
 ROUND_SURVIVORS = (6, 2)
-"""Candidates that are left after the first and the second round of a search."""
+"""Number of candidates after the first and the second round of a search."""
 CHECK_TRAININGS = 6_000
-"""Trainings of a check, search and fresh together: those of other people's libraries take some milliseconds each."""
-
-
+"""Search and fresh trainings of a check; trainings by common libraries take some milliseconds."""
 USER_LEARNER_CHECK_TRAININGS = 2_400
-"""The same of a learner of one's own that is asked for its answers."""
-
-
+"""Search and fresh trainings of a check of a user's learner, observed through its predictions."""
 USER_LEARNERS = tuple(
-    Capability(adapter, f"training functions and estimators of one's own (`{adapter.made_by}`)")
+    Capability(adapter, f"user training functions and estimators (`{adapter.made_by}`)")
     for adapter in (OwnTraining, SklearnClassifier)
 )
 EPSILON_FACTORS = 2.0 ** (np.arange(-12, 13) / 4)
-"""Of the mechanism's epsilon, at which noise is planted: from an eighth to eight times."""
+"""Multiples of the mechanism's epsilon at which its sensitivity to noise is simulated."""
 PLANTED_TRAININGS = 2_000
-"""Trainings at each of them, half of them on either data set."""
+"""Trainings at each of these epsilons, half of them on each data set."""
 ODDS_GROUPS = 50
-"""Into which their log-odds are grouped."""
+"""Number of groups of their log-odds."""
 
 
 def _check_test(
@@ -124,26 +120,27 @@ CHECK_TESTS = tuple(
 @register("game", "neighbours", source="Lu et al. (2022), Algorithm 1; fair coins for the fresh samples are ours")
 @dataclass(frozen=True)
 class Neighbours(SummaryGame):
-    """Two neighbouring data sets, chosen beforehand: on which of them was a learner trained, whose summary is shown?
+    """Game in which the attacker guesses which of two neighbouring data sets a learner was trained on.
 
-    Plays every learner: one drawn in bulk, one that is summed up as a vector, and any other by what its models answer.
-    A training that raises, or gives no numbers, or a vector of another length than most, is an outcome as any other.
+    A training is observed as a summary vector: sampled in bulk, returned by the learner, or made of the model's
+    predictions. A training that raises, or returns no numbers or a vector of unusual length, is an outcome too.
 
     Attributes:
-        trials: Fresh trainings, each on D or D' by its own coin, in 2 .. 10,000,000; the paper's N of each are 2 N.
-        stack: Trainings of one unit, >= 1: seconds of work.
-        search: Trainings the attack learns from, in 4 .. 10,000,000; a poisoning that is searched for takes its share.
-        poisoning: How D and D' are chosen.
-        copies: In how many records they differ: 1, 2, 4 or 8; the claim follows by group privacy.
-        scale: The range of the numbers: each column from 0 to 1 ("box"), rows of length at most 1 ("ball"), or "none".
-        training_limit_s: Seconds, > 0, after which a training that is run by itself is ended and has failed; None: only
-            the unit's limit holds, which ends the whole batch.
+        trials: Number of fresh trainings, each on D or D' by a separate coin, in 2 .. 10,000,000; the paper has N on
+            each data set, which are 2 N trials.
+        stack: Number of trainings in one unit, >= 1; a unit should take seconds.
+        search: Number of search trainings, in 4 .. 10,000,000; a search among poisonings uses a share of them.
+        poisoning: Choice of D and D'.
+        copies: Number of records in which D and D' differ: 1, 2, 4 or 8. Claims are converted by group privacy.
+        scale: Scaling of the features: columns in 0 .. 1 ("box"), rows of length at most 1 ("ball"), or "none".
+        training_limit_s: Time limit of a single training in seconds, > 0; a longer training fails. None for no limit
+            except that of the unit, which ends the whole batch.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.LABEL,
         assumes="Nothing beyond fair coins and independent trainings: both data sets and the attack were fixed before "
-        "the fresh samples were drawn. The range of the data is taken for public.",
+        "the fresh samples were drawn. The range of the data is public.",
         views={SAMPLED: SummaryView, SUMMARISED: SummaryView, LEARNERS: SummaryView},
         attack="output-set",
         estimator="fair-coins",
@@ -165,12 +162,12 @@ class Neighbours(SummaryGame):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.copies in COPIES, "copies must be 1, 2, 4 or 8", copies=self.copies)
-        # The poisoning decides how the data sets differ, and so what a claim says of them.
+        # The poisoning decides how the data sets differ, and so which claim holds for them.
         traits = replace(type(self).traits, relation=self.poisoning.relation or Relation.LABEL, records=self.copies)
         if self.copies > 1:
             traits = replace(
                 traits,
-                helps=f"{traits.helps}, or fewer `copies`: what is claimed of one grows with them, delta above all",
+                helps=f"{traits.helps}, or fewer `copies`: the converted claim grows with them, especially its delta",
             )
         object.__setattr__(self, "traits", traits)
 
@@ -179,7 +176,7 @@ class Neighbours(SummaryGame):
         return self.training_limit_s
 
     def for_claim(self, claim: Claim) -> Neighbours:
-        """With data sets that differ as the claim says, where a search leaves that open."""
+        """Return the game for the neighbouring relation of the claim, if a search among poisonings leaves it open."""
         search = self.poisoning
         return replace(self, poisoning=search.for_claim(claim)) if isinstance(search, PoisoningSearch) else self
 
@@ -208,14 +205,14 @@ class Neighbours(SummaryGame):
         )
 
     def _worlds(self, setting: Setting, work: Work) -> tuple[Unit, int]:
-        """The two data sets, and how many search trainings finding them leaves."""
+        """Return the unit that chooses D and D', and the number of remaining search trainings."""
         if isinstance(self.poisoning, PoisoningSearch):
             return self._best_worlds(setting, work, self.poisoning)
         poisoning = for_learner(self.poisoning, setting.mechanism)
         return self._choice(setting, work, choose_worlds, poisoning, "neighbouring data sets"), self.search
 
     def _best_worlds(self, setting: Setting, work: Work, search: PoisoningSearch) -> tuple[Unit, int]:
-        """Halving: a few trainings on each candidate, as many in all on the few that are left, then on the last two."""
+        """Choose D and D' by successive halving: each round spends equally many trainings on fewer candidates."""
         candidates = search.candidates(setting.mechanism)
         trainings = int(self.search * search.share)
         if not search.among:
@@ -294,10 +291,10 @@ def choose_worlds(
 
 
 def as_numbers(data: Examples, scale: Scale) -> Examples:
-    """The same rows as float32 of shape (n, d): categories become columns of 0 and 1.
+    """Return the rows with float32 features of shape (n, d); categories become columns of 0 and 1.
 
-    The range is that of all rows, which the audit takes for public, as the paper does. In a "box" each column is from 0
-    to 1; in a "ball" from -1 to 1, then every row divided by the largest length; by "none" they are as they were.
+    Features are scaled by their range over all rows, which the audit treats as public, as the paper does. "box" scales
+    columns to 0 .. 1. "ball" scales columns to -1 .. 1 and divides rows by the largest length. "none" does not scale.
     """
     features = np.column_stack(_numeric_columns(data)) if isinstance(data.features, pa.Table) else data.features
     flat = np.asarray(features, np.float64).reshape(len(data), -1)
@@ -313,7 +310,7 @@ def _scaled(flat: NDArray[np.float64], scale: Scale) -> NDArray[np.float64]:
     if scale == "box":
         return unit
     centred: NDArray[np.float64] = 2 * unit - 1
-    # A hair shorter than 1: rounding to 32 bits must not lengthen any.
+    # Slightly shorter than 1: rounding to 32 bits must not make a row longer than 1.
     longest = float(np.linalg.norm(centred, axis=1).max()) * (1 + 1e-6)
     return centred / longest
 
@@ -336,20 +333,20 @@ def _numeric_columns(data: Examples) -> list[NDArray[np.float64]]:
 
 @dataclass(frozen=True, eq=False)
 class CandidateWorlds:
-    """Two data sets that may be taken."""
+    """Two data sets of one poisoning in a search."""
 
-    name: str  # of the poisoning
-    worlds: Worlds | None  # None where the poisoning does not fit
-    farther: Worlds | None = None  # where records lie beyond the box: the same, with records farther away
-    refused: str = ""  # why there are none
+    name: str  # name of the poisoning
+    worlds: Worlds | None  # None if the poisoning does not fit the data
+    farther: Worlds | None = None  # if records lie outside the box: the data sets with records farther away
+    refused: str = ""  # reason why there are no data sets
 
 
 @dataclass(frozen=True, eq=False)
 class CandidateTrainings:
-    """Trainings on two data sets that may be taken, each two of them with one seed: on D, then on D'."""
+    """Pairs of trainings on the data sets of one candidate: on D, then on D' with the same seed."""
 
-    samples: Samples | None  # None where there are no data sets, or all trainings failed
-    refused: str = ""  # why there is nothing
+    samples: Samples | None  # None if there are no data sets, or all trainings failed
+    refused: str = ""  # reason why there are no samples
 
 
 @unit
@@ -378,7 +375,7 @@ def try_summaries(
     last: int,
     seed: Seed,
 ) -> CandidateTrainings:
-    """Trainings `first` to `last` - 1 on the offer at `place`, every second one on D'."""
+    """Run trainings `first` to `last` - 1 on the candidate at `place`, every second one on D'."""
     offer = offers[place] if place < len(offers) else CandidateWorlds("", None)
     if offer.worlds is None:
         return CandidateTrainings(None, offer.refused)
@@ -390,7 +387,7 @@ def try_summaries(
             far_samples = sample_batch(mechanism, replace(batch, worlds=offer.farther)).value
             if not clips_records(samples, far_samples):
                 return CandidateTrainings(
-                    None, "the code does not limit what it is given: it is not asked beyond the box"
+                    None, "the code does not limit its input, so records outside the box are not tried"
                 )
     except TrainingError as err:
         return CandidateTrainings(None, str(err))
@@ -406,20 +403,16 @@ def shortlist(
     tried: tuple[tuple[CandidateTrainings, ...], ...],
     compute: Compute,
 ) -> Iterator[CandidateWorlds]:
-    """The offers that go on to more trainings, `kept` of them at most, then those that were refused.
+    """Return at most `count` candidates for the next round, then the refused ones.
 
-    Without an attack: by how far apart the trainings of one seed are, and by how well one number tells the worlds. With
-    one: the offer that it tells apart best, and the one with the trainings farthest apart.
+    A third has the strongest evidence: by the attack, or without one by the single number that separates the worlds
+    best. The others have the largest distance between trainings with the same seed.
     """
     samples, refused = _samples_and_refusals(offers, tried)
     distances = {place: separation(trainings) for place, trainings in samples.items()}
     evidence = {place: (rank_shift, 0.0) for place, (_, rank_shift) in distances.items()}
     if attack is not None:
-        with limited_threads(compute.threads):
-            evidence = {
-                place: held_out_evidence(attack, trainings, _stated_of(mechanism, offers[place], compute))
-                for place, trainings in samples.items()
-            }
+        evidence = _evidence(attack, mechanism, offers, samples, compute)
     by_distance = sorted(distances, key=lambda place: -distances[place][0])
     by_attack = sorted(evidence, key=lambda place: (-evidence[place][0], -evidence[place][1]))
     first = by_attack[: max(1, count // 3)]
@@ -436,19 +429,14 @@ def take_best(
     tried: tuple[tuple[CandidateTrainings, ...], ...],
     compute: Compute,
 ) -> Outcome[Worlds]:
-    """The data sets of the poisoning that shows most, by the bound; where no bound shows anything, by right guesses.
+    """Return the data sets of the poisoning with the largest bound; ties are decided by the share of correct guesses.
 
-    Search and fresh trainings come afterwards, with other seeds, so the verdict pays nothing for the choice. The first
-    of equals is taken; the notes say what was tried.
+    Search and fresh trainings run afterwards with other seeds, so the choice costs no confidence.
 
-    Raises: RunError when no poisoning fits.
+    Raises: RunError if no poisoning fits.
     """
     samples, refused = _samples_and_refusals(offers, tried)
-    with limited_threads(compute.threads):
-        evidence = {
-            place: held_out_evidence(attack, trainings, _stated_of(mechanism, offers[place], compute))
-            for place, trainings in samples.items()
-        }
+    evidence = _evidence(attack, mechanism, offers, samples, compute)
     if not evidence:
         raise RunError(f"no poisoning fits: {'; '.join(f'{offer.name}: {offer.refused}' for offer in refused)}")
     best = offers[max(evidence, key=lambda place: evidence[place])]
@@ -457,16 +445,16 @@ def take_best(
         for place, (bound, accuracy) in evidence.items()
     ]
     descriptions += [f"{offer.name} does not fit: {shortened(offer.refused)}" for offer in refused]
-    notes = f"poisoning chosen: of {candidate_count} poisonings {best.name} was taken; bounds on their own trainings: "
-    notes += ", ".join(descriptions)
+    note = f"poisoning chosen: of {candidate_count} poisonings {best.name} was taken; bounds on search trainings: "
+    note += ", ".join(descriptions)
     assert best.worlds is not None
-    return Outcome(best.worlds, notes=(notes,))
+    return Outcome(best.worlds, notes=(note,))
 
 
 def _samples_and_refusals(
     offers: Sequence[CandidateWorlds], tried: tuple[tuple[CandidateTrainings, ...], ...]
 ) -> tuple[dict[int, Samples], list[CandidateWorlds]]:
-    """The trainings on each offer, by its place; and the offers that were refused, with the reason."""
+    """Return the samples of each candidate by position, and the refused candidates with their reasons."""
     samples, refused = {}, []
     for place, offer in enumerate(offers):
         parts = tried[place] if place < len(tried) else ()
@@ -478,14 +466,19 @@ def _samples_and_refusals(
     return samples, refused
 
 
-def _stated_of(mechanism: Any, offer: CandidateWorlds, compute: Compute) -> StatedOdds | None:
-    assert offer.worlds is not None
-    return stated_odds(mechanism, offer.worlds, compute)
+def _evidence(
+    attack: Any, mechanism: Any, offers: Sequence[Any], samples: dict[int, Samples], compute: Compute
+) -> dict[int, tuple[float, float]]:
+    """Return the held-out bound and share of correct guesses of each candidate."""
+    with limited_threads(compute.threads):
+        return {
+            place: held_out_evidence(attack, trainings, stated_odds(mechanism, offers[place].worlds, compute))
+            for place, trainings in samples.items()
+        }
 
 
 def can_plant_noise(mechanism: Any, attack: Any) -> bool:
-    """Whether the mechanism can be drawn at another epsilon and says what its releases tell then, and the attack uses
-    that."""
+    """True if the mechanism can be sampled at other epsilons and states its law, and the attack uses the law."""
     protocols = (StatedLaw, SampledLearner, NoiseByEpsilon)
     return all(isinstance(mechanism, protocol) for protocol in protocols) and STATED_LAW in getattr(
         attack, "classifiers", ()
@@ -494,7 +487,7 @@ def can_plant_noise(mechanism: Any, attack: Any) -> bool:
 
 @unit
 def plant_noise(mechanism: Any, worlds: Worlds, compute: Compute, *, seed: Seed) -> PlantedNoise:
-    """The mechanism at smaller and larger epsilons on the two data sets that were chosen."""
+    """Return log-odds of the mechanism at smaller and larger epsilons on the chosen data sets."""
     epsilons = mechanism.epsilon * EPSILON_FACTORS
     log_odds = [
         _grouped_log_odds(replace(mechanism, epsilon=float(epsilon)), worlds, compute, seed) for epsilon in epsilons
@@ -503,7 +496,7 @@ def plant_noise(mechanism: Any, worlds: Worlds, compute: Compute, *, seed: Seed)
 
 
 def _grouped_log_odds(mechanism: Any, worlds: Worlds, compute: Compute, seed: Seed) -> NDArray[np.float64]:
-    """The log-odds of groups of trainings, as many in each, shape (LEVELS,)."""
+    """Return the mean log-odds of equal groups of trainings, shape (ODDS_GROUPS,)."""
     odds = stated_odds(mechanism, worlds, compute)
     assert odds is not None
     summaries_by_world = [

@@ -1,14 +1,14 @@
-"""A learned output set: a classifier of trainings orders their summaries by how much they speak for world 1.
+"""Attack "output-set": a classifier orders summaries of trainings by their log-odds of world 1.
 
-By Neyman and Pearson the best sets are those of the largest likelihood ratio. Each classifier learns on two thirds of
-the search samples and is judged on the last third by its likelihood; the best learns again on all. A summary
-longer than there are samples is narrowed first, on samples that the classifier does not learn from.
+By the Neyman-Pearson lemma, the best output sets have the largest likelihood ratios. Each classifier learns on two
+thirds of the search samples and is evaluated by its likelihood on the last third. The best one learns again on all
+samples. If a summary has more numbers than there are samples, a few numbers are selected on separate samples first.
 
-What occurs in one world only is deterministic: exact values, multiples of 1/n, low bits of floating-point noise,
-numbers beyond all that the other world shows. A classifier that adds up what all numbers say dilutes it, so it is
-looked for by itself and ranked before everything else. A rule is found on two thirds of the search samples and counts
-if the last third never contradicts it, as often as chance would not allow, and more often than the classifier is right
-there before it first errs: noise that is merely small makes rules too, and errs in a few of many fresh runs.
+Some values occur in one world only: exact values, multiples of 1/n, low bits of floating-point noise, numbers outside
+the range of the other world. A classifier that sums evidence over all numbers dilutes them, so separate rules detect
+them and come first in the order. A rule is found on two thirds of the search samples. It counts if the last third never
+contradicts it, if chance would not confirm it as often, and if the classifier makes its first error earlier. The last
+condition excludes rules that hold because the noise is small: they would fail in a few of many fresh runs.
 Source: Lu et al. (2022), section 4.2, after Bichsel et al. (2021).
 """
 
@@ -32,54 +32,54 @@ from dpaudit.registry import register
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Probability = Callable[[Floats], Floats]
-"""Probability of world 1 of summaries, shape (n, d) to (n,)."""
+"""Function from summaries, shape (n, d), to probabilities of world 1, shape (n,)."""
 FitClassifier = Callable[[Floats, Flags], Probability]
-"""From summaries and the world of each."""
+"""Function that fits a classifier to summaries and their worlds."""
 
 MIN_PROBABILITY = 1e-12
-"""Probabilities nearer to 0 or 1 are taken for this: a logarithm must stay a number."""
+"""Distance of probabilities from 0 and 1, which keeps logarithms finite."""
 HELD_OUT_EVERY = 3
-"""One in so many search samples is judged on."""
+"""One in this many search samples is held out."""
 MAX_UNSELECTED_WIDTH = 200
-"""Summaries of so many numbers are not narrowed, however few samples there are."""
+"""Largest width of summaries that are used without a selection of numbers, with any number of samples."""
 MIN_ATOM_COUNT = 3
-"""Times that a value must have been seen to be an atom."""
+"""Occurrences that make a value an atom."""
 BLOCK_COLUMNS = 4_096
-"""Numbers of long summaries that are looked at together."""
+"""Number of columns of long summaries that are processed together."""
 MAX_SELECTED = 64
-"""Numbers of a summary that is narrowed, at most; at least `MIN_KEPT`, else one for 16 samples."""
+"""Largest number of selected columns; one for 16 samples, but at least `MIN_SELECTED`."""
 MIN_SELECTED = 8
 SHRINKAGE = 1.5
-"""Standard errors that the medians of a number are drawn together by, before what is left of them is believed."""
+"""Standard errors by which the medians of the two worlds are moved towards each other."""
 CONFIRM_EVERY = 3
-"""One in so many search samples confirms or contradicts."""
+"""One in this many search samples confirms or contradicts rules."""
 RULE_LOG_ODDS = 60.0
-"""Log-odds in nats, beyond all that a classifier says, from which on rules are ranked."""
+"""Smallest log-odds of a rule in nats, larger than those of any classifier."""
 MAX_RULE_CHANCE = 0.01
-"""Probability that chance confirms a rule, of all numbers of a summary together, where both worlds are the same."""
+"""Probability that chance confirms any rule for a summary if both worlds have the same law."""
 MIN_VALUE_COUNT = 2
-"""Times that a value must have been seen, in one world alone."""
+"""Occurrences in one world only that make a value part of a rule."""
 MAX_COLUMNS = 500
-"""Longer summaries are not looked at."""
+"""Largest width of summaries for which rules are tried."""
 FLOAT32_ERROR = 2.0**-24
-"""Relative error of a number of 32 bits."""
+"""Relative rounding error of a 32-bit number."""
 MAX_FRACTION_STEPS = 24
-"""Of the continued fraction that finds the denominator of a number."""
+"""Largest number of steps of the continued fraction that finds the denominator of a number."""
 MAX_FRACTION_CHANCE = 0.25
-"""Probability below which a number that is no fraction may pass for one."""
+"""Largest probability that a random number passes for a fraction."""
 
 Rule = Callable[[Floats], Floats]
-"""Of which world a column's numbers are: 1, or -1 for world 0; 0 where the rule says nothing."""
+"""Function from numbers of a column to 1 for world 1, -1 for world 0, and 0 if the rule does not apply."""
 
 
 @dataclass(frozen=True, eq=False)
 class SummaryView:
-    """Runs whose world is known, to learn from, and fresh ones, whose world is not."""
+    """Search samples of known worlds, and fresh samples of unknown worlds."""
 
-    search: NDArray[Any]  # summaries of the known ones, shape (m, width); long ones of 32 bits
+    search: NDArray[Any]  # summaries of search samples, shape (m, width); float32 if they are long
     search_truth: NDArray[np.bool_]  # their worlds, shape (m,)
-    fresh: NDArray[Any]  # summaries of the others, shape (n, width)
-    # Log-odds of world 1 by what the mechanism says of its noise, shape (n, width) to (n,); None where it says nothing
+    fresh: NDArray[Any]  # summaries of fresh samples, shape (n, width)
+    # log-odds of world 1 by the law that the mechanism states, shape (n, width) to (n,); None if it states none
     stated: Callable[[Floats], Floats] | None = None
     shows: ClassVar[str] = "summaries of independent runs on neighbouring data sets"
 
@@ -87,18 +87,24 @@ class SummaryView:
 @register("attack", "output-set", source="Lu et al. (2022), Algorithm 1")
 @dataclass(frozen=True)
 class OutputSet:
-    """The log-odds of a classifier that learned on the search samples which world a summary is from.
+    """Attack that scores summaries by the log-odds of a classifier, which learns on search samples.
 
-    What occurs in one world only (`separating`) comes first, where the classifier is not as good.
+    Rules about values that occur in one world only (`separating`) come first, if they are better than the classifier.
 
     Attributes:
-        classifiers: Which are tried: "linear" (a logistic regression on whitened numbers), "laplace" (the likelihood
-            ratio of independent Laplace noise), "limits" (numbers beyond all that one world showed), "atoms" (values
-            that recur exactly), "additive" (a regression on each number's own steps: right where noise is independent),
-            "trees" (gradient boosting), "shrunken" (as "laplace", of medians that are apart by more than their errors:
-            for many numbers, of which few tell anything), "stated" (what the mechanism says of its own noise, by its
-            method `log_density`; left out where it has none), "forest", "mlp".
-        seed: Of the classifiers that draw.
+        classifiers: Names of the classifiers to try:
+
+            - "linear": logistic regression on whitened numbers
+            - "laplace": likelihood ratio of independent Laplace noise
+            - "limits": numbers outside the range of one world
+            - "atoms": values that recur exactly
+            - "additive": logistic regression on binned numbers, suited to independent noise
+            - "trees": gradient boosting
+            - "shrunken": as "laplace", with medians shrunk by their errors, for many numbers of which few matter
+            - "stated": law that the mechanism states by its method `log_density`; skipped without that method
+            - "forest": random forest
+            - "mlp": multilayer perceptron
+        seed: Random seed of randomised classifiers.
     """
 
     classifiers: tuple[str, ...] = (
@@ -121,15 +127,15 @@ class OutputSet:
         require(not unknown, f"classifiers must be among {', '.join((*CLASSIFIERS, STATED_LAW))}", unknown=unknown)
 
     def score(self, view: SummaryView) -> NDArray[np.float64]:
-        """Log-odds of world 1, in nats.
+        """Return log-odds of world 1, in nats.
 
-        Raises: InputError when the search samples are of one world only, or nothing but the law of a mechanism is asked
-            for that states none.
+        Raises: InputError if all search samples are of one world, or if "stated" is the only classifier and the
+            mechanism states no law.
         """
         if len(np.unique(view.search_truth)) < 2:
-            raise InputError("search samples must come from both worlds; ask for more of them (`search`)")
+            raise InputError("search samples must come from both worlds. Increase `search`")
         if view.stated is None and self.classifiers == (STATED_LAW,):
-            raise InputError(f"the mechanism does not say how its noise is distributed; leave {STATED_LAW} out")
+            raise InputError(f"the mechanism does not state its law. Remove {STATED_LAW} from `classifiers`")
         learning = _LearningSet(view, ~_held_out_rows(view))
         worth = [candidate._worth(learning) for candidate in self.candidates()] if len(self.classifiers) > 1 else [0.0]
         best = self.best(worth)
@@ -148,9 +154,9 @@ class OutputSet:
         return self.candidates()[int(np.argmax(worth))]
 
     def worth(self, view: SummaryView) -> float:
-        """The mean log-likelihood of held-out search samples' worlds, in nats: of a weak leak and of a rare one alike.
+        """Return the mean log-likelihood of held-out search samples' worlds, in nats.
 
-        The lowest there is where one world is missing there, or the mechanism does not state what is asked for.
+        It is -inf if one world is missing there, or if the mechanism does not state its law.
         """
         return self._worth(_LearningSet(view, ~_held_out_rows(view)))
 
@@ -163,13 +169,13 @@ class OutputSet:
         return -float(np.logaddexp(0, -self._held_out_odds(learning)).mean())
 
     def _held_out_odds(self, learning: _LearningSet) -> Floats:
-        """Log-odds of the right world of search samples that the classifier did not learn from."""
+        """Return the log-odds of the true world of held-out search samples."""
         view, held_out = learning.view, ~learning.rows
         odds = _log_odds(self._fit(learning)(view.search[held_out]))
         return np.where(view.search_truth[held_out], odds, -odds)
 
     def _correct_before_first_error(self, learning: _LearningSet) -> int:
-        """Held-out search samples of which the classifier is right, the surest first, before one of which it is not."""
+        """Return the number of held-out samples that are classified correctly with more confidence than any error."""
         odds = self._held_out_odds(learning)
         return int(np.count_nonzero(odds > max(0.0, -odds.min())))
 
@@ -183,9 +189,9 @@ class OutputSet:
             return _calibrated(view.stated, view.search[learning.rows], view.search_truth[learning.rows])
         fit = CLASSIFIERS[name](self.seed)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # an order is all that is wanted
-            warnings.simplefilter("ignore", UserWarning)  # columns with fewer different values than steps
-            warnings.simplefilter("ignore", RuntimeWarning)  # shares of the variance, where nothing varies
+            warnings.simplefilter("ignore", ConvergenceWarning)  # only the order matters
+            warnings.simplefilter("ignore", UserWarning)  # columns with fewer distinct values than bins
+            warnings.simplefilter("ignore", RuntimeWarning)  # shares of variance if the variance is 0
             probability = fit(*learning.training_data)
         return lambda long: probability(learning.narrow(long))
 
@@ -197,14 +203,14 @@ def _held_out_rows(view: SummaryView) -> Flags:
 
 @dataclass(frozen=True, eq=False)
 class _LearningSet:
-    """Search samples that classifiers learn from; long summaries are narrowed once for all of them."""
+    """Search samples from which classifiers learn; long summaries are narrowed once for all of them."""
 
     view: SummaryView
-    rows: Flags  # of the search samples, shape (m,)
+    rows: Flags  # mask of the search samples to learn from, shape (m,)
 
     @cached_property
     def _selection_rows(self) -> Flags:
-        """Samples that choose what long summaries are narrowed to, every second one of either world; else none."""
+        """Mask of samples that select columns of long summaries: every second one of each world; none if not needed."""
         truth, rows = self.view.search_truth, np.flatnonzero(self.rows)
         selecting = np.zeros(len(truth), np.bool_)
         of_world = [rows[truth[rows] == world] for world in (False, True)]
@@ -215,10 +221,10 @@ class _LearningSet:
 
     @cached_property
     def narrow(self) -> Callable[[NDArray[Any]], Floats]:
-        """Long summaries to a few numbers, others to themselves.
+        """Function that narrows long summaries to a few columns.
 
-        They are those with the largest difference of the worlds' means over their deviation, and the sum of all
-        numbers weighted by difference over variance (the Fisher direction, were they independent).
+        They are the columns with the largest difference of means over standard deviation, and the sum of all columns
+        weighted by difference over variance (the Fisher direction of independent numbers).
         """
         if not self._selection_rows.any():
             return lambda short: np.asarray(short, np.float64)
@@ -232,7 +238,7 @@ class _LearningSet:
             variance[block] = (block_one.var(0) * len(rows_one) + block_zero.var(0) * len(rows_zero)) / (
                 len(rows_one) + len(rows_zero)
             )
-        # Numbers that never vary and yet differ tell the worlds apart by themselves.
+        # Constant numbers that differ between the worlds reveal the world.
         variance = np.maximum(variance, MIN_PROBABILITY * np.maximum(difference**2, np.finfo(np.float64).tiny))
         weights = difference / variance
         count = min(MAX_SELECTED, max(MIN_SELECTED, int(self.rows.sum()) // 16))
@@ -243,7 +249,7 @@ class _LearningSet:
 
     @cached_property
     def training_data(self) -> tuple[Floats, Flags]:
-        """Samples that chose nothing, narrowed, and their worlds."""
+        """Narrowed summaries and worlds of samples that were not used for the selection."""
         rows = self.rows & ~self._selection_rows
         return self.narrow(self.view.search)[rows], self.view.search_truth[rows]
 
@@ -254,7 +260,7 @@ def _log_odds(probability: Floats) -> Floats:
 
 
 def _classifier(classifier: Any) -> FitClassifier:
-    """By a classifier with `fit` and `predict_proba`."""
+    """Return the fit of a classifier with `fit` and `predict_proba`."""
 
     def fit(summaries: Floats, truth: Flags) -> Probability:
         fitted = classifier.fit(summaries, truth)
@@ -263,19 +269,23 @@ def _classifier(classifier: Any) -> FitClassifier:
     return fit
 
 
+def _laplace_law(summaries: Floats, truth: Flags) -> tuple[Floats, Floats, Floats]:
+    """Return the medians of both worlds and the scale of independent Laplace noise, each of shape (d,)."""
+    median_zero, median_one = (np.median(summaries[truth == world], 0) for world in (False, True))
+    scale = np.abs(summaries - np.where(truth[:, None], median_one, median_zero)).mean(0)
+    smallest = MIN_PROBABILITY * np.maximum(np.abs(median_one - median_zero), np.finfo(np.float64).tiny)
+    return median_zero, median_one, np.maximum(scale, smallest)
+
+
 def _laplace(seed: int) -> FitClassifier:
-    """Independent Laplace noise about a median of each world: the most usual noise, whose tails say no more."""
+    """Fit independent Laplace noise around the medians of each world."""
 
     def fit(summaries: Floats, truth: Flags) -> Probability:
-        median_zero, median_one = (np.median(summaries[truth == world], 0) for world in (False, True))
-        scale = np.abs(summaries - np.where(truth[:, None], median_one, median_zero)).mean(0)
-        scale = np.maximum(
-            scale, MIN_PROBABILITY * np.maximum(np.abs(median_one - median_zero), np.finfo(np.float64).tiny)
-        )
+        median_zero, median_one, scale = _laplace_law(summaries, truth)
 
         def probability(others: Floats) -> Floats:
             odds = ((np.abs(others - median_zero) - np.abs(others - median_one)) / scale).sum(1)
-            # All far out are equal: rounding errors would order them by the low bits of floating-point noise.
+            # Without rounding, rounding errors would order equal odds by the low bits of floating-point noise.
             return np.asarray(special.expit(np.round(odds, 6)))
 
         return probability
@@ -284,7 +294,7 @@ def _laplace(seed: int) -> FitClassifier:
 
 
 def _calibrated(odds: Callable[[Floats], Floats], summaries: Floats, truth: Flags) -> Probability:
-    """Odds times the factor that fits best: noise that is c times too small makes them about c times as large."""
+    """Return odds times the best-fitting factor: noise that is too small by a factor c multiplies them by about c."""
     from sklearn.linear_model import LogisticRegression
 
     raw_odds = odds(summaries)
@@ -298,15 +308,11 @@ def _calibrated(odds: Callable[[Floats], Floats], summaries: Floats, truth: Flag
 
 
 def _shrunken(seed: int) -> FitClassifier:
-    """Independent Laplace noise as `_laplace`, about medians drawn together by what chance may have moved them."""
+    """Fit independent Laplace noise around medians that are shrunk by their standard errors."""
 
     def fit(summaries: Floats, truth: Flags) -> Probability:
-        median_zero, median_one = (np.median(summaries[truth == world], 0) for world in (False, True))
-        scale = np.abs(summaries - np.where(truth[:, None], median_one, median_zero)).mean(0)
-        scale = np.maximum(
-            scale, MIN_PROBABILITY * np.maximum(np.abs(median_one - median_zero), np.finfo(np.float64).tiny)
-        )
-        # The median of Laplace noise has a standard error of its scale over the root of the number.
+        median_zero, median_one, scale = _laplace_law(summaries, truth)
+        # The standard error of the median of n Laplace variables is scale / sqrt(n).
         standard_error = SHRINKAGE * math.sqrt(1 / truth.sum() + 1 / (~truth).sum())
         half = (
             np.sign(median_one - median_zero)
@@ -326,7 +332,7 @@ def _shrunken(seed: int) -> FitClassifier:
 
 
 def _limits(seed: int) -> FitClassifier:
-    """Numbers beyond all that were seen of a world: the noise ends somewhere."""
+    """Score numbers outside the range of a world, for bounded noise."""
 
     def fit(summaries: Floats, truth: Flags) -> Probability:
         ranges = [(side.min(0), side.max(0)) for side in (summaries[~truth], summaries[truth])]
@@ -341,7 +347,7 @@ def _limits(seed: int) -> FitClassifier:
 
 
 def _atoms(seed: int) -> FitClassifier:
-    """Values that recur exactly: numbers without noise, limits, counts; each column's log-odds are added up."""
+    """Score values that recur exactly (numbers without noise, limits, counts); log-odds of columns are added."""
 
     def fit(summaries: Floats, truth: Flags) -> Probability:
         tables = [_table_of_atoms(column, truth) for column in summaries.T]
@@ -356,7 +362,7 @@ def _atoms(seed: int) -> FitClassifier:
 
 
 def _table_of_atoms(column: Floats, truth: Flags) -> tuple[Floats, Floats]:
-    """Values that recur, ascending, shape (k,), and the log-odds of each, shape (k + 1,): the last of all others."""
+    """Return recurring values, ascending, shape (k,), and their log-odds, shape (k + 1,), the last for all others."""
     values, place, counts = np.unique(column, return_inverse=True, return_counts=True)
     recurs = counts >= MIN_ATOM_COUNT
     atom_of_row = np.where(recurs, np.cumsum(recurs) - 1, recurs.sum())[place]
@@ -374,11 +380,10 @@ def _look_up(table: tuple[Floats, Floats], column: Floats) -> Floats:
 
 
 def _linear(seed: int) -> FitClassifier:
-    """Logistic regression on principal components of variance 1.
+    """Fit logistic regression on principal components scaled to variance 1.
 
-    Numbers that vary a lot may have a sum that does not, as noisy counts that sum to the size of the data. Components
-    that do not vary at all are left out, as the sum of the 0 and 1 for the classes of an answer: scaled to variance 1,
-    their rounding errors would drown the others.
+    Noisy numbers may have a sum with little noise, such as counts that sum to the size of the data. Components without
+    variance are omitted, because scaling would amplify their rounding errors.
     """
     from sklearn.decomposition import PCA
     from sklearn.linear_model import LogisticRegression
@@ -445,23 +450,23 @@ CLASSIFIERS: Mapping[str, Callable[[int], FitClassifier]] = {
 
 @dataclass(frozen=True, eq=False)
 class _Column:
-    """One number of each summary: itself, or its denominator."""
+    """Column of summaries, or the denominators of its numbers."""
 
-    place: int
-    denominator: bool
+    place: int  # position of the column
+    denominator: bool  # True for denominators
 
     def numbers(self, summaries: Floats) -> Floats:
         return denominators(summaries[:, self.place]) if self.denominator else summaries[:, self.place]
 
 
 def separating(summaries: Floats, truth: Flags) -> Callable[[Floats], Floats]:
-    """Ranks summaries, shape (n, d) to (n,): `FIRST` and more, or as much below 0, where a rule tells; else 0.
+    """Return a function from summaries, shape (n, d), to log-odds by rules, shape (n,); 0 if no rule applies.
 
-    Of several rules that which was confirmed most often decides.
+    Their absolute value is at least `RULE_LOG_ODDS`. If several rules apply, the one confirmed most often decides.
 
     Args:
         summaries: Search samples, shape (m, d), rounded to 32 bits.
-        truth: Their worlds, shape (m,).
+        truth: Worlds of the search samples, shape (m,).
     """
     confirming = np.arange(len(truth)) % CONFIRM_EVERY == CONFIRM_EVERY - 1
     if any(len(np.unique(truth[part])) < 2 for part in (confirming, ~confirming)):
@@ -496,7 +501,7 @@ def _columns(summaries: Floats) -> Iterator[_Column]:
 
 
 def _values(numbers: Floats, truth: Flags) -> Rule:
-    """Values that were seen in one world only, twice or more."""
+    """Return the rule about values that occur in one world only, at least twice."""
     values, place = np.unique(numbers, return_inverse=True)
     count_zero, count_one = (np.bincount(place[truth == world], minlength=len(values)) for world in (False, True))
     exclusive = ((count_zero == 0) | (count_one == 0)) & (count_zero + count_one >= MIN_VALUE_COUNT)
@@ -512,7 +517,7 @@ def _values(numbers: Floats, truth: Flags) -> Rule:
 
 
 def _limits_of_worlds(numbers: Floats, truth: Flags) -> Rule:
-    """Numbers beyond all that were seen of one world, and not of the other."""
+    """Return the rule about numbers outside the range of exactly one world."""
     ranges = [(numbers[truth == world].min(), numbers[truth == world].max()) for world in (False, True)]
 
     def rule(others: Floats) -> Floats:
@@ -523,19 +528,19 @@ def _limits_of_worlds(numbers: Floats, truth: Flags) -> Rule:
 
 
 def denominators(numbers: Floats) -> Floats:
-    """The smallest n of which a number is a multiple of 1/n, up to its rounding; 0 where n were one by chance.
+    """Return the smallest n for which a number is a multiple of 1/n, up to rounding; 0 if chance explains n.
 
-    The convergents of its continued fraction are the best approximations there are, shape (n,) to (n,).
+    The convergents of the continued fraction are the best rational approximations. Shape (n,) to (n,).
     """
     denominator = np.zeros(len(numbers))
     error = FLOAT32_ERROR * np.maximum(np.abs(numbers), np.finfo(np.float64).tiny)
     fraction, previous, current = np.abs(numbers), np.zeros(len(numbers)), np.ones(len(numbers))
-    fraction = fraction - np.floor(fraction)  # the denominators of a number and of its fraction are the same
+    fraction = fraction - np.floor(fraction)  # a number and its fractional part have the same denominator
     original = fraction.copy()
     unresolved = np.isfinite(numbers)
     for _ in range(MAX_FRACTION_STEPS):
         distance = np.abs(original * current - np.round(original * current)) / current
-        # So many fractions with a denominator up to n lie that near by chance.
+        # Expected number of fractions with denominators up to n this close by chance: 2 n^2 error.
         fits = unresolved & (distance <= error)
         denominator[fits] = current[fits]
         unresolved &= ~fits & (current**2 * 2 * error <= MAX_FRACTION_CHANCE) & (fraction > 0)

@@ -1,8 +1,8 @@
-"""Rounding of released numbers to a grid: what a privacy claim is about, without the digits far below the noise.
+"""Rounding of released numbers to a grid, which removes digits far below the noise.
 
-A claim is about numbers as numbers. The low bits of floating-point noise tell what the noise was added to (Mironov
-2012), whatever its scale, and would hide every other reason. Rounding is post-processing of the release by a function
-that search samples alone have fixed, so a bound from rounded numbers holds for the release as well.
+The low bits of floating-point noise reveal the number to which it was added (Mironov 2012), at any noise scale, and
+would hide all other leaks. Rounding is post-processing by a function that depends on search samples only, so a bound
+from rounded numbers holds for the release as well.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 STEP = 1e-6
-"""Of the grid, as a share of the spread of a number."""
+"""Step of the grid, as a share of the interquartile range."""
 REPEATS = 3
-"""Times that a value occurs among the search samples to count as an exact repeat, which is kept as released."""
+"""Occurrences among search samples that make a value an exact repeat, which is not rounded."""
 MOST_COLUMNS = 500
-"""Longer summaries are left as they are: no rule looks at their single values."""
+"""Largest width of summaries that are rounded; no rule uses single values of longer summaries."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +27,9 @@ class Rounding:
     """A grid for each number of a summary.
 
     Attributes:
-        steps: Distance of grid points for each column, shape (d,); 0 where the column is left as released: whole
-            numbers, and numbers without spread.
-        repeats: For each column, the values that are left as released, ascending.
+        steps: Distance of grid points for each column, shape (d,); 0 for columns that are not rounded: whole numbers,
+            and numbers without spread.
+        repeats: For each column, values that are not rounded, ascending.
     """
 
     steps: NDArray[np.float64]

@@ -1,7 +1,7 @@
-"""What a mechanism says of its own noise, as log-odds of the two data sets: of a release the most that can be known.
+"""Log-odds of two data sets by the law that a mechanism states for its releases.
 
-By Neyman and Pearson no other order of the releases is better, and nothing has to be learned: forty columns hide no
-direction. A mechanism that says what is not true of it loses in the choice among the classifiers.
+By the Neyman-Pearson lemma, no other order of the releases is better, and nothing has to be learned in many
+dimensions. If the stated law is wrong, another classifier has a better likelihood on held-out samples and is chosen.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from dpaudit.mechanisms.threads import limited_threads
 
 Floats = NDArray[np.float64]
 StatedOdds = Callable[[Floats], Floats]
-"""Log-odds of D' of summaries, in nats, shape (n, width) to (n,)."""
+"""Function from summaries, shape (n, width), to log-odds of D' in nats, shape (n,)."""
 STATED_LAW = "stated"
-"""What attacks call a classifier that takes the law from the mechanism."""
+"""Name of the classifier that uses the law stated by the mechanism."""
 MAX_LOG_ODDS = 40.0
-"""Log-odds of what is impossible on one of the data sets, in nats; 0 of what is impossible on both."""
+"""Log-odds of a release that is impossible on one data set, in nats; 0 if it is impossible on both."""
 
 
 def stated_odds(mechanism: Any, worlds: Worlds, compute: Compute) -> StatedOdds | None:
-    """By the mechanism's `log_density`; None where it has none."""
+    """Return the log-odds by the mechanism's `log_density`; None if it has no such method."""
     if not isinstance(mechanism, StatedLaw):
         return None
-    law = mechanism
+    law = mechanism  # keeps its narrowed type inside the closure
 
     def odds(summaries: Floats) -> Floats:
         double_summaries = np.asarray(summaries, np.float64)

@@ -1,4 +1,4 @@
-"""Many trainings on two neighbouring data sets, each summed up as a vector: in bulk, one by one, or by its answers."""
+"""Trainings on two neighbouring data sets, summarised as vectors: in bulk, one by one, or by predictions."""
 
 from __future__ import annotations
 
@@ -20,31 +20,30 @@ from dpaudit.mechanisms.protocols import LogitModel, SampledLearner, SummarisedL
 
 SMALLEST_PROBABILITY = 1e-45
 MAX_NUMBER = float(np.finfo(np.float32).max)
-"""Of the numbers that are kept."""
+"""Largest absolute number in a stored summary."""
 MAX_DOUBLE_WIDTH = 4_096
-"""Summaries of more numbers are not written out in double precision: some hundred of them fill the memory."""
+"""Largest width of summaries that are converted to double precision; bounds the memory."""
 MAX_NAMED_PLACES = 8
-"""Places of a summary that are named where its numbers are not finite; more are counted."""
+"""Largest number of positions of non-finite numbers that are named; further ones are counted."""
 MIN_FAILED_BATCH = 8
-"""Trainings of a batch in both worlds that, all failed in one way, say that the code does not run at all."""
+"""Smallest batch whose uniform failure in both worlds shows that the code does not run at all."""
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Trainings on either data set, summed up, as they are kept.
+    """Summaries of n trainings in storage form.
 
-    How a training ended is a part of what it released: one that raised, or whose numbers are not finite, has an ending
-    of its own, and is as good to learn from as any other.
+    The ending of a training is part of its release: exceptions and non-finite numbers have separate endings, from which
+    an attack can learn.
     """
 
-    number: NDArray[np.int64] = field(metadata={"stored": "int32"})  # of each trial, shape (n,)
-    truth: NDArray[np.bool_]  # their coins, shape (n,); trained on D' where True
-    ending: NDArray[np.str_]  # how each ended: "3 numbers", the class of an exception, ..., shape (n,)
-    width: NDArray[np.int64]  # how many finite numbers each left, shape (n,)
-    numbers: NDArray[np.float32]  # all of these, one summary behind the other
-    name: NDArray[np.str_]  # which trial each is, with which seed, shape (n,)
-    # How many of the last numbers of each tell the low bits of numbers before them, shape (n,)
-    low_bits: NDArray[np.int64]
+    number: NDArray[np.int64] = field(metadata={"stored": "int32"})  # number of the trial, shape (n,)
+    truth: NDArray[np.bool_]  # coins, shape (n,); True if trained on D'
+    ending: NDArray[np.str_]  # "3 numbers", class of an exception, ..., shape (n,)
+    width: NDArray[np.int64]  # number of finite numbers, shape (n,)
+    numbers: NDArray[np.float32]  # finite numbers of all summaries, concatenated
+    name: NDArray[np.str_]  # name of the trial, with its seed, shape (n,)
+    low_bits: NDArray[np.int64]  # number of last numbers that hold low bits of earlier numbers, shape (n,)
 
     @classmethod
     def joined(cls, parts: Sequence[Samples]) -> Samples:
@@ -53,7 +52,6 @@ class Samples:
         return cls(*(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(cls)))
 
     def where(self, chosen: NDArray[np.bool_]) -> Samples:
-        """Some of them."""
         if chosen.all():
             return self
         names = ("number", "truth", "ending", "width", "name", "low_bits")
@@ -61,7 +59,7 @@ class Samples:
         return replace(self, **columns, numbers=self.numbers[np.repeat(chosen, self.width)])
 
     def without_low_bits(self) -> Samples:
-        """Return the samples without the numbers that tell the low bits of others."""
+        """Return the samples without the numbers that hold low bits of other numbers."""
         if not self.low_bits.any():
             return self
         ends = np.cumsum(self.width)
@@ -73,13 +71,13 @@ class Samples:
         return replace(self, width=width, numbers=self.numbers[retained], low_bits=np.zeros_like(self.low_bits))
 
     def summaries(self) -> NDArray[Any]:
-        """Of samples that ended in one way, shape (n, width): of 64 bits, and of 32 where they are long."""
+        """Return the summaries of samples with one ending, shape (n, width); float64, or float32 if they are long."""
         matrix = self.numbers.reshape(len(self.truth), -1 if len(self.numbers) else 0)
         return matrix if matrix.shape[1] > MAX_DOUBLE_WIDTH else matrix.astype(np.float64)
 
     @property
     def usual_ending(self) -> str:
-        """How most of them ended."""
+        """Most frequent ending."""
         endings, counts = np.unique(self.ending, return_counts=True)
         return str(endings[counts.argmax()])
 
@@ -88,10 +86,10 @@ class Samples:
 def sample_summaries(
     mechanism: Any, worlds: Worlds, limit_s: float | None, compute: Compute, *, first: int, last: int, seed: Seed
 ) -> Outcome[Samples]:
-    """Trainings `first` to `last` - 1, each on D or D' by its own coin, summed up.
+    """Run trainings `first` to `last` - 1, each on D or D' by a separate coin.
 
-    The coins of a batch are drawn from `seed.child(first)`, its trainings from children of that. `limit_s` is how long
-    a training that is run by itself may take.
+    `seed.child(first)` gives the coins of the batch, and its children give the trainings. `limit_s` is the time limit
+    of a single training.
     """
     batch_seed = seed.child(first)
     truth = batch_seed.rng().random(last - first) < 0.5
@@ -100,7 +98,7 @@ def sample_summaries(
 
 @dataclass(frozen=True, eq=False)
 class TrainingBatch:
-    """Which trainings are asked for: one for each coin, on the data set it shows."""
+    """Trainings to run: one for each coin, on the data set that the coin selects."""
 
     worlds: Worlds
     truth: NDArray[np.bool_]
@@ -108,18 +106,18 @@ class TrainingBatch:
     seed: Seed
     compute: Compute
     limit_s: float | None
-    paired: bool = False  # whether the worlds take turns, and each two trainings have one seed
+    paired: bool = False  # True if the worlds take turns and each pair shares a seed
 
     def seed_of(self, place: int, mechanism: Any) -> Seed:
-        """A training's own seed; where they are drawn in bulk, that of the batch."""
+        """Return the seed of a training; bulk samplers use one seed for the batch."""
         number = place // 2 if self.paired else place
         return self.seed.child(self.first + (0 if isinstance(mechanism, SampledLearner) else number))
 
 
 def sample_batch(mechanism: Any, batch: TrainingBatch) -> Outcome[Samples]:
-    """The trainings that are asked for, summed up.
+    """Run the trainings and return their summaries.
 
-    Raises: TrainingError when the code does not run at all.
+    Raises: TrainingError if the code does not run at all.
     """
     count = len(batch.truth)
     names = [f"trial {batch.first + place} (seed {batch.seed_of(place, mechanism)})" for place in range(count)]
@@ -142,11 +140,11 @@ def sample_batch(mechanism: Any, batch: TrainingBatch) -> Outcome[Samples]:
 
 @dataclass(frozen=True, eq=False)
 class _TrainingResult:
-    """How a training ended."""
+    """Ending and numbers of one training."""
 
-    ending: str  # a word or two for all that end in this way
-    fault: str = ""  # what is wrong with it, for people
-    numbers: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # the finite ones
+    ending: str  # a few words, equal for equal endings
+    fault: str = ""  # description of the failure; "" if there is none
+    numbers: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # finite numbers
 
 
 def _checked(result: NDArray[np.float64] | _TrainingResult) -> _TrainingResult:
@@ -154,7 +152,7 @@ def _checked(result: NDArray[np.float64] | _TrainingResult) -> _TrainingResult:
         return result
     valid = np.isfinite(result) & (np.abs(result) <= MAX_NUMBER)
     if not len(result):
-        return _TrainingResult("no numbers", "it gave no numbers")
+        return _TrainingResult("no numbers", "it returned no numbers")
     if valid.all():
         return _TrainingResult(f"{len(result)} numbers", numbers=result)
     places = np.flatnonzero(~valid)
@@ -162,9 +160,9 @@ def _checked(result: NDArray[np.float64] | _TrainingResult) -> _TrainingResult:
         f" and {len(places) - MAX_NAMED_PLACES} more" if len(places) > MAX_NAMED_PLACES else ""
     )
     fault = (
-        "it gave numbers that are not finite"
+        "it returned numbers that are not finite"
         if not np.isfinite(result).all()
-        else f"it gave numbers above {MAX_NUMBER:.2g}"
+        else f"it returned numbers above {MAX_NUMBER:.2g}"
     )
     return _TrainingResult(f"{len(result)} numbers, not finite at {where}", fault, result[valid])
 
@@ -176,7 +174,6 @@ def _failure(err: BaseException) -> _TrainingResult:
 
 
 def _train_batch(mechanism: Any, batch: TrainingBatch) -> Sequence[NDArray[np.float64] | _TrainingResult]:
-    """All of them, by the first face that the mechanism has."""
     if isinstance(mechanism, SampledLearner):
         return _in_bulk(mechanism, batch)
     if isinstance(mechanism, SummarisedLearner):
@@ -199,7 +196,7 @@ def _in_bulk(mechanism: SampledLearner, batch: TrainingBatch) -> Sequence[NDArra
                 seed=batch.seed_of(0, mechanism).child(0 if batch.paired else int(world)).sequence(),
                 compute=batch.compute,
             )
-        except BaseException as err:  # other people's code may raise anything; these trials ended so
+        except BaseException as err:  # user code may raise anything; the exception is the outcome of these trials
             vectors = [_failure(err)] * len(places)
         for place, vector in zip(places, vectors, strict=True):
             results[place] = vector
@@ -210,26 +207,26 @@ def _one_by_one(
     mechanism: SummarisedLearner, batch: TrainingBatch, place: int
 ) -> NDArray[np.float64] | _TrainingResult:
     try:
-        # A copy each: what one training does to its data is not the next one's.
+        # A copy for each training: it may modify its data.
         train = batch.worlds.world(bool(batch.truth[place])).writable()
         points = batch.worlds.points.copy()
         seed = batch.seed_of(place, mechanism).sequence()
         with time_limit(batch.limit_s):
             summary = mechanism.summarise(train, points, seed=seed, compute=batch.compute)
-        vector = np.asarray(summary).astype(np.float64, casting="same_kind")  # no complex numbers, no words
+        vector = np.asarray(summary).astype(np.float64, casting="same_kind")  # no complex numbers, no text
     except TimeLimitExceeded:
-        if batch.limit_s is None:  # the whole unit's time is up
+        if batch.limit_s is None:  # time limit of the whole unit
             raise
-        return _TrainingResult("out of time", f"still running after {batch.limit_s:g} s, the stated `training_limit_s`")
-    except BaseException as err:  # other people's code may raise anything; the trial ended so
+        return _TrainingResult("out of time", f"still running after {batch.limit_s:g} s, the `training_limit_s`")
+    except BaseException as err:  # user code may raise anything; the exception is the outcome of the trial
         return _failure(err)
     if vector.ndim == 1:
         return vector
-    return _TrainingResult(f"shape {vector.shape}", f"it gave an array of shape {vector.shape}, not a vector")
+    return _TrainingResult(f"shape {vector.shape}", f"it returned an array of shape {vector.shape}, not a vector")
 
 
 def _by_answers(mechanism: Any, batch: TrainingBatch) -> Sequence[NDArray[np.float64] | _TrainingResult]:
-    """Any learner: what its models answer at the points, on the scale of logarithms."""
+    """Summarise any learner by the log-odds that its models predict at the points."""
     worlds = batch.worlds
     runs = [
         TrainingRun(worlds.row_numbers(bool(world)), batch.seed_of(place, mechanism))
@@ -240,7 +237,7 @@ def _by_answers(mechanism: Any, batch: TrainingBatch) -> Sequence[NDArray[np.flo
 
 
 def _answers(model: Any, points: NDArray[np.float32]) -> NDArray[np.float64] | _TrainingResult:
-    """Logits or log-probabilities against those of the last class, shape (m (K - 1),)."""
+    """Return logits or log-probabilities minus those of the last class, shape (m (K - 1),)."""
     if isinstance(model, TrainingError):
         cause = type(model.__cause__ or model).__name__
         return _TrainingResult(cause, str(model))
@@ -249,6 +246,6 @@ def _answers(model: Any, points: NDArray[np.float32]) -> NDArray[np.float64] | _
             scale = model.logits(points.copy()).astype(np.float64)
         else:
             scale = np.log(np.maximum(model.probabilities(points.copy()), SMALLEST_PROBABILITY))
-    except BaseException as err:  # other people's code may raise anything
+    except BaseException as err:  # user code may raise anything
         return _failure(err)
     return np.asarray((scale[:, :-1] - scale[:, -1:]).ravel())

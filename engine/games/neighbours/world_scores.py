@@ -1,6 +1,6 @@
-"""From runs in either world to scores: what an attack learns of search samples, and how far apart two worlds are.
+"""Games whose trials are summary vectors: the attack learns from search samples of known worlds and scores fresh ones.
 
-Games whose trials are vectors share this: search samples, whose world is known, teach the attack; it scores fresh ones.
+The module also measures the separation of two worlds, by which games choose data sets.
 """
 
 from __future__ import annotations
@@ -31,51 +31,51 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.threads import limited_threads
 
 MAX_DISTANCE = 50.0
-"""Spreads between two trainings that are no longer counted."""
+"""Upper limit of a distance, in spreads."""
 SEED_NOISE_SHARE = 0.6
-"""A number follows the seed where trainings of one seed differ by less than this share of what others differ by."""
+"""A number follows the seed if pairs with one seed differ by less than this share of the differences of other pairs."""
 EPSILON_LEVELS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-"""Of epsilon, at which what was seen is held against a claim while worlds are tried."""
+"""Values of epsilon at which evidence is compared with a claim in a search."""
 MAX_TAIL_COLUMNS = 64
-"""Numbers whose tails are looked at, of those that runs give."""
+"""Largest number of columns whose tails are compared."""
 MIN_PARALLEL_SAMPLES = 10_000
-"""Search samples from which on the candidates of an attack are judged by units of their own: 0.3 s and more."""
+"""Number of search samples from which separate units evaluate the candidates of an attack."""
 
 
 @dataclass(frozen=True)
 class SummaryGame(TrialGame):
-    """Fresh trials, and search samples that the attack learns from.
+    """Base of games with fresh trials, and search samples from which the attack learns.
 
     Attributes:
-        search: Runs to choose the two worlds by and for the attack to learn from, in 4 .. 10,000,000.
+        search: Number of search runs, in 4 .. 10,000,000, for the choice of the two worlds and for learning.
     """
 
     search: int = 20_000
     samples: ClassVar[Callable[..., Any]]
-    """The unit that makes samples `first` to `last` - 1 of (mechanism, worlds, limit_s)."""
+    """Unit function that makes samples `first` to `last` - 1 of (mechanism, worlds, limit_s)."""
     learns_once: ClassVar[bool] = False
-    """Whether a confirmatory run has the worlds and the search samples of the first pass."""
+    """True if a confirmatory run reuses the worlds and search samples of the first pass."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(4 <= self.search <= MAX_TRIALS, f"search must be in 4 .. {MAX_TRIALS:,}", search=self.search)
         limit = self.limit_s
-        require(limit is None or limit > 0, "seconds of a limit must be > 0", limit=limit)
+        require(limit is None or limit > 0, "a time limit must be > 0 s", limit=limit)
 
     @property
     def limit_s(self) -> float | None:
-        """Seconds after which one run is ended and has failed; None for no limit but the unit's."""
+        """Time limit of one run in seconds, after which it fails; None for no limit except that of the unit."""
         raise NotImplementedError
 
     @property
     def reads_full_digits(self) -> bool:
-        """True if numbers are read at full digits, low bits too; else each is rounded to a grid (`Rounding`)."""
+        """True if the attack sees all digits, including low bits; else numbers are rounded to a grid (`Rounding`)."""
         return False
 
     def fresh_and_scores(
         self, setting: Setting, work: Work, worlds: Unit, search_trials: int, suffix: str = ""
     ) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
-        """The units of the fresh trials, and those of their scores by what `left` search samples teach."""
+        """Add search samples, fresh trials and scores; return the units of the last two."""
         search_setting = replace(setting, seed=setting.search_seed) if self.learns_once else setting
         search = self.sampled_in_parts(
             search_setting, work, type(self).samples, worlds, f"search{suffix}", search_trials
@@ -101,7 +101,7 @@ class SummaryGame(TrialGame):
         return fresh, scores
 
     def without_noise(self, setting: Setting, work: Work, worlds: Unit, search_trials: int) -> tuple[Unit, ...]:
-        """The units of the scores where the mechanism's noise is taken away; none where it does not say how."""
+        """Return the units of scores without the mechanism's noise; () if the noise cannot be removed."""
         if setting.noiseless is None:
             return ()
         small_game = replace(self, trials=min(self.trials, NOISELESS_TRIALS))
@@ -136,7 +136,7 @@ class SummaryGame(TrialGame):
     def _candidate_worths(
         self, setting: Setting, work: Work, worlds: Unit, search: tuple[Unit, ...], samples: int
     ) -> tuple[Unit, ...]:
-        """The units that judge the candidates of an attack, each its own; none where one unit is as quick."""
+        """Return one unit for each candidate of the attack, which evaluates it; () if one unit is as fast."""
         if not isinstance(setting.attack, ManyCandidates) or samples < MIN_PARALLEL_SAMPLES:
             return ()
         candidates = setting.attack.candidates()
@@ -159,20 +159,20 @@ class SummaryGame(TrialGame):
 
 @runtime_checkable
 class ManyCandidates(Protocol):
-    """An attack that is one of several, each judged by the search samples alone."""
+    """An attack that chooses among candidates by search samples only."""
 
     def candidates(self) -> Sequence[Any]:
-        """Each by itself."""
+        """Return all candidates."""
         ...
 
     def best(self, worth: Sequence[float]) -> Any:
-        """The candidate that is worth most."""
+        """Return the candidate with the largest worth."""
         ...
 
 
 @dataclass(frozen=True)
 class Worth:
-    """What a candidate is worth, as the attack measures it."""
+    """Worth of a candidate, on the scale of the attack."""
 
     worth: float
 
@@ -187,11 +187,11 @@ def judge_candidate(
     *,
     full_digits: bool = False,
 ) -> Worth:
-    """What one candidate of a `ManyCandidates` is worth on the search samples."""
-    samples = usable_samples(in_scope(Samples.joined(search), full_digits=full_digits))
+    """Return the worth of one candidate of a `ManyCandidates` on search samples; -inf if nothing can be learned."""
+    samples = _usable_samples(in_scope(Samples.joined(search), full_digits=full_digits))
     if samples is None:
         return Worth(-math.inf)
-    summaries, truth = rounding_of(samples, full_digits=full_digits).rounded(samples.summaries()), samples.truth
+    summaries, truth = _rounding_of(samples, full_digits=full_digits).rounded(samples.summaries()), samples.truth
     stated = stated_odds(mechanism, worlds, compute)
     with limited_threads(compute.threads):
         return Worth(candidate.worth(SummaryView(summaries, truth, summaries[:0], stated)))
@@ -209,14 +209,16 @@ def score_summaries(
     *,
     full_digits: bool = False,
 ) -> Outcome[Iterator[Scores]]:
-    """The attack learns on the search samples and scores the fresh ones: one replay."""
+    """Return the scores of fresh samples as one replay; the attack learns from search samples."""
     searched, trials = Samples.joined(search), Samples.joined(fresh)
     chosen = attack.best([candidate_worth.worth for candidate_worth in worths]) if worths else attack
     with limited_threads(compute.threads):
-        scores = told(chosen, searched, trials, stated_odds(mechanism, worlds, compute), full_digits=full_digits)
+        scores = score_trials(
+            chosen, searched, trials, stated_odds(mechanism, worlds, compute), full_digits=full_digits
+        )
     usual = searched.usual_ending
     mismatches = (
-        f"{name}: it ended in {ending}, most in {usual}"
+        f"{name}: it returned {ending}, most trials {usual}"
         for name, ending, width in zip(trials.name.tolist(), trials.ending.tolist(), trials.width.tolist(), strict=True)
         if ending != usual and ending == f"{width} numbers"
     )
@@ -224,33 +226,33 @@ def score_summaries(
 
 
 def in_scope(samples: Samples, *, full_digits: bool) -> Samples:
-    """Return the samples with the numbers that a test reads: without those about low bits, unless at full digits."""
+    """Return the samples, without the numbers that hold low bits unless all digits are read."""
     return samples if full_digits else samples.without_low_bits()
 
 
-def rounding_of(samples: Samples, *, full_digits: bool) -> Rounding:
-    """Return the grid that known samples of one ending lead to; none at full digits."""
+def _rounding_of(samples: Samples, *, full_digits: bool) -> Rounding:
+    """Return the grid learned from search samples with one ending; no rounding if all digits are read."""
     return Rounding(np.zeros(0), ()) if full_digits else Rounding.learned(samples.summaries())
 
 
-def told(
-    attack: Any, known: Samples, asked: Samples, stated: StatedOdds | None = None, *, full_digits: bool = False
+def score_trials(
+    attack: Any, search: Samples, trials: Samples, stated: StatedOdds | None = None, *, full_digits: bool = False
 ) -> Scores:
-    """Scores of trainings that ended as most did by the attack, of all others by how they ended."""
-    known, asked = (in_scope(samples, full_digits=full_digits) for samples in (known, asked))
-    numbers = usable_samples(known)
-    odds = log_odds_of_endings(asked.ending, known.ending, known.truth)
-    alike = np.zeros(len(asked.truth), np.bool_) if numbers is None else asked.ending == known.usual_ending
-    view = None
-    if numbers is not None:
-        rounding = rounding_of(numbers, full_digits=full_digits)
-        searched, fresh = (rounding.rounded(samples.summaries()) for samples in (numbers, asked.where(alike)))
-        view = SummaryView(searched, numbers.truth, fresh, stated)
-    return scored_trials(attack, view, number=asked.number, truth=asked.truth, failed=~alike, failed_score=odds)
+    """Return scores: by the attack for trials with the usual ending, by their ending for all others."""
+    search, trials = (in_scope(samples, full_digits=full_digits) for samples in (search, trials))
+    usable = _usable_samples(search)
+    odds = log_odds_of_endings(trials.ending, search.ending, search.truth)
+    usual, view = np.zeros(len(trials.truth), np.bool_), None
+    if usable is not None:
+        usual = trials.ending == search.usual_ending
+        rounding = _rounding_of(usable, full_digits=full_digits)
+        searched, fresh = (rounding.rounded(samples.summaries()) for samples in (usable, trials.where(usual)))
+        view = SummaryView(searched, usable.truth, fresh, stated)
+    return scored_trials(attack, view, number=trials.number, truth=trials.truth, failed=~usual, failed_score=odds)
 
 
-def usable_samples(samples: Samples) -> Samples | None:
-    """The trainings that ended as most did; None where that tells their world, or they left no numbers."""
+def _usable_samples(samples: Samples) -> Samples | None:
+    """Return samples with the usual ending; None if they are all of one world or have no numbers."""
     usual = samples.where(samples.ending == samples.usual_ending)
     return usual if len(usual.numbers) and len(np.unique(usual.truth)) == 2 else None
 
@@ -258,20 +260,20 @@ def usable_samples(samples: Samples) -> Samples | None:
 def _held_out_scores(
     attack: Any, trainings: Samples, stated: StatedOdds | None = None, *, full_digits: bool = False
 ) -> Scores | None:
-    """Of every second pair of trainings, learned from the others; None where these are of one world."""
+    """Return scores of every second pair of trainings, learned from the others; None if one half has a single world."""
     held_out = np.arange(len(trainings.truth)) // 2 % 2 == 1
     if min(len(np.unique(trainings.truth[part])) for part in (held_out, ~held_out)) < 2:
         return None
-    return told(attack, trainings.where(~held_out), trainings.where(held_out), stated, full_digits=full_digits)
+    return score_trials(attack, trainings.where(~held_out), trainings.where(held_out), stated, full_digits=full_digits)
 
 
 def held_out_evidence(attack: Any, trainings: Samples, stated: StatedOdds | None = None) -> tuple[float, float]:
-    """The bound of every second pair of trainings, learned from the others, and their share of right guesses."""
+    """Return the bound and the share of correct guesses on half of the trainings, learned from the other half."""
     return _evidence(_held_out_scores(attack, trainings, stated))
 
 
 def _evidence(scores: Scores | None) -> tuple[float, float]:
-    """The bound of scores, and their share of right guesses."""
+    """Return the bound and the share of correct guesses."""
     if scores is None:
         return 0.0, 0.5
     estimator = FairCoins()
@@ -279,12 +281,12 @@ def _evidence(scores: Scores | None) -> tuple[float, float]:
 
 
 def separation(trainings: Samples) -> tuple[float, float]:
-    """How far apart trainings of one seed on D and D' are, and how well one number tells D from D', in [0, 1].
+    """Return the distance between trainings with one seed on D and D', and the best rank shift of a number, in [0, 1].
 
-    The distance is that of each number over its spread, summed up, or that along the directions in which they vary
-    together, whichever is larger; code that draws its noise from the seed shows it without that noise. A number
-    that does not follow the seed, as low bits, is as far apart as its odds of telling D from D'. Pairs that end
-    differently are as far apart as can be.
+    The distance is the larger of two: the sum over numbers of shift over spread, or the norm of shifts over spreads
+    along principal directions. If noise comes from the seed, the shift contains no noise. A number that does not follow
+    the seed, such as low bits, counts with the odds of its rank shift. Pairs with different endings have the largest
+    distance.
     """
     differing_share, first, second = _numbers_of_pairs(trainings)
     if len(first) < 2 or not first.shape[1]:
@@ -309,9 +311,9 @@ def separation(trainings: Samples) -> tuple[float, float]:
 
 
 def number_excess(curve: PrivacyCurve, trainings: Samples) -> float:
-    """By how many deviations the tail of one number exceeds a claim, of those that tell D from D' best.
+    """Return the standard deviations by which the tail of one number exceeds a claim; -inf without numbers.
 
-    A tail that is rare tells little of a table, and may give it away where it comes. -inf where there is nothing.
+    Only numbers that separate D and D' best count. A rare tail shifts no ranks, but may reveal D or D' if it occurs.
     """
     _, first, second = _numbers_of_pairs(trainings)
     if len(first) < 2 or not first.shape[1]:
@@ -321,16 +323,16 @@ def number_excess(curve: PrivacyCurve, trainings: Samples) -> float:
 
 
 def _numbers_of_pairs(trainings: Samples) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
-    """The share of pairs that end differently; the numbers on D and on D' of those that both end as usual."""
-    zero, one = trainings.where(~trainings.truth), trainings.where(trainings.truth)
-    usual = trainings.usual_ending
-    both = (zero.ending == usual) & (one.ending == usual)
-    first, second = (np.asarray(side.where(both).summaries(), np.float64) for side in (zero, one))
-    return float((zero.ending != one.ending).mean()), first, second
+    """Return the share of pairs with different endings, and the numbers on D and D' of all usual pairs."""
+    worlds = [trainings.where(trainings.truth == world) for world in (False, True)]
+    endings = np.stack([world.ending for world in worlds])
+    both = (endings == trainings.usual_ending).all(0)
+    first, second = (np.asarray(world.where(both).summaries(), np.float64) for world in worlds)
+    return float((endings[0] != endings[1]).mean()), first, second
 
 
 def _rank_shift(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
-    """By how many ranks each number's mean rank on D' is off the middle."""
+    """Return the distance of each number's mean rank on D' from the middle rank."""
     ranks = stats.rankdata(np.concatenate([first, second]), axis=0)[len(first) :]
     return np.asarray(np.abs(ranks.mean(0) - (len(first) + 0.5)))
 
@@ -338,13 +340,13 @@ def _rank_shift(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDAr
 def evidence_and_excess(
     curve: PrivacyCurve, attack: Any, trainings: Samples, *, full_digits: bool = False
 ) -> tuple[tuple[float, float], float]:
-    """`what_it_shows` of an attack, and by how many deviations its scores exceed a claim."""
+    """Return the held-out evidence of an attack, and the standard deviations by which its scores exceed a claim."""
     scores = _held_out_scores(attack, trainings, full_digits=full_digits)
     return _evidence(scores), score_excess(curve, scores)
 
 
 def score_excess(curve: PrivacyCurve, scores: Scores | None) -> float:
-    """The same of what an attack scores, of as many runs in either world; 0 where there are none."""
+    """Return the standard deviations by which scores exceed a claim; 0 unless the worlds have equally many."""
     if scores is None:
         return 0.0
     first, second = (scores.score[scores.truth == world][:, None] for world in (False, True))
@@ -355,7 +357,7 @@ def _tail_excess(curve: PrivacyCurve, first: NDArray[np.float64], second: NDArra
     count, values = len(first), np.concatenate([first, second])
     order = np.argsort(values, axis=0, kind="stable")
     ranked = np.take_along_axis(values, order, 0)
-    last = ranked[1:] > ranked[:-1]  # of equal ones
+    last = ranked[1:] > ranked[:-1]  # last of equal values
     below = [np.cumsum(part, axis=0)[:-1][last] for part in (order < count, order >= count)]
     worlds = [((tail + 0.5) / (count + 1), (count - tail + 0.5) / (count + 1)) for tail in below]
     ends = list(zip(*worlds, strict=True))
@@ -363,9 +365,11 @@ def _tail_excess(curve: PrivacyCurve, first: NDArray[np.float64], second: NDArra
 
 
 def excess(curve: PrivacyCurve, share_one: NDArray[np.float64], share_zero: NDArray[np.float64], runs: int) -> float:
-    """By how many deviations an event that comes so often of so many runs on either table exceeds a claim.
+    """Return the standard deviations by which event frequencies exceed a claim, at the worst event and epsilon.
 
-    At the event and the level of epsilon where it does most; -inf where there is no event.
+    Args:
+        share_one, share_zero: Frequencies of events in the two worlds; the result is -inf if there are none.
+        runs: Number of runs in each world.
     """
     if not share_one.size:
         return -math.inf
@@ -377,10 +381,10 @@ def excess(curve: PrivacyCurve, share_one: NDArray[np.float64], share_zero: NDAr
 
 
 def _deltas(curve: PrivacyCurve) -> tuple[float, ...]:
-    """At all levels, asked once: those of a composed curve take a second."""
+    """Return delta at all epsilon levels, cached because composed curves are slow."""
     try:
         return _cached_deltas(cast(Hashable, curve))
-    except TypeError:  # a curve of somebody's own that cannot be hashed
+    except TypeError:  # a user's curve may not be hashable
         return tuple(curve.delta(level) for level in EPSILON_LEVELS)
 
 
@@ -390,16 +394,16 @@ def _cached_deltas(curve: Any) -> tuple[float, ...]:
 
 
 def _in_spreads(shift: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A distance in units of the spread, up to `FARTHEST`; 0 where nothing has moved."""
+    """Return shifts in units of the spread, at most `MAX_DISTANCE`."""
     units = np.divide(shift, spread, out=np.full_like(shift, MAX_DISTANCE), where=spread > 0)
     return np.where(shift > 0, np.minimum(units, MAX_DISTANCE), 0.0)
 
 
 def clips_records(near: Samples, far: Samples) -> bool:
-    """Whether code runs on records beyond the box, and shows the same of farther ones, up to its noise.
+    """True if code runs on records outside the box, and farther records give the same outputs up to noise.
 
-    Code that trusts its caller to keep to the range may break any promise outside it; code that limits what it is given
-    has promised something of every record.
+    Code that trusts its caller to respect the range makes no promise outside it. Code that limits its input makes a
+    promise about every record.
     """
     if (near.ending != far.ending).any() or (near.ending[near.truth] != near.ending[~near.truth]).any():
         return False
@@ -418,16 +422,16 @@ def clips_records(near: Samples, far: Samples) -> bool:
 
 
 def _spread(summaries: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The median distance from the median, of each number."""
+    """Return the median absolute deviation of each number."""
     return np.asarray(np.median(np.abs(summaries - np.median(summaries, 0)), 0))
 
 
 def log_odds_of_endings(
     ending: NDArray[np.str_], search_ending: NDArray[np.str_], truth: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Log-odds of world 1, shape (n,), of how trials ended, from m others whose worlds `truth` are known.
+    """Return log-odds of world 1 for the endings of n trials, from m endings of known worlds `truth`; shape (n,).
 
-    Half a trial of either world is added to each ending; one that was never seen says nothing.
+    Half a trial of each world is added to each ending. A new ending has log-odds 0.
     """
     odds = {}
     for name in np.unique(search_ending):

@@ -1,7 +1,7 @@
-"""Canaries: which points a two-world game is played with (registered as "canary").
+"""Canaries: choices of the challenge points of a two-world game (registered as "canary").
 
-The adversary chooses them knowing the pool and shadow models, never the models that are audited, so any choice is
-valid; a good one shows more.
+The attacker chooses them with knowledge of the pool and of shadow models, but not of the audited models, so any choice
+is valid. A good choice gives a larger bound.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from dpaudit.registry import register
 
 @runtime_checkable
 class Canary(Protocol):
-    """Chooses or makes challenge points."""
+    """Function that chooses or crafts challenge points."""
 
     @property
     def crafted(self) -> bool:
-        """Whether the points are made rather than taken from the pool."""
+        """True if the points are crafted instead of chosen from the pool."""
         ...
 
     @property
     def needs_shadows(self) -> bool:
-        """Whether the choice looks at shadow models."""
+        """True if the choice needs shadow models."""
         ...
 
     def choose(self, pool: Examples, shadows: Shadows | None, rng: np.random.Generator) -> Challenges:
-        """The challenge points; shadow models are given when it `needs_shadows`.
+        """Return the challenge points; `shadows` is None unless `needs_shadows`.
 
-        Raises: InputError when the pool does not fit.
+        Raises: InputError if the pool does not fit.
         """
         ...
 
 
 @runtime_checkable
 class GradientCanary(Protocol):
-    """Makes a gradient that takes part in DP-SGD as if it were an example's, clipped as those are."""
+    """Function that makes a gradient, which takes part in DP-SGD as the clipped gradient of an example."""
 
     def gradient(self, parameters: int, rng: np.random.Generator) -> NDArray[np.float32]:
-        """A vector of norm 1 in units of the clip norm, shape (parameters,)."""
+        """Return a vector of norm 1 in units of the clipping norm, shape (parameters,)."""
         ...
 
 
 @dataclass(frozen=True)
 class PointCanary:
-    """What canaries that take or make points share.
+    """Base of canaries with several points.
 
     Attributes:
-        count: Number of challenge points, each trial being about one drawn at random, >= 1.
+        count: Number of challenge points, >= 1; each trial draws one at random.
     """
 
     count: int = 1
@@ -66,8 +66,8 @@ class PointCanary:
 
 
 def array_features(pool: Examples) -> NDArray[np.float32]:
-    """The pool's features as an array, which crafted points need."""
-    require(isinstance(pool.features, np.ndarray), "crafted points need features in an array, these are columns")
+    """Return the features of the pool, an array; InputError for tables."""
+    require(isinstance(pool.features, np.ndarray), "crafted points need features in an array, not a table")
     assert isinstance(pool.features, np.ndarray)
     return pool.features
 
@@ -85,7 +85,7 @@ class GivenRow:
     """Rows of the target part, by number.
 
     Attributes:
-        rows: Each in 0 .. size of the target part - 1, at least one, all different.
+        rows: Distinct numbers in 0 .. size of the target part - 1, at least one.
     """
 
     rows: tuple[int, ...] = (0,)
@@ -106,7 +106,7 @@ class GivenRow:
 @register("canary", "mislabelled", source="Nasr et al. (2021), arXiv:2101.04535; Steinke et al. (2023)")
 @dataclass(frozen=True)
 class Mislabelled(PointCanary):
-    """Random rows of the pool with a wrong label drawn at random; the true ones are left out of training.
+    """Random rows of the pool with a random wrong label; the original rows are excluded from training.
 
     Attributes:
         count: Number of challenge points, >= 1.
@@ -115,7 +115,7 @@ class Mislabelled(PointCanary):
     crafted: ClassVar[bool] = True
 
     def choose(self, pool: Examples, shadows: Shadows | None, rng: np.random.Generator) -> Challenges:
-        """Rows without repetition; a label uniform over the other classes."""
+        """Return distinct random rows with labels that are uniform over the other classes."""
         require(self.count <= len(pool), "count must be at most the rows of the pool", count=self.count)
         rows = rng.choice(len(pool), self.count, replace=False)
         labels = (pool.labels[rows] + rng.integers(1, pool.classes, self.count)) % pool.classes
@@ -125,11 +125,11 @@ class Mislabelled(PointCanary):
 @register("canary", "blank", source="Nasr et al. (2023), arXiv:2302.07956")
 @dataclass(frozen=True)
 class Blank(PointCanary):
-    """A point all of whose features are one value, far from the data when that is large.
+    """A point whose features all have one value; a large value is far from the data.
 
     Attributes:
-        count: Number of challenge points with labels 0, 1, ..., >= 1, at most the number of classes.
-        value: Of every feature.
+        count: Number of challenge points, with labels 0, 1, ..., in 1 .. number of classes.
+        value: Value of every feature.
     """
 
     value: float = 0.0
@@ -146,15 +146,15 @@ class Blank(PointCanary):
 @register("canary", "clip-bkd", source="Jagielski et al. (2020), arXiv:2006.07709, Algorithm 2")
 @dataclass(frozen=True)
 class ClipBackdoor(PointCanary):
-    """ClipBKD: the last principal direction, scaled, with the label that a logistic regression finds least likely.
+    """ClipBKD: a point in the last principal direction, with the label that a logistic regression finds least likely.
 
-    The direction's sign is arbitrary: here its largest coordinate is positive. Where features never vary, or there are
-    fewer rows than features, many directions have no variance at all: `last_direction` says which is taken, so that
-    every processor gives the same point. The paper swaps the labels of k copies; here the point itself comes or goes.
+    The largest coordinate of the direction is positive. `last_direction` chooses among several directions without
+    variance, so that every processor gives the same point. The paper swaps the labels of k copies; here the point
+    itself is present or absent.
 
     Attributes:
-        count: 1: there is one last direction.
-        norm: Length of the point, > 0; None takes the median length of the pool's points.
+        count: Must be 1, since there is one last direction.
+        norm: Length of the point, > 0; None for the median length of points of the pool.
     """
 
     norm: float | None = None
@@ -179,14 +179,16 @@ class ClipBackdoor(PointCanary):
 
 
 def last_direction(flat: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The unit vector of least variance of rows (n, d), its largest coordinate positive; shape (d,).
+    """Return the unit vector of least variance of rows, shape (n, d) to (d,), with a positive largest coordinate.
 
-    Of several with no variance at all, which a library's basis for would depend on the processor, the one that is
-    nearest to a vector that was drawn once and for all.
+    Among several directions without variance, it is the one nearest to a fixed random vector, because the basis of
+    eigenvectors depends on the processor.
     """
     centred = flat - flat.mean(0)
     variances, vectors = np.linalg.eigh(centred.T @ centred)
-    still = vectors[:, variances <= flat.shape[1] * np.finfo(np.float64).eps * variances[-1]]  # but for rounding
+    still = vectors[
+        :, variances <= flat.shape[1] * np.finfo(np.float64).eps * variances[-1]
+    ]  # no variance up to rounding
     direction = vectors[:, 0]
     if still.shape[1] > 1:
         direction = still @ (still.T @ np.random.default_rng(0).standard_normal(len(direction)))
@@ -197,16 +199,16 @@ def last_direction(flat: NDArray[np.float64]) -> NDArray[np.float64]:
 @register("canary", "dirac-gradient", source="Nasr et al. (2023), arXiv:2302.07956, section 4")
 @dataclass(frozen=True)
 class DiracGradient:
-    """All of the clip norm on one weight, drawn at random unless it is given.
+    """Gradient on a single weight.
 
     Attributes:
-        weight: Which weight, >= 0; one whose own gradient is always 0 makes the sharpest canary.
+        weight: Position of the weight, >= 0; None for a random one. A weight whose gradient is always 0 is best.
     """
 
     weight: int | None = None
 
     def gradient(self, parameters: int, rng: np.random.Generator) -> NDArray[np.float32]:
-        """1 at one weight, else 0; shape (parameters,)."""
+        """Return a gradient of 1 at one weight and 0 elsewhere, shape (parameters,)."""
         weight = int(rng.integers(parameters)) if self.weight is None else self.weight
         require(0 <= weight < parameters, f"weight must be in 0..{parameters - 1}", weight=weight)
         gradient = np.zeros(parameters, np.float32)
@@ -217,9 +219,9 @@ class DiracGradient:
 @register("canary", "random-gradient", source="Andrew et al. (2024), arXiv:2302.03098; Nasr et al. (2023)")
 @dataclass(frozen=True)
 class RandomGradient:
-    """A random direction: nearly orthogonal to what the data's gradients do."""
+    """Gradient in a random direction, nearly orthogonal to gradients of the data."""
 
     def gradient(self, parameters: int, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Uniform on the sphere of radius 1, shape (parameters,)."""
+        """Return a uniform point on the unit sphere, shape (parameters,)."""
         vector = rng.standard_normal(parameters)
         return (vector / np.linalg.norm(vector)).astype(np.float32)

@@ -1,12 +1,13 @@
-"""The membership games of two worlds: a fixed base set with the challenge or without it, and fresh data each time.
+"""Two-world membership games: a fixed base set with or without the challenge ("ind-mia"), or fresh data ("mia").
 
 Source: Zanella-Beguelin et al. (2022), arXiv:2206.05199, Experiments 1 and 2, section 4.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,21 +25,74 @@ from dpaudit.engine.games.protocol import (
     Setting,
     StopRule,
 )
-from dpaudit.engine.games.trials import grouped_for_reading
+from dpaudit.engine.games.trials import TrialGame, grouped_for_reading
 from dpaudit.engine.games.two_world.canaries import Canary, GivenRow, GradientCanary
-from dpaudit.engine.games.two_world.rules import Trial, TrialSetup, TwoWorldRules
 from dpaudit.engine.games.two_world.views import Challenges, ChallengeView
-from dpaudit.engine.games.two_world.work import choose_challenges, score_challenges, train_shadows, train_trials
-from dpaudit.errors import SpecError
+from dpaudit.engine.games.two_world.work import (
+    Trial,
+    TrialSetup,
+    choose_challenges,
+    score_challenges,
+    train_shadows,
+    train_trials,
+)
+from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.protocols import ObservableLearner
 from dpaudit.registry import register
 
-OBSERVABLE_LEARNERS = Capability(ObservableLearner, "learners whose steps may be watched (of the DP-SGD family)")
+OBSERVABLE_LEARNERS = Capability(ObservableLearner, "learners with observable steps (of the DP-SGD family)")
+
+
+MAX_SHADOWS = 2**15 - 1
+ON_STEPS = "gradient-likelihood"
+"""Default attack on the steps of a learner that states their sampling and noise."""
 
 
 @dataclass(frozen=True)
-class TwoWorldGame(TwoWorldRules):
-    """A two-world membership game: the rules, and the plan that plays them."""
+class TwoWorldGame(TrialGame, ABC):
+    """Base of two-world membership games.
+
+    The target part of the data is the pool. A trial trains on about half of it, and so does a shadow model.
+
+    Attributes:
+        shadows: Number of shadow models, even, >= 2; trained only if the canary or the attack needs them.
+        queries: Number of queries of each point; 1 for the point itself, more for augmented images.
+        population: Number of points of the pool that no trial trains on, always queried, for rmia, >= 0.
+        shadow_mechanism: Mechanism of the shadow models; None for the audited one. A cheaper one may suffice.
+    """
+
+    shadows: int = 64
+    queries: int = 1
+    population: int = 200
+    shadow_mechanism: Any = field(default=None, metadata={"kind": "mechanism"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.shadows % 2 == 0 and 2 <= self.shadows <= MAX_SHADOWS,
+            f"shadows must be even (they come in pairs) and in 2..{MAX_SHADOWS}",
+            shadows=self.shadows,
+        )
+        require(self.queries >= 1, "queries must be >= 1", queries=self.queries)
+        require(self.population >= 0, "population must be >= 0", population=self.population)
+
+    @property
+    @abstractmethod
+    def challenge_canary(self) -> Canary | GradientCanary | None:
+        """Canary that fixes the challenge points; None if each trial draws one."""
+
+    @property
+    def usual_attack(self) -> str:
+        """Name of the default attack; gradient canaries need one that observes steps."""
+        return ON_STEPS if isinstance(self.challenge_canary, GradientCanary) else self.traits.attack
+
+    @abstractmethod
+    def setup(self, pool: int, challenges: Challenges | None, population: int, seed: Seed) -> TrialSetup:
+        """Return the setup that all trials share."""
+
+    @abstractmethod
+    def trial(self, setup: TrialSetup, rng: np.random.Generator) -> Trial:
+        """Return the random choices of one trial."""
 
     def play(self, setting: Setting, work: Work) -> Played:
         self.setup(len(setting.parts.target), None, self.population, setting.seed)
@@ -46,8 +100,8 @@ class TwoWorldGame(TwoWorldRules):
         canary = self.challenge_canary
         if isinstance(canary, GradientCanary) and needs != {"gradients"}:
             raise SpecError(
-                "a gradient canary is no point whose confidence could be asked for; use attack: gradient-likelihood "
-                "(it knows sampling and noise) or gradient-dot"
+                "a gradient canary is not a point at which a model has a confidence. Use attack: gradient-likelihood, "
+                "which knows sampling and noise, or gradient-dot"
             )
         if isinstance(canary, GradientCanary) or "gradients" in needs:
             _require_observable(setting.mechanism)
@@ -56,7 +110,7 @@ class TwoWorldGame(TwoWorldRules):
             train_trials,
             self.trials,
             self.stack,
-            # Only what decides a trial: more trials, other shadow models, reuse what is finished.
+            # Only fields that affect a trial, so that an audit with more trials or other shadows reuses finished units.
             replace(self, trials=2, stack=1, shadows=2, shadow_mechanism=None, population=0),
             setting.mechanism,
             setting.required_part("target"),
@@ -122,7 +176,7 @@ class TwoWorldGame(TwoWorldRules):
 
 
 def half_of_the_pool(game: TwoWorldGame, rows: int) -> tuple[int, int]:
-    """Or what population and challenge points leave of it, with the challenge point or without."""
+    """Return the number of training rows twice: half of the pool, or fewer if population and challenges need more."""
     canary = game.challenge_canary
     points = len(canary.rows) if isinstance(canary, GivenRow) else getattr(canary, "count", 1)
     fewest = max(1, min(rows // 2, rows - game.population - points))
@@ -132,10 +186,10 @@ def half_of_the_pool(game: TwoWorldGame, rows: int) -> tuple[int, int]:
 @register("game", "ind-mia", source="arXiv:2206.05199, Experiment 2 (IND-MIA)")
 @dataclass(frozen=True)
 class IndMia(TwoWorldGame):
-    """Two worlds, add/remove: a fixed base set, trained on with the challenge point or without it.
+    """Two-world game under add/remove: a model trains on a fixed base set with or without the challenge point.
 
     Attributes:
-        canary: Which challenge points; a trial is about one of them, drawn at random.
+        canary: Choice of the challenge points; each trial draws one of them at random.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
@@ -186,7 +240,7 @@ class IndMia(TwoWorldGame):
         return self.canary
 
     def setup(self, pool: int, challenges: Challenges | None, population: int, seed: Seed) -> TrialSetup:
-        """A random half of the pool as base set, without the rows that challenges are or are made from."""
+        """Return a setup with a random half of the pool as base set, without challenges and their sources."""
         order = seed.child("base").rng().permutation(pool)
         sources = np.empty(0, np.int64) if challenges is None else challenges.rows
         places = np.empty(0, np.int64) if challenges is None else challenges.points(pool)
@@ -206,11 +260,11 @@ class IndMia(TwoWorldGame):
 @register("game", "mia", source="arXiv:2206.05199, Experiment 1 (MIA)")
 @dataclass(frozen=True)
 class Mia(TwoWorldGame):
-    """Two worlds, replace: a fresh base set and two fresh points; one is trained on, and the first one is shown."""
+    """Two-world game under replace: a model trains on a fresh base set and one of two points; the first is shown."""
 
     traits: ClassVar[GameTraits] = GameTraits(
         relation=Relation.REPLACE,
-        assumes="Nothing beyond fair coins and independent trainings: each trial draws its data from the pool anew.",
+        assumes="Nothing beyond fair coins and independent trainings: each trial draws new data from the pool.",
         views={LEARNERS: ChallengeView},
         attack="lira-online",
         estimator="fair-coins",
@@ -255,14 +309,14 @@ class Mia(TwoWorldGame):
 def _require_room(rows: int, pool: int, population: int) -> None:
     if rows < 1:
         raise SpecError(
-            f"the target part must have rows to train on beside challenges and population, it has {pool} and the "
-            f"population takes {population}; lower `population` or give `split.target` a larger share"
+            f"the target part must have training rows besides challenges and population. It has {pool} rows, and the "
+            f"population takes {population}. Lower `population` or increase `split.target`"
         )
 
 
 def _require_observable(mechanism: object) -> None:
     if not isinstance(mechanism, ObservableLearner):
         raise SpecError(
-            "a white-box attack or a gradient canary needs a learner of the DP-SGD family (dp-sgd); "
-            "use a black-box attack and an example as canary"
+            "a white-box attack or a gradient canary needs a learner of the DP-SGD family (dp-sgd). "
+            "Use a black-box attack and an example as canary"
         )

@@ -1,7 +1,7 @@
-"""What the adversary of a two-world game sees: challenge points, shadow models' confidences, all trials.
+"""Attacker's view of a two-world game: challenge points, confidences of shadow models, and all trials.
 
-Confidence is phi = log p_y - log(sum of the other probabilities): close to normal over models, and precise at both
-ends, where 1 - p is rounded to 0. Source: Carlini et al. (2022), arXiv:2112.03570, sections V and VI-B.
+Confidence is phi = log p_y - log(sum of the other probabilities). It is nearly normal over models and precise at both
+ends, even where 1 - p rounds to 0. Source: Carlini et al. (2022), arXiv:2112.03570, sections V and VI-B.
 """
 
 from __future__ import annotations
@@ -19,32 +19,30 @@ from dpaudit.mechanisms.examples import Examples
 
 @dataclass(frozen=True, eq=False)
 class Challenges:
-    """k challenge points, each audited by models of its own."""
+    """k challenge points, each audited by separate models."""
 
-    examples: Examples  # the points with the labels they are trained with, k rows
-    # the row of the pool each one is, or is made from, shape (k,); -1 = from none. Those rows are kept out of the base
-    # set.
+    examples: Examples  # the points with their training labels, k rows
+    # row of the pool that is the point or its source, shape (k,); -1 if there is none. The base set excludes these rows
     rows: NDArray[np.int64]
-    crafted: bool  # whether they are made, and so not among the pool's own rows
-    # what they were chosen by, larger = more exposed, shape (k,); 0 where nothing was compared
-    weight: NDArray[np.float64]
+    crafted: bool  # True if the points are crafted, so that they are not in the pool
+    weight: NDArray[np.float64]  # criterion of the choice, larger if more exposed, shape (k,); 0 if there is none
 
     def points(self, pool: int) -> NDArray[np.int64]:
-        """Where they stand in the pool of `pool` rows with the crafted ones behind it, shape (k,)."""
+        """Return positions of the points in a pool of `pool` rows, followed by crafted points, shape (k,)."""
         return pool + np.arange(len(self.rows)) if self.crafted else self.rows
 
 
 @dataclass(frozen=True, eq=False)
 class Shadows:
-    """What the shadow models say of every point, and who was trained on it.
+    """Confidences and memberships of shadow models at every point.
 
-    They come in pairs, trained on a random half of the pool and on the other half: each point is in half of them.
+    Models come in pairs, trained on a random half of the pool and on the other half, so each point is in half of them.
     """
 
-    # phi, shape (models, queries, points): row of the pool, crafted challenge points behind it; query 0 = the point as
-    # it is. NaN where training failed.
+    # phi, shape (models, queries, points), at rows of the pool, then crafted challenge points. Query 0 is the point
+    # itself. NaN for failed models.
     confidence: NDArray[np.float32]
-    member: NDArray[np.bool_]  # whether a model was trained on a point, shape (models, points)
+    member: NDArray[np.bool_]  # True if the model was trained on the point, shape (models, points)
 
     def __post_init__(self) -> None:
         models, _, points = self.confidence.shape
@@ -52,11 +50,11 @@ class Shadows:
 
     @cached_property
     def phi(self) -> NDArray[np.float64]:
-        """Mean over the queries, shape (models, points); for many points take those needed first."""
+        """Mean of phi over queries, shape (models, points); select points first if there are many."""
         return np.asarray(self.confidence.mean(1, dtype=np.float64))
 
     def at_points(self, points: NDArray[np.int64]) -> Shadows:
-        """The same models at some points, in that order."""
+        """Return the models at some points, in their order."""
         return Shadows(self.confidence[:, :, points], self.member[:, points])
 
     def of_models(self, models: NDArray[np.int64] | slice) -> Shadows:
@@ -65,15 +63,14 @@ class Shadows:
 
 @dataclass(frozen=True, eq=False)
 class ChallengeView:
-    """T independent trials, one target model each. What an attack does not ask for is empty."""
+    """T independent trials with one target model each. Arrays that the attack does not need are empty."""
 
     target: NDArray[np.float32]  # phi of the target model at its challenge point, shape (T, queries)
-    point: NDArray[np.int64]  # which point that is in the shadows' numbering, shape (T,)
-    # phi of the target model at points none of the targets were trained on, shape (T, P)
-    population: NDArray[np.float32]
-    population_points: NDArray[np.int64]  # which points those are, shape (P,)
-    shadows: Shadows | None  # what shadow models say of all points; None without
-    # inner product of each step's released gradient with the canary's, in units of the clip norm, shape (T, steps)
+    point: NDArray[np.int64]  # position of that point in `shadows`, shape (T,)
+    population: NDArray[np.float32]  # phi of the target model at points that no trial trains on, shape (T, P)
+    population_points: NDArray[np.int64]  # positions of these points, shape (P,)
+    shadows: Shadows | None  # shadow models at all points; None without shadow models
+    # inner product of each step's released gradient with the canary's, in units of the clipping norm, shape (T, steps)
     gradient_products: NDArray[np.float64]
     # squared norm of the canary's clipped gradient at each step, in the same units, shape (T, steps)
     gradient_norms: NDArray[np.float64]
@@ -84,6 +81,6 @@ class ChallengeView:
         return np.asarray(self.target.mean(1, dtype=np.float64))
 
     def points(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The different challenge points, and which of them each trial is about."""
+        """Return the distinct challenge points, and the index of each trial's point among them."""
         different, place = np.unique(self.point, return_inverse=True)
         return different, place

@@ -1,5 +1,4 @@
-"""What the units of a two-world membership game do: choose the challenges, train the trials and shadow models, ask them
-how sure they are of labels, score."""
+"""Units of two-world membership games: choice of challenges, training of trials and shadow models, queries, scores."""
 
 from __future__ import annotations
 
@@ -15,7 +14,6 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
 from dpaudit.engine.games.trials import ExampleGradients, TrainingRun, failed_among, scored_trials, train_runs
 from dpaudit.engine.games.two_world.canaries import Canary, GradientCanary
-from dpaudit.engine.games.two_world.rules import TrialSetup, TwoWorldRules
 from dpaudit.engine.games.two_world.views import Challenges, ChallengeView, Shadows
 from dpaudit.errors import RunError, require
 from dpaudit.estimators.scores import Scores
@@ -32,24 +30,44 @@ if TYPE_CHECKING:
 def choose_challenges(
     canary: Canary, shadows: tuple[Shadows, ...], pool: Examples, compute: Compute, *, seed: Seed
 ) -> Challenges:
-    """Chooses or makes the challenge points, from the pool and the shadow models when it looks at them."""
+    """Return the challenge points, chosen from the pool (and shadow models) or crafted."""
     shadow_models = joined_shadows(shadows) if shadows else None
     with limited_threads(compute.threads):
         return canary.choose(pool, shadow_models, seed.rng())
 
 
 @dataclass(frozen=True, eq=False)
-class TrainedTrials:
-    """What T trials leave behind. What is not asked for is empty."""
+class Trial:
+    """Random choices of one trial."""
 
-    number: NDArray[np.int64]  # of each trial, shape (T,)
-    truth: NDArray[np.bool_]  # world 1: the challenge was trained on, shape (T,)
-    failed: NDArray[np.bool_]  # whether the training failed, shape (T,)
-    # the challenge, in the pool with the crafted points behind it; -1 = a gradient; shape (T,)
+    truth: bool  # True in world 1, with the challenge in training
+    challenge: int  # position of the challenge in the pool, followed by crafted points; -1 for a gradient
+    rows: NDArray[np.int64]  # positions of the training rows
+
+
+@dataclass(frozen=True, eq=False)
+class TrialSetup:
+    """Positions of rows and points from which trials are drawn."""
+
+    pool: int  # number of rows of the pool
+    challenges: NDArray[np.int64]  # challenge points, shape (k,); empty if each trial draws one
+    sources: NDArray[np.int64]  # rows of the pool that are challenges or their sources, shape (k,)
+    population: NDArray[np.int64]  # rows that no trial trains on, shape (P,)
+    base: NDArray[np.int64]  # base set S, for games that fix it, shape (n - 1,)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedTrials:
+    """Observations of T trials. Arrays that no attack needs are empty."""
+
+    number: NDArray[np.int64]  # number of the trial, shape (T,)
+    truth: NDArray[np.bool_]  # True in world 1, with the challenge in training, shape (T,)
+    failed: NDArray[np.bool_]  # True if the training failed, shape (T,)
+    # position of the challenge in the pool, followed by crafted points; -1 for a gradient; shape (T,)
     point: NDArray[np.int64]
     confidence: NDArray[np.float32]  # phi of the model at its challenge, shape (T, queries)
     population: NDArray[np.float32]  # phi of the model at points that no trial trains on, shape (T, P)
-    population_points: NDArray[np.int64]  # which points those are, shape (P,)
+    population_points: NDArray[np.int64]  # positions of these points, shape (P,)
     gradient_products: NDArray[np.float64]  # as `ObservedTrainings.products`, shape (T, steps)
     gradient_norms: NDArray[np.float64]  # as `ObservedTrainings.norms`, shape (T, steps)
 
@@ -61,7 +79,7 @@ class TrainedTrials:
         return cls(**{**columns, "population_points": stacks[0].population_points})
 
     def view(self, shadows: Shadows | None) -> ChallengeView:
-        """What the attack sees of the trials that did not fail; nothing of the truth."""
+        """Return the attacker's view of trials that did not fail."""
         trained = ~self.failed
         return ChallengeView(
             target=self.confidence[trained],
@@ -76,7 +94,7 @@ class TrainedTrials:
 
 @unit
 def train_trials(
-    game: TwoWorldRules,
+    game: Any,  # a TwoWorldGame
     mechanism: Any,
     pool: Examples,
     test: Examples | None,
@@ -99,7 +117,7 @@ def train_trials(
     challenge = np.array([trial.challenge for trial in trials])
     canary = game.challenge_canary
     if isinstance(canary, GradientCanary):
-        # One gradient for all trials: what comes or goes is fixed before they are drawn.
+        # One gradient for all trials, fixed before they are drawn.
         gradient = canary.gradient(parameter_count(mechanism, points), seed.child("gradient").rng())
         gradients = np.broadcast_to(gradient, (len(runs), len(gradient)))
         trained = train_observed(mechanism, points, runs, compute=compute, gradients=gradients, inserted=truth)
@@ -144,7 +162,7 @@ def _at_population(
 
 @unit
 def score_challenges(attack: Any, stacks: tuple[TrainedTrials, ...], shadows: tuple[Shadows, ...]) -> Iterator[Scores]:
-    """Scores the trials of all stacks by what shadow models, if there are any, say of the same points: one replay."""
+    """Return the scores of all trials as one replay; `shadows` may be empty."""
     trials = TrainedTrials.joined(stacks)
     view = trials.view(joined_shadows(shadows) if shadows else None)
     yield scored_trials(attack, view, number=trials.number, truth=trials.truth, failed=trials.failed)
@@ -162,9 +180,9 @@ def train_shadows(
     last: int,
     seed: Seed,
 ) -> Shadows:
-    """Trains shadow models on random halves of the pool and asks them about every point.
+    """Train shadow models on random halves of the pool, and query them at every point.
 
-    A model's membership follows from its own seed, so every unit and every attack agrees on it.
+    The membership of a model depends on its seed only, so all units and attacks agree on it.
 
     Source: Shokri et al. (2017), arXiv:1610.05820; Carlini et al. (2022), arXiv:2112.03570, section V.
     """
@@ -181,7 +199,7 @@ def train_shadows(
 
 
 def members(seed: Seed, model: int, pool: int, crafted: Challenges | None = None) -> NDArray[np.bool_]:
-    """Which points a model is trained on, shape (points,); never the rows that crafted points are made from."""
+    """Return a mask of a model's training points, shape (points,), without the sources of crafted points."""
     points = pool + (len(crafted.rows) if crafted is not None else 0)
     half = np.zeros(points, np.bool_)
     half[seed.child(model // 2).rng().permutation(points)[: points // 2]] = True
@@ -193,14 +211,13 @@ def members(seed: Seed, model: int, pool: int, crafted: Challenges | None = None
 
 @dataclass(frozen=True, eq=False)
 class ObservedTrainings:
-    """What an attacker of the training itself gathers of each run."""
+    """Models and observed steps of training runs."""
 
     models: list[Model | TrainingError]
-    # inner product of each step's released gradient with the canary's clipped one, in units of the clip norm; shape
-    # (runs, steps). 0 for steps that were not made, as where a training failed.
+    # inner product of each step's released gradient with the canary's clipped gradient, in units of the clipping norm,
+    # shape (runs, steps); 0 for steps that did not run
     products: NDArray[np.float64]
-    # squared norm of the canary's clipped gradient at each step, in the same units; shape (runs, steps)
-    norms: NDArray[np.float64]
+    norms: NDArray[np.float64]  # squared norm of the canary's clipped gradient, in the same units, shape (runs, steps)
 
 
 def train_observed(
@@ -213,11 +230,13 @@ def train_observed(
     gradients: NDArray[np.float32] | None = None,
     inserted: NDArray[np.bool_] | None = None,
 ) -> ObservedTrainings:
-    """Trains by DP-SGD and observes every step.
+    """Train by DP-SGD and observe every step.
 
-    Looked for is the challenge of each run, one of the `points` of shape (runs,), by its own clipped gradient at the
-    weights of the step; or one of the `gradients` of shape (runs, P), of norm 1 in units of the clip norm, which those
-    that are `inserted` are given as if it were an example's.
+    Args:
+        points: Positions of the canary of each run, shape (runs,); the observer uses its clipped gradient at the
+            weights of each step.
+        gradients: Canary gradients instead of points, shape (runs, P), of norm 1 in units of the clipping norm.
+        inserted: Mask of the runs in which the gradient takes part as if it were an example's, shape (runs,).
 
     Source: Nasr et al. (2023), arXiv:2302.07956: white-box audits of DP-SGD.
     """
@@ -270,20 +289,20 @@ def with_crafted(pool: Examples, challenges: Challenges | None) -> Examples:
 
 
 def joined_shadows(stacks: Sequence[Shadows]) -> Shadows:
-    """The shadow models of several stacks; those whose training failed are left out."""
+    """Return the shadow models of several stacks, without failed ones."""
     confidence, member = stacks[0].confidence, stacks[0].member
     if len(stacks) > 1:
         confidence = np.concatenate([stack.confidence for stack in stacks])
         member = np.concatenate([stack.member for stack in stacks])
     trained = ~np.isnan(confidence[:, 0, 0])
     if trained.sum() < 2:
-        raise RunError("at least two shadow models must have been trained")
-    # No copy when all is well: there may be a hundred million confidences.
+        raise RunError("at least two shadow models must train successfully")
+    # No copy without failures: there may be a hundred million confidences.
     return Shadows(confidence, member) if trained.all() else Shadows(confidence[trained], member[trained])
 
 
 def parameter_count(mechanism: StackLearner, examples: Examples) -> int:
-    """Number of weights P of the mechanism's network for these examples."""
+    """Return the number of weights P of the mechanism's network for these examples."""
     from dpaudit.mechanisms.training.inputs import example_shape
     from dpaudit.mechanisms.training.parameters import layout_of
 
@@ -292,18 +311,18 @@ def parameter_count(mechanism: StackLearner, examples: Examples) -> int:
 
 ROWS_AT_ONCE = 4096
 QUERIES = 18
-"""An image as it is, its mirror image, and both of them shifted by one pixel in eight directions."""
+"""Largest number of queries: an image and its mirror image, unshifted or shifted by a pixel in eight directions."""
 
 
 def augmented_queries(features: Features, number: int) -> list[Features]:
-    """A point as it is and its augmented forms."""
+    """Return the features, followed by augmented forms."""
     require(1 <= number <= QUERIES, f"queries must be in 1..{QUERIES}", queries=number)
     if number == 1:
         return [features]
     require(
         isinstance(features, np.ndarray) and features.ndim == 4,
-        "several queries are augmented images",
-        do="ask for queries: 1",
+        "several queries need images",
+        do="set queries: 1",
         queries=number,
     )
     assert isinstance(features, np.ndarray)
@@ -322,7 +341,7 @@ SHIFTS = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-
 def confidences(
     models: Sequence[Model | TrainingError], points: Examples, *, queries: int, compute: Compute
 ) -> NDArray[np.float32]:
-    """phi of each model for each query of each point, shape (models, queries, points); NaN where training failed."""
+    """Return phi of each model at each query of each point, shape (models, queries, points); NaN for failed models."""
     phi = np.full((len(models), queries, len(points)), np.nan, np.float32)
     trained = [place for place, model in enumerate(models) if not isinstance(model, TrainingError)]
     for query, features in enumerate(augmented_queries(points.features, queries)):
@@ -334,13 +353,13 @@ def confidences(
 
 
 def accuracy_metrics(right: float, test: Examples) -> dict[str, float]:
-    """Return an accuracy with its standard error over the test rows, and that of always the most frequent label."""
+    """Return an accuracy with its standard error over test rows, and the accuracy of the most frequent label."""
     error = float(np.sqrt(right * (1 - right) / len(test)))
     return {"test_accuracy": right, "test_accuracy_error": error, "majority_accuracy": test.majority_share}
 
 
 def accuracy(models: Sequence[Model | TrainingError], test: Examples, compute: Compute) -> float:
-    """Mean accuracy of those models whose training did not fail."""
+    """Return the mean accuracy of models that did not fail."""
     trained = [model for model in models if not isinstance(model, TrainingError)]
     hits = 0
     for first in range(0, len(test), ROWS_AT_ONCE):
@@ -359,7 +378,7 @@ def _phi(models: list[Any], features: Features, labels: NDArray[np.int64], compu
 
 
 def _outputs(models: list[Any], features: Features, compute: Compute) -> NDArray[np.float64]:
-    """Logits of networks, probabilities of others; shape (models, n, classes)."""
+    """Return logits of networks, or probabilities of other models, shape (models, n, classes)."""
     if not _are_networks(models):
         return np.array([model.probabilities(writable_features(features)) for model in models])
     from dpaudit.mechanisms.training.network_model import stack_logits
@@ -375,7 +394,7 @@ SMALLEST_PROBABILITY = 1e-45
 
 
 def phi_of_logits(logits: NDArray[np.floating[Any]], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """phi from logits of shape (..., n, classes) and labels (n,); shape (..., n)."""
+    """Return phi of logits, shape (..., n, classes), at labels, shape (n,); shape (..., n)."""
     logits64 = logits.astype(np.float64)
     at_label = np.broadcast_to(labels[:, None], (*logits64.shape[:-1], 1))
     label_logit = np.take_along_axis(logits64, at_label, -1)[..., 0]
@@ -386,6 +405,6 @@ def phi_of_logits(logits: NDArray[np.floating[Any]], labels: NDArray[np.int64]) 
 
 
 def phi_of_probabilities(probabilities: NDArray[np.floating[Any]], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """phi from probabilities of shape (n, classes) and labels (n,), those below 1e-45 raised to it; shape (n,)."""
+    """Return phi of probabilities, shape (n, classes), raised to at least 1e-45, at labels, shape (n,); shape (n,)."""
     with np.errstate(divide="ignore"):
         return phi_of_logits(np.log(np.maximum(probabilities.astype(np.float64), SMALLEST_PROBABILITY)), labels)

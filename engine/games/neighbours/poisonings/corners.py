@@ -1,8 +1,7 @@
-"""A record between opposite corners of the public box, among the data's rows or among crafted ones.
+"""Poisoning that moves records between opposite corners of the public box, among rows of the data or crafted rows.
 
-What noise is made for is the worst pair of data sets: few rows, all equal, or one half at each end. There a mean, a
-median, a smallest value, a variance, and whatever is scaled by what the data are themselves, move by as much as they
-can.
+Noise is calibrated to the worst pair of data sets: few rows, all equal, or half of them in each corner. There, one
+record has the largest effect on a mean, a median, a minimum, a variance, or data-dependent scaling.
 """
 
 from __future__ import annotations
@@ -23,29 +22,28 @@ from dpaudit.registry import register
 Floats = NDArray[np.float32]
 
 FEW_ROWS, MIN_ROWS = 21, 4
-"""Rows of crafted data sets: 20 beside the one that moves, so that usual quantiles fall on a row."""
+"""Rows of crafted data sets: with 20 unmoved rows, common quantiles fall on a row."""
 UPPER_COUNTS = (0, 10, 2, 1, 5, 18, 15, 19, 20)
-"""How many of these 20 stand in the upper corner: none; those at which the median, a high, a low quantile, an extreme
-moves, and at which usual thresholds of a count are crossed."""
+"""Numbers of the 20 unmoved rows in the upper corner: none, or numbers at which the moved row changes the median,
+another quantile, an extreme, or crosses a common threshold of a count."""
 FAR_SIDES = 1e4
-"""Sides of the box between it and a record beyond it; a thousand times as far, code that limits it shows the same."""
+"""Distance of a record outside the box, in sides of the box."""
 MAX_QUERY_COLUMNS = 16
-"""Columns at most along which models are asked about the corners."""
+"""Largest number of single columns in which models are queried."""
 
 
 @register("poisoning", "opposite-corners", source="Ours: the worst cases that sensitivity is defined by")
 @dataclass(frozen=True)
 class OppositeCorners:
-    """Rows move from the lower corner of the box around the data to the upper one, or change their class there.
+    """Move rows from the lower to the upper corner of the box around the data, or change their class there.
 
     Attributes:
-        rows: Of both data sets, >= 2; None takes as many as the data have.
-        above: Share of the other rows that stand in the upper corner, in [0, 1], the rest in the lower one; None leaves
-            them as they are in the data. Where a class changes, all others stand in the lower corner, and this is the
-            share of the second class.
-        moves: What changes: the "place", the "class" of a row in the upper corner, or "both".
-        column: In which column the corners differ; -1 takes all of them, -2 every other one upwards and the rest down.
-        far: How far beyond the box the corners lie, in its sides, >= 0: for code that limits what it is given.
+        rows: Number of rows of both data sets, >= 2; None for the rows of the data.
+        above: Share of the other rows in the upper corner, in [0, 1]; the rest are in the lower corner. None leaves
+            them unchanged. If a class changes, all others are in the lower corner and this is the share of class 1.
+        moves: Difference of the data sets: the "place" of a row, its "class" in the upper corner, or "both".
+        column: Column in which the corners differ; -1 for all, -2 for all with alternating signs.
+        far: Distance of the corners outside the box, in sides of the box, >= 0; for code that limits its input.
     """
 
     rows: int | None = None
@@ -60,7 +58,7 @@ class OppositeCorners:
         require(self.moves in ("place", "class", "both"), "moves must be place, class or both", moves=self.moves)
         require(self.column >= -2, "column must be >= -2", column=self.column)
         require(0 <= self.far < 1e12, "far must be in [0, 1e12)", far=self.far)
-        require(self.rows is None or self.above is not None, "with `rows`, `above` says where the others stand")
+        require(self.rows is None or self.above is not None, "with `rows`, `above` must be set")
 
     @property
     def relation(self) -> Relation:
@@ -68,12 +66,12 @@ class OppositeCorners:
 
     @property
     def farther(self) -> OppositeCorners | None:
-        """The same a thousand times as far beyond the box; None where it stays within."""
+        """Poisoning with records a thousand times farther outside the box; None if they are inside the box."""
         return replace(self, far=1_000 * self.far) if self.far else None
 
     @classmethod
     def variants(cls) -> dict[str, OppositeCorners]:
-        """What a search tries, the most telling ones first."""
+        """Return the variants that a search tries by name, the strongest first."""
         return {f"{cls.registered_name} {name}": variant for name, variant in _variants(cls)}  # type: ignore[attr-defined]
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
@@ -84,13 +82,13 @@ class OppositeCorners:
             others = data
         else:
             number, labels = round(self.above * (count - copies)), np.arange(count - copies) % data.classes
-            if self.moves != "place":  # both classes are there in both worlds: code may refuse to learn from one
+            if self.moves != "place":  # both worlds need both classes: code may refuse a single class
                 number = min(max(number, 1), count - copies - 1)
             high = np.arange(count - copies) < number
             place = np.where(high[:, None], upper, lower)
             if self.moves != "place":
                 labels, place = high.astype(np.int64), np.repeat(lower[None], count - copies, 0)
-            # The records that move are the first rows: they stand before the others.
+            # The moved records are the first rows.
             rows = np.concatenate([np.zeros((copies, len(upper))), place])
             others = data.with_(
                 features=rows.astype(np.float32), labels=np.concatenate([np.zeros(copies, np.int64), labels])
@@ -113,7 +111,7 @@ class OppositeCorners:
         if self.column == -2:
             down = columns % 2 == 1
             return np.where(down, high, low), np.where(down, low, high)
-        require(self.column < len(low), "column must be one of the data's", column=self.column, columns=len(low))
+        require(self.column < len(low), "column must be a column of the data", column=self.column, columns=len(low))
         return low, high if self.column == -1 else np.where(columns == self.column, high, low)
 
 
@@ -142,7 +140,7 @@ def _variants(cls: type[OppositeCorners]) -> Iterator[tuple[str, OppositeCorners
 
 
 def _query_points(lower: Floats, upper: Floats) -> Floats:
-    """The corners, and the lower one with one column of the upper one each: a linear model is known by these."""
+    """Return both corners, and the lower corner with single columns of the upper one; they determine a linear model."""
     columns = np.arange(min(len(lower), MAX_QUERY_COLUMNS))
     single = np.repeat(lower[None], len(columns), 0)
     single[columns, columns] = upper[columns]

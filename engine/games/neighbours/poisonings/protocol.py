@@ -1,7 +1,8 @@
-"""Poisonings: in which records the two worlds of the game `neighbours` differ (registered as "poisoning").
+"""Poisonings: choices of the records in which the two data sets of a game differ (registered as "poisoning").
 
-The adversary may choose any two neighbouring data sets, knowing the data and the learner, so every choice is valid; a
-good one shows more. What a learner limits (a box, a ball) limits the records. Recipe: `docs/guides/ml-audit.md`.
+The adversary knows the data and the learner and may choose any two neighbouring data sets, so every choice is valid.
+A good choice gives a larger bound. A learner that limits records (to a box, a ball) limits the choice. Recipe:
+`docs/guides/ml-audit.md`.
 Source: Lu et al. (2022), "A General Framework for Auditing Differentially Private Machine Learning", section 4.1.
 """
 
@@ -20,70 +21,70 @@ from dpaudit.mechanisms.examples import Examples
 
 
 class Poisoning(Protocol):
-    """Makes two neighbouring data sets from one."""
+    """Function that makes two neighbouring data sets from one."""
 
     @property
     def relation(self) -> Relation:
-        """How they differ: in labels, in records replaced, or in records that come or go."""
+        """Relation of the data sets: different labels, replaced records, or added records."""
         ...
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
-        """D (world 0) and D' (world 1), which differ in `copies` records.
+        """Return D (world 0) and D' (world 1), which differ in `copies` records.
 
         Args:
             data: n rows of numbers.
-            copies: In 1 .. n - 1.
-            rng: What is drawn.
-        Raises: InputError when the data do not fit.
+            copies: Number of records, in 1 .. n - 1.
+            rng: Source of all randomness.
+        Raises: InputError if the data do not fit.
         """
         ...
 
 
 @runtime_checkable
 class InformedPoisoning(Protocol):
-    """A poisoning that knows which learner it is for."""
+    """A poisoning that depends on the learner."""
 
     def for_mechanism(self, mechanism: Any) -> Poisoning:
-        """The poisoning for this learner."""
+        """Return the poisoning for this learner."""
         ...
 
 
 @runtime_checkable
 class PoisoningSearch(Protocol):
-    """Several poisonings, of which the game takes what shows most on trainings of their own."""
+    """Several poisonings, of which the game uses the one with the strongest evidence on search trainings."""
 
     @property
     def relation(self) -> Relation | None:
-        """How the two data sets differ, whichever is taken; None takes the claim's."""
+        """Relation of the data sets of all candidates; None for the relation of the claim."""
         ...
 
     @property
     def share(self) -> float:
-        """Of the search trainings of the game, what is spent on trying."""
+        """Share of the game's search trainings that the search uses, in (0, 1)."""
         ...
 
     @property
     def among(self) -> tuple[str, ...]:
-        """What must be tried, by name; () leaves out the last candidates where trainings are too few for all."""
+        """Names of candidates that must be tried; () for as many as the trainings allow."""
         ...
 
     def for_claim(self, claim: Claim) -> PoisoningSearch:
-        """The search among neighbours that the claim speaks of."""
+        """Return the search for the neighbouring relation of the claim."""
         ...
 
     def candidates(self, mechanism: Any) -> dict[str, Poisoning]:
-        """What is tried, by name, the most general first."""
+        """Return the candidates by name, the most general first."""
         ...
 
 
 def farther(poisoning: Poisoning) -> Poisoning | None:
-    """The same with records farther beyond the box; None for a poisoning whose records stay within."""
+    """Return the poisoning with records farther outside the box; None if its records are inside the box."""
     variant: Poisoning | None = getattr(poisoning, "farther", None)
     return variant
 
 
 def for_learner(poisoning: Poisoning, mechanism: Any) -> Poisoning:
-    """The poisoning, told which learner it is for if it asks for it."""
+    """Return the poisoning, specialised for the mechanism if it is an `InformedPoisoning`."""
     return poisoning.for_mechanism(mechanism) if isinstance(poisoning, InformedPoisoning) else poisoning
 
 
@@ -92,13 +93,13 @@ def other_class(labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
 
 
 def box(data: Examples) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The smallest box around the data: lower and upper corner, each of shape (d,)."""
+    """Return the lower and upper corner of the smallest box around the data, each of shape (d,)."""
     features = features_of(data)
     return features.min(0), features.max(0)
 
 
 def nearest_to_a_corner(data: Examples) -> NDArray[np.int64]:
-    """The rows in the order of their distance to the nearest corner of the box, that of the sides counting as 1."""
+    """Return the rows in order of their distance to the nearest corner, with the box scaled to a unit cube."""
     lower, upper = box(data)
     side = np.maximum(upper - lower, 1e-12)
     place = (features_of(data) - lower) / side
@@ -107,12 +108,12 @@ def nearest_to_a_corner(data: Examples) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class Worlds:
-    """D and D' as marked rows of one table, so that a row of both is held once, and the order is that of the data."""
+    """D and D' as marked rows of one table, in the order of the data; common rows are stored once."""
 
-    rows: Examples  # all rows of either; features of shape (n, d)
-    in_d: NDArray[np.bool_]  # which are in D, shape (n,)
-    in_d_prime: NDArray[np.bool_]  # which are in D', shape (n,)
-    # what trained models are asked about, where no parameters are seen, shape (m, d)
+    rows: Examples  # all rows of D or D'; features of shape (n, d)
+    in_d: NDArray[np.bool_]  # mask of the rows of D, shape (n,)
+    in_d_prime: NDArray[np.bool_]  # mask of the rows of D', shape (n,)
+    # points at which models predict, if the attacker does not see parameters, shape (m, d)
     points: NDArray[np.float32] = field(metadata={"stored": "float32"})
 
     def __post_init__(self) -> None:
@@ -129,12 +130,12 @@ class Worlds:
         return self.rows.take(self.in_d_prime)
 
     def clipped(self, lower: float, upper: float) -> Worlds:
-        """The same with every number brought into a range: a claim says nothing of records outside of it."""
+        """Return the data sets with all features clipped to a range; claims do not cover records outside it."""
         rows = self.rows.with_(features=np.clip(features_of(self.rows), lower, upper), labels=self.rows.labels)
         return replace(self, rows=rows, points=np.clip(self.points, lower, upper))
 
     def shortened_to(self, longest: float) -> Worlds:
-        """The same with every longer row, but no point that is asked about, shortened to a length."""
+        """Return the data sets with longer rows shortened to a length; `points` stay unchanged."""
         features = features_of(self.rows)
         length = np.maximum(np.linalg.norm(features, axis=1, keepdims=True) / longest, 1).astype(np.float32)
         return replace(self, rows=self.rows.with_(features=features / length))
@@ -143,12 +144,12 @@ class Worlds:
         return self.world_one if truth else self.world_zero
 
     def row_numbers(self, truth: bool) -> NDArray[np.int64]:
-        """Which rows the world has, ascending."""
+        """Return the positions of the rows of a world, ascending."""
         return np.flatnonzero(self.in_d_prime if truth else self.in_d)
 
 
 def features_of(data: Examples) -> NDArray[np.float32]:
-    """Features as an array of shape (n, d)."""
+    """Return the features, an array of shape (n, d); InputError for other features."""
     require(
         isinstance(data.features, np.ndarray) and data.features.ndim == 2, "features must be an array of shape (n, d)"
     )
@@ -163,7 +164,7 @@ def replace_rows(
     rows_one: Examples | None,
     points: NDArray[np.float32],
 ) -> Worlds:
-    """Worlds that differ in k rows: `zero` stands in their places in D and `one` in D'; None leaves the places out."""
+    """Return data sets that differ in k rows: `rows_zero` replaces them in D and `rows_one` in D'; None omits them."""
     unchanged = np.setdiff1d(np.arange(len(data)), rows)
     parts = [data.take(unchanged), *(part for part in (rows_zero, rows_one) if part is not None)]
     counts = [len(part) for part in parts]

@@ -1,4 +1,4 @@
-"""Records that move a logistic regression: most, to other coefficients, or in opposite directions in either world."""
+"""Poisonings with records that move the coefficients of a logistic regression."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from dpaudit.registry import register
 Floats = NDArray[np.float64]
 
 PENALTY = 0.01
-"""Of the surrogate, where neither the user nor the learner says."""
+"""Penalty of the surrogate if neither the user nor the learner states one."""
 MOVED_CHOICES = ("coefficients", "slope")
 ASCENT_ROUNDS = 6
-"""Of ascent by one record and the other in turn."""
+"""Number of alternating ascents of the two records."""
 
 
 @dataclass(frozen=True, eq=False)
 class Surrogate:
-    """A logistic regression without privacy: of the class that is told from the others."""
+    """Logistic regression without privacy, of one class against the others."""
 
-    weights: Floats  # the bias last, shape (d + 1,)
-    inverse: Floats  # of the Hessian of the summed objective, shape (d + 1, d + 1)
+    weights: Floats  # weights, then the bias, shape (d + 1,)
+    inverse: Floats  # inverse Hessian of the summed objective, shape (d + 1, d + 1)
     longest: float  # largest length of a row, without the bias
 
     @classmethod
     def fit(cls, data: Examples, label: int, penalty: float) -> Surrogate:
-        """Fitted to the data: J is the mean loss and half the penalty times the squared length of all weights."""
+        """Return the minimiser of the mean loss plus half the penalty times the squared length of all weights."""
         from sklearn.linear_model import LogisticRegression
 
         rows = np.hstack([features_of(data).astype(np.float64), np.ones((len(data), 1))])
@@ -58,17 +58,17 @@ class Surrogate:
         return cls(weights, np.asarray(np.linalg.inv(hessian), np.float64), longest)
 
     def influence(self, point: Floats, positive: bool) -> Floats:
-        """What adding a record does to the weights, to first order, shape (d + 1,)."""
+        """Return the first-order change of the weights by an added record, shape (d + 1,)."""
         row = np.append(point, 1.0)
         return np.asarray((float(positive) - special.expit(row @ self.weights)) * (self.inverse @ row))
 
 
 @dataclass(frozen=True)
 class RegressionPoisoning:
-    """What poisonings share that are made for a logistic regression, of class 1 against the others.
+    """Base of poisonings for a logistic regression of class 1 against the others.
 
     Attributes:
-        penalty: Of the squared length in the mean objective, > 0; None takes the learner's, else 0.01.
+        penalty: Penalty on the squared length in the mean objective, > 0; None for the learner's penalty, or 0.01.
     """
 
     relation: ClassVar[Relation] = Relation.REPLACE
@@ -91,13 +91,13 @@ class RegressionPoisoning:
 @register("poisoning", "influence", source="Lu et al. (2022), section 4.1, logistic regression; Cook (1977)")
 @dataclass(frozen=True)
 class Influence(RegressionPoisoning):
-    """Rows nearest to a corner become the record of the other class that moves a logistic regression most.
+    """Replace rows nearest to a corner by the record of another class that moves a logistic regression most.
 
-    From the mean of the other class, ascent of the squared influence; the record stays within the length of the longest
-    row. Of class 1 against the others.
+    Gradient ascent of the squared influence starts at the mean of that class. The record is at most as long as the
+    longest row.
 
     Attributes:
-        steps: Of the ascent, >= 1.
+        steps: Number of ascent steps, >= 1.
     """
 
     steps: int = 200
@@ -134,14 +134,13 @@ class Influence(RegressionPoisoning):
 )
 @dataclass(frozen=True)
 class CoefficientTarget(RegressionPoisoning):
-    """Rows become the record that pulls the coefficients of a logistic regression at right angles to what they are.
+    """Replace rows by a record that pulls the coefficients of a logistic regression in an orthogonal direction.
 
-    The direction is the coefficients turned in the plane of their two largest coordinates; the record lies along it, as
-    long as the longest row, with the class whose loss pulls there.
+    The direction is the coefficient vector, rotated in the plane of its two largest coordinates. The record has this
+    direction, the length of the longest row, and class 1, whose loss pulls along it.
     """
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
-        """Draws nothing."""
         surrogate = self.surrogate(data)
         weights = surrogate.weights[:-1]
         require(len(weights) >= 2, "coefficient-target needs at least two features", features=len(weights))
@@ -163,16 +162,15 @@ class CoefficientTarget(RegressionPoisoning):
 )
 @dataclass(frozen=True)
 class OpposingRecords(RegressionPoisoning):
-    """In either world some rows are a crafted record; the two are those whose influences differ most.
+    """Replace some rows by one crafted record in each world, so that the influences of the two records differ most.
 
-    A changed label moves the slope of a logistic loss by the length of the record. Two records that a large coefficient
-    puts on the wrong side, and that lie apart across it, move it by nearly twice as much, all that noise is paid for.
-    Of class 1 against the others.
+    A changed label moves the gradient of a logistic loss by the length of the record. Two misclassified records on
+    opposite sides move it by nearly twice as much, which is the full sensitivity.
 
     Attributes:
-        moved: What is moved most: "coefficients", to which output perturbation adds noise, or the "slope" of the
-            objective, to which objective perturbation does.
-        steps: Of each ascent, >= 1.
+        moved: Target of the influence: "coefficients", to which output perturbation adds noise, or "slope", the
+            gradient of the objective, to which objective perturbation adds noise.
+        steps: Number of steps of each ascent, >= 1.
     """
 
     moved: Literal["coefficients", "slope"] = "coefficients"
@@ -265,7 +263,7 @@ def _ascend(
     limit: float,
     steps: int,
 ) -> Floats:
-    """A point no longer than `limit`, of a larger value with every step that is taken, none of them above `most`."""
+    """Return a point of length at most `limit` after gradient ascent with steps of at most `max_size`."""
     current = value(point)
     for _ in range(steps):
         direction = slope(point)

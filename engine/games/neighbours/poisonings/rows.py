@@ -1,6 +1,4 @@
-"""Poisonings by rows of the data, or crafted ones, whose class differs or that come, go or change places; and the
-search among all poisonings.
-"""
+"""Poisonings that flip classes, add records or replace records, and the search among all poisonings."""
 
 from __future__ import annotations
 
@@ -31,9 +29,9 @@ from dpaudit.registry import catalogue, load, register
 @register("poisoning", "class-flip", source="Lu et al. (2022), section 4.1, naive Bayes")
 @dataclass(frozen=True)
 class ClassFlip:
-    """The rows nearest to a corner of the box around the data get the next class, their features stay.
+    """Flip the class of the rows nearest to a corner of the box around the data.
 
-    Several are of one class, that of the nearest, so that they pull in one direction.
+    All of them have the class of the nearest row, so that their effects add up.
     """
 
     relation: ClassVar[Relation] = Relation.LABEL
@@ -50,10 +48,9 @@ class ClassFlip:
 @register("poisoning", "corner-flip", source="Ours, after Lu et al. (2022) and ClipBKD: crafted records, labels differ")
 @dataclass(frozen=True)
 class CornerFlip:
-    """In both worlds some rows stand in the corner farthest from all data; their class differs.
+    """Move some rows of the largest class to the corner farthest from the data in both worlds, and flip their class.
 
-    A flip moves a class's mean by as much as the box allows only from a corner, where hardly any row stands; two
-    neighbouring data sets may both hold one. The rows come from the largest class.
+    Only a row in a corner moves a class mean as far as the box allows.
     """
 
     relation: ClassVar[Relation] = Relation.LABEL
@@ -75,15 +72,15 @@ class CornerFlip:
 
 
 MAX_DISTANCE_ROWS = 2_000
-"""Rows that all others' distances are summed over: those of a larger data set are drawn."""
+"""Largest number of rows in sums of distances; larger data sets are sampled."""
 
 
 @register("poisoning", "farthest-flip", source="Lu et al. (2022), section 4.1, random forest")
 @dataclass(frozen=True)
 class FarthestFlip:
-    """The row with the largest sum of L1 distances to the others, the box's sides counting as 1, gets the next class.
+    """Flip the class of the row with the largest sum of L1 distances to the others, in the unit cube.
 
-    Several are copies of it, in the places of the rows nearest to it, in both worlds; their class differs.
+    Several records are copies of this row. They replace the rows nearest to it in both worlds.
     """
 
     relation: ClassVar[Relation] = Relation.LABEL
@@ -108,13 +105,13 @@ class FarthestFlip:
 @register("poisoning", "clip-bkd", source="Jagielski et al. (2020), arXiv:2006.07709, Algorithm 2; its code")
 @dataclass(frozen=True)
 class ClipBackdoorPair:
-    """In both worlds some rows stand on the last principal direction; in world 1 with their least likely class.
+    """Move some rows to the last principal direction in both worlds; in world 1 they have their least likely class.
 
-    Trained models are asked about that point, about zero, and about some rows of the data.
+    Models predict at that point, at zero, and at some rows of the data.
 
     Attributes:
-        norm: Length of the point, > 0; None takes the median length of the rows.
-        asked: Rows of the data that models are asked about as well, >= 0.
+        norm: Length of the point, > 0; None for the median length of the rows.
+        asked: Number of rows of the data at which models predict, >= 0.
     """
 
     relation: ClassVar[Relation] = Relation.LABEL
@@ -139,7 +136,7 @@ class ClipBackdoorPair:
 @register("poisoning", "remove", source="Lu et al. (2022), section 5: data sets that differ in length")
 @dataclass(frozen=True)
 class Remove:
-    """The rows nearest to a corner of the box around the data are in world 1 only."""
+    """Remove the rows nearest to a corner of the box around the data from world 0."""
 
     relation: ClassVar[Relation] = Relation.ADD_REMOVE
 
@@ -152,10 +149,10 @@ class Remove:
 @register("poisoning", "coming", source="Ours: the records of another poisoning, under add/remove neighbours")
 @dataclass(frozen=True)
 class InsertRecords:
-    """The records that another poisoning puts into world 1 are there in world 1 only; nothing takes their place.
+    """Add the records that another poisoning has in world 1 to world 1 only.
 
     Attributes:
-        of: Where the records come from; one of label or replace neighbours.
+        of: The other poisoning; it makes label or replace neighbours.
     """
 
     relation: ClassVar[Relation] = Relation.ADD_REMOVE
@@ -168,7 +165,7 @@ class InsertRecords:
 
     @property
     def farther(self) -> InsertRecords | None:
-        """With records farther beyond the box; None where they stay within."""
+        """Poisoning with records farther outside the box; None if they are inside the box."""
         of = farther(self.of)
         return None if of is None else replace(self, of=of)
 
@@ -184,7 +181,7 @@ class InsertRecords:
 @register("poisoning", "swap-x", source="Lu et al. (2022), section 5, the baseline Swap-X")
 @dataclass(frozen=True)
 class SwapX:
-    """A random row gets the features of a random row of another class and keeps its own."""
+    """Give a random row the features of a random row of another class; its class stays."""
 
     relation: ClassVar[Relation] = Relation.REPLACE
 
@@ -203,10 +200,10 @@ class SwapX:
 @register("poisoning", "curvature", source="Ours: the Jacobian of objective perturbation, Chaudhuri et al. (2011)")
 @dataclass(frozen=True)
 class Curvature:
-    """The longest rows are zero in world 0; in world 1 they are as long as ever, where the others vary least.
+    """Set the longest rows to zero in world 0; in world 1 they have full length in the direction of least variance.
 
-    A row of zeros adds nothing to the curvature x x^T of a regression, a long one where there is little adds most.
-    Without noise both may fit alike: what changes is how densely the noise is squeezed.
+    Zero rows add nothing to the curvature x x^T of a regression; long rows in that direction add most. The fit without
+    noise may be equal in both worlds, but the density of the noise differs.
     """
 
     relation: ClassVar[Relation] = Relation.REPLACE
@@ -227,26 +224,25 @@ INCLUDED: Mapping[Relation, tuple[Relation, ...]] = {
     Relation.REPLACE: (Relation.LABEL, Relation.REPLACE),
     Relation.ADD_REMOVE: (Relation.ADD_REMOVE,),
 }
-"""Poisonings of which relations make neighbours of a relation: a changed label is a replaced record."""
+"""Relations of poisonings that make neighbours of each relation: a changed label is a replaced record."""
 ORDER = {"opposite-corners": 0, "shadow-adversarial": 2}
-"""What a search tries first, and last; the others by their names between them."""
+"""Positions in the order of a search; others come in between (1), sorted by name."""
 
 
 @register("poisoning", "automatic", source="Lu et al. (2022), section 4.1; the search by trainings is ours")
 @dataclass(frozen=True)
 class Automatic:
-    """Tries every poisoning that fits on a part of the search trainings, and takes the one that shows most.
+    """Try all fitting poisonings on a share of the search trainings, and use the one with the strongest evidence.
 
-    Few trainings on each, most on the best two. What is tried has its own trainings, and so have the attack and the
-    verdict: choosing costs no confidence. Poisonings that refuse the data, and those all of whose trainings fail, are
-    left out; so are records beyond the box around the data, unless the code limits what it is given.
+    Most of these trainings are on the best two candidates. Candidates, attack and verdict use separate trainings, so
+    the search costs no confidence. Poisonings that refuse the data or whose trainings all fail are skipped. So are
+    records outside the box around the data, unless the code limits its input.
 
     Attributes:
-        relation: How the data sets may differ: "label", "replace" (labels among it) or "add-remove"; None takes the
-            claim's.
-        share: Of the search trainings of the game, spent on trying, in (0, 1).
-        among: Names of the poisonings that are tried; () tries all there are, or as many as
-            the trainings are enough for.
+        relation: Relation of the data sets: "label", "replace" (includes "label") or "add-remove"; None for the
+            relation of the claim.
+        share: Share of the game's search trainings that the search uses, in (0, 1).
+        among: Names of the poisonings to try; () for all, or as many as the trainings allow.
     """
 
     searches: ClassVar[bool] = True
@@ -267,11 +263,11 @@ class Automatic:
         )
 
     def for_claim(self, claim: Claim) -> Automatic:
-        """The search among neighbours of the claim's relation, where none is stated."""
+        """Return the search for the relation of the claim, unless a relation is set."""
         return self if self.relation is not None else replace(self, relation=claim.relation)
 
     def candidates(self, mechanism: Any) -> dict[str, Poisoning]:
-        """What is tried on a mechanism, by name, the most general first, those of networks of their own last."""
+        """Return the poisonings to try by name, the most general first, those that train networks last."""
         relation = self.relation or Relation.LABEL
         names = self.among or sorted(catalogue("poisoning"), key=lambda name: (ORDER.get(name, 1), name))
         poisonings: dict[str, Any] = {}
@@ -290,6 +286,6 @@ class Automatic:
                 for name, poisoning in poisonings.items()
                 if poisoning.relation is not Relation.ADD_REMOVE
             }
-            fitting.pop(InsertRecords.registered_name, None)  # type: ignore[attr-defined]  # one of those that were just made
+            fitting.pop(InsertRecords.registered_name, None)  # type: ignore[attr-defined]  # InsertRecords itself
         require(bool(fitting), f"no poisoning makes {relation} neighbours", among=names)
         return fitting

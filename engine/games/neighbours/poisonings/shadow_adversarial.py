@@ -1,4 +1,4 @@
-"""A record that models trained beforehand get wrong: ascent of their loss by its features."""
+"""Poisoning with an adversarial example of shadow models."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from dpaudit.registry import register
 )
 @dataclass(frozen=True)
 class ShadowAdversarial:
-    """A random row becomes what shadow models, each trained on a random half of the data, get wrong most.
+    """Replace a random row by an adversarial example of shadow models, each trained on a random half of the data.
 
-    Its class stays; its features climb the shadows' mean loss by signed steps, within the box around the data and the
-    length of the longest row.
+    Its class stays. Signed gradient steps raise the mean loss of the shadow models, within the box around the data and
+    the length of the longest row.
 
     Attributes:
-        shadows: How many models, >= 1.
-        steps: Of the ascent, >= 1; each is a twentieth of the box's sides.
-        model: What they are; a learner's own network takes its place.
+        shadows: Number of shadow models, >= 1.
+        steps: Number of ascent steps, >= 1; each is a twentieth of the sides of the box.
+        model: Network of the shadow models, if the learner has none.
     """
 
     relation: ClassVar[Relation] = Relation.REPLACE
@@ -46,23 +46,23 @@ class ShadowAdversarial:
         require(self.shadows >= 1, "shadows must be >= 1", shadows=self.shadows)
         require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
         require_network(self.model, of="shadow-adversarial")
-        require(not self.model.standardise, "the shadows' model must take features as they are", standardise=True)
+        require(not self.model.standardise, "the model of the shadows must not standardise features", standardise=True)
 
     def for_mechanism(self, mechanism: Any) -> ShadowAdversarial:
-        """With the learner's own network, where it has one that takes features as they are."""
+        """Return the poisoning with the learner's network, if it has one without standardisation."""
         network = getattr(mechanism, "model", None)
         return replace(self, model=network) if isinstance(network, Network) and not network.standardise else self
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
-        """Draws the row, the halves and what the shadows' trainings draw.
+        """Return the data sets.
 
-        Raises: InputError when no shadow could be trained.
+        Raises: InputError if all shadow models fail.
         """
         features = features_of(data)
         chosen = int(rng.integers(len(data)))
         same = np.flatnonzero(data.labels == data.labels[chosen])
         rows = np.concatenate([[chosen], same[same != chosen]])[:copies]
-        require(len(rows) == copies, "shadow-adversarial needs as many rows of one class", copies=copies)
+        require(len(rows) == copies, "shadow-adversarial needs `copies` rows of one class", copies=copies)
         point = self._ascend(data, features[chosen], int(data.labels[chosen]), rng)
         honest = data.take(rows)
         poisoned = honest.with_(features=np.repeat(point[None], copies, 0))
@@ -72,7 +72,7 @@ class ShadowAdversarial:
     def _ascend(
         self, data: Examples, start: NDArray[np.float32], label: int, rng: np.random.Generator
     ) -> NDArray[np.float32]:
-        """The features at which the shadows' mean loss is the largest that was met, shape (d,)."""
+        """Return the features with the largest mean loss of the shadow models during the ascent, shape (d,)."""
         import torch
 
         modules = self._train_shadows(data, rng)
@@ -109,5 +109,5 @@ class ShadowAdversarial:
             module = self.model.module(model.shape, data.classes)
             torch.nn.utils.vector_to_parameters(torch.from_numpy(model.parameters.copy()), module.parameters())
             modules.append(module.eval())
-        require(bool(modules), "a shadow model must be trained; all of them failed", shadows=self.shadows)
+        require(bool(modules), "at least one shadow model must train successfully", shadows=self.shadows)
         return modules

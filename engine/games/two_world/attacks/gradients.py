@@ -1,4 +1,4 @@
-"""White-box: the likelihood ratio of DP-SGD's steps, which knows their sampling and their noise."""
+"""White-box attacks on the steps of DP-SGD, with knowledge of sampling and noise."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class StepsAttack:
-    """An attack that knows the claimed sampling and noise of the steps it sees.
+    """Base of attacks that know the claimed sampling and noise of the steps.
 
     Attributes:
-        steps: What the mechanism says of them; filled in when it is known.
+        steps: Claimed sampling and noise; `for_mechanism` fills it in.
     """
 
     steps: PrivateSteps | None = None
@@ -33,48 +33,48 @@ class StepsAttack:
     def for_mechanism(self, mechanism: Any, classes: int) -> StepsAttack:
         steps = mechanism.private_steps() if isinstance(mechanism, ObservableLearner) else None
         if steps is None or not steps.noise_multiplier:
-            raise SpecError("the likelihood of steps needs DP-SGD that adds noise; use attack: gradient-dot")
+            raise SpecError("the likelihood of steps needs DP-SGD with noise. Use attack: gradient-dot")
         return replace(self, steps=steps)
 
     @property
     def claimed_steps(self) -> PrivateSteps:
         if self.steps is None:
-            raise SpecError("the likelihood of steps needs to know the mechanism, or the attack's field `steps`")
+            raise SpecError("the likelihood of steps needs the mechanism, or the attack's field `steps`")
         return self.steps
 
 
 @register("attack", "gradient-likelihood", source="Neyman and Pearson (1933); Nasr et al. (2023), arXiv:2302.07956")
 @dataclass(frozen=True)
 class GradientLikelihood(StepsAttack):
-    """The most powerful test of a canary in Poisson-subsampled Gaussian steps; sees every step of DP-SGD.
+    """Most powerful test of a canary in Poisson-subsampled Gaussian steps; observes every step of DP-SGD.
 
-    A step that had clearly less noise than is claimed in the trials before is believed to have what it showed.
+    If earlier trials had clearly less noise in a step than claimed, the observed noise replaces the claimed one.
     """
 
     def score(self, view: ChallengeView) -> Floats:
-        """Log-likelihood ratio: sum over steps of log(1 - q + q exp((<g, c> - |c|^2 / 2) / sigma^2)), in nats."""
+        """Return sums over steps of log(1 - q + q exp((<g, c> - |c|^2 / 2) / sigma^2)), likelihood ratios in nats."""
         steps = self.claimed_steps
         noise = observed_noise(view.gradient_products, view.gradient_norms, steps.noise_multiplier)
         exponent = (view.gradient_products - view.gradient_norms / 2) / noise**2
-        with np.errstate(divide="ignore"):  # nothing is left out at q = 1
+        with np.errstate(divide="ignore"):  # log(0) at q = 1
             log_absent = np.log1p(-steps.sample_rate)
         return np.asarray(np.logaddexp(log_absent, np.log(steps.sample_rate) + exponent).sum(1))
 
 
 FIRST_ESTIMATE = 8
-"""Trials after which a step's noise is looked at, and again whenever there are twice as many."""
+"""Trials before the first estimate of the noise; each further estimate has twice as many."""
 MAX_OBSERVED_NOISE = 0.25
-"""Of the claimed noise: what is seen has to be below it to be believed."""
+"""Share of the claimed noise below which the observed noise replaces it."""
 MIN_NOISE = 1e-3
-"""Of the claimed noise: what a step without any is taken to have."""
+"""Smallest noise of a step, as a share of the claimed noise."""
 
 
 def observed_noise(products: Floats, norms: Floats, claimed: float) -> Floats:
-    """Standard deviation of each step's noise along the canary, in clips: as claimed, or what is seen if clearly less.
+    """Return the standard deviation of each step's noise along the canary, in units of the clipping norm.
 
-    With or without the canary, a product of a step without noise is the canary's squared norm or 0: the distance to the
-    nearer of them is noise, and no truth is needed for it; the largest of all trials before is taken for its deviation.
-    Only earlier trials are looked at, so that a trial's score never tells of a later one.
+    It is the claimed one, or the observed one if that is clearly smaller. Without noise, a product is the canary's
+    squared norm or 0, so the distance to the nearer one is an estimate of the noise that needs no truth. The observed
+    deviation is the largest distance in earlier trials; later trials never affect a score.
     """
     noise = np.full(products.shape, claimed)
     length = np.sqrt(np.maximum(norms, 1e-12))
@@ -91,10 +91,10 @@ def observed_noise(products: Floats, norms: Floats, claimed: float) -> Floats:
 @register("attack", "gradient-dot", source="Nasr et al. (2021), arXiv:2101.04535; Nasr et al. (2023), arXiv:2302.07956")
 @dataclass(frozen=True)
 class GradientDot:
-    """Inner product of each step's noisy gradient with the canary's own; sees every step of DP-SGD.
+    """Inner product of noisy gradients with the canary's gradient; observes every step of DP-SGD.
 
     Attributes:
-        steps: "all" sums over them; "last" looks at the last one alone.
+        steps: "all" for the sum over steps; "last" for the last step only.
     """
 
     steps: Literal["all", "last"] = "all"
@@ -102,7 +102,7 @@ class GradientDot:
     needs: ClassVar[frozenset[str]] = frozenset({"gradients"})
 
     def score(self, view: ChallengeView) -> NDArray[np.float64]:
-        """In units of the clip norm: about 1 for each step that held the canary."""
+        """Return scores in units of the clipping norm: about 1 for each step with the canary."""
         if self.steps == "last":
             return view.gradient_products[:, -1]
         return np.asarray(view.gradient_products.sum(1))
@@ -111,13 +111,14 @@ class GradientDot:
 @register("attack", "gradient-differences", source="Ours: the likelihood ratio under noise that steps share")
 @dataclass(frozen=True)
 class GradientDifferences(StepsAttack):
-    """The likelihood ratio of differences between steps, for noise that is used again; shows little of fresh noise.
+    """Likelihood ratio of differences between consecutive steps, for reused noise; weak for fresh noise.
 
-    Each difference is noise of both steps with probability `fresh`, else the little that is left where it cancels.
+    A difference contains the noise of both steps with probability `fresh`; else the noise cancels except for a
+    remainder.
 
     Attributes:
-        fresh: Share of neighbouring steps whose noise does not cancel, in (0, 1).
-        left: Standard deviation of what is left where it does, over that of one step's noise, > 0.
+        fresh: Share of consecutive steps whose noise does not cancel, in (0, 1).
+        left: Standard deviation of the remainder, relative to the noise of one step, > 0.
     """
 
     fresh: float = 0.1
@@ -128,12 +129,12 @@ class GradientDifferences(StepsAttack):
         require(self.left > 0, "left must be > 0", left=self.left)
 
     def score(self, view: ChallengeView) -> Floats:
-        """Sum over differences of their log-likelihood ratio, in nats; 0 for a training of one step."""
+        """Return sums of log-likelihood ratios over differences, in nats; 0 for a training of one step."""
         q, sigma = self.claimed_steps.sample_rate, self.claimed_steps.noise_multiplier
         difference, norms = np.diff(view.gradient_products, axis=1), view.gradient_norms
         before, after = norms[:, :-1], norms[:, 1:]
         scale = sigma * np.sqrt(np.maximum(before + after, 1e-12))
-        # The canary in neither step, in the later, the earlier, both.
+        # Probability of the canary in neither step, the later, the earlier, both.
         shares = {(0, 0): (1 - q) ** 2, (0, 1): (1 - q) * q, (1, 0): q * (1 - q), (1, 1): q * q}
         with np.errstate(divide="ignore"):
             terms = [
@@ -143,7 +144,7 @@ class GradientDifferences(StepsAttack):
         return np.asarray((logsumexp(terms, axis=0) - self._log_density(difference, scale)).sum(1))
 
     def _log_density(self, x: Floats, scale: Floats) -> Floats:
-        """Of a difference without canary, up to a constant."""
+        """Return the log-density of a difference without canary, up to a constant."""
         narrow = self.left * scale / np.sqrt(2)
         return np.asarray(
             np.logaddexp(

@@ -1,9 +1,8 @@
-"""LiRA: how much likelier the target's confidence is under models with the challenge than without; and the points that
-it gives away most.
+"""LiRA: likelihood ratio of the target's confidence with and without the challenge; and the points it detects best.
 
-phi, the mean over queries, is taken as normal over models, its deviation as that of residuals from each point's mean.
-Source: Carlini et al. (2022), arXiv:2112.03570, sections V and VI; its code differs (medians, deviations of raw scores,
-the members' for both worlds, the density instead of the tail in the offline attack).
+phi, averaged over queries, is modelled as normal over models. Its deviation is that of residuals from the mean of each
+point. Source: Carlini et al. (2022), arXiv:2112.03570, sections V and VI. The authors' code differs: it uses medians,
+deviations of raw scores, those of members for both worlds, and the density in the offline attack.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ POINTS_AT_ONCE = 2048
 
 @dataclass(frozen=True, eq=False)
 class Normals:
-    """One normal law of phi for each point."""
+    """Normal law of phi at each point."""
 
     mean: NDArray[np.float64]  # shape (points,)
     deviation: NDArray[np.float64]  # shape (points,), > 0
 
     def log_density(self, phi: NDArray[np.float64]) -> NDArray[np.float64]:
-        """At phi of shape (..., points), up to a constant."""
+        """Return log-densities at phi, shape (..., points), up to a constant."""
         return -0.5 * ((phi - self.mean) / self.deviation) ** 2 - np.log(self.deviation)
 
     def at(self, rows: slice) -> Normals:
@@ -41,10 +40,10 @@ class Normals:
 
 
 def normals(shadows: Shadows, points: NDArray[np.int64], *, members: bool, variance: Variance) -> Normals:
-    """The laws of phi at some points, over the shadow models trained on the point or over those that were not.
+    """Return the laws of phi at some points, over shadow models trained on the point or over the others.
 
-    A "fixed" variance pools the squared residuals of all points (each costs its mean one degree of freedom), for few
-    models; "per-point" keeps them apart, for some 64 models and more.
+    A "fixed" variance pools the squared residuals of all points, with one degree of freedom less for each point.
+    "per-point" estimates separate variances, which needs about 64 models.
     """
     mean, squares, counts = _residuals(shadows.at_points(points), members)
     least, world = (2 if variance == "per-point" else 1), ("trained on" if members else "left out of")
@@ -65,7 +64,7 @@ def normals(shadows: Shadows, points: NDArray[np.int64], *, members: bool, varia
 
 
 def _residuals(shadows: Shadows, members: bool) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Each point's mean phi over its models of one world, sum of squared residuals, and count; shape (points,)."""
+    """Return each point's mean phi over models of one world, sum of squared residuals, and count; shape (points,)."""
     phi, chosen = shadows.phi, shadows.member == members
     counts = chosen.sum(0)
     mean = np.where(chosen, phi, 0.0).sum(0) / np.maximum(counts, 1)
@@ -75,10 +74,10 @@ def _residuals(shadows: Shadows, members: bool) -> tuple[NDArray[np.float64], ND
 
 @dataclass(frozen=True)
 class Lira:
-    """What both attacks share.
+    """Base of both attacks.
 
     Attributes:
-        variance: "fixed" over all points, or "per-point" for some 64 shadow models and more.
+        variance: "fixed" for all points together, or "per-point", which needs about 64 shadow models.
     """
 
     variance: Variance = "fixed"
@@ -96,7 +95,7 @@ class LiraOnline(Lira):
     """LiRA: log-likelihood ratio of the target's confidence, from shadow models with and without the challenge."""
 
     def score(self, view: ChallengeView) -> NDArray[np.float64]:
-        """log N(phi; in) - log N(phi; out), in nats."""
+        """Return log N(phi; in) - log N(phi; out), in nats."""
         inside, outside = (self._normals(view, members=world) for world in (True, False))
         return log_likelihood_ratio(inside, outside, view.phi)
 
@@ -104,32 +103,32 @@ class LiraOnline(Lira):
 @register("attack", "lira-offline", source="Carlini et al. (2022), arXiv:2112.03570, section VI-C")
 @dataclass(frozen=True)
 class LiraOffline(Lira):
-    """LiRA from models without the challenge only: how far in their upper tail the target's confidence lies."""
+    """LiRA from models without the challenge only: position of the target's confidence in their upper tail."""
 
     def score(self, view: ChallengeView) -> NDArray[np.float64]:
-        """(phi - mean) / deviation: the tail's probability is Phi of it, but does not run into 1."""
+        """Return (phi - mean) / deviation; its normal probability would be rounded to 1."""
         outside = self._normals(view, members=False)
         return np.asarray((view.phi - outside.mean) / outside.deviation)
 
 
 def log_likelihood_ratio(inside: Normals, outside: Normals, phi: NDArray[np.float64]) -> NDArray[np.float64]:
-    """LiRA's score at phi of shape (..., points), in nats."""
+    """Return LiRA's score at phi, shape (..., points), in nats."""
     return np.asarray(inside.log_density(phi) - outside.log_density(phi))
 
 
 @register("canary", "select-worst", source="arXiv:2206.05199, Algorithm 3 and section 4.1")
 @dataclass(frozen=True)
 class SelectWorst(PointCanary):
-    """SelectWorst: the points on which LiRA, fitted to 80 % of the shadow models, does best on the other 20 %.
+    """SelectWorst: points on which LiRA performs best, fitted on 80 % of the shadow models and tested on 20 %.
 
-    The models audited afterwards are fresh ones: a weight measured here is no evidence.
+    The weights are no evidence; the audited models are trained afterwards.
 
     Attributes:
-        count: How many points, k >= 1.
-        weight: "accuracy" of the likelihood test, "auc", or "tpr" at a false-alarm rate of at most `fpr`.
-        fpr: In [0, 1); for "tpr".
-        test_share: Share of the shadow models that measure, in (0, 1); pairs stay together.
-        variance: Of the LiRA fits: "fixed" over points, or "per-point" for some 64 models and more.
+        count: Number of points, k >= 1.
+        weight: "accuracy" of the likelihood test, "auc", or "tpr" at a false positive rate of at most `fpr`.
+        fpr: False positive rate for "tpr", in [0, 1).
+        test_share: Share of the shadow models used for testing, in (0, 1); pairs stay together.
+        variance: Variance of the LiRA fits: "fixed", or "per-point", which needs about 64 models.
     """
 
     weight: Literal["accuracy", "auc", "tpr"] = "accuracy"
@@ -144,7 +143,7 @@ class SelectWorst(PointCanary):
         require(0 < self.test_share < 1, "test_share must be in (0, 1)", test_share=self.test_share)
 
     def choose(self, pool: Examples, shadows: Shadows | None, rng: np.random.Generator) -> Challenges:
-        """The k points with the largest weights, ties decided by how far LiRA's scores lie apart; draws nothing."""
+        """Return the k points with the largest weights; the gap between LiRA's mean scores breaks ties."""
         assert shadows is not None
         require(self.count <= len(pool), "count must be at most the rows of the pool", count=self.count)
         weights, gaps = self.weights(shadows)
@@ -152,12 +151,12 @@ class SelectWorst(PointCanary):
         return Challenges(pool.take(rows), rows.astype(np.int64), False, weights[rows])
 
     def weights(self, shadows: Shadows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Each point's weight, and the mean score of members minus that of the others; both shape (points,)."""
+        """Return weights of all points, and mean scores of members minus those of others; both shape (points,)."""
         models = len(shadows.member)
         fitted = 2 * round((1 - self.test_share) * models / 2)  # pairs stay together
         require(
             4 <= fitted <= models - 2,
-            "select-worst needs at least 6 shadow models, 2 of them to measure",
+            "select-worst needs at least 6 shadow models, 2 of them for testing",
             shadows=models,
         )
         fit, test = shadows.of_models(slice(fitted)), shadows.of_models(slice(fitted, models))
@@ -183,7 +182,7 @@ class SelectWorst(PointCanary):
         if self.weight == "auc":
             above = (scores[:, None] > scores[None]) + 0.5 * (scores[:, None] == scores[None])
             return (above * (member[:, None] & ~member[None])).sum((0, 1)) / (inside * outside), gaps
-        # Alarms at or above each model's score, then the most hits among thresholds with few enough alarms.
+        # False positives at each model's score, then the most hits among thresholds with few enough of them.
         reached = scores[None] >= scores[:, None]
         alarms = (reached & ~member).sum(1) / outside
         hits = (reached & member).sum(1) / inside

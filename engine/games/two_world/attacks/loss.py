@@ -15,16 +15,16 @@ from dpaudit.registry import register
 @register("attack", "loss", source="Yeom et al. (2018), arXiv:1709.01604")
 @dataclass(frozen=True)
 class LossThreshold:
-    """The smaller the loss on the challenge, the likelier it was trained on; no shadow models."""
+    """Attack by the loss on the challenge: a smaller loss indicates membership. It needs no shadow models."""
 
     view: ClassVar[type[ChallengeView]] = ChallengeView
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def score(self, view: ChallengeView) -> NDArray[np.float64]:
-        """Minus the mean log-loss over the queries, in nats."""
+        """Return minus the mean log-loss over queries, in nats."""
         return np.asarray(log_probability(view.target).mean(1))
 
 
 def log_probability(phi: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """log p_y = -log(1 + e^-phi), in nats."""
+    """Return log p_y = -log(1 + e^-phi), in nats."""
     return -np.logaddexp(0.0, -phi.astype(np.float64))

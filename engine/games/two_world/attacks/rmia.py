@@ -1,8 +1,8 @@
-"""RMIA: whether the target's probability of the challenge grew more than that of other points.
+"""RMIA: compares the target's probability of the challenge with that of other points, relative to shadow models.
 
-ratio(x) = p(x | target) / p(x); the score is the share of population points z with ratio(x) / ratio(z) > gamma. p(x) is
-the mean over models half of which were trained on x; offline ((1 + a) p_out(x) + 1 - a) / 2 stands in, since p_in is
-about a p_out + 1 - a. Only the points as they are count, not their augmented queries.
+With ratio(x) = p(x | target) / p(x), the score is the share of population points z with ratio(x) / ratio(z) > gamma.
+p(x) is the mean over models, half of which were trained on x. The offline attack replaces it by
+((1 + a) p_out(x) + 1 - a) / 2, since p_in is about a p_out + 1 - a. Augmented queries are not used.
 Source: Zarifzadeh et al. (2024), arXiv:2312.03262, sections 3 and 4.
 """
 
@@ -28,12 +28,12 @@ MAX_TUNED_ON = 2000
 @register("attack", "rmia", source="Zarifzadeh et al. (2024), arXiv:2312.03262")
 @dataclass(frozen=True)
 class Rmia:
-    """RMIA: the share of population points that the challenge beats in likelihood ratio.
+    """RMIA: share of population points with a smaller likelihood ratio than the challenge.
 
     Attributes:
-        gamma: By how much a point must be beaten, > 0.
-        offline: Use only shadow models that were not trained on a point.
-        a: Of the offline attack, in [0, 1]; None tunes it on one shadow model, whose own members are known.
+        gamma: Factor between the likelihood ratios, > 0.
+        offline: True to use only shadow models that were not trained on the point.
+        a: Parameter of the offline attack, in [0, 1]; None to tune it on one shadow model, whose members are known.
     """
 
     gamma: float = 1.0
@@ -47,9 +47,9 @@ class Rmia:
         require(self.a is None or 0 <= self.a <= 1, "a must be in [0, 1]", a=self.a)
 
     def score(self, view: ChallengeView) -> NDArray[np.float64]:
-        """Shares in [0, 1]; strict inequality, so a target that knows nothing has score 0 at gamma = 1.
+        """Return shares in [0, 1]; with a strict inequality, an uninformed target has score 0 at gamma = 1.
 
-        Raises: InputError when there is no population, or a point lacks shadow models.
+        Raises: InputError if the population is empty, or a point lacks shadow models.
         """
         assert view.shadows is not None
         require(view.population.shape[1] > 0, "rmia needs points of the population", do="set `population` in the game")
@@ -74,16 +74,14 @@ def shares_beaten(
     marginal: NDArray[np.floating[Any]],
     gamma: float,
 ) -> NDArray[np.float64]:
-    """Share of each trial's population with ratio > gamma times theirs, shape (T,)."""
-
+    """Return the share of population points whose ratio, times gamma, is below that of the trial, shape (T,)."""
     least = (gamma * challenge_inverse).astype(np.float32)
     counts = above(least, np.ascontiguousarray(population, np.float32), marginal.astype(np.float32))
     return np.asarray(counts / len(marginal))
 
 
 def inverse_ratio(phi: NDArray[np.float32], marginal: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """p(x) / p(x | target) = p(x) (1 + e^-phi), in float32: equal points have equal ones, to the bit; shapes (n,)."""
-
+    """Return p(x) / p(x | target) = p(x) (1 + e^-phi) in float32, bit-equal for equal points; shapes (n,)."""
     inverse = np.empty(len(phi), np.float32)
     inverse_ratios(np.ascontiguousarray(phi, np.float32), marginal.astype(np.float32), inverse)
     return inverse
@@ -92,18 +90,18 @@ def inverse_ratio(phi: NDArray[np.float32], marginal: NDArray[np.floating[Any]])
 def beaten_of_one_model(
     ratio: NDArray[np.float64], of_others: NDArray[np.float64], gamma: float
 ) -> NDArray[np.float64]:
-    """Share of one model's population with ratio > gamma times theirs; shapes (n,) and (P,) to (n,)."""
+    """Return the share of `of_others` that, times gamma, are below each ratio; shapes (n,) and (P,) to (n,)."""
     return np.asarray(np.searchsorted(np.sort(gamma * of_others), ratio) / len(of_others))
 
 
 def online_marginal(shadows: Shadows) -> NDArray[np.float64]:
-    """(mean over members + mean over the others) / 2 of each point's probability, shape (points,)."""
+    """Return the mean probability of each point: (mean over members + mean over others) / 2, shape (points,)."""
     probabilities = probability(shadows.confidence[:, 0])
     return (_mean(probabilities, shadows.member) + _mean(probabilities, ~shadows.member)) / 2
 
 
 def offline_marginal(shadows: Shadows, a: float) -> NDArray[np.float64]:
-    """((1 + a) p_out + 1 - a) / 2 for each point, shape (points,)."""
+    """Return ((1 + a) p_out + 1 - a) / 2 of each point, shape (points,)."""
     return _from_outside(_mean(probability(shadows.confidence[:, 0]), ~shadows.member), a)
 
 
@@ -112,9 +110,9 @@ def _from_outside(p_out: NDArray[np.float64], a: float) -> NDArray[np.float64]:
 
 
 def tuned_a(shadows: Shadows, population: NDArray[np.int64], gamma: float) -> float:
-    """The a in 0, 0.1, ..., 1 with which the first shadow model is attacked best (area under the curve).
+    """Return the a in 0, 0.1, ..., 1 with the largest area under the curve against the first shadow model.
 
-    Its members are known to the adversary. The first 2,000 points other than the population stand for all.
+    The attacker knows its members. At most 2,000 points outside the population are used.
     """
     others = np.setdiff1d(np.arange(shadows.member.shape[1]), population)[:MAX_TUNED_ON]
     rest = shadows.of_models(slice(1, None))
@@ -148,7 +146,7 @@ def _mean(probabilities: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDAr
 
 
 def _area(score: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
-    """Area under the ROC curve by ranks, ties half."""
+    """Return the area under the ROC curve; ties count half."""
     from scipy.stats import rankdata
 
     inside = int(member.sum())
@@ -159,7 +157,7 @@ def _area(score: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
 
 
 def probability(phi: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """p_y = 1 / (1 + e^-phi); 0 below e^-709."""
+    """Return p_y = 1 / (1 + e^-phi); 0 below e^-709."""
     with np.errstate(over="ignore"):
         result: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-phi.astype(np.float64)))
     return result
@@ -177,7 +175,7 @@ _SERIES = (
     1.0,
     1.0,
 )
-"""Of e^x for |x| <= ln(2) / 2, highest power first: Cephes' `expf`."""
+"""Coefficients of e^x for |x| <= ln(2) / 2, highest power first, from Cephes' `expf`."""
 
 
 def _everywhere(value: float) -> ir.Constant:
@@ -185,7 +183,7 @@ def _everywhere(value: float) -> ir.Constant:
 
 
 def _write_sixteen(context: Any, phi: Any, marginal: Any, out: Any) -> Any:
-    """Writes sixteen of them, from addresses: infinite for phi < -88, NaN for NaN."""
+    """Write sixteen inverse ratios, from addresses: infinite for phi < -88, NaN for NaN."""
 
     def generate(target: Any, code: Any, signature: Any, arguments: Any) -> Any:
         phi, marginal, out = (code.inttoptr(address, _FLOATS.as_pointer()) for address in arguments)
@@ -221,7 +219,7 @@ _sixteen: Any = intrinsic(_write_sixteen)
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def inverse_ratios(phi: NDArray[np.float32], marginal: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-    """Writes marginal (1 + e^-phi) of each point to `out`, to about 1e-7 of it; all contiguous, shape (n,)."""
+    """Write marginal (1 + e^-phi) to `out`, with relative error of about 1e-7; all contiguous, shape (n,)."""
     end = len(phi) // _LANES * _LANES
     for i in range(0, end, _LANES):
         _sixteen(phi.ctypes.data + 4 * i, marginal.ctypes.data + 4 * i, out.ctypes.data + 4 * i)
@@ -235,7 +233,7 @@ def inverse_ratios(phi: NDArray[np.float32], marginal: NDArray[np.float32], out:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def above(least: NDArray[np.float32], phi: NDArray[np.float32], marginal: NDArray[np.float32]) -> NDArray[np.int64]:
-    """How many of a row's inverse ratios are above its least; contiguous, shapes (T,), (T, P) and (P,) to (T,)."""
+    """Return the number of inverse ratios in a row above its least; contiguous, shapes (T,), (T, P), (P,) to (T,)."""
     counts = np.zeros(len(least), np.int64)
     inverse = np.empty(len(marginal), np.float32)
     for row in range(len(least)):
