@@ -79,7 +79,7 @@ def paired(pairs: int, trials: int, shadows: int) -> list[tuple[str, float, str]
             statistics.median(whole.clock for whole in audits),
             f"{statistics.median(by_clock):.1%} of the loop's speed in the median of pairs by the clock "
             f"({_listed(by_clock)}; goal 90 %), {statistics.median(by_cpu):.1%} by processor time ({_listed(by_cpu)}); "
-            f"{stages[0]:.1f} s until the last unit, {stages[1]:.1f} s for what was run again, {stages[2]:.1f} s for "
+            f"{stages[0]:.1f} s until the last unit, {stages[1]:.1f} s for repeated units, {stages[2]:.1f} s for "
             "the report",
         ),
     ]

@@ -176,7 +176,7 @@ def main(results: Path, parts: Sequence[str]) -> None:
         if path.stem in {result.spec for result in results} or not any(part in path.stem for part in parts or [""]):
             continue
         if path.stem.startswith("diffprivlib") and not has_diffprivlib():
-            print(f"{path.stem} is left out: `make diffprivlib` installs what it needs")
+            print(f"{path.stem} is skipped: it needs `make diffprivlib`")
             continue
         added = list(run(path))
         with results.open("a") as file:

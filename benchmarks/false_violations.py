@@ -336,8 +336,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("audits", nargs="?", type=int, default=400, help="audits a cell")
     parser.add_argument("--out", type=Path, required=True, help="JSON lines, one for each scene and seed")
-    parser.add_argument("--table", action="store_true", help="print the table of what was played")
-    parser.add_argument("--only", nargs="+", choices=SCENES, default=tuple(SCENES), help="scenes; left out: all")
+    parser.add_argument("--table", action="store_true", help="print the table of finished audits")
+    parser.add_argument("--only", nargs="+", choices=SCENES, default=tuple(SCENES), help="scenes; all by default")
     options = parser.parse_args()
     if not options.table:
         run_scenes(options.out, options.audits, options.only)

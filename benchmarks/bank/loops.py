@@ -1,7 +1,7 @@
 """Loops of DP-SGD as developers write them: one honest loop, and subclasses that change one aspect of it.
 
-A loop is a class called as `train(X, y, seed, canary)`: its constructor trains. A step's noise has deviation sigma times
-the clip in each coordinate of the sum.
+A loop is a class called as `train(X, y, seed, canary)`: its constructor trains. In each coordinate of the sum, the
+deviation of a step's noise is sigma times the clip.
 """
 
 from __future__ import annotations
@@ -702,4 +702,3 @@ BANK: dict[str, Case] = {
     "seeded by the step": _case(SeededByStep),
     "bare once small": _case(BareOnceSmall),
 }
-"""The first eight are those of issue 23."""

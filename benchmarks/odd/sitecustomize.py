@@ -36,15 +36,15 @@ def _jumping_clock(place):
 def _watch(place):
     while b"ray::Worker" not in Path("/proc/self/cmdline").read_bytes():
         time.sleep(0.5)
-    held = []
+    blocks = []
     while True:
-        if os.path.exists(f"{place}/eat") and len(held) < MAX_STEPS and _available() > SPARED_BYTES:
-            held.append(b"x" * STEP)
-        elif os.path.exists(f"{place}/fill") and len(held) < MAX_STEPS:
+        if os.path.exists(f"{place}/eat") and len(blocks) < MAX_STEPS and _available() > SPARED_BYTES:
+            blocks.append(b"x" * STEP)
+        elif os.path.exists(f"{place}/fill") and len(blocks) < MAX_STEPS:
             try:
                 import ray
 
-                held.append(ray.put(os.urandom(STEP // 10)))
+                blocks.append(ray.put(os.urandom(STEP // 10)))
             except Exception as err:  # the object store is full
                 print(type(err).__name__, err, file=sys.stderr)
                 time.sleep(1)
