@@ -33,7 +33,7 @@ def pool_of(rows: int = 40, width: int = 6, classes: int = 3) -> Examples:
 
 
 def shadows_with_gaps(gaps: NDArray[np.float64], models: int = 50, seed: int = 0) -> Shadows:
-    """Point z is surer by gaps[z] in models that were trained on it."""
+    """Return shadow models whose confidence at z is larger by gaps[z] if they were trained on z."""
     rng = np.random.default_rng(seed)
     half = rng.random((models // 2, len(gaps))) < 0.5
     member = np.stack([half, ~half], 1).reshape(models, -1)
@@ -42,7 +42,7 @@ def shadows_with_gaps(gaps: NDArray[np.float64], models: int = 50, seed: int = 0
 
 
 @pytest.mark.parametrize("weight", ["accuracy", "auc", "tpr"])
-def test_select_worst_is_its_slow_twin(weight: str) -> None:
+def test_select_worst_equals_slow_twin(weight: str) -> None:
     """Algorithm 3 with LiRA fitted to the first 40 of 50 models, point by point."""
     shadows = shadows_with_gaps(np.linspace(0, 3, 12))
     found, _ = SelectWorst(weight=weight, fpr=0.25, variance="per-point").weights(shadows)  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ def test_select_worst_finds_the_planted_points() -> None:
         SelectWorst().choose(pool, shadows_with_gaps(gaps, 4), np.random.default_rng(0))
 
 
-def test_a_weight_is_measured_on_models_it_was_not_fitted_to() -> None:
+def test_weights_are_measured_on_held_out_models() -> None:
     """Without any gap the weights are fair: their mean over 3,000 points is 1/2 within 5 deviations.
 
     A pair's two verdicts may be one: 5 pairs are at least 5 coins a point. Measured on the fitted models, the planted
@@ -102,7 +102,7 @@ def test_a_weight_is_measured_on_models_it_was_not_fitted_to() -> None:
     assert leaked.mean() - 0.5 > limit
 
 
-def test_mislabelled_points_keep_their_picture_and_lose_their_label() -> None:
+def test_mislabelled_points_have_true_features_and_wrong_labels() -> None:
     pool = pool_of()
     found = Mislabelled(count=10).choose(pool, None, np.random.default_rng(1))
     assert len(set(found.rows)) == 10
@@ -147,8 +147,8 @@ def test_clip_bkd_lies_along_the_direction_of_least_variance() -> None:
     )
 
 
-def test_of_many_directions_without_variance_one_is_taken_whatever_the_basis() -> None:
-    """Fewer rows than features: the order of sums changes the basis that a library gives, and not the direction."""
+def test_last_direction_does_not_depend_on_the_basis() -> None:
+    """With fewer rows than features, the order of sums changes the basis of a library, but not the direction."""
     flat = np.random.default_rng(0).random((30, 200))
     direction = last_direction(flat)
     np.testing.assert_allclose((flat - flat.mean(0)) @ direction, 0, atol=1e-9)

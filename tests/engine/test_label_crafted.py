@@ -181,21 +181,21 @@ def test_noise_that_two_rows_share_is_seen_with_two_rows(tmp_path: Path) -> None
     assert honest.verdict is Verdict.NO_VIOLATION
 
 
-def test_a_vote_that_one_label_decides_is_seen_and_what_was_refused_is_named(tmp_path: Path) -> None:
+def test_vote_that_one_label_decides_is_detected_and_refusals_are_named(tmp_path: Path) -> None:
     result = played(Majority(), tmp_path, data=TEN, search=150, releases=60)
     assert result.verdict is Verdict.VIOLATION
     assert "data set chosen: 20 rows, one label at stake, others in balance" in result.chosen[0]
     assert "2 rows, one label at stake, of all classes: refused (ValueError: made for 20 rows)" in result.chosen[0]
 
 
-def test_where_nothing_can_be_released_the_audit_is_inconclusive_and_says_why(tmp_path: Path) -> None:
+def test_audit_without_releases_is_inconclusive_with_a_reason(tmp_path: Path) -> None:
     result = played(Majority(voters=9_999), tmp_path)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "none, because the mechanism refused all of them" in result.chosen[0]
 
 
-def test_fresh_releases_that_fail_are_outcomes_like_any_other() -> None:
-    """What fails for label 1 alone tells it; where nothing failed before, a failure says nothing."""
+def test_failed_fresh_releases_are_outcomes() -> None:
+    """Failures for label 1 only reveal it; without search failures, a failure is uninformative."""
     rng = np.random.default_rng(4)
     planted = rng.integers(0, 2, (200, 1))
     released = np.where(planted == 1, 2, 0)
@@ -277,7 +277,7 @@ def test_noise_related_in_some_releases_only_does_not_break_the_attack() -> None
 
 @dataclass(frozen=True)
 class LabelsOfOneKind(RandomizedResponse):
-    """Randomised response with one defect that only data made for it show."""
+    """Randomised response with a defect that only designed data reveal."""
 
     kind: str = ""
 
@@ -312,8 +312,8 @@ class LabelsOfOneKind(RandomizedResponse):
         pytest.param("checksum", marks=pytest.mark.nightly),
     ],
 )
-def test_what_shows_in_a_failure_many_rows_a_rare_label_or_another_row(tmp_path: Path, kind: str) -> None:
-    """Each shows at least 1.5 where 1 is claimed; missed below 1e-3, the seed is fixed."""
+def test_leaks_by_failures_many_rows_rare_labels_or_other_rows_are_detected(tmp_path: Path, kind: str) -> None:
+    """Each bound is at least 1.5 for a claim of 1; false failure below 1e-3. Fixed seed."""
     game = {"search": 1_200, "releases": 600, "canaries": 4_000}
     result = played(LabelsOfOneKind(1.0, kind), tmp_path, data=TEN, **game)
     assert result.verdict is Verdict.VIOLATION
@@ -336,7 +336,7 @@ def test_a_canary_is_released_at_its_place_and_read_first() -> None:
     assert made.symbols.tolist() == [9, *labels[1:]]
 
 
-def test_rare_labels_at_stake_are_the_ends_of_the_range_for_the_mechanism() -> None:
+def test_rare_canary_labels_are_the_first_and_last_class() -> None:
     given = []
 
     class Given:
@@ -355,12 +355,12 @@ def test_rare_labels_at_stake_are_the_ends_of_the_range_for_the_mechanism() -> N
 
 
 def tried_alone(mechanism: Any, count: int, design: Design, seed: int) -> DesignReleases:
-    """So many releases of one data set."""
+    """Return `count` releases of one design."""
     able = AcceptedDesigns(np.array([True]))
     return try_design(mechanism, 0, able, design, TARGET, Compute(), search=count, enough=count, seed=Seed(seed))
 
 
-def test_releases_to_choose_by_are_shared_among_data_sets_that_the_mechanism_takes() -> None:
+def test_search_releases_are_shared_among_accepted_designs() -> None:
     designs = (Design(3), Design(20), Design(20, labels="two"), Design(8))
     able = try_once(Majority(20), designs, TARGET, Compute(), seed=Seed(1))
     assert able.taken.tolist() == [False, True, True, False]
@@ -373,8 +373,8 @@ def test_releases_to_choose_by_are_shared_among_data_sets_that_the_mechanism_tak
     assert often.taken.all()  # one of four came out
 
 
-def test_of_data_sets_that_leak_alike_the_one_with_most_labels_at_stake_is_taken() -> None:
-    """Randomised response leaks the same everywhere: what many labels show comes nearer to it."""
+def test_design_with_most_canaries_is_chosen_if_all_leak_equally() -> None:
+    """Randomised response leaks equally everywhere; a bound from many labels is closer to it."""
     designs, mechanism = (Design(3), Design(20), Design(16_384)), RandomizedResponse(1.0)
     able = try_once(mechanism, designs, TARGET, Compute(), seed=Seed(1))
     for seed in range(by_day(1, by_night=5)):
@@ -387,7 +387,7 @@ def test_of_data_sets_that_leak_alike_the_one_with_most_labels_at_stake_is_taken
         assert take_best_design(LearnedChannel(), tried).value.other == NO_DESIGN
 
 
-def test_labels_of_one_release_have_numbers_that_follow_each_other() -> None:
+def test_labels_of_one_release_have_consecutive_numbers() -> None:
     """`simultaneous-guess-count` divides them by `sharing` to tell trainings apart."""
     known = np.array([[HIDDEN, 1, HIDDEN], [0, 0, 1], [HIDDEN, HIDDEN, 0]])
     truth = known == 1

@@ -51,8 +51,8 @@ def refuted(mechanism: Any, worlds: Worlds, seed: int) -> bool:
     return SURE.find([SURE.tally(scores)]).violation_point(PureDP(1.0)) is not None
 
 
-def test_the_stated_factor_is_found() -> None:
-    """In 20 of 20 with other seeds; the seeds are fixed.
+def test_stated_noise_factor_is_detected() -> None:
+    """Detected with 20 of 20 other seeds; the seeds are fixed.
 
     Were it 0.9, fewer than 8 of 10 were refuted in 7 % of such tests, fewer than 3 of 4 in 5 %.
     """
@@ -63,15 +63,15 @@ def test_the_stated_factor_is_found() -> None:
     assert sum(refuted(replace(BAYES, epsilon=factor), worlds, seed) for seed in range(audits)) >= fewest
 
 
-def test_what_could_not_have_been_seen_is_said() -> None:
-    """Noise 8 times too small in forty columns of coefficients: less than a half of such audits refute it."""
+def test_undetectable_noise_is_reported() -> None:
+    """Less than half of the audits reject noise that is 8 times too small in forty coefficient columns."""
     audits = by_day(2, by_night=4)
     worlds = worlds_of(patients(40), OpposingRecords())
     assert stated(OUTPUT, worlds) == math.inf
     assert sum(refuted(replace(OUTPUT, epsilon=8.0), worlds, seed) for seed in range(audits)) < audits
 
 
-def test_more_trials_see_less() -> None:
+def test_more_trials_detect_smaller_defects() -> None:
     worlds = few_rows()
     few, many = (stated(BAYES, worlds, trials) for trials in (1_000, 10_000))
     assert 1 < many < few
@@ -87,8 +87,8 @@ def test_more_trials_see_less() -> None:
         (BAYES, "would detect noise scaled down "),
     ],
 )
-def test_the_report_says_so(tmp_path: Path, mechanism: Any, said: str) -> None:
-    """Of the claim's noise: the first is sold at a quarter of it."""
+def test_report_states_the_sensitivity(tmp_path: Path, mechanism: Any, said: str) -> None:
+    """The first mechanism has a quarter of the claimed noise."""
     poisoning = OpposingRecords() if mechanism is not BAYES else CornerFlip()
     asked = Audit(
         mechanism,

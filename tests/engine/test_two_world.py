@@ -252,7 +252,7 @@ def test_shadow_models_survive_their_table_and_those_that_failed_are_left_out() 
 
 @dataclass(frozen=True)
 class CountOnly:
-    """Releases how many examples have label 0, plus Laplace noise of scale 1 / epsilon: exactly epsilon-DP.
+    """Release the number of examples with label 0, plus Laplace noise of scale 1 / epsilon: exactly epsilon-DP.
 
     Attributes:
         epsilon: What it claims, under add/remove.
@@ -308,7 +308,7 @@ def pool_labels() -> NDArray[np.int64]:
 
 
 @pytest.mark.parametrize("keep_scores", [True, False])
-def test_the_bound_of_a_known_mechanism_lies_below_its_truth(tmp_path: Path, keep_scores: bool) -> None:
+def test_bound_of_a_known_mechanism_is_below_its_epsilon(tmp_path: Path, keep_scores: bool) -> None:
     """Laplace counting, epsilon = 2; false failure at most 1e-6, by the bound's own confidence."""
     spec = counting(CountOnly(2.0), trials=3000)
     spec = replace(spec, run=replace(spec.run, keep_scores=keep_scores))
@@ -319,7 +319,7 @@ def test_the_bound_of_a_known_mechanism_lies_below_its_truth(tmp_path: Path, kee
     assert result.compared.claim.relation is Relation.ADD_REMOVE
 
 
-def test_the_planted_defect_of_a_known_mechanism_is_found(tmp_path: Path) -> None:
+def test_planted_defect_of_a_known_mechanism_is_detected(tmp_path: Path) -> None:
     (result,) = audit(counting(CountOnly(0.7, weaker=4.0), trials=3000), output=tmp_path).results
     assert result.verdict is Verdict.VIOLATION
     assert result.comparison is not None
@@ -338,7 +338,7 @@ class FailsOften(CountOnly):
         return super().fit(train, seed=seed, compute=compute)
 
 
-def test_failed_trainings_are_kept_and_speak_for_world_1(tmp_path: Path) -> None:
+def test_failed_trainings_count_for_world_1(tmp_path: Path) -> None:
     (result,) = audit(counting(FailsOften(2.0), trials=100, stack=50), output=tmp_path).results
     table = scores_in(tmp_path)
     infinite = np.isinf(table["score"].to_numpy())
@@ -390,7 +390,7 @@ def digits() -> Examples:
     return data
 
 
-def test_watching_a_canary_without_noise_counts_its_steps() -> None:
+def test_observed_canary_without_noise_counts_its_steps() -> None:
     """A Dirac canary on a weight that is otherwise still: the product is the number of steps that drew it."""
     learner = DpSgd(math.inf, sample_rate=0.25, clip=2.0, model=replace(DIGITS, epochs=5))
     data = digits()
@@ -408,7 +408,7 @@ def test_watching_a_canary_without_noise_counts_its_steps() -> None:
     assert set(np.round(seen.products.ravel(), 4) + 0.0) <= {0.0, 1.0}
 
 
-def test_watching_an_example_finds_its_own_clipped_gradient() -> None:
+def test_observed_example_gives_its_clipped_gradient() -> None:
     """Trained on the example alone, one step, no noise: the product is the squared norm of its clipped gradient."""
     data = digits()
     for clip in (0.5, 100.0):
@@ -422,7 +422,7 @@ def test_watching_an_example_finds_its_own_clipped_gradient() -> None:
             assert (seen.products[:, 0] < 1).all()
 
 
-def test_a_planted_bug_of_dp_sgd_is_seen_step_by_step(tmp_path: Path) -> None:
+def test_planted_bug_of_dp_sgd_is_detected_by_its_steps(tmp_path: Path) -> None:
     """Noise divided by the batch size: with 60 trials the bound is above the claim, honest DP-SGD's below."""
     audits = [
         {"name": "honest", "mechanism": {"name": "dp-sgd"}},
@@ -481,7 +481,7 @@ ANY = Claim(1.0, 0.0, Relation.ADD_REMOVE)
         ({"game": {"name": "mia", "population": 358}}, "must have training rows"),
     ],
 )
-def test_what_does_not_go_together_is_refused_before_anything_runs(changes: dict[str, Any], message: str) -> None:
+def test_invalid_combinations_are_refused_before_the_run(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         make_plan(spec_with(**changes))
 
