@@ -74,9 +74,9 @@ def deviation(view: ChallengeView, point: int, member: bool, variance: str) -> f
     assert view.shadows is not None
     squares, freedom = 0.0, 0
     for other in range(view.shadows.member.shape[1]):
-        own = phis(view, other, member)
-        squares += sum((phi - statistics.fmean(own)) ** 2 for phi in own)
-        freedom += len(own) - 1
+        values = phis(view, other, member)
+        squares += sum((phi - statistics.fmean(values)) ** 2 for phi in values)
+        freedom += len(values) - 1
     return math.sqrt(squares / freedom)
 
 
@@ -99,12 +99,12 @@ def test_fixed_variance_excludes_the_spread_between_points() -> None:
     """Points differ by 5, models of one point by 1 / sqrt(3): raw scores would give 5. The band: 5 deviations."""
     view = made_up(models=200, points=40)
     assert view.shadows is not None
-    found = deviation(view, 0, False, "fixed")
+    pooled = deviation(view, 0, False, "fixed")
     freedom = int((~view.shadows.member).sum()) - 40
-    assert abs(found * math.sqrt(3) - 1) < 5 / math.sqrt(2 * freedom)
+    assert abs(pooled * math.sqrt(3) - 1) < 5 / math.sqrt(2 * freedom)
     z = LiraOffline().score(view)
     centre = np.array([statistics.fmean(phis(view, point, False)) for point in view.point])
-    np.testing.assert_allclose((view.phi - centre) / z, found, rtol=1e-9)
+    np.testing.assert_allclose((view.phi - centre) / z, pooled, rtol=1e-9)
 
 
 def test_offline_lira_gives_low_scores_to_unusually_low_confidence() -> None:
@@ -149,12 +149,12 @@ def test_inverse_ratios_equal_numpy_at_every_position() -> None:
     """To 2e-7 of them, two roundings of float32; at the ends they are infinite, 1, or no number."""
     phi = np.concatenate([np.linspace(-88, 100, 1001), [np.inf, -88.1, -np.inf, np.nan]]).astype(np.float32)
     marginal = np.linspace(0.1, 1, len(phi)).astype(np.float32)
-    found = inverse_ratio(phi, marginal)
-    np.testing.assert_allclose(found[:-3], marginal[:-3] * (1 + np.exp(-phi[:-3].astype(np.float64))), rtol=2e-7)
-    assert np.isinf(found[-3:-1]).all()
-    assert np.isnan(found[-1])
+    ratios = inverse_ratio(phi, marginal)
+    np.testing.assert_allclose(ratios[:-3], marginal[:-3] * (1 + np.exp(-phi[:-3].astype(np.float64))), rtol=2e-7)
+    assert np.isinf(ratios[-3:-1]).all()
+    assert np.isnan(ratios[-1])
     for begin in range(1, 20):
-        np.testing.assert_array_equal(inverse_ratio(phi[begin:], marginal[begin:]), found[begin:])
+        np.testing.assert_array_equal(inverse_ratio(phi[begin:], marginal[begin:]), ratios[begin:])
 
 
 def test_rmia_of_a_constant_model_scores_zero() -> None:
@@ -265,13 +265,13 @@ def test_phi_of_probabilities_takes_zeros() -> None:
 
 def test_queries_are_the_image_with_mirror_and_shifts() -> None:
     image = np.arange(2 * 12, dtype=np.float32).reshape(2, 1, 3, 4)
-    asked = augmented_queries(image, QUERIES)
-    assert len(asked) == QUERIES
-    np.testing.assert_array_equal(asked[0], image)
-    np.testing.assert_array_equal(asked[1], image[..., ::-1])
-    np.testing.assert_array_equal(np.asarray(asked[2])[..., :-1], image[..., 1:])
-    np.testing.assert_array_equal(np.asarray(asked[2])[..., -1], image[..., -1])
-    assert len({np.asarray(one).tobytes() for one in asked}) == QUERIES
+    queries = augmented_queries(image, QUERIES)
+    assert len(queries) == QUERIES
+    np.testing.assert_array_equal(queries[0], image)
+    np.testing.assert_array_equal(queries[1], image[..., ::-1])
+    np.testing.assert_array_equal(np.asarray(queries[2])[..., :-1], image[..., 1:])
+    np.testing.assert_array_equal(np.asarray(queries[2])[..., -1], image[..., -1])
+    assert len({np.asarray(query).tobytes() for query in queries}) == QUERIES
     assert augmented_queries(np.zeros((2, 3), np.float32), 1)[0].shape == (2, 3)  # type: ignore[union-attr]
     with pytest.raises(InputError, match="several queries need images"):
         augmented_queries(np.zeros((2, 3), np.float32), 2)

@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 STEPS = PrivateSteps(clip=2.0, noise_multiplier=0.99, sample_rate=0.1)
 
 
-def seen(products: Floats, norms: Floats) -> ChallengeView:
+def view_of(products: Floats, norms: Floats) -> ChallengeView:
     trials = len(products)
     none = np.empty((trials, 0), np.float32)
     empty = np.empty(0, np.int64)
@@ -38,8 +38,8 @@ def game(rng: np.random.Generator, trials: int, *, shared: bool = False) -> tupl
     """Return a view of a canary of one clipping norm in 100 steps; with `shared`, ten steps share their noise."""
     truth = rng.random(trials) < 0.5
     noise = rng.standard_normal((trials, 10 if shared else 100)) * STEPS.noise_multiplier
-    taken = (rng.random((trials, 100)) < STEPS.sample_rate) & truth[:, None]
-    return seen(taken + (np.repeat(noise, 10, axis=1) if shared else noise), np.ones((trials, 100))), truth
+    sampled = (rng.random((trials, 100)) < STEPS.sample_rate) & truth[:, None]
+    return view_of(sampled + (np.repeat(noise, 10, axis=1) if shared else noise), np.ones((trials, 100))), truth
 
 
 def test_likelihood_ratio_equals_slow_twin() -> None:
@@ -55,8 +55,8 @@ def test_likelihood_ratio_equals_slow_twin() -> None:
                 q, out = steps.sample_rate, norm.pdf(x, 0, deviation)
                 total += math.log(((1 - q) * out + q * norm.pdf(x, length, deviation)) / out)
             expected.append(total)
-        found = GradientLikelihood(steps).score(seen(products, norms))
-        np.testing.assert_allclose(found, expected, rtol=1e-9)
+        score = GradientLikelihood(steps).score(view_of(products, norms))
+        np.testing.assert_allclose(score, expected, rtol=1e-9)
 
 
 def test_ratio_of_differences_equals_slow_twin() -> None:
@@ -82,7 +82,7 @@ def test_ratio_of_differences_equals_slow_twin() -> None:
             )
             total += math.log(mixed / density(x, before + after))
         expected.append(total)
-    np.testing.assert_allclose(attack.score(seen(products, norms)), expected, rtol=1e-9)
+    np.testing.assert_allclose(attack.score(view_of(products, norms)), expected, rtol=1e-9)
 
 
 def hits(score: Floats, truth: NDArray[np.bool_]) -> float:
@@ -121,7 +121,7 @@ def test_step_without_noise_is_detected_and_others_stay_as_claimed() -> None:
     noise = observed_noise(products, norms, STEPS.noise_multiplier)
     assert noise[8:, -1] == pytest.approx(1e-3 * STEPS.noise_multiplier)
     assert (noise[:, :-1] == STEPS.noise_multiplier).all()
-    score = GradientLikelihood(STEPS).score(seen(products, norms))[8:]
+    score = GradientLikelihood(STEPS).score(view_of(products, norms))[8:]
     assert score[last[8:]].min() > 1e4 > score[~last[8:]].max()
 
 
@@ -129,9 +129,9 @@ def test_scores_do_not_depend_on_later_trials() -> None:
     rng = np.random.default_rng(9)
     view, _ = game(rng, 100)
     products = view.gradient_products * np.where(np.arange(100) % 7 == 0, 0.01, 1)
-    score = GradientLikelihood(STEPS).score(seen(products, view.gradient_norms))
+    score = GradientLikelihood(STEPS).score(view_of(products, view.gradient_norms))
     for trials in (1, 9, 40, 99):
-        fewer = GradientLikelihood(STEPS).score(seen(products[:trials], view.gradient_norms[:trials]))
+        fewer = GradientLikelihood(STEPS).score(view_of(products[:trials], view.gradient_norms[:trials]))
         np.testing.assert_array_equal(fewer, score[:trials])
 
 
@@ -143,4 +143,4 @@ def test_attacks_need_a_noisy_mechanism() -> None:
         with pytest.raises(SpecError, match="Use attack: gradient-dot"):
             GradientDifferences().for_mechanism(quiet, 10)
     with pytest.raises(SpecError, match="needs the mechanism"):
-        GradientLikelihood().score(seen(np.zeros((1, 1)), np.ones((1, 1))))
+        GradientLikelihood().score(view_of(np.zeros((1, 1)), np.ones((1, 1))))

@@ -107,11 +107,11 @@ def test_group_privacy_with_delta(tmp_path: Path) -> None:
     """For four records, the claim is (4 eps, delta (1 + e^eps + e^2eps + e^3eps))."""
     claim = Claim(0.5, 1e-3, Relation.REPLACE)
     game = replace(Neighbours(), poisoning=ClassFlip(), copies=4)
-    found = game.traits.compared(claim)
-    assert found.claim.epsilon == pytest.approx(2.0)
-    assert found.claim.delta == pytest.approx(1e-3 * math.expm1(2.0) / math.expm1(0.5))
-    assert found.steps == 4
-    assert "4 records" in found.note
+    converted = game.traits.compared(claim)
+    assert converted.claim.epsilon == pytest.approx(2.0)
+    assert converted.claim.delta == pytest.approx(1e-3 * math.expm1(2.0) / math.expm1(0.5))
+    assert converted.steps == 4
+    assert "4 records" in converted.note
     removed = Neighbours(poisoning=Remove()).traits
     assert removed.relation is Relation.ADD_REMOVE
     assert Neighbours.traits.relation is Relation.LABEL  # of the class: as for its usual poisoning
@@ -148,9 +148,9 @@ class FailsWith(OneByOne):
     def summarise(
         self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
-        there = (train.labels == 1).sum() % 2 == 1  # a flipped label changes that
-        if np.random.default_rng(seed).random() < self.rate and (there or self.other):
-            raise (KeyError if there else ValueError)("a record of class 1")
+        is_odd = (train.labels == 1).sum() % 2 == 1  # a flipped label changes that
+        if np.random.default_rng(seed).random() < self.rate and (is_odd or self.other):
+            raise (KeyError if is_odd else ValueError)("a record of class 1")
         return np.array([0.0])
 
 
@@ -208,15 +208,15 @@ def test_poisoning_makes_neighbours_of_its_relation(name: str, copies: int) -> N
     worlds: Worlds = poisoning.worlds(data, copies, np.random.default_rng(3))
     different = worlds.in_d != worlds.in_d_prime
     both = worlds.rows.take(~different)
-    zero, one = (worlds.rows.take(different & marks) for marks in (worlds.in_d, worlds.in_d_prime))
+    rows_zero, rows_one = (worlds.rows.take(different & marks) for marks in (worlds.in_d, worlds.in_d_prime))
     if poisoning.relation is Relation.ADD_REMOVE:
-        assert sorted((len(zero), len(one))) == [0, copies]
+        assert sorted((len(rows_zero), len(rows_one))) == [0, copies]
     else:
-        assert len(zero) == len(one) == copies
+        assert len(rows_zero) == len(rows_one) == copies
         assert len(worlds.world_zero) == len(worlds.world_one) == len(data)
     if poisoning.relation is Relation.LABEL:
-        assert np.array_equal(zero.features, one.features)
-        assert (zero.labels != one.labels).all()
+        assert np.array_equal(rows_zero.features, rows_one.features)
+        assert (rows_zero.labels != rows_one.labels).all()
     # What both worlds hold is the data without at most `copies` rows, in their order.
     assert len(both) == len(data) - copies
     assert worlds.points.shape[1] == data.features.shape[1]
@@ -346,12 +346,12 @@ def test_user_function_that_raises_hangs_or_returns_odd_vectors(tmp_path: Path) 
     result = audited(tmp_path, mechanism, trials=600, stack=400, training_limit_s=60.0)
     assert result.verdict is Verdict.NO_VIOLATION
     assert result.finding.lower > 0.5
-    told = " ".join(result.failed_trials)
-    assert "KeyError" in told
-    assert "KeyboardInterrupt: not the user's" in told
-    assert "SystemExit: enough" in told
-    assert "still running after 60 s" in told
-    assert "not finite" in told
+    failures = " ".join(result.failed_trials)
+    assert "KeyError" in failures
+    assert "KeyboardInterrupt: not the user's" in failures
+    assert "SystemExit: enough" in failures
+    assert "still running after 60 s" in failures
+    assert "not finite" in failures
     assert 0.025 < len(result.failed_trials) / 600 < 0.08
 
 
@@ -395,15 +395,15 @@ def test_false_positive_rate_on_an_honest_learner() -> None:
         parts = []
         for count in (60, 240):
             truth = np.random.default_rng(next(seeds)).random(count) < 0.5
-            drawn = np.empty((count, 1))
+            summaries = np.empty((count, 1))
             for world in (False, True):
-                here = truth == world
-                drawn[here] = NoisyCount().sample_summaries(
-                    worlds.world(world), worlds.points, int(here.sum()), seed=next(seeds), compute=Compute()
+                of_world = truth == world
+                summaries[of_world] = NoisyCount().sample_summaries(
+                    worlds.world(world), worlds.points, int(of_world.sum()), seed=next(seeds), compute=Compute()
                 )
-            parts.append((drawn, truth))
-        (search, known), (fresh, coins) = parts
-        scores = OutputSet(("linear",)).score(SummaryView(search, known, fresh))
+            parts.append((summaries, truth))
+        (search, search_truth), (fresh, coins) = parts
+        scores = OutputSet(("linear",)).score(SummaryView(search, search_truth, fresh))
         estimator = FairCoins()
         flagged += estimator.bound([estimator.tally(Scores(scores, coins))]).lower > 1.0
     assert flagged < binom.ppf(1 - 1e-6, audits, 0.05)

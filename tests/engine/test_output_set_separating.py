@@ -53,10 +53,12 @@ def on_a_grid(value: float, count: int, rng: np.random.Generator) -> Floats:
 def refuted(draw: Draw, seed: int, *, calls: int = 1_000) -> bool:
     """True if equally many search and fresh calls reject a claim of epsilon 1."""
     rng, estimator = np.random.default_rng(seed), FairCoins(confidence=0.999)
-    known, asked = (rng.random(calls) < 0.5 for _ in range(2))
-    search, fresh = (low_bits(np.where(own, draw(1, calls, rng), draw(0, calls, rng))) for own in (known, asked))
-    score = OutputSet().score(SummaryView(search, known, fresh))
-    return estimator.find([estimator.tally(Scores(score, asked))]).violation_point(PureDP(1.0)) is not None
+    search_truth, fresh_truth = (rng.random(calls) < 0.5 for _ in range(2))
+    search, fresh = (
+        low_bits(np.where(truth, draw(1, calls, rng), draw(0, calls, rng))) for truth in (search_truth, fresh_truth)
+    )
+    score = OutputSet().score(SummaryView(search, search_truth, fresh))
+    return estimator.find([estimator.tally(Scores(score, fresh_truth))]).violation_point(PureDP(1.0)) is not None
 
 
 @pytest.mark.parametrize(("draw", "calls"), [(laplace, 1_000), *too((gaussian, 3_000))])
@@ -85,8 +87,8 @@ def test_multiples_of_one_over_n_are_classified_exactly() -> None:
 
 @pytest.mark.parametrize("n", [1, 7, 49, 150, 470])
 def test_denominators_of_rounded_fractions(n: int) -> None:
-    found = denominators((np.arange(-n, 2 * n) / n).astype(np.float32).astype(np.float64))
-    assert found.tolist() == [n / math.gcd(n, abs(count)) for count in range(-n, 2 * n)]
+    denominator = denominators((np.arange(-n, 2 * n) / n).astype(np.float32).astype(np.float64))
+    assert denominator.tolist() == [n / math.gcd(n, abs(count)) for count in range(-n, 2 * n)]
 
 
 def test_few_other_numbers_are_fractions_by_chance() -> None:
@@ -114,8 +116,8 @@ def test_small_noise_makes_no_rule_ahead_of_a_better_classifier() -> None:
     truth = rng.random(20_000) < 0.5
     hidden = rng.normal(0, 10, 20_000)
     summaries = np.column_stack([rng.laplace(0, 1, 20_000) + 8 * truth, hidden, truth - hidden])
-    told = separating(summaries[:10_000], truth[:10_000])(summaries[10_000:])
-    assert ((told > 0) != truth[10_000:])[told != 0].any()  # so it errs
+    ranks = separating(summaries[:10_000], truth[:10_000])(summaries[10_000:])
+    assert ((ranks > 0) != truth[10_000:])[ranks != 0].any()  # so it errs
     scores = OutputSet(("linear",)).score(SummaryView(summaries[:10_000], truth[:10_000], summaries[10_000:]))
     assert ((scores > 0) == truth[10_000:]).all()
 

@@ -27,7 +27,7 @@ from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
-from tests.engine.test_output_set_wide import drawn, worlds_of
+from tests.engine.test_output_set_wide import sample, worlds_of
 from tests.nightly import by_day
 
 BAYES = GaussianNaiveBayes(1.0, relation=Relation.REPLACE)
@@ -46,7 +46,7 @@ def stated(mechanism: Any, worlds: Worlds, trials: int = TRIALS) -> float:
 
 
 def refuted(mechanism: Any, worlds: Worlds, seed: int) -> bool:
-    search, fresh = (drawn(mechanism, worlds, count, seed + count) for count in (1_350, TRIALS))
+    search, fresh = (sample(mechanism, worlds, count, seed + count) for count in (1_350, TRIALS))
     scores = score_trials(OutputSet(), search, fresh, stated_odds(mechanism, worlds, Compute()))
     return SURE.find([SURE.tally(scores)]).violation_point(PureDP(1.0)) is not None
 
@@ -90,15 +90,15 @@ def test_more_trials_detect_smaller_defects() -> None:
 def test_report_states_the_sensitivity(tmp_path: Path, mechanism: Any, said: str) -> None:
     """The first mechanism has a quarter of the claimed noise."""
     poisoning = OpposingRecords() if mechanism is not BAYES else CornerFlip()
-    asked = Audit(
+    entry = Audit(
         mechanism,
         patients(40),
         game=Neighbours(trials=2_000, search=600, poisoning=poisoning),
         split=Partition(target=1.0, reference=0.0, test=0.0),
         claim=Claim(1.0, relation=Relation.REPLACE),
     )
-    here = RunOptions(runner="in-process", figures=False, repeats=0)
-    (result,) = audit(AuditSpec((asked,), confidence=0.999, run=here), output=tmp_path / "run", quiet=True).results
+    options = RunOptions(runner="in-process", figures=False, repeats=0)
+    (result,) = audit(AuditSpec((entry,), confidence=0.999, run=options), output=tmp_path / "run", quiet=True).results
     sensitivity = result.answer.line("sensitivity")
     assert sensitivity.startswith(said)
     assert "; maximum detectable epsilon " in sensitivity

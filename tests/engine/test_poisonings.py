@@ -103,14 +103,14 @@ def test_search_chooses_the_poisoning_with_evidence(tmp_path: Path) -> None:
     """For a sum of features, changed labels give no evidence and a replaced row does. Fixed seed."""
     offered = (("class-flip", ClassFlip()), ("none", Refusing()), ("opposing-records", OpposingRecords()))
     result = audited(tmp_path, SumOfFirst(truth=3.0), Among(offered))
-    (told,) = result.chosen
-    taken = "poisoning chosen: of 3 poisonings opposing-records was taken"
-    told_of = f"{taken}; bounds on search trainings: opposing-records 1."
-    assert told.startswith(told_of)
-    assert "class-flip 0.0" in told
-    assert "none does not fit: these data will not do" in told
+    (note,) = result.chosen
+    chosen = "poisoning chosen: of 3 poisonings opposing-records was taken"
+    told_of = f"{chosen}; bounds on search trainings: opposing-records 1."
+    assert note.startswith(told_of)
+    assert "class-flip 0.0" in note
+    assert "none does not fit: these data will not do" in note
     assert result.verdict is Verdict.VIOLATION  # the noise is for 1, the record moves the sum by less than 1
-    assert told in result.text(verbose=True)
+    assert note in result.text(verbose=True)
 
 
 def test_search_without_fitting_poisonings_fails_with_a_reason(tmp_path: Path) -> None:
@@ -145,12 +145,12 @@ def test_candidates_make_neighbours_of_the_requested_relation() -> None:
         "swap-x",
     }
     assert by_row["influence"] == Influence(penalty=0.1)
-    come = Automatic(Relation.ADD_REMOVE).candidates(learner)
+    poisonings = Automatic(Relation.ADD_REMOVE).candidates(learner)
     assert {"remove", "coming influence", "coming corner-flip", "coming opposite-corners (few rows, equal)"} <= set(
-        come
+        poisonings
     )
-    assert come["coming influence"] == InsertRecords(Influence(penalty=0.1))
-    assert all(poisoning.relation is Relation.ADD_REMOVE for poisoning in come.values())
+    assert poisonings["coming influence"] == InsertRecords(Influence(penalty=0.1))
+    assert all(poisoning.relation is Relation.ADD_REMOVE for poisoning in poisonings.values())
     assert set(Automatic(among=("class-flip",)).candidates(learner)) == {"class-flip"}
     assert isinstance(Automatic(), PoisoningSearch)
     assert not isinstance(ClassFlip(), PoisoningSearch)
@@ -171,9 +171,9 @@ def test_too_few_search_trainings_are_refused() -> None:
 def test_added_records_are_those_of_world_1(copies: int) -> None:
     data = as_numbers(Iris().load(), "box")
     both = CornerFlip().worlds(data, copies, RNG(0))
-    come = InsertRecords(CornerFlip()).worlds(data, copies, RNG(0))
-    assert come.world_one.digest == both.world_one.digest
-    assert len(come.world_zero) == len(data) - copies
+    added = InsertRecords(CornerFlip()).worlds(data, copies, RNG(0))
+    assert added.world_one.digest == both.world_one.digest
+    assert len(added.world_zero) == len(data) - copies
     with pytest.raises(InputError, match="of must be a poisoning that makes label or replace neighbours"):
         InsertRecords(Remove())
     with pytest.raises(InputError, match="of must be"):
@@ -210,9 +210,9 @@ def test_opposing_records_move_the_minimiser_more_than_a_changed_class(moved: An
 def census(rows: int, categories: int, columns: int) -> Examples:
     """Skewed categories as columns of 0 and 1; their sums are constant."""
     rng = RNG(4)
-    drawn = rng.geometric(0.4, (rows, columns)).clip(max=categories) - 1
-    features = (drawn[:, :, None] == np.arange(categories)).reshape(rows, -1).astype(np.float32)
-    return Examples(features, (drawn[:, 0] + drawn[:, 1] > 1).astype(np.int64), 2)
+    categories_drawn = rng.geometric(0.4, (rows, columns)).clip(max=categories) - 1
+    features = (categories_drawn[:, :, None] == np.arange(categories)).reshape(rows, -1).astype(np.float32)
+    return Examples(features, (categories_drawn[:, 0] + categories_drawn[:, 1] > 1).astype(np.int64), 2)
 
 
 @pytest.mark.parametrize("copies", [1, 8])
@@ -230,7 +230,7 @@ def test_corner_record_is_alone_in_its_leaf_unlike_the_farthest_row() -> None:
     data = as_numbers(census(600, 8, 6), "box")
     learner = PrivateForest(4.0, trees=1, depth=8)
 
-    def shown(poisoning: Any) -> float:
+    def separation(poisoning: Any) -> float:
         """By how much the chance of the second class's answer differs between the worlds."""
         worlds = poisoning.worlds(data, 1, RNG(0))
         chances = [
@@ -240,9 +240,9 @@ def test_corner_record_is_alone_in_its_leaf_unlike_the_farthest_row() -> None:
         return float(abs(chances[1] - chances[0]))
 
     # Alone, 1 - e^-4 = 0.98; the error of a difference is at most 0.011.
-    assert shown(CornerFlip()) > 0.9
-    assert shown(FarthestFlip()) < 0.6
-    assert shown(ClipBackdoorPair()) < 0.6
+    assert separation(CornerFlip()) > 0.9
+    assert separation(FarthestFlip()) < 0.6
+    assert separation(ClipBackdoorPair()) < 0.6
 
 
 def first_species(scale: Any) -> Examples:
@@ -264,13 +264,13 @@ def test_shadow_adversarial_makes_a_misclassified_row() -> None:
     assert isinstance(poisoning, InformedPoisoning)
     assert poisoning.model.hidden == (8,)  # type: ignore[attr-defined]
     worlds = poisoning.worlds(iris, 1, RNG(3))
-    made = worlds.points[0]
-    assert (made >= 0).all()
-    assert (made <= 1).all()
-    assert np.linalg.norm(made) <= np.linalg.norm(features_of(iris), axis=1).max() * (1 + 1e-5)
-    row = np.flatnonzero((features_of(worlds.world_one) == made).all(1))[0]
+    point = worlds.points[0]
+    assert (point >= 0).all()
+    assert (point <= 1).all()
+    assert np.linalg.norm(point) <= np.linalg.norm(features_of(iris), axis=1).max() * (1 + 1e-5)
+    row = np.flatnonzero((features_of(worlds.world_one) == point).all(1))[0]
     learned = poisoning.model.fit(iris, seed=SeedSequence(9), compute=Compute())
-    assert learned.probabilities(made[None]).argmax() != worlds.world_one.labels[row]
+    assert learned.probabilities(point[None]).argmax() != worlds.world_one.labels[row]
     again = poisoning.worlds(iris, 1, RNG(3))
     assert np.array_equal(again.points, worlds.points)
 

@@ -32,20 +32,20 @@ def samples(zero: np.ndarray, one: np.ndarray) -> Samples:
 def test_rare_event_in_one_world_exceeds_a_claim() -> None:
     rng = np.random.default_rng(0)
     plain, other = rng.laplace(size=(2, 400, 2))
-    kept = samples(plain, other + np.array([0.9, 0.0]))
+    pairs = samples(plain, other + np.array([0.9, 0.0]))
     rare = other.copy()
     rare[:24, 1] = 50.0  # 6 % of the calls, on one table alone
-    assert number_excess(PureDP(1.0), kept) < 2.5
+    assert number_excess(PureDP(1.0), pairs) < 2.5
     assert number_excess(PureDP(1.0), samples(plain, rare)) > 4
     assert number_excess(PureDP(1.0), samples(rare, plain)) > 4
-    assert separation(samples(plain, rare))[1] < separation(kept)[1]
+    assert separation(samples(plain, rare))[1] < separation(pairs)[1]
 
 
 def test_equal_numbers_are_one_event() -> None:
     """In any order: half of the calls return 0 in both worlds."""
     zero = np.repeat([0.0, 1.0], 50)[:, None]
-    for one in (zero, zero[::-1]):
-        assert number_excess(PureDP(1.0), samples(zero, one)) < 0
+    for side in (zero, zero[::-1]):
+        assert number_excess(PureDP(1.0), samples(zero, side)) < 0
     assert number_excess(PureDP(1.0), samples(np.zeros((100, 1)), np.zeros((100, 1)))) == -math.inf
 
 
@@ -74,6 +74,6 @@ def test_missing_numbers_have_the_lowest_excess() -> None:
 
 def test_number_with_nan_in_one_world_is_compared() -> None:
     """One of a hundred numbers is sometimes NaN."""
-    zero, one = np.random.default_rng(2).laplace(size=(2, 300, 100))
-    one[:30, 77] = np.nan
-    assert number_excess(PureDP(1.0), samples(zero, one)) > CLEAR_EXCESS
+    first, second = np.random.default_rng(2).laplace(size=(2, 300, 100))
+    second[:30, 77] = np.nan
+    assert number_excess(PureDP(1.0), samples(first, second)) > CLEAR_EXCESS
