@@ -1,4 +1,4 @@
-"""What a run does, as metrics of the Ray session: Prometheus scrapes them where the cluster exports its own."""
+"""Metrics of a run in the Ray session, which Prometheus can scrape with those of the cluster."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from ray.util.metrics import Counter, Gauge
 
 from dpaudit.actors.events import Event, EventKind
 
-WINDOW_S = 60.0  # rates and shares are those of the last minute
-UPDATE_S = 1.0  # Ray is told no more often: a unit may take less
-
+WINDOW_S = 60.0  # window of rates and shares
+UPDATE_S = 1.0  # minimum seconds between updates of Ray, since units may be shorter
 
 _COUNTERS = {
     "units_done": "units finished by this driver",
-    "units_failed": "units without an attempt left",
-    "units_retried": "attempts that another one follows, lost workers among them",
+    "units_failed": "units that failed on every attempt",
+    "units_retried": "attempts that were retried, including lost workers",
     "trainings": "models trained by this driver",
 }
 _GAUGES = {
-    "units_running": "units given to workers",
+    "units_running": "units sent to workers",
     "workers": "workers that are up",
-    "trainings_per_second": "models trained a second, over the last minute",
-    "gpu_busy_share": "share of the GPUs' time spent in units that ended in the last minute",
+    "trainings_per_second": "models trained per second, over the last minute",
+    "gpu_busy_share": "share of GPU time spent in units that ended in the last minute",
 }
 
 
 class RunMetrics:
-    """Listens to a run's events and keeps its metrics, `dpaudit_...` with the tag `run`, up to a second old."""
+    """Event listener that updates the metrics `dpaudit_...` with the tag `run`, at most once a second."""
 
     def __init__(self, run: str, trainings: Mapping[str, int], gpus: Mapping[str, float]) -> None:
         self._counters = {name: Counter(f"dpaudit_{name}", words, ("run",)) for name, words in _COUNTERS.items()}
@@ -38,11 +37,11 @@ class RunMetrics:
         for metric in (*self._counters.values(), *self._gauges.values()):
             metric.set_default_tags({"run": run})
         self._trainings, self._gpus = trainings, gpus
-        self._counts = dict.fromkeys(self._counters, 0)  # since they were told last
+        self._counts = dict.fromkeys(self._counters, 0)  # since the last update
         self._running = self._workers = 0
         self._gpu_seconds = 0.0
         self._began = self._updated = self._now = time.time()
-        self._recent: deque[tuple[float, int, float]] = deque()  # when it was told, trainings, GPU seconds
+        self._recent: deque[tuple[float, int, float]] = deque()  # time of update, trainings, GPU seconds
 
     def __call__(self, event: Event) -> None:
         match event.kind:
@@ -70,7 +69,7 @@ class RunMetrics:
             self.update()
 
     def update(self) -> None:
-        """Sets the session's metrics to what was seen; to be called once more after the last event."""
+        """Update the metrics of the session; call it again after the last event."""
         window = min(WINDOW_S, max(self._now - self._began, 1e-3))
         self._recent.append((self._now, self._counts["trainings"], self._gpu_seconds))
         while self._recent and self._recent[0][0] <= self._now - window:

@@ -1,7 +1,8 @@
-"""Types of arguments and fields: checked by pydantic once, where a value enters.
+"""Check arguments and fields against their types, once, with pydantic.
 
-Numbers of NumPy, `fractions` and `decimal` are numbers. Text is no number, since `"1e-5"` in Python is a mistake; a
-spec alone may write one as text. The first check imports pydantic; `import dpaudit` and `dpaudit list` do without.
+Numbers of NumPy, `fractions` and `decimal` are accepted as numbers. Text is not, since `"1e-5"` in Python is a mistake;
+only specs may write a number as text. pydantic is imported by the first check, so `import dpaudit` and `dpaudit list`
+work without it.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
 MAX_DEPTH = 40  # levels of mappings and lists in a spec
-INTEGER_LIMIT = 2**64  # Python does not write out every larger whole number
+INTEGER_LIMIT = 2**64  # Python does not format integers with very many digits
 NestedType = Callable[..., Any]
-"""Returns pydantic's type of a spec's field that holds one of some dataclasses."""
+"""Function from one or several dataclasses to pydantic's type of a spec's field that holds one of them."""
 
 
 class InvalidValueError(ValueError):
-    """A value does not fit its type; the message continues the value's name: ".epsilon must be a number, got 'x'"."""
+    """Raised for a value of the wrong type; its message continues the name: ".epsilon must be a number, got 'x'"."""
 
 
 def checked_argument(name: str, value: object, hint: Any) -> Any:
-    """Return an argument as the annotation `hint` has it: numbers as Python's, lists as tuples.
+    """Return an argument converted to the type `hint`: numbers to Python's, lists to tuples.
 
-    Raises: InputError, with `name`, if it does not fit.
+    Raises: InputError, with `name`, for a value of another type.
     """
-    if type(value) is hint and hint in (bool, float):  # without pydantic: modules are imported without it
+    if type(value) is hint and hint in (bool, float):  # avoids the import of pydantic
         return value
     try:
         return validate(_adapter(hint), value)
@@ -48,7 +49,7 @@ def checked_argument(name: str, value: object, hint: Any) -> Any:
 
 
 def try_convert(value: object, hint: Any) -> tuple[bool, Any]:
-    """Return whether a value fits a type, and the value as that type has it."""
+    """Return True and the value converted to a type, or False and None."""
     try:
         return True, validate(_adapter(hint), value)
     except InvalidValueError:
@@ -56,7 +57,7 @@ def try_convert(value: object, hint: Any) -> tuple[bool, Any]:
 
 
 def check_fields(part: Any) -> None:
-    """Convert each field of a new dataclass to its type, or raise InputError; a field's default is never refused."""
+    """Convert each field of a new dataclass to its type, or raise InputError; defaults are not checked."""
     hints = _type_hints(part.__class__)
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
@@ -67,17 +68,17 @@ def check_fields(part: Any) -> None:
 
 
 def is_number(value: object) -> bool:
-    """True for a real number, which a boolean and a time span of NumPy are not."""
+    """True for a real number; booleans and NumPy time spans are not numbers."""
     dtype = getattr(value, "dtype", None)
     real = isinstance(value, Real | Decimal) and not isinstance(value, bool)
     return real and (dtype is None or dtype.kind in "iuf")
 
 
 def checked_path(name: str, value: object) -> str:
-    """Return the name of a file or folder, or a URI; raise InputError for anything that cannot name a file."""
+    """Return a path or URI as text; raise InputError for values that cannot name a file."""
     try:
         text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    except Exception:  # a class of the caller's own may raise anything
+    except Exception:  # a class of the user may raise anything
         text = None
     if not isinstance(text, str) or "\0" in text or not _is_utf8(text):
         raise InputError(f"{name} must be a path or a URI as text, got {_safe_repr(value)}")
@@ -85,7 +86,7 @@ def checked_path(name: str, value: object) -> str:
 
 
 def require_yaml_values(value: object, at: str, *, depth: int = 0) -> None:
-    """Refuse contents of a spec that YAML could not hold, at any depth below `at`; other objects pass."""
+    """Refuse text, numbers and keys that YAML cannot hold, at any depth below `at`; other objects pass."""
     if depth > MAX_DEPTH:
         raise SpecError(f"{at} must be at most {MAX_DEPTH} levels deep")
     if isinstance(value, str) and not _is_utf8(value):
@@ -116,11 +117,11 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 
 def validate(adapter: TypeAdapter[Any], value: object, names: Collection[str] = ()) -> Any:
-    """Return `value` as the adapter's type has it.
+    """Return `value` converted to the adapter's type.
 
     Args:
-        names: Fields that a mapping may have, for the message.
-    Raises: MisfitError; an AuditError that is no ValueError passes.
+        names: Allowed fields of a mapping, for the message.
+    Raises: InvalidValueError for an invalid value. An AuditError from the value's class passes.
     """
     from pydantic import ValidationError
 
@@ -130,15 +131,15 @@ def validate(adapter: TypeAdapter[Any], value: object, names: Collection[str] = 
         raise InvalidValueError(_error_message(err, names)) from None
     except AuditError:
         raise
-    except Exception as err:  # an object of the caller may raise anything
+    except Exception as err:  # an object of the user may raise anything
         raise InvalidValueError(f" cannot be read, got {_safe_repr(value)}") from err
 
 
-_BRANCH = "|"  # in pydantic's location of an error: one of the types of a union
+_BRANCH = "|"  # marks the types of a union in pydantic's error locations
 
 
 def _error_message(error: ValidationError, names: Collection[str]) -> str:
-    """Return pydantic's first error as the end of a sentence that begins with the name of the value."""
+    """Return pydantic's first error as a message that continues the name of the value."""
     missing, misplaced = [], list[tuple[str, Any, Any]]()
     for detail in error.errors(include_url=False):
         *_, last = location = [key for key in detail["loc"] if key != _BRANCH] or [""]
@@ -165,9 +166,14 @@ _PLAIN_WORDS = {"callable": "a function", "a valid dictionary": "a mapping"}
 
 @dataclasses.dataclass(frozen=True)
 class ParsedBy:
-    """Metadata of a type: how pydantic reads a value, and its JSON schema."""
+    """Annotation of a type with a parser and a JSON schema for pydantic.
 
-    parse: Callable[[Any], Any]  # returns the value of the field; raises ValueError with what it must be
+    Attributes:
+        parse: Converts a value of a spec; raises ValueError whose message completes "must be".
+        schema: Returns the JSON schema.
+    """
+
+    parse: Callable[[Any], Any]
     schema: Callable[[], dict[str, Any]]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
@@ -180,10 +186,10 @@ class ParsedBy:
 
 
 def pydantic_type(hint: Any, nested: NestedType | None = None) -> Any:
-    """Return the type that makes pydantic check `hint` as dpaudit does.
+    """Return pydantic's type for the annotation `hint`, with dpaudit's rules.
 
     Args:
-        nested: For specs, where text may stand for a number and a mapping for a dataclass; None in Python.
+        nested: Function for dataclasses in specs, where text may stand for a number. None for values from Python.
     """
     from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
 
@@ -202,7 +208,7 @@ def pydantic_type(hint: Any, nested: NestedType | None = None) -> Any:
         return union | None if len(options) < len(inner) else union
     if origin in (tuple, list, Sequence, dict, Mapping):
         shape: Any = {Sequence: list, Mapping: dict}.get(origin, origin)
-        items = tuple(each if each is ... else pydantic_type(each, nested) for each in inner)
+        items = tuple(item if item is ... else pydantic_type(item, nested) for item in inner)
         typed = shape[items] if inner else shape
         return typed if shape is dict else Annotated[typed, BeforeValidator(_require_list)]
     if nested and dataclasses.is_dataclass(hint):
@@ -274,7 +280,7 @@ def _parse_text(value: Any, *, in_spec: bool) -> str:
 
 
 _SCALARS: dict[Any, tuple[Callable[..., Any], dict[str, Any]]] = {
-    # YAML 1.1 reads 1e-5 as text
+    # in YAML 1.1, 1e-5 is text
     float: (_parse_number, {"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[-+]?([.]?inf|[0-9].*)$"}]}),
     int: (_parse_integer, {"type": "integer"}),
     bool: (_parse_boolean, {"type": "boolean"}),
@@ -283,7 +289,7 @@ _SCALARS: dict[Any, tuple[Callable[..., Any], dict[str, Any]]] = {
 
 
 def _safe_repr(value: object) -> str:
-    """Return a plain value as text, and only the type of any other: it may hold private data."""
+    """Return a plain value as text; of other values only the type, since they may hold private data."""
     if isinstance(value, str):
         return shortened(repr(value))
     if isinstance(value, type):

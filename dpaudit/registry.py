@@ -1,7 +1,7 @@
-"""Names for the parts an audit is put together from: each is one file that marks itself with `register`.
+"""Registered names of the parts of an audit: each part is one file that calls `register`.
 
-The catalogue is read from the source text, so listing every name imports nothing, and `load` imports the one file
-that is asked for. Other packages add theirs through entry points of the group `dpaudit.<kind>s`.
+The catalogue is read from the source text, so listing all names imports nothing, and `load` imports only one file.
+Other packages add parts through entry points of the group `dpaudit.<kind>s`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PACKAGES = {
     "data": "dpaudit.engine.data",
     "reproduction": PAPERS,
 }
-"""Where each kind is looked for: in a package of dpaudit, or in `papers/`, which is part of a checkout alone."""
+"""Package that holds the parts of each kind; `papers/` exists only in a checkout."""
 
 FORMER_NAMES = {
     "guess-band": "simultaneous-guess-count",
@@ -47,41 +47,50 @@ FORMER_NAMES = {
     "crafted-crowd": "opposing-gradients",
     "pull-apart": "opposing-records",
 }
-"""What earlier versions called a part; a spec that does so is told the new name."""
+"""New names by the names of earlier versions, for error messages."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered name."""
+    """One registered name.
 
-    kind: str  # a key of `PACKAGES`
+    Attributes:
+        kind: A key of `PACKAGES`.
+        name: Name in specs.
+        summary: First line of the docstring.
+        source: Paper or package that the part comes from.
+        module: Module that defines the part.
+        attribute: Name of the part in that module.
+    """
+
+    kind: str
     name: str
-    summary: str  # first line of the docstring
-    source: str  # paper or package it comes from
-    module: str  # where it is defined
-    attribute: str  # its name there
+    summary: str
+    source: str
+    module: str
+    attribute: str
 
 
 def register(kind: str, name: str, *, source: str) -> Callable[[T], T]:
-    """Marks a class or function as the `kind` called `name`; arguments must be literals (they are read as text)."""
+    """Register a class or function as `name` of a kind; arguments must be literals, since they are read as text."""
     if kind not in PACKAGES:
         raise UnknownNameError(f"kind must be one of {', '.join(PACKAGES)}, got {kind!r}")
 
-    def mark(thing: T) -> T:
-        thing.registered_name, thing.registered_kind = name, kind  # type: ignore[attr-defined]
-        return thing
+    def mark(part: T) -> T:
+        part.registered_name, part.registered_kind = name, kind  # type: ignore[attr-defined]
+        return part
 
     return mark
 
 
 def plural(kind: str) -> str:
-    """The word for several of a kind: `dpaudit list mechanisms`, entry point group `dpaudit.mechanisms`."""
+    """Return the plural of a kind, as in `dpaudit list mechanisms` and the entry points `dpaudit.mechanisms`."""
     return {"data": "data", "proxy": "proxies", "canary": "canaries", "adversary": "adversaries"}.get(kind, f"{kind}s")
 
 
 @cache
 def catalogue(kind: str) -> dict[str, Entry]:
-    """All registered names of a kind, sorted; built in ones first, then those of other packages."""
+    """Return the registered parts of a kind, sorted by name; parts of dpaudit take precedence over other packages."""
     entries = {entry.name: entry for entry in _registered_entries(kind)}
     for point in importlib.metadata.entry_points(group=f"dpaudit.{plural(kind)}"):
         module, _, attribute = point.value.partition(":")
@@ -91,10 +100,10 @@ def catalogue(kind: str) -> dict[str, Entry]:
 
 
 def load(kind: str, name: str) -> Any:
-    """The class or function registered as `name`, imported; UnknownNameError lists the names there are."""
+    """Import and return the class or function registered as `name`; UnknownNameError lists the known names."""
     entries = catalogue(kind)
     if FORMER_NAMES.get(name) in entries:
-        raise UnknownNameError(f"{kind} {name} is now called {FORMER_NAMES[name]}; write that name")
+        raise UnknownNameError(f"{kind} {name} is now called {FORMER_NAMES[name]}; use that name")
     if name not in entries:
         raise UnknownNameError(
             f"{kind} must be one of {', '.join(entries) or '(none)'}, got {shortened(repr(name))}"
@@ -105,11 +114,11 @@ def load(kind: str, name: str) -> Any:
 
 
 def import_module(module: str) -> Any:
-    """A module of the catalogue; `papers` is taken from the checkout, whatever else may be called so."""
+    """Import a module of the catalogue; `papers` always comes from the checkout."""
     if module.partition(".")[0] == PAPERS and PAPERS not in sys.modules:
         folder = _package_folder(PAPERS)
         if folder is None:
-            raise UnknownNameError("the papers' tables and figures are made from a checkout of dpaudit, this is none")
+            raise UnknownNameError("tables and figures of papers need a checkout of dpaudit, this is an installation")
         spec = importlib.util.spec_from_file_location(
             PAPERS, folder / "__init__.py", submodule_search_locations=[str(folder)]
         )
@@ -119,7 +128,7 @@ def import_module(module: str) -> Any:
 
 
 def _package_folder(package: str) -> Path | None:
-    """The folder of a package, found without importing it (a package's `__init__` may be heavy)."""
+    """Return the folder of a package without importing it, since its `__init__` may be slow."""
     package_folder = Path(__file__).parent
     if package == PAPERS:
         folder = package_folder.resolve().parent / PAPERS
@@ -144,7 +153,7 @@ def _registered_entries(kind: str) -> Iterator[Entry]:
 
 
 def _parse_definition(text: str, start: int) -> list[ast.ClassDef | ast.FunctionDef]:
-    """The class or function whose decorators begin there, up to its docstring: a whole file takes long to parse."""
+    """Return the class or function whose decorators begin at `start`; parsing stops at its docstring, to be fast."""
     end = _HEAD.search(text, start)
     body = ast.parse(text[start : end.end()] if end else text[start:]).body
     return [node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
@@ -154,7 +163,7 @@ _HEAD = re.compile(r'^(?:class|def) .*?^    """.*?"""', re.MULTILINE | re.DOTALL
 
 
 def _registrations(kind: str, node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
-    """Under which names a class or function is registered as the kind, and the source it gives."""
+    """Return the names under which a class or function is registered as the kind, and the source of each."""
     for call in node.decorator_list:
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "register":
             registered_kind, name, source = map(ast.literal_eval, (*call.args, call.keywords[0].value))

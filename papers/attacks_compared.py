@@ -1,7 +1,7 @@
 """Attacks on the same learners, data and budget: Figure 1 of arXiv:2511.14084 (section 6.5), and two more attacks.
 
-The paper sets label inference beside difficulty-calibrated membership inference. Here the audits that intervene stand
-beside them: labels planted at random, with the paper's score and with the canary attack of Malek et al. (2021). Each
+The paper compares label inference with difficulty-calibrated membership inference. The figure adds audits that
+intervene: labels planted at random, with the paper's score and with the canary attack of Malek et al. (2021). Each
 attack has one training of the same learner on the same rows, with the same reference model.
 """
 
@@ -52,16 +52,16 @@ SMALL_EPSILONS = {"criteo": (math.inf, 4.0, 1.0), "images": (math.inf, 10.0, 1.0
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared on.
+    """Learners, data and budgets of a comparison of attacks.
 
     Attributes:
-        learners: For each learner, the mechanism at an epsilon.
+        learners: Functions from epsilon to the mechanism, by name.
         epsilons: Infinity first.
         data: The data set.
         split: Its parts; the test part holds at least `canaries` rows, for membership's fresh points.
-        proxy: The adversary's reference.
-        canaries: Of the observational games.
-        planted: Rows that get a random label in the games that intervene; fewer, since they spoil the model.
+        proxy: The adversary's reference model.
+        canaries: Number of canaries in the observational games.
+        planted: Rows with a random label in the games that intervene; fewer, because they spoil the model.
         replays: Draws of bits for each training.
     """
 
@@ -77,7 +77,7 @@ class Comparison:
 
 @register("reproduction", "observational-label figure-1", source="arXiv:2511.14084, Figure 1")
 def figure_1(options: Options) -> Reproduction:
-    """Label inference beside calibrated membership inference and planted labels, learner by learner."""
+    """Label inference, calibrated membership inference and planted labels, learner by learner."""
     kind = "images" if options.data is not None and _holds_images(options.data) else "criteo"
     study = (image_tables if kind == "images" else criteo_tables).study(options)
     return compare(_comparison(study, kind, options), options, "figure-1")
@@ -105,7 +105,7 @@ def _comparison(study: Study, kind: str, options: Options) -> Comparison:
 
 
 def compare(comparison: Comparison, options: Options, name: str) -> Reproduction:
-    """Runs every attack on every learner and writes the figure, the table and the run's report."""
+    """Run every attack on every learner and write the figure, the table and the run's report."""
     folder = options.output / name
     trainings = 3 * len(comparison.learners) * len(comparison.epsilons)
     options.say(
@@ -136,7 +136,7 @@ def compare(comparison: Comparison, options: Options, name: str) -> Reproduction
 
 
 def _spec(comparison: Comparison, options: Options, name: str) -> AuditSpec:
-    """Two audits an attack, the valid selection and the paper's, of the same training."""
+    """Build the spec: two audits for each attack on the same training, the valid selection and the paper's."""
     audits = [
         _audit(comparison, comparison.learners[learner](epsilon), method, estimator, f"{learner}, ε = {epsilon:g}")
         for learner, epsilon in itertools.product(comparison.learners, comparison.epsilons)
@@ -165,14 +165,14 @@ def _audit(comparison: Comparison, mechanism: Any, method: str, estimator: OneRu
         # Calibrated losses are not centred on 0.
         estimator=replace(estimator, guess="both-tails") if membership else estimator,
         split=comparison.split,
-        # A claim for labels says nothing of membership.
+        # A claim about labels does not bound membership.
         claim=Claim(math.inf, relation=Relation.REPLACE) if membership else None,
         name=f"{where}, {method}, {'as published' if isinstance(estimator.selection, AsPublished) else 'valid'}",
     )
 
 
 def _row(learner: str, epsilon: float, method: str, valid: AuditResult, published: AuditResult) -> dict[str, Any]:
-    """One bar; NaN where a training failed."""
+    """Return the row of one bar; NaN if a training failed."""
     replays = [result.series.get("replays") for result in (valid, published)]
     alone = [mean_and_deviation(bounds["alone"]) if bounds else None for bounds in replays]
     return {

@@ -78,7 +78,7 @@ def figure_5(options: Options) -> Reproduction:
 def _widths(
     rates: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-    """FPR, FNR and each method's width on the square of `rates`, each shape (rates^2,)."""
+    """Return FPR, FNR and each method's width on the square of `rates`, each of shape (rates^2,)."""
     half = SAMPLES_OF_FIGURE_5 // 2
     fpr, fnr = (grid.ravel() for grid in np.meshgrid(rates, rates, indexing="ij"))
     fp, fn = (np.rint(rate * half).astype(np.int64) for rate in (fpr, fnr))

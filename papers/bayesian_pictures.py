@@ -1,4 +1,4 @@
-"""What a posterior over two error rates looks like: Figures 1, 2, 3 and 7 of Zanella-Beguelin et al. (2023)."""
+"""Posteriors over two error rates: Figures 1, 2, 3 and 7 of Zanella-Beguelin et al. (2023)."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from papers.reproduction import Options, Reproduction
 Floats = NDArray[np.float64]
 
 TRIALS = 1_024
-"""Simulated trials that are reported on, as many as in the paper's Table 2; half as many choose the threshold."""
+"""Simulated trials behind the reported counts, as in the paper's Table 2. Half as many others choose the threshold."""
 ACCOUNTED, DELTA = 8.0, 1e-5
 STEPS, RATE = 100, 0.1
-"""Of the DP-SGD whose whole curve is drawn; its noise is found for epsilon 8."""
+"""Steps and sampling rate of the DP-SGD run in the figures; `_noise` searches its noise multiplier for epsilon 8."""
 GRID: Floats = np.linspace(0.0, 1.0, 401)
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Right and wrong answers of one attack."""
+    """Confusion counts of one attack."""
 
     tp: int
     fp: int
@@ -50,18 +50,18 @@ class Counts:
     fn: int
 
     def interval(self, delta: float, confidence: float, method: str) -> tuple[float, float]:
-        """Both ends, in nats."""
+        """Return both ends of the interval on epsilon, in nats."""
         ends = epsilon_interval(self.tp, self.fp, self.tn, self.fn, delta=delta, confidence=confidence, method=method)
         return float(ends.lower), float(ends.upper)
 
     def posterior(self, epsilon: Floats | float, delta: float, *, density: bool = False) -> Floats:
-        """Posterior probability of R(epsilon, delta), or its derivative."""
+        """Return the posterior probability of R(epsilon, delta), or its derivative."""
         posterior = epsilon_posterior_pdf if density else epsilon_posterior_cdf
         return np.asarray(posterior(epsilon, self.tp, self.fp, self.tn, self.fn, delta=delta), dtype=np.float64)
 
     @property
     def laws(self) -> tuple[Any, Any]:
-        """The posteriors of the miss rate and of the false-alarm rate, Jeffreys priors."""
+        """Posteriors of the miss rate and of the false-alarm rate, with Jeffreys priors."""
         return stats.beta(self.fn + 0.5, self.tp + 0.5), stats.beta(self.fp + 0.5, self.tn + 0.5)
 
 
@@ -100,7 +100,7 @@ def figure_1(options: Options) -> Reproduction:
 
 
 def _attack_counts(claimed: SubsampledGaussian, seed: int) -> Counts:
-    """Counts of the sum of dot products at the threshold that was best on other trials."""
+    """Return the counts of the dot-product attack at the best threshold of separate trials."""
     rng = np.random.default_rng(seed)
     chosen, reported = (_canary_scores(claimed.noise_multiplier, n, rng, dot=True) for n in (TRIALS // 2, TRIALS))
     corners = roc_corners(chosen.score, chosen.truth)
@@ -122,7 +122,7 @@ def _attack_counts(claimed: SubsampledGaussian, seed: int) -> Counts:
 
 @register("reproduction", "bayesian figure-2", source="Zanella-Beguelin et al. (2023), arXiv:2206.05199, Figure 2")
 def figure_2(options: Options) -> Reproduction:
-    """The privacy region of one (epsilon, delta), and how much smaller the region of a whole claimed curve is."""
+    """The privacy region of one (epsilon, delta), and the smaller region of a whole claimed curve."""
     claimed = SubsampledGaussian(noise_multiplier=_noise(), sample_rate=RATE, steps=STEPS)
     curves: dict[str, PrivacyCurve] = {
         "one point": ApproximateDP(claimed.epsilon(DELTA), DELTA),
@@ -167,8 +167,10 @@ def figure_3(options: Options) -> Reproduction:
     _draw_joint(axes, EXAMPLE, EXAMPLE_DELTA, joint)
     for epsilon in corners:
         _draw_boundary(axes, epsilon, EXAMPLE_DELTA, palette.OTHER, "--")
-    (left, right), (low, high) = rectangle
-    axes.add_patch(Rectangle((left, low), right - left, high - low, fill=False, color=palette.OTHER, linewidth=1.6))
+    (miss_low, miss_high), (low, high) = rectangle
+    axes.add_patch(
+        Rectangle((miss_low, low), miss_high - miss_low, high - low, fill=False, color=palette.OTHER, linewidth=1.6)
+    )
     axes.plot([], [], color=palette.OTHER, linestyle="--", label="Jeffreys' rectangle and the regions around it")
     axes.set_xlim(0.15, 0.55)
     axes.set_ylim(0.08, 0.53)
@@ -191,7 +193,7 @@ def figure_3(options: Options) -> Reproduction:
 
 @register("reproduction", "bayesian figure-7", source="Zanella-Beguelin et al. (2023), arXiv:2206.05199, Figure 7")
 def figure_7(options: Options) -> Reproduction:
-    """The joint posterior of both rates as trials come in: 4, 40, 400 and 4,000 of one game with known rates."""
+    """The joint posterior of both rates after 4, 40, 400 and 4,000 trials of one game with known rates."""
     rng = np.random.default_rng(options.seed)
     missed, alarmed = rng.random(2_000) < 0.35, rng.random(2_000) < 0.25
     sizes = (2, 20, 200, 2_000)
@@ -222,19 +224,19 @@ def figure_7(options: Options) -> Reproduction:
 
 
 def _mass(counts: Counts, interval: tuple[float, float], delta: float) -> float:
-    """Posterior mass between two privacy regions."""
+    """Return the posterior mass between two privacy regions."""
     low, high = (float(counts.posterior(end, delta)) for end in interval)
     return high - low
 
 
 def _rectangle(counts: Counts, tail: float) -> list[tuple[float, float]]:
-    """Two-sided Jeffreys intervals of the miss and of the false-alarm rate; the error of both is shared."""
+    """Return two-sided Jeffreys intervals of the miss and false-alarm rates, each with half of the error `tail`."""
     level = tail / 2
     return [(float(law.ppf(level)), float(law.ppf(1 - level))) for law in counts.laws]
 
 
 def _gaussian_at(epsilon: float) -> GaussianDP:
-    """The Gaussian curve through (epsilon, DELTA)."""
+    """Return the Gaussian curve through (epsilon, DELTA)."""
     low, high = 1e-3, 50.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -243,7 +245,7 @@ def _gaussian_at(epsilon: float) -> GaussianDP:
 
 
 def _noise() -> float:
-    """The noise multiplier whose accounted epsilon is `ACCOUNTED`, to three digits."""
+    """Return the noise multiplier whose accounted epsilon is `ACCOUNTED`, to three digits."""
     low, high = 0.5, 2.0
     while high - low > 1e-3:
         middle = (low + high) / 2
@@ -253,7 +255,7 @@ def _noise() -> float:
 
 
 def _canary_scores(noise: float, trials: int, rng: np.random.Generator, *, dot: bool = False) -> Scores:
-    """The sum of dot products with a canary as long as the clip, or the Neyman-Pearson attack on all of them."""
+    """Return scores of one canary with norm equal to the clip: the sum of dot products, or the likelihood ratio."""
     truth, score = rng.random(trials) < 0.5, np.zeros(trials)
     for _ in range(STEPS):
         products = rng.normal(0, noise, trials) + (truth & (rng.random(trials) < RATE))
@@ -262,7 +264,7 @@ def _canary_scores(noise: float, trials: int, rng: np.random.Generator, *, dot: 
 
 
 def _half_the_noise(claimed: SubsampledGaussian) -> tuple[tuple[Floats, Floats], str, float]:
-    """Limits of both rates of the Neyman-Pearson attack on a canary, what they show, and the bound at DELTA."""
+    """Return the limits of both error rates under half the noise, their evidence in words, and the bound at DELTA."""
     scores = _canary_scores(claimed.noise_multiplier / 2, TRIALS, np.random.default_rng(7))
     band = Band(delta=DELTA)
     tally = band.tally(scores)
@@ -281,7 +283,7 @@ def _draw_posterior(epsilons: Floats, density: Floats, intervals: dict[str, tupl
     height = float(density.max())
     for row, method in enumerate(("bayesian", "jeffreys", "clopper-pearson"), start=1):
         lower, upper = intervals[method]
-        bar_end = min(upper, float(epsilons[-1]))  # one without end leaves the picture
+        bar_end = min(upper, float(epsilons[-1]))  # an infinite interval runs to the edge of the figure
         axes.plot([lower, bar_end], [-0.09 * row * height] * 2, color=colours[method], linewidth=3.5)
         label_on_the_left = bar_end > 0.8 * epsilons[-1]
         at, side = (lower - 0.1, "right") if label_on_the_left else (bar_end + 0.1, "left")
@@ -309,7 +311,7 @@ def _draw_regions(table: dict[str, Floats], rates: tuple[Floats, Floats]) -> Fig
             axes.plot(alarms, table[name], color=colour, label=label)
         axes.plot(*rates, ":", color=palette.MEMBER, linewidth=1.8, label="half the noise: limits at 95 %")
         axes.set_xlabel("false-alarm rate")
-    for name, (_, colour) in names.items():  # the other half: the attacks that guess the other world
+    for name, (_, colour) in names.items():  # attacks that guess the opposite world
         whole.plot(1 - alarms, 1 - table[name], color=colour)
     claimed = table["dp-sgd"]
     whole.fill_between(alarms, claimed, 1 - np.interp(1 - alarms, alarms, claimed), color=palette.CLAIM, alpha=0.1)
@@ -324,7 +326,7 @@ def _draw_regions(table: dict[str, Floats], rates: tuple[Floats, Floats]) -> Fig
 
 
 def _draw_joint(axes: Axes, counts: Counts, delta: float, interval: tuple[float, float]) -> None:
-    """Contours of the joint posterior, and the region between those of the interval's two ends."""
+    """Draw the contours of the joint posterior and the region between the interval's two ends."""
     miss, alarm = (law.pdf(np.clip(GRID, 1e-4, 1 - 1e-4)) for law in counts.laws)
     density = alarm[:, None] * miss[None, :]
     axes.contourf(GRID, GRID, density, levels=np.linspace(0.05, 1, 9) * density.max(), cmap="Oranges", extend="max")

@@ -1,7 +1,7 @@
 """Intervals of three methods on image and text classifiers: Table 2 of Zanella-Beguelin et al. (2023), section 4.
 
-Shadow models find the point LiRA tells best; then fresh models are trained with it or without it, without privacy and
-by DP-SGD at epsilon = 8, and the attack's errors become an interval by each method.
+Shadow models select the point that LiRA recognises best. Fresh models are then trained with or without that point,
+once without privacy and once by DP-SGD at epsilon = 8. Each method turns the attack's errors into an interval.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ PRINTED: Mapping[tuple[str, str], tuple[Ends, ...]] = {
 
 
 PRINTED_REDUCTIONS = {("images", "No DP"): (0.11, 0.40), ("images", "ε = 8"): (0.25, 0.48)}
-"""Jeffreys' and the Bayesian width against Clopper-Pearson's, as the paper prints them."""
+"""Reductions of the Jeffreys and Bayesian widths relative to Clopper-Pearson's, as printed in the paper."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """What one data set is audited with.
+    """A data set and the models trained on it.
 
     Attributes:
         kind: "images" or "text".
         data: The data set.
         split: Its parts.
-        plain: How the model without privacy is trained.
-        private: The same by DP-SGD.
+        plain: Learner without privacy.
+        private: The same learner by DP-SGD.
     """
 
     kind: str
@@ -85,19 +85,19 @@ class Study:
     private: DpSgd
 
     def mechanism(self, learner: str) -> Any:
-        """What is audited."""
+        """Return the mechanism under audit."""
         return self.plain if learner == LEARNERS[0] else self.private
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is trained.
+    """Numbers of models and rows.
 
     Attributes:
-        trials: Models audited for each learner.
+        trials: Audited models for each learner.
         shadows: Shadow models for each learner.
         stack: Models trained together.
-        rows: Rows taken of each data set.
+        rows: Rows used of each data set.
     """
 
     trials: int
@@ -108,11 +108,11 @@ class Size:
 
 SIZES = {"small": Size(trials=1024, shadows=128, stack=64, rows=2000), "paper": Size(1024, 512, 32, None)}
 CONVOLVED_ROWS = 1000
-"""Of colour pictures, at small scale: a stack of 64 convolutions on so few takes about a minute of a core."""
+"""Colour pictures used at small scale: a stack of 64 convolutional networks takes about a minute of a core."""
 SPLIT = Partition(target=0.45, reference=0.0, test=0.55)
 PAPER_SPLIT = Partition(target=0.9, reference=0.0, test=0.1)
 SUSTAINED_FLOPS = 2e13
-"""What is taken for one GPU in the estimate of the cost: 20 TFLOP/s in training."""
+"""Assumed training speed of one GPU in the cost estimate: 20 TFLOP/s."""
 
 
 class Line(NamedTuple):
@@ -131,12 +131,15 @@ class Line(NamedTuple):
     intervals: tuple[Ends, ...]
 
     def width(self, method: str) -> float:
-        """Upper end less lower end, nats."""
+        """Return the upper end less the lower end, in nats."""
         lower, upper = self.intervals[METHODS.index(method)]
         return upper - lower
 
     def reduction(self, method: str) -> float:
-        """How much narrower than Clopper-Pearson's, as printed for the paper; NaN where that is infinite."""
+        """Return the reduction relative to Clopper-Pearson's width; the paper's lines return the printed value.
+
+        NaN if Clopper-Pearson's width is infinite.
+        """
         if self.source == PAPER and method != METHODS[0]:
             printed = PRINTED_REDUCTIONS.get((self.kind, self.learner), (math.nan, math.nan))
             return printed[METHODS.index(method) - 1]
@@ -151,27 +154,27 @@ def table_2(options: Options) -> Reproduction:
 
 
 def worst_case_counts(options: Options) -> tuple[int, ...]:
-    """Of DP-SGD on images at the threshold as published: true and false positives, true and false negatives.
+    """Return the confusion counts (tp, fp, tn, fn) of DP-SGD on images at the published threshold.
 
-    They are of Table 2's run in the output folder, which is made or finished first.
+    Table 2's run in the output folder is started or resumed first.
     """
     everywhere, _ = _run_audits(options).results["images", LEARNERS[1]]
     return _best_table(everywhere.series["trade-off"])
 
 
 CellResults = Mapping[tuple[str, str], tuple[AuditResult, AuditResult]]
-"""By kind and learner: the audit of all thresholds, and that of the threshold fixed beforehand."""
+"""Results by kind and learner: the audit over all thresholds, and the audit at the predetermined threshold."""
 
 
 class Audited(NamedTuple):
     """Table 2's audits.
 
     Attributes:
-        folder: Where they are.
-        studies: What was audited.
-        size: How much was trained.
-        cost: In a sentence.
-        found: What was found.
+        folder: The run folder.
+        studies: The audited data sets and models.
+        size: Numbers of models and rows.
+        cost: The cost in a sentence.
+        results: Results by kind and learner.
     """
 
     folder: Path
@@ -181,13 +184,13 @@ class Audited(NamedTuple):
     results: CellResults
 
     def data_name(self, kind: str) -> str:
-        """The registered name of the images or of the texts."""
+        """Return the registered name of the images or of the texts."""
         (study,) = (study for study in self.studies if study.kind == kind)
         return str(_unencoded(study.data).registered_name)
 
 
 def _run_audits(options: Options) -> Audited:
-    """Says what it costs, trains what is not finished yet."""
+    """State the cost, then train and audit the missing models."""
     size = SIZES[options.scale]
     studies = (_images(options, size), _text(options, size))
     cost = _cost(studies, size, options)
@@ -204,11 +207,11 @@ def _run_audits(options: Options) -> Audited:
 
 
 def _audits(studies: tuple[Study, ...], size: Size) -> tuple[Audit, ...]:
-    """Two audits a cell, of the same trainings."""
+    """Return two audits for each cell, on the same trainings."""
     game = IndMia(size.trials, size.stack, size.shadows, population=0, canary=SelectWorst(count=1))
     estimators = {
         "all thresholds": Band(DELTA, 1 - ALPHA / 2),
-        # LiRA's own verdict: as likely in one world as in the other.
+        # LiRA's decision threshold: both worlds are equally likely.
         FIXED: Bayesian(DELTA, 1 - ALPHA, Fixed(0.0)),
     }
     return tuple(
@@ -227,7 +230,7 @@ def _audits(studies: tuple[Study, ...], size: Size) -> tuple[Audit, ...]:
 
 
 def _images(options: Options, size: Size) -> Study:
-    """CIFAR-10 or Fashion-MNIST below the given folder, digits without."""
+    """Return the study of images: CIFAR-10 or Fashion-MNIST in the folder at --data, digits without --data."""
     path = options.folder_with("data_batch_1.bin*")
     data: Any = Digits()
     if path is not None:
@@ -241,14 +244,17 @@ def _images(options: Options, size: Size) -> Study:
         return Study("images", data, PAPER_SPLIT, NonPrivate(plain), DpSgd(EPSILON, sample_rate=0.02, model=private))
     plain = Mlp(hidden=(32,), epochs=15, learning_rate=0.05, batch_size=32)
     private = Mlp(hidden=(32,), epochs=10, learning_rate=1.0, momentum=0.0, batch_size=45)
-    if isinstance(data, Cifar10):  # of which a perceptron learns nothing on so few pictures
+    if isinstance(data, Cifar10):  # a perceptron learns nothing from this few pictures
         plain = SmallCnn(epochs=10, learning_rate=3e-3, batch_size=16, optimizer="adam", standardise=True)
         private = SmallCnn(epochs=6, learning_rate=0.5, momentum=0.0, batch_size=45)
     return Study("images", data, SPLIT, NonPrivate(plain), DpSgd(EPSILON, sample_rate=0.1, model=private))
 
 
 def _text(options: Options, size: Size) -> Study:
-    """SST-2 below the given folder, by the states of a language model if there is one; made phrases without."""
+    """Return the study of texts: SST-2 in the folder at --data, made phrases without --data.
+
+    If the folder holds a language model, its states represent the texts.
+    """
     path = options.folder_with("train.tsv*")
     vocabulary = 2048 if options.scale == "small" else 16384
     data: Any = MadePhrases(size.rows or 20_000, vocabulary=vocabulary)
@@ -276,7 +282,7 @@ PROMPT = "Review: {text}\nIs the review positive or negative?"
 
 
 def _half_way(model: Path) -> int:
-    """The middle one of a language model's layers, whose states tell most of a text."""
+    """Return the middle layer of a language model; its states carry the most information about a text."""
     layers: int = json.loads((model / "config.json").read_bytes())["num_hidden_layers"]
     return layers // 2
 
@@ -300,7 +306,7 @@ CONVOLVED_MINUTES = "about 40 minutes of one core"
 
 
 def _training_flops(study: Study) -> float:
-    """Of one training: three times the forward pass for each example trained on, counted without weights."""
+    """Return the operations of one training: three forward passes per example, counted on a network without weights."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -326,7 +332,7 @@ def _lines(results: CellResults) -> list[Line]:
 
 
 def _best_table(roc: Series) -> tuple[int, ...]:
-    """True and false positives, true and false negatives at the threshold with the largest Bayesian lower end."""
+    """Return (tp, fp, tn, fn) at the threshold with the largest Bayesian lower end."""
     tp = np.rint(roc["true_positive_rate"] * roc["members"]).astype(np.int64)
     fp = np.rint(roc["false_positive_rate"] * roc["non_members"]).astype(np.int64)
     tables = np.stack([tp, fp, roc["non_members"] - fp, roc["members"] - tp])
@@ -335,13 +341,13 @@ def _best_table(roc: Series) -> tuple[int, ...]:
 
 
 def _intervals(table: tuple[int, ...]) -> tuple[Ends, ...]:
-    """Each method's equal-tailed interval."""
+    """Return each method's equal-tailed interval."""
     intervals = [epsilon_interval(*table, delta=DELTA, confidence=1 - ALPHA, method=method) for method in METHODS]
     return tuple((float(ends.lower), float(ends.upper)) for ends in intervals)
 
 
 def _write_table(options: Options, audited: Audited) -> Reproduction:
-    """Markdown, CSV and the figure."""
+    """Write Markdown, CSV and the figure."""
     folder, results, size = audited.folder, audited.results, audited.size
     lines = _lines(results)
     text = "\n".join(
@@ -371,10 +377,10 @@ def _write_table(options: Options, audited: Audited) -> Reproduction:
 
 
 READING = (
-    "As published: the threshold with the largest Bayesian lower end, chosen on the samples it is measured on, so that "
-    "no stated confidence holds; the printed intervals lie in one another, as those of one threshold do. Fixed "
-    "threshold: LiRA's likelihood ratio 1; Clopper-Pearson's interval then holds for every sample size, while the "
-    "Bayesian one is credible, without a stated error rate.",
+    "As published: the threshold with the largest Bayesian lower end, chosen on the measured samples, so no stated "
+    "confidence holds. The printed intervals are nested, as intervals at one threshold are. Fixed threshold: LiRA's "
+    "likelihood ratio 1. Clopper-Pearson's interval then holds for every sample size; the Bayesian interval is "
+    "credible, without a stated error rate.",
     "The paper prints −40 % where its own widths, 2.3 against 3.5, give −34 %; −48 % agrees with 3.9 against 7.5.",
     "The upper end bounds what this attack shows, never what the mechanism leaks.",
 )
@@ -399,7 +405,7 @@ def _number(value: float) -> str:
 
 
 def _valid(audited: Audited) -> list[str]:
-    """What holds at the stated confidence, all thresholds together, and how good the models are."""
+    """Return notes with the bound valid over all thresholds and the test accuracy of each learner."""
     notes = []
     for (kind, learner), (everywhere, _) in audited.results.items():
         if everywhere.comparison is None:
@@ -433,7 +439,7 @@ def _differences(studies: tuple[Study, ...], options: Options) -> tuple[str, ...
 
 
 def in_use(data: Any) -> str:
-    """A data set by its registered name, how many rows of it, and as what."""
+    """Return the registered name of a data set, its number of rows and its encoding."""
     base = _unencoded(data)
     rows = getattr(base, "rows", None)
     description = str(base.registered_name) + (f" ({rows:,} rows)" if rows else "")
@@ -441,12 +447,12 @@ def in_use(data: Any) -> str:
 
 
 def _unencoded(data: Any) -> Any:
-    """The texts of encoded sentences; other data are as given."""
+    """Return the texts of encoded sentences, and other data unchanged."""
     return getattr(data, "texts", data)
 
 
 def _long(lines: list[Line]) -> pa.Table:
-    """One row an interval."""
+    """Return one row for each interval."""
     return pa.Table.from_pylist(
         [
             {
@@ -469,7 +475,7 @@ COLOURS = dict(zip(METHODS, (palette.OTHER, palette.CLAIM, palette.MEMBER), stri
 
 
 def _draw(lines: list[Line], audited: Audited) -> Figure:
-    """One panel a cell; an interval without end leaves the panel."""
+    """Draw one panel for each cell; an infinite interval runs to the edge of its panel."""
     figure, panels = style.canvases(len(audited.results), width=10.5, height=3.6)
     finite = [upper for line in lines for _, upper in line.intervals if math.isfinite(upper)]
     top = 1.1 * max([EPSILON, *finite])
@@ -495,5 +501,5 @@ def _draw_line(panel: Axes, place: int, line: Line, top: float) -> None:
         at, end = place + offset, min(upper, 2 * top)
         label = method if place == 0 else None
         panel.plot([at, at], [lower, end], color=COLOURS[method], linewidth=4, solid_capstyle="butt", label=label)
-        if lower == 0 and math.isinf(upper):  # says nothing: drawn faint
+        if lower == 0 and math.isinf(upper):  # no information: drawn faint
             panel.lines[-1].set_alpha(0.3)

@@ -61,7 +61,7 @@ def table_5(options: Options) -> Reproduction:
 
 
 def study(options: Options) -> Study:
-    """The trainings both tables are read off."""
+    """Return the study behind both tables."""
     small = options.scale == "small"
     teachers, clusters = (SMALL_TEACHERS, SMALL_CLUSTERS) if small else (100, 100)
     learners = {
@@ -86,12 +86,12 @@ def study(options: Options) -> Study:
 
 
 def _domain_prior(epsilon: float, clusters: int) -> Any:
-    # Without noise there is nothing a prior could help with.
+    # Without noise a prior cannot help.
     return NonPrivate(MODEL) if math.isinf(epsilon) else LP1STDomainPrior(epsilon, clusters=clusters, model=MODEL)
 
 
 def _data(options: Options) -> Any:
-    """The day before, then the day; of a log that has no days, its first half, then its second."""
+    """Return the log of the day before, then the day; a log without days is split into its two halves."""
     rows = SMALL_ROWS // 2 if options.scale == "small" else PAPER_ROWS
     if options.data is None:
         if options.scale == "paper":
@@ -99,7 +99,7 @@ def _data(options: Options) -> Any:
         return Joined(CriteoSynthetic(rows, day=0), CriteoSynthetic(rows, day=1))
     days = [_day(options.data, number) for number in (0, 1)]
     if None not in days:
-        # As the paper's source prepares them: one row in twenty, from the start of the day.
+        # The paper's source keeps one row in twenty, from the start of the day.
         return Joined(*(Criteo(str(day), rows, keep=0.05) for day in days))
     return Criteo(str(options.data), 2 * rows)
 
@@ -112,8 +112,8 @@ def _cost(options: Options, trainings: int) -> str:
     if options.scale == "small":
         return f"Cost: {trainings} CatBoost trainings of at most {SMALL_ROWS * 2 // 5:,} rows on CPU, {MINUTES}."
     return (
-        f"Cost: {trainings} CatBoost trainings of up to 800,000 rows; {CPU_HOURS} by the small scale's time for each "
-        "row and tree. Each learner at each epsilon is a unit of its own, so more than 30 workers do not help."
+        f"Cost: {trainings} CatBoost trainings of up to 800,000 rows; {CPU_HOURS} at the small scale's time for each "
+        "row and tree. Each learner at each epsilon is one unit, so more than 30 workers do not help."
     )
 
 

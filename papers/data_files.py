@@ -1,10 +1,10 @@
-"""The files of `docs/data` with the papers' tables and figures, written from what `dpaudit reproduce` left in a folder.
+"""Write the papers' files of `docs/data` from the results of `dpaudit reproduce`.
 
-    python -m papers.data_files                      # the files, and the commands whose results they hold
-    python -m papers.data_files RESULTS FILE.csv     # writes one of them, and its line in index.csv
+    python -m papers.data_files                      # list the files and the commands behind them
+    python -m papers.data_files RESULTS FILE.csv     # write one file and its line in index.csv
 
-RESULTS is what `--output` of those commands named, `reproduced` where nothing did. Results of the same figure that must
-not mix lie in folders inside it, which the commands name.
+RESULTS is the folder at `--output` of those commands, by default `reproduced`. Results of one figure that must not mix
+have separate folders inside RESULTS, named in the commands.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ ADVERSARIAL = ("Nat-AdvQ", "Pois-AdvQ")
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data file comes from.
+    """Source of a data file.
 
     Attributes:
         program: The commands, joined by "; ".
-        rows: The measurements, of the folder that holds the results.
+        rows: Function from the folder with the results to the measurements.
     """
 
     program: str
@@ -42,9 +42,9 @@ class Source:
 
 
 def table(path: Path) -> Table:
-    """The rows of a reproduction's own table.
+    """Return the rows of a reproduction's table.
 
-    Raises: SystemExit when it is not there.
+    Raises: SystemExit if the file is missing.
     """
     if not path.is_file():
         sys.exit(f"{path} must be there; run the commands that `python -m papers.data_files` prints, with --output")
@@ -53,22 +53,22 @@ def table(path: Path) -> Table:
 
 
 def reproduced_table(folder: Path, paper: str, item: str, stem: str = "") -> Table:
-    """What `dpaudit reproduce PAPER ITEM --output FOLDER` wrote."""
+    """Return the table that `dpaudit reproduce PAPER ITEM --output FOLDER` wrote."""
     return table(folder / paper / item / f"{stem or item}.csv")
 
 
 def number(text: str) -> str:
-    """A claim, as the pages show it."""
+    """Format a claimed epsilon for the pages."""
     return "∞" if math.isinf(float(text)) else f"{float(text):g}"
 
 
 def bound(text: str, digits: int = 3) -> str:
-    """A lower bound, never rounded up."""
+    """Format a lower bound, never rounded up."""
     return format_lower(float(text), digits)
 
 
 def studied(name: str, utility: str, folder: Path, tables: tuple[str, str]) -> Iterator[Row]:
-    """Learners against values of epsilon: bounds, and how well the same models predict."""
+    """Yield the bounds of learners at several values of epsilon, and the utility of the same models."""
     bounds, utilities = (reproduced_table(folder / name, "observational-label", item) for item in tables)
     factor, digits, key = (1.0, 3, "test_log_loss") if utility == "log-loss" else (100.0, 1, "test_accuracy")
     for row, predicted in zip(bounds, utilities, strict=True):
@@ -235,7 +235,7 @@ def ml_audit(folder: Path) -> Iterator[Row]:
 
 
 def ml_audit_seconds(folder: Path) -> Iterator[Row]:
-    """Of all units of each data set and learner, as the run folders' events say."""
+    """Yield the seconds of all units of each data set and learner, from the events in the run folders."""
     place = folder / "ml-audit" / "figure-2"
     for data, learner in dict.fromkeys((row["data"], row["learner"]) for row in table(place / "figure-2.csv")):
         events = place / f"{data}-{learner}".replace(" ", "-") / "events.jsonl"
@@ -324,13 +324,13 @@ def private_prediction(folder: Path) -> Iterator[Row]:
 
 
 def language_model(folder: Path) -> Iterator[Row]:
-    """PromptPATE of a language model, where `private_prediction` has a stand-in."""
+    """Yield the leaks of PromptPATE with a language model; `private_prediction` has a stand-in instead."""
     yield from _leaks("3 and 4", folder / "model", "figure-3", "figure-4")
     yield from private_prediction_orders(folder / "model")
 
 
 def _leaks(figure: str, folder: Path, *items: str, on: str = "") -> Iterator[Row]:
-    """By algorithm and data set, adversarial queries first; Private-kNN, which is alone in its figure, goes unnamed."""
+    """Yield leaks by algorithm and data set, adversarial queries first; Private-kNN's rows omit the algorithm."""
     rows = [row for item in items for row in reproduced_table(folder, "private-prediction", item)]
     for algorithm, data in dict.fromkeys((row["algorithm"], row["data"]) for row in rows):
         system = on or (data if algorithm == "Private-kNN" else f"{algorithm}, {data}")
@@ -353,7 +353,7 @@ def private_prediction_orders(folder: Path) -> Iterator[Row]:
 
 
 def runs(paper: str, *items: str, with_: str = "", into: str = "") -> str:
-    """The commands that make items of a paper, each as it can be pasted."""
+    """Return the commands that reproduce items of a paper, ready to paste."""
     output = f" --output reproduced/{into}" if into else ""
     return "; ".join(f"dpaudit reproduce {paper} {item}{with_}{output}" for item in items)
 
@@ -414,17 +414,17 @@ FILES = {
 
 
 def program(file: str) -> str:
-    """The commands that make a data file, as `index.csv` and the pages name them."""
+    """Return the commands that produce a data file, as listed in `index.csv` and on the pages."""
     return f"{FILES[file].program}; {written_by(file)}"
 
 
 def written_by(file: str) -> str:
-    """The command that writes a data file from the folder of results."""
+    """Return the command that writes a data file from the folder of results."""
     return f"python -m papers.data_files reproduced {file}"
 
 
 def main(*arguments: str) -> None:
-    """Lists the files, or writes one of them from a folder."""
+    """List the files, or write one of them from a folder."""
     if not arguments:
         print("\n".join(f"{file}: {source.program}" for file, source in FILES.items()))
         return

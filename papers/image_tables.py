@@ -26,13 +26,13 @@ from papers.reproduction import Options, Reproduction
 EPSILONS = (math.inf, 10.0, 1.0)
 SMALL_IMAGES = 10_000
 SMALL_SPLIT = Partition(target=0.4, reference=0.3, test=0.3)
-"""Three rows never seen for four that are trained on: fewer say little of what the proxy shows by itself."""
+"""Three unseen rows for four training rows; with fewer, the control of the proxy has little power."""
 PRIOR = LP1STOutOfDomainPrior(1.0)
 SMALL_PRIOR = LP1STOutOfDomainPrior(1.0, prior_epsilon=0.25, clusters=20)
 SMALL = SmallCnn(epochs=40, learning_rate=0.02, schedule="cosine")
 SMALL_PROXY = SmallCnn(epochs=20, learning_rate=0.03, schedule="cosine", augment="crop", weight_decay=5e-4)
 RESIDUAL = ResNet18(width=16, epochs=20, learning_rate=0.05, batch_size=64, schedule="cosine")
-"""For CIFAR-10 at the small scale: a fourth of ResNet-18's channels, 4 minutes of one core for 4,000 pictures."""
+"""Network for CIFAR-10 at small scale: a quarter of ResNet-18's channels, 4 minutes of one core for 4,000 pictures."""
 RESIDUAL_PROXY = replace(RESIDUAL, augment="crop-flip", weight_decay=5e-4)
 SMALL_PATE_FM = PateFm(
     1.0,
@@ -56,7 +56,7 @@ ALIBI_NET = WideResNet28x4(
     epochs=200, learning_rate=0.1, nesterov=True, weight_decay=1e-4, batch_size=128, schedule="warmup-fifths"
 )
 SUSTAINED_FLOPS = 2e13
-"""What is taken for one GPU in the estimate of the cost: 20 TFLOP/s in training."""
+"""Assumed training speed of one GPU in the cost estimate: 20 TFLOP/s."""
 
 BOUNDS: Printed = {
     "LP-1ST": ((2.13, 0.22), (2.02, 0.33), (0.43, 0.05)),
@@ -91,7 +91,7 @@ def table_4(options: Options) -> Reproduction:
 
 
 def study(options: Options) -> Study:
-    """The trainings both tables are read off."""
+    """Return the study behind both tables."""
     small = options.scale == "small"
     data, split = _data(options)
     colour = isinstance(data, Cifar10)
@@ -112,7 +112,7 @@ def study(options: Options) -> Study:
 
 
 def _on_gpus(options: Options) -> Options:
-    """A GPU a worker at the paper's scale, unless told how much of one."""
+    """Return options with one GPU for each worker at the paper's scale, unless `run` sets a share."""
     if options.scale == "small" or options.run.gpus_per_worker:
         return options
     return replace(options, run=replace(options.run, gpus_per_worker=1.0))
@@ -123,7 +123,7 @@ def _learners(
 ) -> Mapping[str, Callable[[float], Any]]:
     return {
         "LP-1ST": lambda epsilon: LP1ST(epsilon, network),
-        # Without noise there is nothing a prior could help with, and no noisy labels to read.
+        # Without noise a prior cannot help, and there are no noisy labels to read.
         "LP-1ST (out-of-domain prior)": lambda epsilon: (
             NonPrivate(network) if math.isinf(epsilon) else replace(prior, epsilon=epsilon, model=network)
         ),
@@ -133,7 +133,7 @@ def _learners(
 
 
 def _data(options: Options) -> tuple[Any, Partition]:
-    """CIFAR-10's binary batches or Fashion-MNIST's idx files; digits where no path is given."""
+    """Return CIFAR-10's binary batches or Fashion-MNIST's idx files; digits without --data."""
     if options.data is None:
         if options.scale == "paper":
             options.data_path("the binary version of CIFAR-10")
@@ -158,12 +158,12 @@ MINUTES = "about 14 minutes of one core for 10,000 images of clothes, an hour fo
 
 
 def _paper_cost() -> str:
-    """From counted operations: three times the forward pass for each image trained on."""
+    """Return the cost in a sentence, from counted operations: three forward passes for each training image."""
     half, shape = 25_000, (3, 32, 32)
     resnet = (2 * len(EPSILONS) + 1) * RESNET.epochs * half * _forward_flops(RESNET, shape)
     alibi = len(EPSILONS) * ALIBI_NET.epochs * half * _forward_flops(ALIBI_NET, shape)
     fm = PateFm(1.0)
-    # Labelled images and strongly changed ones are trained on, weakly changed ones only looked at.
+    # Labelled and strongly augmented images need gradients; weakly augmented images need a forward pass only.
     images = fm.model.batch_size * (1 + fm.ratio + fm.ratio / 3)
     steps = fm.teachers * fm.teacher_steps + fm.student_steps
     pate_fm = len(EPSILONS) * steps * images * _forward_flops(WIDE_RESNET, shape)
@@ -177,7 +177,7 @@ def _paper_cost() -> str:
 
 
 def _forward_flops(network: Network, shape: tuple[int, ...]) -> int:
-    """Floating-point operations of one image's forward pass, counted on a network without weights."""
+    """Return the floating-point operations of one image's forward pass, counted on a network without weights."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -191,7 +191,7 @@ def _forward_flops(network: Network, shape: tuple[int, ...]) -> int:
 def _differences(options: Options) -> tuple[str, ...]:
     notes = []
     if options.data is None:
-        notes.append("Data: 1,797 digits of 8x8 pixels instead of CIFAR-10; so few canaries can show little.")
+        notes.append("Data: 1,797 digits of 8x8 pixels instead of CIFAR-10; with this few canaries, power is low.")
     else:
         notes.append("Data: the images at the given path; the paper's are CIFAR-10, 25,000 a half.")
     if options.scale == "small":

@@ -1,8 +1,8 @@
 """Label inference advantage: Figures 1 to 3 of Busa-Fekete et al. (2024), and bag sizes equivalent to an epsilon.
 
-Each figure is a run like any other: one audit for each setting of a mechanism on each data set. KDD12, the paper's
-skewed data set, could not be had. In its place stands a click log of 100,000 rows and 3 % clicks that is generated
-(`CriteoSynthetic`, labels drawn from a law of its own); adult and a small sample of Criteo's log are real, and smaller.
+Each figure is one run with an audit for each setting of a mechanism on each data set. KDD12, the paper's skewed data
+set, is not available. A generated click log replaces it: 100,000 rows with 3 % clicks (`CriteoSynthetic`, which draws
+labels from its own law). Adult and a small sample of Criteo's log are real, and smaller.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from papers.data.priors import OwnPriors
 from papers.reproduction import Options, Reproduction
 
 ROWS = {"small": 10_000, "paper": 100_000}
-"""Rows of generated data, and at most of files."""
+"""Rows of generated data, and the maximum for files."""
 CLICKS = 100_000
 """Rows of the generated click log, at either scale."""
 ESTIMATED = CalibratedModel()
-"""Where the priors come from that nobody knows."""
+"""Estimator of priors for data whose true priors are unknown."""
 RELEASES = {"small": 5, "paper": 1_000}
 """The paper makes 1,000 independent runs."""
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0)
@@ -65,7 +65,7 @@ BAG_SIZES = (2, 4, 8, 16, 32, 64)
 NOISES = (LaplaceProportions, GeometricProportions)
 NOISY_SIZES, NOISY_EPSILONS = (2, 8, 32), (0.5, 1.0, 3.0)
 MIXTURE = 28
-"""Features of the generated table of the frontier, as many as Higgs has."""
+"""Features of the generated table in the frontier, as in Higgs."""
 
 
 @register("reproduction", "label-inference figure-1", source="Busa-Fekete et al. (2024), Figure 1")
@@ -101,7 +101,7 @@ def figure_3(options: Options) -> Reproduction:
 
 
 def frontier_settings(*, small: bool) -> list[Any]:
-    """Settings of the four mechanisms: 30, or 13 of them."""
+    """Return the settings of the four mechanisms: 30, or 13 if `small`."""
     sizes, noisy = (BAG_SIZES[1::2], NOISY_SIZES[1:2]) if small else (BAG_SIZES, NOISY_SIZES)
     return [
         *(RandomizedResponse(epsilon) for epsilon in (EPSILONS[1:] if small else EPSILONS)),
@@ -112,7 +112,7 @@ def frontier_settings(*, small: bool) -> list[Any]:
 
 @register("reproduction", "label-inference equivalence", source="Busa-Fekete et al. (2024), section 4; ours")
 def equivalence(options: Options) -> Reproduction:
-    """Which bag size hides as much as epsilon: Beta(2, 30) priors, or the column `prior` of a CSV file at --data."""
+    """Bag sizes equivalent to an epsilon: Beta(2, 30) priors, or the column `prior` of a CSV file at --data."""
     source = BetaPriors(rows=ROWS[options.scale]) if options.data is None else OwnPriors(str(options.data))
     prior = source.posterior(source.load(seed=options.seed).features)[:, 1]
     sizes = [size for size in SIZES if size <= prior.size]
@@ -133,7 +133,7 @@ def equivalence(options: Options) -> Reproduction:
 def _run_studies(
     options: Options, name: str, mechanisms: Sequence[Any], *, utility: Utility | None
 ) -> list[LabelStudy]:
-    """All mechanisms on all data sets; what is finished in the run folder is not run again."""
+    """Run all mechanisms on all data sets; finished units in the run folder are reused."""
     sets = _data_sets(options, features=utility is not None)
     if utility is not None:
         count = len(sets) * len(mechanisms) * utility.trainings
@@ -157,9 +157,9 @@ def _run_studies(
 
 
 def _data_sets(options: Options, *, features: bool) -> dict[str, tuple[Any, Any]]:
-    """Generated data, and what is found at --data, each with where its priors come from.
+    """Return generated data and the data sets at --data, each with the proxy that supplies its priors.
 
-    Priors alone cannot be learned from beyond what they say: where models are trained, features are a mixture's.
+    Priors carry no further features to learn from. If models are trained, the features come from a mixture instead.
     """
     rows = ROWS[options.scale]
     true_posterior = TruePosterior()
@@ -175,7 +175,7 @@ def _data_sets(options: Options, *, features: bool) -> dict[str, tuple[Any, Any]
 
 
 def real_data(path: Path, rows: int) -> Mapping[str, Any]:
-    """The data sets found at a path: files or folders `higgs`, `adult` and `criteo` in it, or any of them itself.
+    """Return the data sets at a path: files or folders `higgs`, `adult` and `criteo` inside it, or one of these.
 
     A CSV file is taken for Higgs, with labels in a column `label`.
     """
@@ -215,13 +215,13 @@ def _write_figure(options: Options, name: str, studies: Sequence[LabelStudy], pi
 
 
 def _response_advantage(study: LabelStudy, setting: MechanismSetting, kind: str) -> float:
-    """The advantage of randomised response where models learn as much; NaN for itself, and where none does."""
+    """Return the advantage of randomised response at the same AUC; NaN for randomised response, or if none has it."""
     comparable = setting.family != RANDOMIZED_RESPONSE and kind in setting.advantage and not math.isnan(setting.auc)
     return study.response_at(setting.auc, kind) if comparable else math.nan
 
 
 def _summary(study: LabelStudy) -> list[str]:
-    """Both advantages of each setting, and what that says of the paper's conclusion."""
+    """Return lines with both advantages of each setting, and the comparison behind the paper's conclusion."""
     lines = [f"{study.data}: {LEVEL:.0%} multiplicative advantage, mean additive advantage"]
     lines += [
         f"  {setting.mechanism:<44} {setting.advantage['multiplicative']:>8.4f} {setting.advantage['additive']:>9.5f}"
@@ -233,7 +233,7 @@ def _summary(study: LabelStudy) -> list[str]:
 
 
 def _draw_equivalents(equivalents: Sequence[EquivalentResponse], title: str) -> Figure:
-    """EquivalentResponse epsilons against the bag size."""
+    """Draw equivalent epsilons against the bag size."""
     figure, axes = style.canvas(6.4, 4.0)
     sizes = [equivalent.size for equivalent in equivalents]
     top = 1.15 * max(
@@ -259,7 +259,7 @@ def _draw_equivalents(equivalents: Sequence[EquivalentResponse], title: str) -> 
 
 
 def _draw_theory(share: float) -> Figure:
-    """Exact additive advantages where labels do not depend on features: Theorem 3.2, Theorem 3.5 and the ceiling."""
+    """Draw exact additive advantages for labels independent of features: Theorems 3.2 and 3.5, and the ceiling."""
     figure, (bags, response) = style.canvases(2, width=8.0, height=3.4)
     sizes = np.arange(1, 65)
     for p, colour in ((share, palette.MEMBER), (0.5, palette.OTHER)):

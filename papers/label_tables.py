@@ -1,7 +1,7 @@
-"""Learners against values of epsilon: one run of trainings and audits, and the tables read off it.
+"""Learners against values of epsilon: one run of trainings and audits, and the tables built from it.
 
-Tables 1 and 4, and 2 and 5, of arXiv:2511.14084 show two sides of the same trained models: what the audit finds, and
-how well they predict. A table sets our figure beside the printed one in every cell.
+Tables 1 and 4 of arXiv:2511.14084, like Tables 2 and 5, describe the same trained models: the audit's bounds, and the
+models' utility. Every cell of a table compares our figure with the printed one.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ REPLAYS = 100
 NONE = "–"
 
 Printed = Mapping[str, Sequence[tuple[float, float] | None]]
-"""What the paper prints, learner by learner in the order of epsilon: value and deviation (NaN where it has none)."""
+"""Printed figures by learner, in the order of epsilon: value and deviation (NaN if not printed)."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """What two tables need.
+    """Trainings and audits behind two tables.
 
     Attributes:
-        name: Of the run folder.
-        learners: For each learner, the mechanism at an epsilon.
+        name: Name of the run folder.
+        learners: Functions from epsilon to the mechanism, by name.
         epsilons: Columns, infinity first.
         data: The data set.
         split: Its parts.
-        proxy: Where the counterfactual labels come from.
-        canaries: How many; None takes all training rows.
-        cost: What it takes, said before it starts.
-        differences: Where data and scale differ from the paper's, in sentences.
+        proxy: Source of the counterfactual labels.
+        canaries: Number of canaries; None uses all training rows.
+        cost: The cost in a sentence, printed before the run.
+        differences: Differences from the paper in data and scale, in sentences.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Cell:
-    """What was found of one learner at one epsilon.
+    """Results of one learner at one epsilon.
 
     Attributes:
         learner: Its name in the paper.
@@ -86,13 +86,13 @@ class Cell:
         published: Mean over replays of the best uncorrected bound, the paper's own figure; NaN without a training.
         published_deviation: Its deviation over replays.
         bound: The valid bound over all replays; NaN without a training.
-        bound_deviation: Deviation over replays of what each would bound alone.
-        violation: Whether the valid bound exceeds the claim.
-        never_seen: What the same game bounds on rows that the learner never saw; NaN without a training.
-        beyond: What that leaves of the valid bound; NaN without a training.
-        constant: Whether the model predicts the same for every row.
-        utility: Of the model, by name.
-        failed: The error where a training failed, else "".
+        bound_deviation: Deviation of the bounds of single replays.
+        violation: True if the valid bound exceeds the claim.
+        never_seen: Bound of the same game on rows that the learner never saw; NaN without a training.
+        beyond: Part of the valid bound beyond `never_seen`; NaN without a training.
+        constant: True if the model gives the same prediction for every row.
+        utility: Utility metrics of the model, by name.
+        failed: The error if a training failed, else "".
     """
 
     learner: str
@@ -114,8 +114,8 @@ class StudyResults:
     """A study's cells.
 
     Attributes:
-        study: What was asked for.
-        cells: Learner by learner in the order of epsilon.
+        study: The trainings and audits.
+        cells: Cells by learner, in the order of epsilon.
         report: The whole run.
     """
 
@@ -124,12 +124,12 @@ class StudyResults:
     report: Report
 
     def of(self, learner: str) -> list[Cell]:
-        """A learner's row."""
+        """Return a learner's cells."""
         return [cell for cell in self.cells if cell.learner == learner]
 
 
 def run_study(study: Study, options: Options) -> StudyResults:
-    """Says what it costs, runs what is not finished yet, reads the cells."""
+    """State the cost, run the unfinished units, and return the cells."""
     options.say(study.cost)
     plan = make_plan(_spec(study, options))
     folder = options.output / study.name
@@ -144,7 +144,7 @@ def run_study(study: Study, options: Options) -> StudyResults:
 
 
 def _spec(study: Study, options: Options) -> AuditSpec:
-    """Two audits a cell, the paper's selection and the valid one, of the same training."""
+    """Build the spec: two audits for each cell on the same training, the paper's selection and the valid one."""
     estimators = {"as published": OneRun(DELTA, selection=AsPublished()), "valid": OneRun(DELTA)}
     audits = [
         Audit(
@@ -197,8 +197,8 @@ class Line:
 
     Attributes:
         learner: Its name on the first of its lines, else "".
-        kind: What the line shows.
-        entries: One for each epsilon.
+        kind: Content of the line.
+        entries: One entry for each epsilon.
     """
 
     learner: str
@@ -207,7 +207,7 @@ class Line:
 
 
 def bounds_table(results: StudyResults, printed: Printed, *, name: str, title: str, options: Options) -> Reproduction:
-    """Table 1 or 2: printed bounds, ours by the paper's selection, ours by the valid default."""
+    """Write Table 1 or 2: printed bounds, our bounds with the paper's selection, our valid bounds."""
     lines = [
         line
         for learner in results.study.learners
@@ -234,7 +234,7 @@ def bounds_table(results: StudyResults, printed: Printed, *, name: str, title: s
 def utility_table(
     results: StudyResults, printed: Printed, metric: Metric, *, name: str, title: str, options: Options
 ) -> Reproduction:
-    """Table 4 or 5: how well the models predict, printed and ours."""
+    """Write Table 4 or 5: utility of the models, printed and ours."""
     lines = [
         line
         for learner in results.study.learners
@@ -257,9 +257,9 @@ class Metric:
 
     Attributes:
         key: Its name among the run's metrics.
-        label: For readers.
-        factor: From the run's unit to the table's.
-        digits: Decimals.
+        label: Label in the table.
+        factor: Factor from the run's unit to the table's.
+        digits: Number of decimals.
     """
 
     key: str
@@ -268,7 +268,7 @@ class Metric:
     digits: int
 
     def formatted(self, value: float) -> str:
-        """A value in the table's unit, as text."""
+        """Return a value as text in the table's unit."""
         return f"{value:.{self.digits}f}"
 
 
@@ -299,14 +299,14 @@ def _utility(cell: Cell, metric: Metric) -> str:
 
 
 def _marks(cells: Sequence[Cell], *, bounds: bool = True) -> list[str]:
-    """What the marks in a table mean, for those that occur."""
+    """Return explanations of the marks that occur in a table."""
     notes = []
     constant = [f"{cell.learner} at ε = {_number(cell.epsilon)}" for cell in cells if cell.constant]
     if constant:
         notes.append(
             f"{NONE if bounds else '(constant)'}: {', '.join(constant)}: the prior makes one label so likely that "
-            "every row is answered with it (k* = 1), whatever its label; the model predicts the same for all rows and "
-            "tells nothing. Where the paper prints –, it says that training gave no meaningful outcome."
+            "every row receives it (k* = 1), independent of its true label; the model predicts the same for all rows "
+            "and reveals nothing. A – in the paper means that training gave no meaningful outcome."
         )
     if bounds and any(cell.violation for cell in cells):
         notes.append("!: the bound exceeds the claim.")
@@ -324,7 +324,7 @@ def _written(
     title: str,
     options: Options,
 ) -> Reproduction:
-    """Markdown, CSV, HTML and the figure of a table."""
+    """Write Markdown, CSV, HTML and the figure of a table."""
     folder = options.output / name
     svg = style.save(figure, folder, name)
     rows = results.report.results[0].rows
@@ -364,7 +364,7 @@ def _row(entries: Sequence[str]) -> str:
 
 
 def _long(results: StudyResults, printed: Printed) -> pa.Table:
-    """One row a cell."""
+    """Return one row for each cell."""
     rows = []
     for learner in results.study.learners:
         for cell, paper in zip(results.of(learner), printed[learner], strict=True):
@@ -436,7 +436,7 @@ def _paper(row: Sequence[tuple[float, float] | None]) -> tuple[list[float], list
 
 
 def _panels(results: StudyResults, series: Callable[[str], list[Series]], label: str, *, claims: bool) -> Figure:
-    """One panel a learner, epsilon from small to infinite."""
+    """Draw one panel for each learner, epsilon from small to infinite."""
     learners = list(results.study.learners)
     epsilons = results.study.epsilons[::-1]
     places = np.arange(len(epsilons))
@@ -460,7 +460,7 @@ def _panels(results: StudyResults, series: Callable[[str], list[Series]], label:
             )
         axes.set_title(learner, fontsize=9)
         axes.set_xticks(places, [_number(epsilon) for epsilon in epsilons])
-    top = panels[0].get_ylim()[1]  # of all: they share it
+    top = panels[0].get_ylim()[1]  # shared by all panels
     for axes in panels:
         for place, epsilon in zip(places, epsilons, strict=True):
             if claims and epsilon <= top:

@@ -1,9 +1,9 @@
 """ML-Audit: Figures 2, 3 and 4 of Lu et al. (2022).
 
-Figure 2 differs from the paper in one rule: the paper tries 1, 2, 4 and 8 changed records and takes what was best on
-its search samples; here their number is fixed beforehand by the claim, the largest with copies times epsilon at most 4.
-Of several seeds the paper's rule is kept, with the trainings of another seed as search samples. Our learners, which are
-drawn in bulk, take the place of diffprivlib's.
+Figure 2 differs from the paper in one rule. The paper tries 1, 2, 4 and 8 changed records and chooses the best number
+on its search samples. Here the claim determines the number: the largest with copies times epsilon at most 4. The figure
+over several seeds applies the paper's rule, with the trainings of another seed as search samples. Our learners, which
+sample trainings in bulk, replace diffprivlib's.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from papers import ml_audit_panels as panels
 from papers.reproduction import Options, Reproduction
 
 FLOOR = 0.002
-"""Where figure 2 ends below: what is less is drawn here."""
+"""Lower end of figure 2's axis; smaller values are drawn at this height."""
 SEEDS = 3
 SEEDED_EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Claims of which several seeds are audited, with each number of changed records."""
+"""Claims that are audited with several seeds and every number of changed records."""
 
 Cell = tuple[str, Any, panels.Panel]
 """A data set by name, its data, and the learner with its attacks."""
@@ -57,8 +57,8 @@ Cell = tuple[str, Any, panels.Panel]
 def figure_2(options: Options) -> Reproduction:
     """Claimed against detected epsilon, for four learners and the attacks on each, over several data sets.
 
-    A data set and a learner at a time, each in a run folder of its own, cheap ones first; figure and table are written
-    anew after each and say what is missing. With `only`, what the table has of others is kept.
+    Each data set and learner has its own run folder; the cheapest run first. Figure and table are updated after each
+    run and name the missing ones. With `only`, the table retains earlier rows of other data sets and learners.
     """
     folder, sets = options.output / "figure-2", panels.data_sets(options)
     cells = options.chosen_parts(
@@ -85,7 +85,10 @@ def _provenance(options: Options) -> dict[str, Any]:
 
 
 def _earlier_rows(table: Path, options: Options, cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """Rows of an earlier call, of whatever code but as many trainings and the same seed, that are not made anew now."""
+    """Return rows of an earlier call that this call does not rerun.
+
+    They have the same number of trainings and the same seed; the code version may differ.
+    """
     if not options.only or not table.exists():
         return []
     rerun = {(name, panel.learner) for name, _, panel in cells}
@@ -100,9 +103,9 @@ def _earlier_rows(table: Path, options: Options, cells: Sequence[Cell]) -> list[
 
 @register("reproduction", "ml-audit figure-2-seeds", source="Lu et al. (2022), Figure 2, best of 1, 2, 4 and 8 records")
 def figure_2_seeds(options: Options) -> Reproduction:
-    """Median of three seeds, each with the number of changed records that shows most by another seed's trainings.
+    """Median of three seeds, each with the number of changed records that is best on another seed's trainings.
 
-    So that number is fixed before the trainings it is judged by, and every bound holds. Parts as of figure 2.
+    That number is therefore independent of the evaluated trainings, and every bound holds. Parts as in figure 2.
     """
     folder = options.output / "figure-2-seeds"
     table = folder / "figure-2-seeds.csv"
@@ -133,7 +136,7 @@ def figure_2_seeds(options: Options) -> Reproduction:
         folder.mkdir(parents=True, exist_ok=True)
         pacsv.write_csv(pa.Table.from_pylist(rows), table)
     lines = [
-        "Detected epsilon of one record, median of seeds (least to largest; how many records), by what is claimed:"
+        "Detected epsilon of one record by claimed epsilon: median of seeds (least to largest; number of records):"
     ]
     for data, learner, attack in dict.fromkeys((row["data"], row["learner"], row["attack"]) for row in rows):
         numbers = "  ".join(
@@ -147,11 +150,13 @@ def figure_2_seeds(options: Options) -> Reproduction:
 
 
 def seeds_compared(detected: NDArray[np.float64], fixed: int) -> dict[str, Any]:
-    """What several seeds show of one record, where the seed before each says how many records change.
+    """Return detected epsilons of one record over several seeds.
+
+    The preceding seed chooses the number of changed records for each seed.
 
     Args:
-        found: What is detected, by seed and number of records, shape (seeds, numbers).
-        fixed: Which of the numbers figure 2 takes.
+        detected: Detected epsilon by seed and number of records, shape (seeds, numbers).
+        fixed: Index of figure 2's number of records.
     """
     best = np.roll(detected, 1, axis=0).argmax(axis=1)
     values = detected[np.arange(len(detected)), best]
@@ -165,7 +170,7 @@ def seeds_compared(detected: NDArray[np.float64], fixed: int) -> dict[str, Any]:
 
 
 def _audits(options: Options, cell: Cell, claims: Sequence[tuple[float, int]]) -> tuple[Audit, ...]:
-    """Those of a data set and a learner, each attack at these claims, each with a number of changed records."""
+    """Return the audits of a data set and a learner: each attack at each pair of claim and number of records."""
     (name, data, panel), trainings = cell, panels.TRAININGS[options.scale]
     several = len(claims) > len({epsilon for epsilon, _ in claims})
     return tuple(
@@ -192,7 +197,7 @@ def _audits(options: Options, cell: Cell, claims: Sequence[tuple[float, int]]) -
 def _run_cell(
     options: Options, folder: Path, cell: Cell, number: str, claims: Sequence[tuple[float, int]]
 ) -> tuple[AuditResult, ...]:
-    """One run folder for a data set and a learner, without figures of single audits."""
+    """Run the audits of a data set and a learner in one run folder, without figures of single audits."""
     name, _, panel = cell
     audits = _audits(options, cell, claims)
     place = f"{name}-{panel.learner}".replace(" ", "-")
@@ -216,7 +221,7 @@ def _row(data: str, learner: str, result: AuditResult, attack: str) -> dict[str,
 
 
 def _words(rows: Sequence[Mapping[str, Any]]) -> str:
-    lines = ["Detected epsilon of one record, by what is claimed (steps of the claim's relation between the worlds):"]
+    lines = ["Detected epsilon of one record by claimed epsilon (steps of the claim's relation between the worlds):"]
     for data, learner, attack in dict.fromkeys((row["data"], row["learner"], row["attack"]) for row in rows):
         line_rows = [row for row in rows if (row["data"], row["learner"], row["attack"]) == (data, learner, attack)]
         cells = "  ".join(f"{row['epsilon']:g}: {format_lower(row['detected'])} ({row['steps']})" for row in line_rows)
@@ -227,7 +232,7 @@ def _words(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _draw(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figure:
-    """A panel for each data set and learner; those without rows say that they were not run."""
+    """Draw a panel for each data set and learner; panels without rows are labelled "not run"."""
     figure, places = style.grid(len(names), len(panels.PANELS), width=3.4 * len(panels.PANELS), height=2.9 * len(names))
     attacks = dict.fromkeys(attack for panel in panels.PANELS for attack in panel.attacks)
     colours = dict(zip(attacks, palette.COLOURS, strict=False))
@@ -266,7 +271,7 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> list[DetectedLine]:
 
 @register("reproduction", "ml-audit figure-3", source="Lu et al. (2022), Figure 3")
 def figure_3(options: Options) -> Reproduction:
-    """How far from a sphere each data set is, what ClipBKD's record moves there, and what the influential one moves."""
+    """Non-sphericity of each data set, and the effect of ClipBKD's record and of the influential record."""
     rows: list[dict[str, Any]] = []
     for name, data in {**panels.data_sets(options), "wine": panels.first_class(Wine())}.items():
         loaded = data if isinstance(data, Examples) else data.load(seed=options.seed)
@@ -314,7 +319,7 @@ def figure_3(options: Options) -> Reproduction:
 
 
 def _moved(surrogate: Surrogate, worlds: Worlds, n: int) -> float:
-    """By how much the record that world 1 alone holds moves the weights, to first order, times the rows of the data."""
+    """Return the first-order shift of the weights by the record that only world 1 holds, times the number of rows."""
     poisoned: Examples = worlds.rows.take(worlds.in_d_prime & ~worlds.in_d)
     row, label = features_of(poisoned)[0].astype(np.float64), poisoned.labels[0]
     return float(n * np.linalg.norm(surrogate.influence(row, bool(label == 1))))
@@ -322,7 +327,7 @@ def _moved(surrogate: Surrogate, worlds: Worlds, n: int) -> float:
 
 @register("reproduction", "ml-audit figure-4", source="Lu et al. (2022), Figure 4a")
 def figure_4(options: Options) -> Reproduction:
-    """Naive Bayes: the attack on the classes, the one on the means, and counts that tell how many records there are."""
+    """Naive Bayes: attacks on the classes and on the means, and counts that reveal the number of records."""
     trainings = panels.TRAININGS[options.scale]
     lines: dict[str, tuple[Any, Poisoning]] = {
         "classes and means": (panels.bayes, CornerFlip()),
@@ -352,7 +357,7 @@ def figure_4(options: Options) -> Reproduction:
 
 @dataclass(frozen=True)
 class OneScore:
-    """A regression of which nothing is seen but one number: how it answers at a point, less how it answers at zero.
+    """A regression that reveals one number only: its answer at a point less its answer at zero.
 
     Attributes:
         learner: The regression, of two classes.
@@ -361,13 +366,13 @@ class OneScore:
     learner: PrivateLogistic
 
     def claim(self) -> Claim:
-        """The learner's."""
+        """Return the learner's claim."""
         return self.learner.claim()
 
     def sample_summaries(
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
-        """The difference of the logits at the first point and at zero, shape (count, 1)."""
+        """Return the difference of the logits at the first point and at zero, shape (count, 1)."""
         weights = self.learner.sample_summaries(train, points, count, seed=seed, compute=compute)
         at_point, zero = self.learner.rows(np.stack([points[0], np.zeros_like(points[0])]))
         score: NDArray[np.float64] = (weights @ (at_point - zero))[:, None]
@@ -409,7 +414,7 @@ def figure_4b(options: Options) -> Reproduction:
 
 
 def _on_iris(audits: tuple[Audit, ...], learner: str, options: Options, stem: str) -> Reproduction:
-    """Audits of one learner on iris, their figure and their table."""
+    """Run audits of one learner on iris, and write their figure and table."""
     folder = options.output / stem
     options.say(f"{learner} on iris: {len(audits)} audits of {2 * panels.TRAININGS[options.scale]:,} trainings")
     spec = AuditSpec(audits, name=f"{learner} on iris", seed=options.seed, run=options.run)

@@ -24,18 +24,18 @@ from papers.ml_audit_panels import ATTACK, TRAININGS, WHOLE, bayes
 from papers.reproduction import Options, Reproduction
 
 RUNS = (100, 500, 10_000)
-"""Trainings of each world; the paper has 500 for DP-SGD, else 10,000."""
+"""Trainings of each world; the paper has 500 for DP-SGD, and 10,000 for other learners."""
 RATES = tuple((p0, ratio) for p0 in (0.001, 0.01, 0.1, 0.4) for ratio in (1.0, 1.5, 2.0, 8.0) if p0 * ratio < 1)
-"""How often world 0 hits the output set, and how many times as often world 1 does."""
+"""Probability p0 of the output set in world 0, and the ratio of world 1's probability to p0."""
 CONFIDENCE = 0.95
 FAR = 8.0
-"""Standard deviations, and a few counts, beyond which counts are left out of the sum."""
+"""Range of the sum in standard deviations, plus a few counts; more distant counts are omitted."""
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 @register("reproduction", "ml-audit coverage", source="Lu et al. (2022), appendix: coverage of the Katz-log interval")
 def coverage(options: Options) -> Reproduction:
-    """How often a bound on the ratio of two rates is too high, by summing over all counts: nothing is simulated."""
+    """Exact probability that a bound on the ratio of two rates is too high, summed over all counts."""
     rows = [
         {"runs": runs, "p0": p0, "ratio": ratio} | {method: too_high(runs, p0, ratio, method) for method in METHODS}
         for runs in RUNS
@@ -55,14 +55,14 @@ def coverage(options: Options) -> Reproduction:
 
 
 def too_high(runs: int, p0: float, ratio: float, method: str) -> float:
-    """Probability that the bound exceeds ln(p1 / p0), where world 1 hits with p1 = ratio p0."""
+    """Return the probability that the bound exceeds ln(p1 / p0), where p1 = ratio p0 is world 1's hit rate."""
     first, second = _likely(runs, ratio * p0), _likely(runs, p0)
     hits1, hits0 = (np.arange(low, high + 1) for low, high in (first, second))
     bounds = np.asarray(
         ratio_epsilon(hits1[:, None], hits0, runs, runs, delta=0.0, confidence=CONFIDENCE, method=method)
     )
     chance1, chance0 = stats.binom.pmf(hits1, runs, ratio * p0), stats.binom.pmf(hits0, runs, p0)
-    # The complement's ratio can exceed that of the set: a bound holds where it is below the larger of both.
+    # The complement's ratio can exceed the set's ratio: a bound holds if it is below the larger of the two.
     truth = max(np.log(ratio), np.log((1 - p0) / (1 - ratio * p0)))
     return float(chance1 @ (bounds > truth) @ chance0)
 
@@ -74,7 +74,7 @@ def _likely(runs: int, rate: float) -> tuple[int, int]:
 
 @register("reproduction", "ml-audit copies", source="Lu et al. (2022), appendix: how many records change")
 def copies(options: Options) -> Reproduction:
-    """Naive Bayes on iris: what is detected of one record where 1, 2, 4 or 8 change, and which number shows most."""
+    """Naive Bayes on iris: detected epsilon of one record if 1, 2, 4 or 8 change, and the best number."""
     trainings = TRAININGS[options.scale]
     settings = [(epsilon, count) for epsilon in EPSILONS for count in COPIES]
     audits = tuple(

@@ -1,9 +1,10 @@
 """ML-Audit's part on DP-SGD, Figure 8 of Lu et al. (2022): three attacks on Fashion-MNIST and CIFAR-10.
 
-The figure's numbers stand in an appendix that is not at hand; section 5 says what it shows: the shadow adversarial
-attack finds more than ClipBKD on Fashion-MNIST and less on CIFAR-10, and ClipBKD with more outputs moderately more than
-as published on Fashion-MNIST. Here two classes, a logistic regression, and one record that comes: a step of add/remove
-neighbours. ClipBKD's pair of labels would be two steps, and at delta > 0 half of their bound is not that of one.
+The figure's numbers are in an appendix that is not available. Section 5 states its results: the shadow adversarial
+attack has larger bounds than ClipBKD on Fashion-MNIST and smaller ones on CIFAR-10. On Fashion-MNIST, ClipBKD with more
+outputs has moderately larger bounds than as published. The reproduction has two classes, a logistic regression and one
+added record, which is one step of add/remove neighbours. ClipBKD's pair of labels would be two steps, and at delta > 0
+half of a bound on two steps is not a bound on one.
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ from papers.reproduction import Options, Reproduction
 EPSILONS = {"small": (1.0, 4.0, 16.0), "paper": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)}
 ROWS = {"small": 500, "paper": 5_000}
 EACH = 500
-"""Fresh trainings of each world, on average: the paper's N for DP-SGD. As many again teach the attack."""
+"""Fresh trainings of each world, on average: the paper's N for DP-SGD. As many others train the attack."""
 DELTA = 1e-5
 CONFIDENCE = 0.95
 RAREST = 0.01
-"""Share of a world's search samples that the output set, or its complement, must hold: the paper's r, not stated."""
+"""Minimum share of a world's search samples in the output set or in its complement: the paper's r, whose value is
+not stated."""
 SCALE: Scale = "none"
-"""Pixels are within 0 .. 1 as they are. A "box" would cut off half and more of the length of ClipBKD's point."""
+"""Pixels are in [0, 1] already. Clipping to a "box" would remove half or more of the length of ClipBKD's point."""
 NETWORK = Mlp(hidden=(), epochs=10, batch_size=50, learning_rate=0.5, momentum=0.0)
 PUBLISHED, UPDATED, SHADOW = "ClipBKD as published", "ClipBKD updated", "shadow adversarial"
 SHADOW_UPDATED = "shadow adversarial, all answers"
@@ -64,15 +66,15 @@ class TwoClasses:
     """The first pictures of two classes, as rows of numbers.
 
     Attributes:
-        pictures: The data set; its classes 0 and 1 are taken.
-        rows: How many, >= 2.
+        pictures: The data set; its classes 0 and 1 are used.
+        rows: Number of pictures, >= 2.
     """
 
     pictures: Any = field(metadata={"kind": "data"})
     rows: int
 
     def load(self, *, seed: int = 0) -> Examples:
-        """Features (rows, d), decided by the data set's own `seed`."""
+        """Return features of shape (rows, d), determined by the `seed` field of the data set."""
         every: Examples = self.pictures.load(seed=seed)
         chosen = every.take(np.flatnonzero(every.labels < 2)[: self.rows])
         return Examples(
@@ -82,19 +84,19 @@ class TwoClasses:
 
 @dataclass(frozen=True)
 class AnswerAtThePoint:
-    """One number of a model of two classes: the probability of the first class at the crafted point.
+    """Score by the first class's probability at the crafted point, for a model of two classes.
 
-    The search samples say which of both classes the record has.
+    The sign follows from the search samples, which show the record's class.
 
     Attributes:
-        less: Which other answer is subtracted: ClipBKD as published takes that at zero, its second; None takes none.
+        less: Index of the answer to subtract. Published ClipBKD subtracts its second answer, at zero; None: nothing.
     """
 
     less: int | None = None
     view: ClassVar[type[SummaryView]] = SummaryView
 
     def score(self, view: SummaryView) -> NDArray[np.float64]:
-        """The probability, or the difference, turned so that world 1 has more of it, shape (n,)."""
+        """Return the probability or the difference, with the sign that makes world 1 larger, shape (n,)."""
         search, fresh = self._answers(view.search), self._answers(view.fresh)
         sign = 1.0 if search[view.search_truth].mean() >= search[~view.search_truth].mean() else -1.0
         scores: NDArray[np.float64] = sign * fresh
@@ -107,7 +109,7 @@ class AnswerAtThePoint:
 
 @dataclass(frozen=True)
 class AtTheBestThreshold:
-    """An attack's score less the threshold at which the search samples show most by Katz-log: Algorithm 1.
+    """An attack's score less the threshold with the largest Katz-log bound on the search samples: Algorithm 1.
 
     Attributes:
         of: The attack.
@@ -117,13 +119,13 @@ class AtTheBestThreshold:
     view: ClassVar[type[SummaryView]] = SummaryView
 
     def score(self, view: SummaryView) -> NDArray[np.float64]:
-        """At least 0 in the output set, shape (n,)."""
+        """Return scores that are at least 0 in the output set, shape (n,)."""
         search = Scores(self.of.score(replace(view, fresh=view.search)), view.search_truth)
         katz = KatzLog(delta=DELTA, confidence=CONFIDENCE, selection=AsPublished())
         tally = katz.tally(search)
         alarms, misses = tally.false_positives, tally.members - tally.true_positives
         usable = [
-            (counts == 0) | (counts >= RAREST * trials)  # Katz-log itself says nothing where a count is 0
+            (counts == 0) | (counts >= RAREST * trials)  # Katz-log is undefined at a count of 0
             for counts, trials in ((alarms, tally.non_members), (misses, tally.members))
         ]
         bounds = np.where(usable[0] & usable[1], katz.epsilon(tally, 1 - CONFIDENCE), -1.0)
@@ -159,14 +161,14 @@ MINUTES = "9 minutes of one core at the small scale with both data sets and all 
 
 
 def _data_sets(options: Options) -> dict[str, Any]:
-    """Those of the folder at --data: `fashion_mnist` in idx files, `cifar10` in binary batches."""
+    """Return the data sets in the folder at --data: `fashion_mnist` in idx files, `cifar10` in binary batches."""
     folder, rows = options.data_path("a folder that holds fashion_mnist and cifar10"), ROWS[options.scale]
     kinds = {"Fashion-MNIST": (FashionMnist, "fashion_mnist"), "CIFAR-10": (Cifar10, "cifar10")}
     return {name: TwoClasses(kind(f"{folder}/{place}"), rows) for name, (kind, place) in kinds.items()}
 
 
 def _audits(name: str, data: Any, epsilon: float, options: Options) -> list[Audit]:
-    """Every attack on one setting, each with every bound; both attacks on a record read the same trainings."""
+    """Return the audits of one setting: every attack with every bound; attacks on one record share its trainings."""
     network = replace(NETWORK, batch_size=ROWS[options.scale] // 10)
     learner = DpSgd(epsilon, delta=DELTA, sample_rate=0.1, model=network)
     backdoor, shadow = ClipBackdoorPair(asked=8), ShadowAdversarial(model=network)
@@ -209,10 +211,10 @@ def _row(result: AuditResult) -> dict[str, Any]:
 
 
 def words(rows: Sequence[dict[str, Any]]) -> str:
-    """A line for each attack on each claim, the bounds side by side, and what is above its claim."""
+    """Return a line with all bounds for each attack on each claim, then the bounds that exceed their claim."""
     detected = {(row["data"], row["epsilon"], row["attack"], row["bound"]): row["detected"] for row in rows}
     lines = [
-        "Lower bounds on epsilon of one record that comes, at 95 %:",
+        "Lower bounds on epsilon of one added record, at 95 %:",
         f"{'':59}" + "".join(f"{bound:>17}" for bound in BOUNDS),
     ]
     for data, epsilon, attack in dict.fromkeys(key[:3] for key in detected):
@@ -225,7 +227,7 @@ def words(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _draw(rows: Sequence[dict[str, Any]], options: Options) -> None:
-    """A panel for each data set: claimed against detected, solid by Katz-log, dashed by Clopper-Pearson."""
+    """Draw a panel for each data set: detected against claimed, Katz-log solid, Clopper-Pearson dashed."""
     names = list(dict.fromkeys(row["data"] for row in rows))
     figure, panels = style.canvases(len(names), width=4.8 * len(names), height=4.0)
     claims = sorted({row["epsilon"] for row in rows})

@@ -1,4 +1,4 @@
-"""What the figures of ML-Audit are made of: data sets, learners, the attacks on each, and how large all is."""
+"""Panels of ML-Audit's figures: data sets, learners, the attacks on each, and the number of trainings."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ EPSILONS: Mapping[str, tuple[float, ...]] = {
 TRAININGS = {"small": 3_000, "paper": 20_000}
 """Search samples, and as many fresh ones: the paper's 10,000 of each world are 20,000."""
 ADULT_ROWS = 3_000
-"""Of adult at the small scale: how far a record shows hardly depends on how many others there are."""
+"""Rows of adult at small scale: the effect of one record hardly depends on the number of other rows."""
 WIDE = ("adult", "credit")
-"""Data of many columns, where the additive classifier would take longer than the trainings."""
+"""Data sets with many columns, where the additive classifier would take longer than the trainings."""
 REACH = 4.0
-"""Copies times epsilon, at most, where one record alone is below it."""
+"""Maximum of copies times epsilon; with a larger epsilon, one record changes."""
 PENALTY = 0.01
 WHOLE = Partition(target=1.0, reference=0.0, test=0.0)
 ATTACK = OutputSet(("linear", "additive"))
@@ -45,14 +45,14 @@ WIDE_ATTACK = OutputSet(("linear",))
 
 @dataclass(frozen=True)
 class Panel:
-    """A learner, what its data are scaled to, and the attacks on it.
+    """A learner, the range of its data, and the attacks on it.
 
     Attributes:
         learner: Its name in the figure.
-        make: The learner for an epsilon.
-        scale: The range of its numbers.
-        attacks: By name, ours first.
-        cost: Of an audit, about: how much more each number of the data costs than with naive Bayes.
+        make: Function from epsilon to the learner.
+        scale: Range of the features.
+        attacks: Attacks by name, ours first.
+        cost: Approximate cost of an audit for each number in the data, relative to naive Bayes.
     """
 
     learner: str
@@ -63,22 +63,22 @@ class Panel:
 
 
 def forest(epsilon: float) -> PrivateForest:
-    """A forest that claims this of added and removed records."""
+    """Return a forest that claims `epsilon` for added and removed records."""
     return PrivateForest(epsilon, depth=8)
 
 
 def bayes(epsilon: float) -> GaussianNaiveBayes:
-    """Naive Bayes that claims this of replaced records."""
+    """Return naive Bayes that claims `epsilon` for replaced records."""
     return GaussianNaiveBayes(epsilon, relation=Relation.REPLACE)
 
 
 def output(epsilon: float) -> LogisticOutputPerturbation:
-    """Output perturbation."""
+    """Return logistic regression with output perturbation."""
     return LogisticOutputPerturbation(epsilon, penalty=PENALTY)
 
 
 def objective(epsilon: float) -> LogisticObjectivePerturbation:
-    """Objective perturbation."""
+    """Return logistic regression with objective perturbation."""
     return LogisticObjectivePerturbation(epsilon, penalty=PENALTY)
 
 
@@ -118,16 +118,16 @@ PANELS = (
 
 
 def copies_at(epsilon: float) -> int:
-    """The most records, of 1, 2, 4 and 8, with copies times epsilon at most `REACH`; one where epsilon is larger."""
+    """Return the largest of 1, 2, 4 and 8 with copies times epsilon at most `REACH`; 1 if epsilon exceeds it."""
     return max(copies for copies in COPIES if copies == 1 or copies * epsilon <= REACH)
 
 
 def data_sets(options: Options) -> dict[str, Any]:
-    """Iris and breast cancer, at the paper's scale wine; with --data, a folder, what it holds of the others.
+    """Return iris, breast cancer and, at the paper's scale, wine, plus the data sets in the folder at --data.
 
-    These are `adult/`, `credit_german/german.data` and, at the paper's scale, `credit_default/UCI_Credit_Card.csv.gz`,
-    as UCI and Kaggle call them; banknote and thoracic, which the paper has too, as `banknote/banknote.csv` and
-    `thoracic/thoracic.csv`, with a header and the class in a column `class`.
+    That folder may hold `adult/`, `credit_german/german.data` and, at the paper's scale,
+    `credit_default/UCI_Credit_Card.csv.gz`, with the names of UCI and Kaggle. It may also hold the paper's banknote and
+    thoracic as `banknote/banknote.csv` and `thoracic/thoracic.csv`, with a header and a column `class`.
     """
     data_sets: dict[str, Any] = {"iris": first_class(Iris()), "breast-cancer": BreastCancer()}
     paper = options.scale == "paper"
@@ -154,7 +154,7 @@ def data_sets(options: Options) -> dict[str, Any]:
 
 
 def cheapest_first(sets: Mapping[str, Any]) -> list[tuple[str, Any, Panel]]:
-    """Each data set with each learner, by how many numbers the data have and what the learner makes of one."""
+    """Return each data set with each learner, ordered by the number of values times the learner's cost."""
     numbers = {name: np.asarray(as_numbers(_loaded(data), "box").features).size for name, data in sets.items()}
     cells = [(name, data, panel) for name, data in sets.items() for panel in PANELS]
     return sorted(cells, key=lambda cell: numbers[cell[0]] * cell[2].cost)
@@ -166,11 +166,11 @@ def _loaded(data: Any) -> Examples:
 
 
 def attack_on(name: str) -> OutputSet:
-    """The classifiers tried on a data set."""
+    """Return the output set with the classifiers to try on a data set."""
     return WIDE_ATTACK if name.startswith(WIDE) else ATTACK
 
 
 def first_class(source: Iris | Wine) -> Examples:
-    """The first of three classes against the two others: of the irises a line separates it."""
+    """Return the first of three classes against the two others; in iris, a line separates it."""
     data = source.load()
     return Examples(data.features, (data.labels == 0).astype(np.int64), 2, f"{data.name}, first class")

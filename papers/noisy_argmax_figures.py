@@ -24,20 +24,20 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ANSWERS = 10**8
-"""Drawn in each world, as in the paper; one multinomial draw, however many. As many choose the output set."""
+"""Answers in each world, as in the paper, from one multinomial draw. As many others choose the output set."""
 FEWER = 10**6
-"""Of Figure 6: with more, its audits cannot be told apart."""
+"""Answers in Figure 6: with more, its audits are indistinguishable."""
 ORDERS = np.array([1.5, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32])
 CONFIDENCE = 0.95
 AGREED, AGREED_SIGMA = np.array([190, 20, 12, 8, 6, 4, 4, 3, 2, 1]), 40.0
-"""Ours, of 250 teachers: the paper does not print the histogram of its Figure 2. One vote moves."""
+"""Our histogram of 250 teachers, since the paper does not print Figure 2's. Neighbours differ by one moved vote."""
 TOY, TOY_NEXT, TOY_SIGMA = np.array([14, 12, 10, 8, 6]), np.array([13, 13, 10, 8, 6]), 2.0
 TERMWISE = "2-cut, as published"
 SIX = {
     "all tied": (np.array([10, 10, 10, 10, 10, 10]), 2.0),
     "falling": (np.array([20, 16, 14, 12, 10, 8]), 8.0),
 }
-"""Votes of six classes, and the deviation of the noise; one vote moves from the first class to the second."""
+"""Votes for six classes, and the noise scale; one vote moves from the first class to the second."""
 
 
 @register("reproduction", "private-prediction figure-2", source="Chadha et al. (2024), Figure 2")
@@ -54,7 +54,7 @@ def figure_2(options: Options) -> Reproduction:
 
 @register("reproduction", "private-prediction figure-6", source="Chadha et al. (2024), Figure 6 and Table 2")
 def figure_6(options: Options) -> Reproduction:
-    """All audits of one noisy argmax: 2-cut and k-cut, intervals and bootstrap, beside the exact divergence."""
+    """All audits of one noisy argmax: 2-cut and k-cut, intervals and bootstrap, against the exact divergence."""
     methods = ("2-cut", TERMWISE, "k-cut", "k-cut, Goodman", "2-cut bootstrap", "k-cut bootstrap")
     curves = _curves(TOY, TOY_NEXT, TOY_SIGMA, options, methods, FEWER)
     return _write_figure(
@@ -64,7 +64,7 @@ def figure_6(options: Options) -> Reproduction:
 
 @register("reproduction", "private-prediction cuts", source="Chadha et al. (2024), section 4: what a 2-cut leaves out")
 def cuts(options: Options) -> Reproduction:
-    """Six classes: what one set of answers and its complement show of the divergence, as published and here."""
+    """Six classes: divergence from one set of answers and its complement, as published and here."""
     methods = (TERMWISE, "2-cut", "k-cut")
     rows = []
     for name, (votes, sigma) in SIX.items():
@@ -95,7 +95,7 @@ def _words(histogram: Ints) -> str:
 def _curves(
     first: Ints, second: Ints, sigma: float, options: Options, methods: tuple[str, ...], answers: int
 ) -> dict[str, Floats]:
-    """The divergence D(first || second) at every order, by what says it."""
+    """Return D(first || second) at every order, by theory, exactly, and by each method."""
     laws = [noisy_argmax_probabilities(histogram, sigma) for histogram in (first, second)]
     laws = [law / law.sum() for law in laws]
     curves = {
@@ -164,13 +164,13 @@ def _write_figure(options: Options, name: str, curves: dict[str, Floats], answer
     lines = [f"{title}: D at order 2 and {ORDERS[-1]:g}, {answers:.0e} answers in each world"]
     lines += [f"  {label:<22} {curve[at]:.6f} {curve[-1]:>10.6f}" for label, curve in curves.items()]
     lines.append(
-        "  A bootstrap is no bound (appendix B, Table 2); the 2-cut and the k-cut hold for any number of answers."
+        "  A bootstrap is not a bound (appendix B, Table 2); the 2-cut and the k-cut hold for any number of answers."
     )
     return Reproduction("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv"))
 
 
 def _draw(curves: dict[str, Floats], title: str) -> Figure:
-    """The curves, and those from below as a share of the exact one."""
+    """Draw the curves, and the lower bounds as a share of the exact curve."""
     figure, ((axes, shares),) = style.grid(1, 2, width=10.5, height=4.2)
     for label, curve in curves.items():
         line, colour = _LINES[label]
@@ -188,6 +188,6 @@ def _draw(curves: dict[str, Floats], title: str) -> Figure:
     axes.set_ylabel("Rényi divergence of one answer, nats")
     axes.set_title(title, fontsize=9)
     axes.legend(fontsize=8, ncols=2)
-    shares.set_ylabel("from below, as a share of the exact divergence")
+    shares.set_ylabel("lower bound, as a share of the exact divergence")
     shares.legend(fontsize=8)
     return figure

@@ -1,4 +1,4 @@
-"""What moves the bounds of Tables 1 and 2 of arXiv:2511.14084, one factor at a time, and what rows never seen show."""
+"""Factors behind the bounds of Tables 1 and 2 of arXiv:2511.14084, one at a time, with a control on unseen rows."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ from papers.label_tables import DELTA, REPLAYS
 from papers.reproduction import Options, Reproduction
 
 CLICKS = 100_000
-"""Rows of each day."""
+"""Clicks of each day."""
 TEACHERS = 100
 FITTING = Mlp(hidden=(1024,), epochs=40, learning_rate=0.05, schedule="cosine", standardise=True)
 REDRAWN = 0.1
-"""Share of the labels that are redrawn where their law is known."""
+"""Share of redrawn labels in data with a known label distribution."""
 PATE_FM = replace(SMALL_PATE_FM, epsilon=math.inf)
-"""97 % of MNIST's pictures right, from 400 answers."""
+"""PATE-FM without noise: 97 % accuracy on MNIST, from 400 answers."""
 
 
 @dataclass(frozen=True)
 class RedrawnLabels:
-    """Pictures whose label is redrawn, so that its law given the picture is known: no proxy can be off.
+    """Pictures with redrawn labels, whose distribution given the picture is known: the proxy has no error.
 
     Attributes:
         data: Pictures and their classes.
-        share: Probability of one of the other classes, all of them alike, in [0, 1].
+        share: Probability of a change to one of the other classes, in [0, 1]; all of them are equally likely.
     """
 
     data: Any = field(metadata={"kind": "data"})
     share: float = REDRAWN
 
     def load(self, *, seed: int = 0) -> Examples:
-        """The pictures, with labels drawn from `posterior`, decided by `seed`."""
+        """Return the pictures, with labels drawn from `posterior` by `seed`."""
         examples: Examples = self.data.load(seed=seed)
         law = self.posterior(examples.features)
         uniform = np.random.default_rng(np.random.SeedSequence([seed, 1])).random((len(law), 1))
@@ -71,7 +71,7 @@ class RedrawnLabels:
         return examples.with_(labels=np.minimum(labels, examples.classes - 1))  # the sum of a law may be below 1
 
     def posterior(self, features: Features) -> NDArray[np.float64]:
-        """The exact P(y | picture), shape (n, classes), of pictures of `data`."""
+        """Return the exact P(y | picture) of pictures from `data`, shape (n, classes)."""
         classes = np.array([self._class_of[picture.tobytes()] for picture in np.asarray(features)])
         law = np.full((len(classes), self._classes), self.share / (self._classes - 1))
         law[np.arange(len(classes)), classes] = 1 - self.share
@@ -93,10 +93,10 @@ class Setting:
     """One training and its audit.
 
     Attributes:
-        name: For readers; also that of its run folder.
-        mechanism: What is trained.
-        proxy: How the other labels are drawn.
-        data: Rows for training, for the proxy, and never seen by either.
+        name: Name in the table and of the run folder.
+        mechanism: The learner.
+        proxy: Source of the counterfactual labels.
+        data: Rows for training, for the proxy, and for the control.
         split: Their shares.
     """
 
@@ -111,7 +111,7 @@ class Setting:
     "reproduction", "observational-label factors", source="arXiv:2511.14084, Tables 1 and 2, one factor at a time"
 )
 def factors(options: Options) -> Reproduction:
-    """What moves the bounds of tables 1 and 2: fitted labels, rows, early stopping, PATE's queries, the proxy."""
+    """Factors behind the bounds of tables 1 and 2: fitted labels, rows, early stopping, PATE's queries, the proxy."""
     every = (*_images(options), *_clicks())
     settings = options.chosen_parts(every, lambda setting: setting.name, must="words of a setting, as `PATE-FM`")
     options.say(f"Cost: {len(settings)} trainings and their proxies, of {len(every)} in 26 minutes of one core.")
@@ -125,8 +125,8 @@ def factors(options: Options) -> Reproduction:
                 for name, results in audited
             ),
             "",
-            "Lower bounds on epsilon in nats. Rows never seen: what the best of three distinguishers shows by the same "
-            "game on rows that were not trained on. Beyond those: what is left of the valid bound.",
+            "Lower bounds on epsilon in nats. Rows never seen: the bound of the best of three distinguishers by the "
+            "same game on rows outside the training set. Beyond those: the remainder of the valid bound.",
         ]
     )
     folder = options.output / "factors"
@@ -141,7 +141,7 @@ def factors(options: Options) -> Reproduction:
 
 
 def _images(options: Options) -> list[Setting]:
-    """What a proxy does; LP-1ST at epsilon 1, whose network must fit the labels it is given; PATE-FM without noise."""
+    """Return the settings of images: proxies, LP-1ST at epsilon 1 with networks that fit their labels, PATE-FM."""
     if options.data is None:
         few: Any = Digits()
         many: Any = few
@@ -172,7 +172,7 @@ def _images(options: Options) -> list[Setting]:
 
 
 def _clicks() -> list[Setting]:
-    """Trees cut by validation rows, then not; PATE as described, then with more queries; the paper's rows."""
+    """Return the settings of clicks: with and without early stopping, PATE's queries, the paper's number of rows."""
     data = Joined(CriteoSynthetic(CLICKS, day=0), CriteoSynthetic(CLICKS, day=1))
     whole = Partition(reference=0.5, target=0.25, test=0.25, order="given")
     cut = replace(whole, validation=0.02, target=0.24, test=0.24)
@@ -195,7 +195,7 @@ def _clicks() -> list[Setting]:
 
 
 def _run_setting(setting: Setting, options: Options) -> tuple[AuditResult, ...]:
-    """The paper's selection, then the valid bound, of one training."""
+    """Return the results of one training: with the paper's selection, then with the valid bound."""
     audits = tuple(
         Audit(
             mechanism=setting.mechanism,

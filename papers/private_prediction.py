@@ -1,8 +1,8 @@
 """Leaks of private predictors by adversary: Figures 3 to 5 and 7 to 31 of Chadha et al. (2024).
 
-An algorithm on a data set is a run like any other, one audit for each adversary; all figures are read off these runs.
-The paper's language model, Mistral-7B, could not be had: a model at --data answers in its place, or a stand-in that
-obeys prompts, and the figures say which. Source: Auditing Private Prediction.
+An algorithm on a data set is one run with an audit for each adversary; all figures come from these runs. The paper's
+language model, Mistral-7B, is not available. A model at --data or a stand-in that obeys prompts replaces it, and the
+figures name it. Source: Auditing Private Prediction.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Floats = NDArray[np.float64]
 
 DELTA = 1e-6
 TOTAL = 1_000
-"""Answers that every bar counts: those to one query, or as many natural ones as leak what the average one did."""
+"""Answers behind every bar: answers to one query, or to natural queries with the average query's leak."""
 KINDS = {"claim": palette.CLAIM, "data-dependent": palette.OTHER, "exact": palette.INK, "2-cut*": palette.MEMBER}
 
 ADVERSARIAL = {"Nat-AdvQ": NatAdvQ(), "Pois-AdvQ": PoisAdvQ()}
@@ -61,14 +61,14 @@ CRAFTED = {"test": PoisNatQBestTest(), "train": PoisNatQBestTrain(), "embedding"
 
 @dataclass(frozen=True)
 class Size:
-    """How large a figure is made.
+    """Numbers of rows, queries and trainings of a figure.
 
     Attributes:
-        rows: Of a data set, at most.
-        queries: Natural queries.
+        rows: Maximum number of rows of a data set.
+        queries: Number of natural queries.
         runs: Trainings of all teachers.
-        moved_runs: Trainings of the teacher that has the record.
-        epochs: Of a teacher.
+        moved_runs: Trainings of the teacher with the record.
+        epochs: Epochs of a teacher.
     """
 
     rows: int
@@ -82,9 +82,9 @@ SIZES = {"small": Size(10_000, 200, 4, 16, 20), "paper": Size(60_000, 1_000, 10,
 
 
 MODEL_QUERIES = 20
-"""Of a language model, at small scale: 200 prompts each, half a second of one core a prompt for 135 M weights."""
+"""Queries to a language model at small scale; each is 200 prompts, at half a second of one core for 135 M weights."""
 OWN_QUERIES = 100
-"""Without --data: a tenth of 1,797 digits, or of 1,500 made phrases, is asked."""
+"""Queries without --data, out of a tenth of 1,797 digits or of 1,500 made phrases."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ class Subject:
     Attributes:
         algorithm: Its name in the paper.
         data: The data set.
-        on: Its name.
-        predictor: The algorithm at the paper's setting, or at one of its proportions.
-        relation: How its neighbouring data sets differ.
+        on: Name of the data set.
+        predictor: The algorithm at the paper's setting, or at a proportional one.
+        relation: Neighbouring relation.
     """
 
     algorithm: str
@@ -107,19 +107,19 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """Both in words."""
+        """Algorithm and data set in words."""
         return f"{self.algorithm}\n{self.on}"
 
 
 @dataclass(frozen=True)
 class Leak:
-    """What one audit found.
+    """Result of one audit.
 
     Attributes:
-        subject: Of what.
-        adversary: By whom.
+        subject: The audited algorithm and data set.
+        adversary: Name of the adversary.
         finding: The divergences.
-        claimed: RDP of one answer as claimed, at the finding's orders.
+        claimed: Claimed RDP of one answer, at the finding's orders.
     """
 
     subject: Subject
@@ -129,31 +129,31 @@ class Leak:
 
     @property
     def worst(self) -> int:
-        """The query whose answers leak most, by the 2-cut and as converted: the finding's own is by order."""
+        """Index of the query with the largest epsilon converted from the 2-cut; the finding has one for each order."""
         return int(np.argmax(rdp_to_epsilon(self.finding.orders, TOTAL * self.finding.bound.larger, delta=DELTA)))
 
     def rdp(self, values: Directions) -> Floats:
-        """Of `TOTAL` answers at every order: those to the worst query, or natural ones like the average one."""
+        """Return the RDP of `TOTAL` answers at every order: to the worst query, or to average natural queries."""
         if self.finding.together:
             sums = [each.mean(axis=0) for each in (values.forward, values.backward)]
             return np.asarray(TOTAL * np.maximum(*sums))
         return np.asarray(TOTAL * values.larger[self.worst])
 
     def by_order(self, values: Directions, query: str) -> Floats:
-        """Of one answer at every order: to the query that leaks most ("worst"), or of the average query."""
+        """Return the RDP of one answer at every order: to the "worst" query, or averaged over queries."""
         if query == "worst":
             return np.asarray(values.larger[self.worst])
         return np.asarray(np.maximum(values.forward.mean(axis=0), values.backward.mean(axis=0)))
 
     def epsilons(self) -> dict[str, float]:
-        """All kinds converted as in the paper; what is observed is no bound then."""
+        """Return epsilons of all kinds, converted as in the paper; the observed one is then not a bound."""
         finding = self.finding
         kinds = (TOTAL * self.claimed, *map(self.rdp, (finding.dependent, finding.exact, finding.bound)))
         finite = {kind: rdp for kind, rdp in zip(KINDS, kinds, strict=True) if np.isfinite(rdp).all()}
         return {kind: float(rdp_to_epsilon(finding.orders, rdp, delta=DELTA)) for kind, rdp in finite.items()}
 
     def share(self, values: Directions) -> float:
-        """Divergence as a share of what is claimed, at the order that the exact one's epsilon comes from."""
+        """Return the divergence as a share of the claim, at the order of the exact epsilon."""
         exact, orders = self.rdp(self.finding.exact), self.finding.orders
         by_order = [float(rdp_to_epsilon(order, rdp, delta=DELTA)) for order, rdp in zip(orders, exact, strict=True)]
         at = int(np.argmin(by_order))
@@ -162,9 +162,9 @@ class Leak:
 
 @register("reproduction", "private-prediction figure-3", source="Chadha et al. (2024), Figure 3")
 def figure_3(options: Options) -> Reproduction:
-    """Adversarial queries against PATE, CaPC and PromptPATE: Nat-AdvQ and Pois-AdvQ, the query that leaks most."""
+    """Adversarial queries against PATE, CaPC and PromptPATE: Nat-AdvQ and Pois-AdvQ, the worst query."""
     leaks = [leak for leak in _run_subjects(options, voting_subjects(options)) if leak.adversary in ADVERSARIAL]
-    return _write_figure(options, "figure-3", leaks, "adversarial queries, the one that leaks most")
+    return _write_figure(options, "figure-3", leaks, "adversarial queries, the worst query")
 
 
 @register("reproduction", "private-prediction figure-4", source="Chadha et al. (2024), Figure 4")
@@ -191,7 +191,7 @@ SERIES: Mapping[int, tuple[str, Mapping[str, Sequence[str]]]] = {
     17: ("PromptPATE", {"Nat-AdvQ": BOTH, "Pois-AdvQ": BOTH} | dict.fromkeys(PROMPTS, BOTH[1:])),
     25: ("Private-kNN", {"Nat-AdvQ": BOTH, "Pois-AdvQ": BOTH} | dict.fromkeys(reversed(CRAFTED), BOTH[1:])),
 }
-"""By the number of the first figure: an algorithm, its adversaries and which queries, a figure each in this order."""
+"""Algorithms with their adversaries and queries, one figure each in this order, by the number of the first figure."""
 
 
 @register("reproduction", "private-prediction figures-7-to-31", source="Chadha et al. (2024), Figures 7 to 31")
@@ -247,7 +247,7 @@ def _by_order(leak: Leak, query: str) -> dict[str, Floats]:
 
 
 def _lines_by_order(leaks: Sequence[Leak], query: str, title: str) -> Figure:
-    """A panel for each data set."""
+    """Draw a panel for each data set."""
     figure, panels = style.canvases(len(leaks), width=3.6 * len(leaks) + 0.6, height=3.6)
     for leak, axes in zip(leaks, panels, strict=True):
         for kind, curve in _by_order(leak, query).items():
@@ -273,7 +273,7 @@ def _adversaries(subject: Subject) -> dict[str, Any]:
 
 
 def _best(leaks: Sequence[Leak]) -> list[Leak]:
-    """For each subject the adversary that leaks most by the exact divergence, as converted."""
+    """Return each subject's leak with the largest epsilon converted from the exact divergence."""
     best: dict[str, Leak] = {}
     for leak in leaks:
         strongest = best.get(leak.subject.name)
@@ -283,13 +283,13 @@ def _best(leaks: Sequence[Leak]) -> list[Leak]:
 
 
 def voting_subjects(options: Options) -> list[Subject]:
-    """PATE and CaPC on pictures, PromptPATE on texts: those found at --data, else digits and made phrases.
+    """Return PATE and CaPC on pictures and PromptPATE on texts: data sets at --data, else digits and made phrases.
 
-    A folder of a causal language model beside them, as `save_pretrained` writes it, is asked in the stand-in's place.
+    A causal language model in the same folder, as `save_pretrained` writes it, replaces the stand-in.
     """
     size, real = SIZES[options.scale], options.data
     network = Mlp(hidden=(64,), epochs=size.epochs, learning_rate=0.1, batch_size=16)
-    # Of 1,797 digits a fifth of the teachers, with a fifth of the noise.
+    # With 1,797 digits, a fifth of the teachers and of the noise.
     teachers, sigma = (50, 8.0) if real is None else (250, 40.0)
     subjects = [
         Subject(algorithm, pictures, name, make(teachers=teachers, sigma=sigma, model=network))
@@ -307,7 +307,7 @@ def voting_subjects(options: Options) -> list[Subject]:
 
 
 def neighbour_subjects(options: Options) -> list[Subject]:
-    """Private-kNN on pixels, and on counted words of the texts found at --data."""
+    """Return Private-kNN on pixels, and on word counts of the texts at --data."""
     size, real = SIZES[options.scale], options.data
     if real is None:
         return [Subject("Private-kNN", Digits(flat=True), "digits", PrivateKnn(sigma=30.0 / 4, neighbours=50))]
@@ -321,7 +321,10 @@ def neighbour_subjects(options: Options) -> list[Subject]:
 
 
 def _pictures(real: Path | None, rows: int) -> list[tuple[str, Any]]:
-    """Those found at --data, by name: CIFAR-10 in its binary batches, MNIST's test part where the other is missing."""
+    """Return the data sets of pictures at --data, by name.
+
+    CIFAR-10 is read from its binary batches. MNIST's test part replaces a missing training part.
+    """
     if real is None:
         return [("digits", Digits(flat=True))]
     data_sets: list[tuple[str, Any]] = []
@@ -336,7 +339,7 @@ def _pictures(real: Path | None, rows: int) -> list[tuple[str, Any]]:
 
 
 def _texts(real: Path | None, rows: int) -> list[tuple[str, Any, Any]]:
-    """Name, private texts and public texts of each data set of texts."""
+    """Return name, private texts and public texts of each data set of texts."""
     if real is None:
         phrases = MadePhrases(rows=1_500, vocabulary=300, raw=True)
         return [("made phrases", phrases, replace(phrases, rows=2_000))]
@@ -356,11 +359,11 @@ def _texts(real: Path | None, rows: int) -> list[tuple[str, Any, Any]]:
 
 
 def _run_subjects(options: Options, subjects: Sequence[Subject]) -> list[Leak]:
-    """All audits of the subjects, or of those whose name has a word of `only`; a run folder for each subject.
+    """Return the leaks of the subjects whose names match `only`, or of all; each subject has a run folder.
 
-    What is finished there is not run again, whichever figure asked for it.
+    All figures share these folders and reuse finished units.
 
-    Raises: RunError when one of them has no result.
+    Raises: RunError if an audit has no result.
     """
     require(bool(subjects), "--data must hold a folder such as mnist or sst2", data=options.data)
     chosen = options.chosen_parts(subjects, lambda subject: subject.name, must="an algorithm or a data set")
@@ -406,7 +409,7 @@ def _run_subject(options: Options, subject: Subject, size: Size) -> list[Leak]:
     leaks = []
     for label, result in zip(adversaries, results, strict=True):
         if not isinstance(result.finding, AnswersFinding):
-            raise RunError(f"{result.name} has no result; run it again, what is finished is kept")
+            raise RunError(f"{result.name} has no result. Run the command again; finished units are reused")
         curve = subject.predictor.claim().curve
         claimed = np.array([curve.renyi(float(order)) for order in result.finding.orders])
         leaks.append(Leak(subject, label, result.finding, claimed))

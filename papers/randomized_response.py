@@ -37,7 +37,7 @@ SERIES = (  # attack, proxy, line
 )
 ROWS = 1_000_000
 FRESH = 100_000
-"""Rows of fresh data the logistic regression is trained on; the paper does not say how many it took."""
+"""Fresh rows to train the logistic regression on; the paper does not state their number."""
 
 
 @register("reproduction", "observational-label figure-2", source="arXiv:2511.14084, Figure 2")
@@ -87,7 +87,7 @@ def _spec(options: Options, fraction: float, name: str) -> AuditSpec:
 
 
 def _table(report: Report) -> pa.Table:
-    """One row a cell: the paper's mean and deviation of single replays at 95 %, and the one valid bound."""
+    """Return one row for each cell: the paper's mean and deviation of single replays at 95 %, and the valid bound."""
     cells = itertools.product(CLASSES, EPSILONS, SERIES)
     rows = []
     for (classes, epsilon, (attack, proxy, _)), result in zip(cells, report.results, strict=True):

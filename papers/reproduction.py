@@ -1,4 +1,4 @@
-"""What every reproduction shares: its options, and the folder of tables and figures it leaves."""
+"""Options and results that all reproductions share."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ IN_PARTS = (
     "private-prediction figure-5",
     "private-prediction figures-7-to-31",
 )
-"""Those that can be made a part at a time."""
+"""Reproductions that accept --only."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a paper's table or figure is made anew.
+    """Options to reproduce a paper's table or figure.
 
     Attributes:
-        output: Folder for tables, figures and run folders; finished units in it are not run again.
-        data: Path of the real data, where some are needed.
-        scale: "small" runs on two cores; "paper" is the paper's own size.
-        run: Where the work runs.
-        listeners: Told of every event.
-        seed: Everything random follows from it.
-        say: Is told the cost before anything starts.
-        only: Parts whose name contains one of these are made; () makes all.
+        output: Folder for tables, figures and run folders; finished units in it are reused.
+        data: Path of real data, for reproductions that need it.
+        scale: "small" runs on two cores; "paper" has the paper's size.
+        run: Runner and workers.
+        listeners: Callbacks for every event.
+        seed: Seed of all randomness.
+        say: Callback for the cost, before the run starts.
+        only: Texts that select parts by name; () selects all parts.
     """
 
     output: Path
@@ -52,25 +52,25 @@ class Options:
     only: tuple[str, ...] = ()
 
     def data_path(self, needed: str) -> str:
-        """The path of the real data.
+        """Return the path of the real data.
 
-        Raises: SpecError when none was given.
+        Raises: SpecError without --data.
         """
         if self.data is None:
             raise SpecError(f"this needs {needed}: give --data PATH")
         return str(self.data)
 
     def folder_with(self, pattern: str) -> Path | None:
-        """The data's folder or the first folder in it with such a file; None without, or without a folder."""
+        """Return the data folder or its first subfolder with a file that matches `pattern`; None if there is none."""
         if self.data is None or not self.data.is_dir():
             return None
         inside = sorted(entry for entry in self.data.iterdir() if entry.is_dir())
         return next((folder for folder in (self.data, *inside) if any(folder.glob(pattern))), None)
 
     def chosen_parts(self, parts: Iterable[Part], name: Callable[[Part], str], *, must: str) -> list[Part]:
-        """The parts whose name contains a text of `only`; all where none is given.
+        """Return the parts whose name contains a text of `only`, or all parts if `only` is empty.
 
-        Raises: InputError when there is none; `must` says what names have.
+        Raises: InputError if no part matches; `must` describes the valid names.
         """
         chosen = [part for part in parts if not self.only or any(text in name(part) for text in self.only)]
         require(bool(chosen), f"--only must name {must}", only=self.only)
@@ -79,11 +79,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What a reproduction leaves.
+    """Result of a reproduction.
 
     Attributes:
-        text: What was found, for the terminal.
-        files: The files a reader opens.
+        text: Summary for the terminal.
+        files: Tables, figures and reports.
     """
 
     text: str

@@ -73,7 +73,7 @@ LONG: Mapping[str, str] = {
     ),
     "tests/engine/test_crafted_crowd.py::test_batches_that_are_not_drawn_as_accounted_for_are_refuted"
     "[planted-fixed-batches-14-256-VIOLATION]": "the one day test that plays opposing-gradients to its verdict",
-    "tests/engine/test_pytest_plugin.py::test_a_session_says_what_it_checked_and_how_sure_it_is": (
+    "tests/engine/test_pytest_plugin.py::test_a_session_prints_verdicts_and_its_error": (
         "a pytest session within the session"
     ),
     "tests/engine/test_row_function.py::test_time_counts_only_where_it_is_asked_for": (

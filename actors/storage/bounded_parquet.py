@@ -1,6 +1,6 @@
-"""Parquet files of other people: how much they unpack to is told by their footer, and asked before they are read.
+"""Read untrusted Parquet files after checking in the footer how large they unpack.
 
-Equal values cost nothing in a file: a kilobyte may stand for thousands of millions of rows.
+Repeated values compress so well that a kilobyte may unpack to billions of rows.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ import pyarrow.parquet as pq
 from dpaudit.errors import DataError
 from dpaudit.plain_files import max_read_bytes, require_fits_memory
 
-ALWAYS_ALLOWED = 256 << 20  # files that unpack to so many bytes at most may do so whatever their size is
-MAX_RATIO = 1_000  # so many times its size an honest file unpacks to at most, where it unpacks to more than that
+ALWAYS_ALLOWED = 256 << 20  # bytes to which a file of any size may unpack
+MAX_RATIO = 1_000  # maximum ratio of unpacked to packed bytes above that
 
 
 def read_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """The table in a Parquet file, where it unpacks to no more than it may.
+    """Return the table in a Parquet file whose unpacked size is within limits.
 
-    Raises: DataError when it unpacks to more; RunError when that does not fit into the memory; ValueError and
-        pa.ArrowException when it is no such file.
+    Raises: DataError if it unpacks to more; RunError if it does not fit into memory; ValueError and pa.ArrowException
+        for another format.
     """
     texts = require_bounded(source, name, columns)
     size = source.seek(0, os.SEEK_END)
     if not texts:
         return pq.ParquetFile(source).read(columns)
     fields = [field for field in pq.ParquetFile(source).schema_arrow if columns is None or field.name in columns]
-    # Each text is held once, however many rows have it, until it is known what they take together.
+    # Dictionaries hold each text once until the size of all rows is known.
     file, parts, decoded_bytes = pq.ParquetFile(source, read_dictionary=texts), [], 0
     for group in range(file.num_row_groups):
         part = file.read_row_group(group, columns)
@@ -48,10 +48,11 @@ def read_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None = N
 
 
 def require_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None = None) -> list[str]:
-    """Refuses a Parquet file whose values take more than they may.
+    """Refuse a Parquet file whose values exceed the limits.
 
-    Returns: Columns of text, where it took too much if each row had the longest text; none in most files.
-    Raises: DataError; RunError where they do not fit into the memory; ValueError when it is no such file.
+    Returns: Columns of text, if the file would be too large with the longest text in each row; else no columns.
+    Raises: DataError if the file unpacks to more; RunError if it does not fit into memory; ValueError for another
+        format.
     """
     chunks = [chunk for chunk in read_footer(source).columns if columns is None or chunk.path.split(".")[0] in columns]
     min_bytes = sum(chunk.values * chunk.width + chunk.unpacked for chunk in chunks)
@@ -63,26 +64,26 @@ def require_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None 
 
 
 def min_bytes_of_rows(source: IO[bytes], rows: int | None) -> int:
-    """What the first rows of a Parquet file take at the least; all when None."""
+    """Return the minimum bytes in memory of the first `rows` rows of a Parquet file, or of all rows if None."""
     footer = read_footer(source)
     min_bytes = sum(chunk.values * chunk.width for chunk in footer.columns)
     return min_bytes if rows is None or rows >= footer.rows else min_bytes * rows // footer.rows
 
 
 def require_unpacked_size(unpacked: int, size: int, name: str, *, max_ratio: int = MAX_RATIO) -> None:
-    """Refuses what unpacks to more than it may.
+    """Refuse a file of `size` bytes that unpacks to too many bytes.
 
-    Raises: DataError; RunError where it does not fit into the memory.
+    Raises: DataError if the ratio is too large; RunError if the content does not fit into memory.
     """
     if unpacked > max(ALWAYS_ALLOWED, max_ratio * size):
         raise DataError(
-            f"{name} must unpack to {max_ratio:,} times its size at most, its {size:,} bytes unpack to {unpacked:,}"
+            f"{name} must unpack to at most {max_ratio:,} times its size, but its {size:,} bytes unpack to {unpacked:,}"
         )
     require_fits_memory(unpacked, name)
 
 
 def _text_arrays(array: pa.Array) -> Iterator[pa.DictionaryArray]:
-    """The texts in an array, at any depth."""
+    """Yield the text arrays in an array, at any depth."""
     if pa.types.is_dictionary(array.type):
         yield array
     elif pa.types.is_struct(array.type):
@@ -93,36 +94,36 @@ def _text_arrays(array: pa.Array) -> Iterator[pa.DictionaryArray]:
 
 
 def _decoded_bytes(array: pa.DictionaryArray) -> int:
-    """Bytes of the texts of all rows."""
+    """Return the bytes of the texts of all rows."""
     if array.dictionary.type not in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
         return int(array.nbytes)
     return int(pc.sum(pc.binary_length(array.dictionary).cast(pa.int64()).take(array.indices)).as_py() or 0)
 
 
-MAX_BYTES = 8 << 20  # of a footer
+MAX_BYTES = 8 << 20  # maximum size of a footer
 
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 8}
-"""Bytes of a value in memory by its physical type: boolean, three integers, two floats, and where a text begins."""
+"""Bytes of a value in memory by physical type: boolean, three integers, two floats, and the offset of a text."""
 _TEXT, _FIXED = 6, 7
-_SCHEMA, _ROWS, _GROUPS = 2, 3, 4  # numbers of the fields of a file; those of its parts are beside where they are read
+_SCHEMA, _ROWS, _GROUPS = 2, 3, 4  # field numbers of the file metadata
 
 
 @dataclass(frozen=True)
 class ColumnSize:
-    """One column of one row group."""
+    """Size of one column of one row group."""
 
-    path: str  # its name, with those of what it lies in before it
-    values: int  # how many it has
-    width: int  # bytes of each in memory, texts aside
-    unpacked: int  # bytes of its pages, unpacked
-    text: bool  # whether it holds texts
+    path: str  # names of the enclosing columns and the column, joined by dots
+    values: int  # number of values
+    width: int  # bytes of each value in memory, without text
+    unpacked: int  # bytes of its unpacked pages
+    text: bool  # True if it holds text
 
 
 @dataclass(frozen=True)
 class Footer:
-    """The sizes that a Parquet file tells."""
+    """Sizes in the footer of a Parquet file."""
 
-    rows: int  # of the table
+    rows: int
     columns: tuple[ColumnSize, ...]  # of all row groups
 
 
@@ -132,11 +133,11 @@ def read_footer(file: IO[bytes]) -> Footer:
         file.seek(max(0, size - 8))
         length, magic = struct.unpack("<I4s", file.read(8))
         if magic != b"PAR1" or not 0 < length <= min(MAX_BYTES, size - 8):
-            raise ValueError("it has no footer, or one that is too long")
+            raise ValueError("it has no footer, or its footer is too long")
         file.seek(size - 8 - length)
         return _footer(_Thrift(file.read(length)).struct())
     except (IndexError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as err:
-        raise ValueError("its footer is none") from err
+        raise ValueError("its footer is invalid") from err
 
 
 def _footer(metadata: dict[int, Any]) -> Footer:
@@ -157,12 +158,12 @@ def _columns(group: dict[int, Any], leaves: list[dict[int, Any]]) -> Iterator[Co
 
 def _nonnegative(number: int) -> int:
     if number < 0:
-        raise ValueError("it counts below zero")
+        raise ValueError("it has a negative count")
     return number
 
 
 class _Thrift:
-    """Values of the compact protocol but maps, which no footer has; structs are dictionaries from a field's number."""
+    """Reader of Thrift's compact protocol without maps, which footers do not use; structs become dictionaries."""
 
     def __init__(self, content: bytes) -> None:
         self._content, self._position = content, 0

@@ -1,6 +1,6 @@
-"""`dpaudit list`, `show` and `schema`: what can be named in a spec, and what can be said of it.
+"""Commands `dpaudit list`, `show` and `schema`: names that a spec can use, and their fields.
 
-The JSON Schema of a whole spec is made from the fields of every part that a spec can name.
+The JSON Schema of a spec is generated from the fields of all registered parts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PUBLIC_MODULES = (
     "finding",
     "bound",
 )
-"""The modules of `dpaudit.estimators` whose public functions and types are there to be called by anyone."""
+"""Modules of `dpaudit.estimators` with public functions and types."""
 
 
 def _complete_kind(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -62,12 +62,12 @@ def _entries() -> list[Entry]:
 
 @click.command(name="list")
 @click.argument("kind", required=False, shell_complete=_complete_kind)
-@click.option("--fields", "with_fields", is_flag=True, help="Every field of each name: type, default, meaning.")
+@click.option("--fields", "with_fields", is_flag=True, help="Also show the type, default and meaning of every field.")
 def list_(kind: str | None, with_fields: bool) -> None:
-    """Lists mechanisms, games, attacks and all other names.
+    """List mechanisms, games, attacks and all other names.
 
-    Models, proxies, estimators, data sets and reproductions too. KIND narrows it: `dpaudit list estimators`, which
-    shows the functions they are made of as well.
+    These include models, proxies, estimators, data sets and reproductions. KIND selects one kind: `dpaudit list
+    estimators` also lists functions for use in Python.
     """
     kinds = {plural(name): name for name in PACKAGES}
     if kind is not None and kind not in kinds:
@@ -88,7 +88,7 @@ def list_(kind: str | None, with_fields: bool) -> None:
 
 
 def _functions() -> Iterator[tuple[str, str]]:
-    """Public functions and types of `_FUNCTIONAL`, with a line on each; what is registered is not repeated."""
+    """Yield name and summary of public functions and types in `_PUBLIC_MODULES`, except registered parts."""
     for module in _PUBLIC_MODULES:
         for node in ast.parse((files("dpaudit.estimators") / f"{module}.py").read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
@@ -100,10 +100,7 @@ def _functions() -> Iterator[tuple[str, str]]:
 @click.command(name="show")
 @click.argument("name", shell_complete=_complete_name)
 def show_name(name: str) -> None:
-    """Shows what NAME is, and every field of it.
-
-    Where it comes from; of each field type, default and meaning.
-    """
+    """Show the source of NAME, and the type, default and meaning of its fields."""
     entries = [entry for entry in _entries() if entry.name == name]
     if not entries:
         names = [entry.name for entry in _entries()]
@@ -124,25 +121,22 @@ def _show_fields(entry: Entry) -> None:
 
 @click.command()
 def schema() -> None:
-    """Prints the JSON Schema of a spec, for editors.
-
-    With it they complete and check YAML.
-    """
+    """Print the JSON Schema of a spec, with which editors complete and check YAML."""
     show_lines(json.dumps(spec_schema(), indent=1))
 
 
 def spec_schema() -> Schema:
-    """Return the JSON Schema (draft 2020-12) of a spec: every name, field, type and meaning that a spec can hold.
+    """Return the JSON Schema (draft 2020-12) of a spec, with all names, fields, types and meanings.
 
-    Editors use it to complete and check; ranges, and which parts fit each other, are checked when a spec is loaded.
+    Ranges and the compatibility of parts are checked only when a spec is loaded.
     """
-    # These load libraries that the fields of one part do not need.
+    # These import libraries that `dpaudit list` and `show` do not need.
     from dpaudit.engine.request.audit_spec import Audit, AuditSpec
     from dpaudit.engine.request.check import CheckRequest
 
     fields, spec, check = map(fields_schema, (Audit, AuditSpec, CheckRequest))
     name, audits = fields["properties"].pop("name"), spec["properties"].pop("audits")
-    # A field of an audit may also stand at the top, for all audits, so an audit may lack even the needed ones.
+    # Fields at the top are defaults for all audits, so an audit may lack even required fields.
     entry = {"type": "object", "properties": {**fields["properties"], "name": name}, "additionalProperties": False}
     properties = {
         **fields["properties"],
@@ -160,7 +154,7 @@ def spec_schema() -> Schema:
         "anyOf": [{"required": ["mechanism"]}, {"required": ["audits"]}, {"required": ["check"]}],
         "$defs": {kind: _kind_schema(kind) for kind in PACKAGES if kind != "reproduction"},
     }
-    # pydantic refuses references that it did not make.
+    # pydantic refuses references that it did not create itself.
     schema_with_references: Schema = json.loads(json.dumps(schema).replace(f'"{PART_KEY}": "', '"$ref": "#/$defs/'))
     return schema_with_references
 
@@ -170,12 +164,12 @@ _USER_CLASS: Schema = {
     "type": "object",
     "properties": {"name": _USER_NAME},
     "required": ["name"],
-    "description": "A class of your own, `package.module:Class`, with its fields.",
+    "description": "Your class, `package.module:Class`, with its fields.",
 }
 
 
 def _kind_schema(kind: str) -> Schema:
-    """Return the schema of a part of one kind: a name alone, or a name with fields."""
+    """Return the schema of a part of one kind: a name, or a name with fields."""
     entries = catalogue(kind).values()
     parts = [_part_schema(entry, load(kind, entry.name)) for entry in entries]
     return {"anyOf": [{"enum": [entry.name for entry in entries]}, _USER_NAME, _USER_CLASS, *parts]}
@@ -195,8 +189,8 @@ def _part_schema(entry: Entry, part: type) -> Schema:
 GRID: Schema = {
     "type": "object",
     "additionalProperties": {"type": "array", "minItems": 1},
-    "description": "From a field, such as mechanism.epsilon, to its values: one audit for each combination. Fields "
-    "separated by commas go together. What the fields replace must be there for the schema, with any value.",
+    "description": "Values by field, such as mechanism.epsilon: one audit for each combination. Fields separated by "
+    "commas are paired. The schema needs some value for the replaced fields too.",
 }
 
 REQUIRED = "needed"
@@ -204,16 +198,23 @@ REQUIRED = "needed"
 
 @dataclass(frozen=True)
 class DescribedField:
-    """One field of a part, in words."""
+    """Text about one field of a part.
 
-    name: str  # what a spec calls it
-    type: str  # its type as it is written in the source; for a nested part its kind: "a model"
-    default: str  # what it is when left out; "needed" where it may not be
-    description: str  # what the docstring says of it; "" where it says nothing
+    Attributes:
+        name: Name in specs.
+        type: Type as written in the source, or the kind of a nested part: "a model".
+        default: Default value; "needed" if there is none.
+        description: Text of the docstring; "" if there is none.
+    """
+
+    name: str
+    type: str
+    default: str
+    description: str
 
 
 def described_fields(part: type) -> tuple[DescribedField, ...]:
-    """Return the fields of a registered class in the order of their declaration; none for a class without fields."""
+    """Return the fields of a registered class in declaration order; none if it is not a dataclass."""
     if not dataclasses.is_dataclass(part):
         return ()
     descriptions = field_descriptions(part)
@@ -231,7 +232,7 @@ def _type_text(field: dataclasses.Field[Any]) -> str:
 
 
 def default_text(field: dataclasses.Field[Any]) -> str:
-    """What a field is when it is left out; `NEEDED` where it may not be."""
+    """Return the default of a field as text; `REQUIRED` if it has none."""
     if field.default is not dataclasses.MISSING:
         return field.default.value if isinstance(field.default, Enum) else str(field.default)
     if field.default_factory is not dataclasses.MISSING:

@@ -1,4 +1,4 @@
-"""The audits that a user requests, validated once, with defaults filled in."""
+"""Specs of audits: checked once and completed with defaults."""
 
 from __future__ import annotations
 
@@ -32,43 +32,40 @@ from dpaudit.mechanisms.protocols import Claiming, StepLearner
 from dpaudit.registry import catalogue, load
 
 MAX_AT_ONCE = 10_000_000
-"""Most releases, trials or canaries of a game that does not divide them into units."""
+"""Maximum releases, trials or canaries of a game that does not divide them into units."""
 
 MAX_SEED = 10**18
-"""A spec's YAML has whole numbers of at most 18 digits."""
-
+"""Seeds are below this limit, since whole numbers in a spec's YAML have at most 18 digits."""
 
 Runner: TypeAlias = Literal["auto", "in-process", "processes", "ray"]
 
-
 CONFIRMATORY_GAME = "label-canaries"
-"""The confirmatory game, which assumes nothing about the data."""
-
+"""Registered name of the confirmatory game, which makes no assumption about the data."""
 
 ACCOUNTANT = "accountant"
-"""Stands for a claim: the one that the accountant of a training reports."""
+"""Stands for the claim that the accountant of a training reports."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """One audit: a mechanism, its claim, the game it is played in, and how the evidence becomes a bound.
+    """One audit: a mechanism, its claim, a game, an attack and an estimator.
 
     Attributes:
-        mechanism: What is audited: a registered name, `{name: ..., fields}`, or one's own object.
+        mechanism: Mechanism to audit: a registered name, `{name: ..., fields}`, or your object.
         data: The data set: a registered name, `{name: ..., fields}`, `Examples`, arrays (X, y), a scikit-learn Bunch,
             or `dpaudit.table(frame, label=...)`.
-        game: The experiment; "label-inference" by default.
-        proxy: Where the adversary's reference comes from; a logistic regression by default, None in games without one.
-        attack: The adversary; the game's usual one by default.
-        estimator: From scores to a bound; its `delta` and `confidence` are filled in from the claim and the spec. The
-            game's usual one by default.
-        split: Which share of the data plays which part.
-        claim: Overrides what the mechanism states of itself. "accountant": what the accountant of one training says,
-            made when the spec is (`from_opacus`), on as few rows as a training of the audit may have.
-        confirm: Whether a claim that an observational game finds exceeded, or leaves open, is tested once more with
-            planted labels (`label-canaries`) in the same run: that game takes nothing on trust.
-        stop: When to stop before all trials are run, for the estimator "betting"; None runs them all.
-        name: For reports; unique within a spec.
+        game: Experiment that is run. Default: "label-inference".
+        proxy: Source of the adversary's reference predictions, used by some games. Default: a logistic regression.
+        attack: The adversary. Default: the usual attack of the game.
+        estimator: Turns scores into a bound. Its `delta` and `confidence` default to those of the claim and the spec.
+            Default: the usual estimator of the game.
+        split: Shares of the data for the target, the reference and the test.
+        claim: Claim to test instead of the mechanism's. "accountant" trains once, when the spec is built, and takes the
+            claim that the accountant reports (`from_opacus`). That training has as few rows as any of the audit.
+        confirm: Repeat a test that rejects the claim, or leaves it open, with planted labels (`label-canaries`) in the
+            same run. That game makes no assumption about the data.
+        stop: Rule for stopping before all trials have run, for the estimator "betting". None runs all trials.
+        name: Name in reports, unique within a spec.
     """
 
     mechanism: Any = field(metadata={"kind": "mechanism"})
@@ -94,22 +91,22 @@ class Audit:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where the work runs; none of it changes a result, except `cpus_per_worker` in the last digits.
+    """Place and resources of a run; they do not change results, except `cpus_per_worker` in the last digits.
 
     Attributes:
-        runner: "in-process" runs units one after another, here; "processes" on several processes of this machine; "ray"
-            on a pool of actors. "auto" times the first units in this process (code of yours: in a process of its own)
-            and then chooses once: Ray runs the rest if that ends the run at least 30 s earlier, else that process does.
-            With GPUs or a cluster, "auto" is Ray from the start.
-        workers: How many processes or actors; None takes what the machine or the cluster has room for.
+        runner: "in-process" runs units one after another in this process, "processes" in several processes of this
+            machine, "ray" on a pool of actors. "auto" times the first units in this process (your code in a separate
+            process), then chooses once: Ray if the run ends at least 30 s earlier on it. With GPUs or a cluster, "auto"
+            is Ray from the start.
+        workers: Number of processes or actors. None takes as many as fit on the machine or the cluster.
         cpus_per_worker: CPU threads of a unit, >= 1.
-        gpus_per_worker: GPUs of a unit, >= 0; a fraction shares one.
+        gpus_per_worker: GPUs of a unit, >= 0; units share a GPU if this is a fraction.
         address: Address of a running Ray cluster; None starts a local one (or uses RAY_ADDRESS).
-        keep_scores: Whether every score is stored. Without, only the counts are: for millions of canaries.
-        figures: Whether the report draws figures (a second or two an audit); those of grids and sweeps it always does.
-        time_limit_s: Seconds a unit may run, > 0, before it is ended and tried once more; None: 30 times the slowest of
-            its kind so far, at least 600.
-        repeats: How many units are run twice and compared, where that is cheap, >= 0.
+        keep_scores: Store every score. If False, only counts are stored, for millions of canaries.
+        figures: Draw figures in the report (a second or two per audit). Grids and sweeps always have figures.
+        time_limit_s: Seconds that a unit may run, > 0, before it is ended and retried once. Default: 30 times the
+            slowest unit of its kind so far, at least 600.
+        repeats: Number of units, >= 0, that are run twice and compared, if that is cheap.
     """
 
     runner: Runner = "auto"
@@ -133,11 +130,11 @@ class RunOptions:
             time_limit_s=self.time_limit_s,
         )
         require(self.gpus_per_worker >= 0, "gpus_per_worker must be >= 0", gpus_per_worker=self.gpus_per_worker)
-        shares_gpu = self.gpus_per_worker and self.runner == "processes"  # which of them has which GPU, Ray knows alone
+        shares_gpu = self.gpus_per_worker and self.runner == "processes"  # only Ray assigns GPUs to units
         require(not shares_gpu, "a unit with a GPU must run on Ray or in-process", runner=self.runner)
 
     def runner_if_settled(self) -> Runner:
-        """Return the runner; "auto" if the work has to decide."""
+        """Return the runner; "auto" if the duration of the work decides."""
         needs_ray = self.gpus_per_worker or self.address or os.environ.get("RAY_ADDRESS")
         return "ray" if self.runner == "auto" and needs_ray else self.runner
 
@@ -152,16 +149,14 @@ class AuditSpec:
     """A named set of audits that share a seed, a confidence and a place to run.
 
     Attributes:
-        audits: At least one; names are unique.
-        name: For reports and the default run folder.
-        seed: Everything random follows from it, in 0 .. 10^18 - 1.
-        confidence: Stated confidence of each bound, in (0, 1); where there are several tests of one claim, of the one
-            verdict.
-        run: Where the work runs.
-        together: Says that the audits are tests of one claim and end in one verdict, as `dpaudit check` makes them;
-            None for audits that have nothing to do with each other.
-        sweep: Says that the audits are configurations of one sweep, which share the error, as `dpaudit sweep` makes
-            them; None for others.
+        audits: At least one audit, with unique names.
+        name: Name in reports and of the default run folder.
+        seed: Seed of all randomness, in 0 .. 10^18 - 1.
+        confidence: Confidence of each bound, in (0, 1), or of the one verdict if the audits test one claim.
+        run: Place and resources of the run.
+        together: Settings of audits that test one claim and give one verdict, as `dpaudit check` makes them. None for
+            independent audits.
+        sweep: The sweep whose configurations the audits are; they share the error. None for other audits.
     """
 
     audits: tuple[Audit, ...]
@@ -181,7 +176,7 @@ class AuditSpec:
         names = [audit.name for audit in self.audits]
         repeated_names = sorted(name for name, count in Counter(names).items() if count > 1)
         if repeated_names:
-            raise SpecError(f"each audit must have a name of its own, {', '.join(repeated_names)} is used twice")
+            raise SpecError(f"each audit must have a unique name, {', '.join(repeated_names)} is used twice")
         object.__setattr__(
             self, "audits", tuple(self._complete(audit, index) for index, audit in enumerate(self.audits))
         )
@@ -193,7 +188,7 @@ class AuditSpec:
                 self.error_budget(scope).require_within({audit.name: audit.estimator.confidence for audit in audits})
 
     def error_budget(self, scope: Scope = Scope.CLAIM) -> ErrorBudget:
-        """Return the shares of the error; in a check, of the tests of one scope."""
+        """Return the error budget of the audits; in a check, of the tests with one scope."""
         if self.sweep is not None:
             return ErrorBudget(self.confidence, self.sweep.count)
         if self.together is not None:
@@ -202,34 +197,33 @@ class AuditSpec:
         return ErrorBudget(self.confidence)
 
     def _scope(self, audit: Audit) -> Scope:
-        """Return what an audit is about."""
         return Scope.CLAIM if self.together is None else self.together.scope(audit.name)
 
     def _require_sweep(self) -> None:
-        """Refuse audits that are not those of the sweep's configurations."""
+        """Refuse audits that do not match the configurations of the sweep."""
         if self.sweep is None:
             return
         if self.together is not None or any(audit.confirm for audit in self.audits):
-            raise SpecError("a sweep has one audit for each configuration: leave `confirm` and `check` out")
+            raise SpecError("a sweep has one audit for each configuration: remove `confirm` and `check`")
         audited = [configuration.name for configuration in self.sweep.audited()]
         if audited != [audit.name for audit in self.audits]:
             raise SpecError("the audits of a sweep must be its audited configurations, in their order")
         for audit in self.audits:
             if audit.game.traits.evidence is not Scores or getattr(audit.estimator, "confidence", None) is None:
                 raise SpecError(
-                    f"a sweep needs a game that ends in a lower bound on epsilon, {_part_name(audit.game)} does not"
+                    f"a sweep needs a game whose result is a lower bound on epsilon, {_part_name(audit.game)} does not"
                 )
 
     def _require_joint_test(self) -> None:
-        """Refuse tests whose claims differ, and numbers that cannot grow in a confirmatory run."""
+        """Refuse tests with different claims, and fields that cannot grow in a confirmatory run."""
         if self.together is None:
             return
         first = self.audits[0]
         unknown = sorted(self.together.again.keys() - {audit.name for audit in self.audits})
         if unknown:
-            raise SpecError(f"together.again names {unknown[0]!r}, which is no audit of the spec")
+            raise SpecError(f"together.again names {unknown[0]!r}, which is not an audit of the spec")
         if all(audit.name in self.together.side for audit in self.audits):
-            raise SpecError("together.side names every audit: leave at least one audit to the claim")
+            raise SpecError("together.side names every audit: at least one audit must test the claim")
         for audit in self.audits:
             self.confirmatory(audit)
         same = all(
@@ -240,7 +234,7 @@ class AuditSpec:
         require(same, "audits that are tests of one claim must have the same mechanism and claim")
 
     def _complete(self, audit: Audit, index: int) -> Audit:
-        """Return the audit with every part built and every default filled in; refuse parts that do not fit."""
+        """Return the audit with every part built and every default filled in; refuse incompatible parts."""
         at = f"audits[{index}] ({audit.name})"
         game: Game = build("game", audit.game, location=f"{at}.game")
         _require_size(game, at)
@@ -260,7 +254,7 @@ class AuditSpec:
         audit = replace(audit, **parts)
         audit = with_accountant_claim((audit,), self.seed, at)[0]
         stated = _stated_claim(audit, at)
-        if hasattr(game, "for_claim"):  # its rules depend on the claim
+        if hasattr(game, "for_claim"):  # its settings depend on the claim
             game = game.for_claim(stated)
             audit = replace(audit, game=game)
         claim = game.traits.compared(stated, audit=at).claim
@@ -279,11 +273,11 @@ class AuditSpec:
         return audit
 
     def confirmation(self, audit: Audit) -> Audit:
-        """Return the audit that follows an audit with `confirm`: the same mechanism with planted labels."""
+        """Return the confirmatory audit of an audit with `confirm`: its mechanism with planted labels."""
         return self._complete_follow_up(audit, _confirmation_of(audit, audit.name))
 
     def confirmatory(self, audit: Audit) -> Audit:
-        """Return the repeat of a test of a joint claim, at the stricter confidence of the verdict."""
+        """Return the confirmatory run of a joint test, at the stricter confidence of the verdict."""
         assert self.together is not None
         return self._complete_follow_up(audit, _repeat_of(audit, self.together.again.get(audit.name, {})))
 
@@ -297,21 +291,22 @@ class AuditSpec:
     def to_yaml(self) -> str:
         """Return the spec as YAML, which `load_spec` reads back.
 
-        Raises: SpecError if it holds an object that YAML cannot describe.
+        Raises: SpecError if the spec holds an object that YAML cannot describe.
         """
-        words = describe(self)
-        # An audit without a name would be given one by its mechanism when the spec is read.
+        described_spec = describe(self)
+        # `load_spec` would name an audit without a name after its mechanism.
         named = [
-            {"name": audit.name, **described} for audit, described in zip(self.audits, words["audits"], strict=True)
+            {"name": audit.name, **described}
+            for audit, described in zip(self.audits, described_spec["audits"], strict=True)
         ]
         try:
-            return to_yaml({**words, "audits": named})
+            return to_yaml({**described_spec, "audits": named})
         except SpecError as err:
             raise _unserializable_error(self.audits, err) from err
 
 
 def _unserializable_error(audits: Sequence[Audit], err: SpecError) -> SpecError:
-    """Return the error of a spec that cannot be written, which names the attribute of the user's object at fault."""
+    """Return an error that names the attribute that YAML cannot describe; `err` if there is none."""
     for audit in audits:
         for part in ("mechanism", "data", "proxy", "attack", "game", "estimator"):
             for name, value in getattr(getattr(audit, part), "__dict__", {}).items():
@@ -320,17 +315,17 @@ def _unserializable_error(audits: Sequence[Audit], err: SpecError) -> SpecError:
                 except SpecError:
                     return SpecError(
                         f"{audit.name}: {part}.{name} must be a number, text, or a list or mapping of these, got an "
-                        f"object of {type(value).__name__}: a run folder keeps an object by its attributes; store how "
-                        f"`{name}` is made instead, and make it inside a method"
+                        f"object of {type(value).__name__}. A run folder stores an object as its attributes: store the "
+                        f"settings of `{name}` instead, and create it inside a method"
                     )
     return err
 
 
 def with_accountant_claim(audits: tuple[Audit, ...], seed: int, at: str) -> tuple[Audit, ...]:
-    """Return audits of one mechanism on the same data with its accountant's claim and steps, from trainings made now.
+    """Return the audits with the claim and the steps of their accountant, which trains now if they need it.
 
-    A claim "accountant" becomes that of a training on the fewest rows of any audit. If a game watches steps, they are
-    those of a training on the target's rows.
+    All audits have the same mechanism and data. A claim "accountant" becomes the claim of a training on the fewest rows
+    of any audit. If a game watches steps, the steps come from a training on the target's rows.
     """
     first = audits[0]
     mechanism, by_accountant = first.mechanism, first.claim == ACCOUNTANT
@@ -346,7 +341,7 @@ def with_accountant_claim(audits: tuple[Audit, ...], seed: int, at: str) -> tupl
     for game in games if by_accountant else ():
         if game.traits.run_on is None:
             raise SpecError(
-                f"{at}.claim: accountant needs a game that trains on rows of the data, not {_part_name(game)}"
+                f"{at}.claim: accountant needs a game that trains on rows of the data, got {_part_name(game)}"
             )
         fewest = min(fewest, game.traits.run_on(game, len(target))[1])
     sequence = Seed(seed).child("accountant").sequence()
@@ -357,47 +352,47 @@ def with_accountant_claim(audits: tuple[Audit, ...], seed: int, at: str) -> tupl
             mechanism = mechanism.with_steps_of(target, seed=sequence)
     except InputError as err:
         raise SpecError(f"{at}.claim: {err}") from err
-    except Exception as err:  # of the caller's code
-        must = f"{at}.mechanism must train on {len(target):,} rows of the data, for its accountant to be asked"
-        raise SpecError(f"{must}: {type(err).__name__}: {err}") from err
+    except Exception as err:  # user code may raise anything
+        requirement = f"{at}.mechanism must train on {len(target):,} rows of the data to report its accountant's claim"
+        raise SpecError(f"{requirement}: {type(err).__name__}: {err}") from err
     return tuple(replace(audit, mechanism=mechanism, claim=None if by_accountant else audit.claim) for audit in audits)
 
 
 def require_accountant(mechanism: Any, at: str) -> None:
     """Refuse the claim "accountant" for a mechanism without an accountant."""
     if not hasattr(mechanism, "held_to_accountant"):
-        raise SpecError(f"{at}.claim: accountant needs a mechanism made by `from_opacus`, got {_part_name(mechanism)}")
+        raise SpecError(f"{at}.claim: accountant needs a mechanism from `from_opacus`, got {_part_name(mechanism)}")
 
 
 def as_data_source(value: object) -> Any:
-    """Return the data of an audit: words and data sets unchanged, rows of the caller as a data set."""
+    """Return the data of an audit: names, mappings and data sets unchanged, rows in memory as a data set."""
     if type(value) in (str, dict) or hasattr(type(value), "registered_name"):
         return value
-    from dpaudit.engine.data.in_memory import data_source  # most specs have no rows in them
+    from dpaudit.engine.data.in_memory import data_source  # most specs hold no rows
 
     return data_source(value)
 
 
 def with_stored_rows(data: Any, folder: Path) -> Any:
-    """Return the data with its rows; those without a file or recipe are in the run folder."""
+    """Return the data with its rows, which are read from the run folder if no file or recipe has them."""
     return data.found_in(folder) if _in_memory(data) else data
 
 
 def store_rows(data: Any, folder: Path) -> None:
-    """Write rows without a file or recipe into a run folder."""
+    """Write the rows into a run folder if no file or recipe has them."""
     if _in_memory(data):
         data.keep(folder)
 
 
 def _in_memory(data: Any) -> bool:
-    """True for `InMemory`, recognised by its name since most specs do not load the class."""
+    """True for `InMemory`, which is recognised by name since most specs do not load the class."""
     return bool(type(data).__dict__.get("registered_name") == "in-memory")
 
 
 def _require_size(game: Game, at: str) -> None:
-    """Refuse numbers of a game that one unit would have to hold in memory at once.
+    """Refuse settings of a game that would fill the memory of one unit.
 
-    Other numbers are limited by the units they make, or marked by the metadata `held` as drawn in bulk.
+    Settings with the metadata `held: False` are limited elsewhere.
     """
     if isinstance(game, OneRunRules):
         return
@@ -408,9 +403,11 @@ def _require_size(game: Game, at: str) -> None:
 
 
 def _confirmation_of(audit: Audit, at: str) -> Audit:
-    """Return the audit of the same mechanism with planted labels; other parts are unchanged or defaults."""
+    """Return the audit of the same mechanism with planted labels; other parts stay or become defaults."""
     if not isinstance(audit.game, OneRunRules):
-        raise SpecError(f"{at}.confirm is for games of one training, {_part_name(audit.game)} has many; leave it out")
+        raise SpecError(
+            f"{at}.confirm is for games with one training, {_part_name(audit.game)} has many; remove `confirm`"
+        )
     usual: GameTraits = load("game", CONFIRMATORY_GAME).traits
     return replace(
         audit,
@@ -422,38 +419,38 @@ def _confirmation_of(audit: Audit, at: str) -> Audit:
 
 
 def _repeat_of(audit: Audit, factors: Mapping[str, float]) -> Audit:
-    """Return the test with some numbers of its game multiplied by factors."""
+    """Return the test with some fields of its game multiplied by factors."""
     for name in factors:
         if not isinstance(getattr(audit.game, name, None), int):
-            raise SpecError(f"together.again: {_part_name(audit.game)} has no number {name!r} that could grow")
+            raise SpecError(f"together.again: {_part_name(audit.game)} has no whole number {name!r} that can grow")
     grown = {name: max(1, round(factor * getattr(audit.game, name))) for name, factor in factors.items()}
     return replace(audit, game=replace(audit.game, **grown), name=f"{audit.name}, confirmatory run")
 
 
 def _stated_claim(audit: Audit, at: str) -> Claim:
     if audit.claim is None and not isinstance(audit.mechanism, Claiming):
-        raise SpecError(f"{at}.mechanism must state its claim: give it a method `claim() -> Claim`")
+        raise SpecError(f"{at}.mechanism must state its claim: add a method `claim() -> Claim`")
     claim: Any = audit.effective_claim()
     if not isinstance(claim, Claim):
-        raise SpecError(f"{at}.mechanism.claim() must give a dpaudit.Claim, got {claim!r}")
+        raise SpecError(f"{at}.mechanism.claim() must return a dpaudit.Claim, got {claim!r}")
     return claim
 
 
 def _require_compatible(audit: Audit, at: str) -> None:
-    """Refuse a mechanism that the game cannot play, and an attack that needs another view than the game gives."""
+    """Refuse a mechanism that the game cannot run, and an attack that needs another view."""
     fits: GameTraits = audit.game.traits
     face = fits.capability_of(audit.mechanism)
     if face is None:
         words = " or ".join(face.words for face in fits.views)
         raise SpecError(
-            f"{at}.game {_part_name(audit.game)} plays {words}, not {_part_name(audit.mechanism)}; "
+            f"{at}.game {_part_name(audit.game)} needs {words}, got {_part_name(audit.mechanism)}; "
             + _names_that_fit("game", lambda other: other.traits.capability_of(audit.mechanism) is not None)
         )
     view = fits.views[face]
     if not (hasattr(audit.attack, "view") and hasattr(audit.attack, "score")):
         raise SpecError(
-            f"{at}.attack must say what it sees: give it a field `view`, which is or is a base of "
-            f"{view.__module__}.{view.__name__}, and a method `score(view)`"
+            f"{at}.attack must state its view: add a field `view`, which is {view.__module__}.{view.__name__} or a "
+            "base of it, and a method `score(view)`"
         )
     if not issubclass(view, audit.attack.view):
         raise SpecError(
@@ -463,7 +460,7 @@ def _require_compatible(audit: Audit, at: str) -> None:
 
 
 def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
-    """Refuse an estimator that cannot read the game's evidence, or whose bound would not be valid for it."""
+    """Refuse an estimator that cannot read the game's evidence, or whose bound would be invalid for it."""
     estimator, independent = audit.estimator, audit.game.traits.independent_trials
     evidence = audit.game.traits.evidence
     if not isinstance(estimator, Estimator) or estimator.evidence is not evidence:
@@ -474,51 +471,48 @@ def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
         )
     if isinstance(estimator, ScoreEstimator) and estimator.delta < claim.delta:
         raise SpecError(
-            f"{at}.estimator.delta must be at least the claim's delta {claim.delta:g}, got {estimator.delta:g}: a "
-            "claim that may fail with probability delta says nothing at a smaller one"
+            f"{at}.estimator.delta must be at least the claim's delta {claim.delta:g}, got {estimator.delta:g}: the "
+            "claim makes no statement at a smaller delta"
         )
     most, sharing = _sharing(audit), getattr(estimator, "sharing", None)
     if sharing is not None and (most is None or sharing % most):
         raise SpecError(
-            f"{at}.estimator.sharing must be left out, or a multiple of the canaries that share one training, "
+            f"{at}.estimator.sharing must be absent, or a multiple of the canaries that share one training, "
             f"{most or 'all of them'}; got {sharing}"
         )
     if audit.stop is not None and not getattr(estimator, "anytime_valid", False):
         raise SpecError(
-            f"{at}.stop needs `estimator: betting`: another bound, looked at while trials come in, errs more often "
-            "than it says"
+            f"{at}.stop needs `estimator: betting`: other bounds are not valid if they are read before all trials "
+            "have run"
         )
     if audit.stop is not None and not independent:
-        raise SpecError(f"{at}.stop needs a game of independent trials, one training each: ind-mia or mia")
+        raise SpecError(f"{at}.stop needs a game of independent trials with one training each: ind-mia or mia")
     if not independent and getattr(estimator, "independent_trials", False):
         raise SpecError(
-            f"{at}.estimator must be one for many canaries of one training (one-run, ...), got "
-            f"{_part_name(estimator)}, which takes scores for independent trials; the game is one of "
-            "dependent ones: ind-mia and mia have independent trials"
+            f"{at}.estimator must be for many canaries of one training (one-run, ...), got {_part_name(estimator)}, "
+            "which assumes independent trials; only ind-mia and mia have those"
         )
 
 
 def _sharing(audit: Audit) -> int | None:
-    """Return the largest number of canaries that share a training; None if all do or the attack combines several."""
+    """Maximum number of canaries that share a training; None if all do or the attack combines several."""
     sharing = audit.game.traits.sharing
     return sharing(audit.mechanism) if sharing and getattr(audit.attack, "each_release_alone", False) else None
 
 
 def _part_name(part: object) -> str:
-    """Return the name that a user gives a part."""
+    """Return the name of a part in a spec."""
     words = describe(part)
     return str(words["name"]) if isinstance(words, dict) and "name" in words else type(part).__name__
 
 
 def _names_that_fit(kind: str, fit: Callable[[Any], bool]) -> str:
-    """Return a sentence with the registered names of a kind that would fit."""
+    """Return text with the registered names of a kind that fit."""
     names = [name for name in catalogue(kind) if fit(load(kind, name))]
     return f"{kind}s that fit: {', '.join(names) or 'none'}"
 
 
 def slug(name: str) -> str:
-    """Return a name as a file name, unique even if names differ only in punctuation."""
-    plain = "".join(letter if letter.isalnum() else "-" for letter in name.lower()).strip("-")
-    while "--" in plain:
-        plain = plain.replace("--", "-")
+    """Return a file name for a name, unique even if names differ only in punctuation."""
+    plain = "-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())
     return f"{plain[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

@@ -1,7 +1,7 @@
-"""Specs in words become values: pydantic checks the fields of the class that a spec names, nested parts first.
+"""Build the parts of a spec: pydantic checks the fields of the class that a spec names, nested parts first.
 
-`{name: lp-1st, epsilon: 1, model: {name: mlp}}` becomes an instance of the registered class, which is a plain frozen
-dataclass: its annotations and the metadata of its fields say all that pydantic needs to know.
+`{name: lp-1st, epsilon: 1, model: {name: mlp}}` becomes an instance of the registered class, which is a frozen
+dataclass. pydantic needs only its annotations and the metadata of its fields.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def build(kind: str, spec: object, *, location: str = "", defaults: Mapping[str,
 
     Args:
         location: Place in the spec file, for messages: "audits[2].mechanism".
-        defaults: Fields that are filled in if the part has them and the spec leaves them out.
-    Raises: SpecError with the place, the value and what is possible.
+        defaults: Values of fields that the part has and the spec omits.
+    Raises: SpecError with the place, the value and the options.
     """
     if isinstance(spec, str | Mapping):
         require_yaml_values(spec, location or kind)
@@ -59,7 +59,7 @@ def _build_part(kind: str, spec: object, defaults: Mapping[str, object] | None =
             return spec
         raise InvalidValueError(
             f" must be a name, a mapping with `name`, or an object with {_method_names(kind)}, got "
-            + (f"the class {spec.__name__}; make one of it" if isinstance(spec, type) else type(spec).__name__)
+            + (f"the class {spec.__name__}; create an instance" if isinstance(spec, type) else type(spec).__name__)
         )
     fields = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = fields.pop("name", None)
@@ -73,11 +73,11 @@ def _build_part(kind: str, spec: object, defaults: Mapping[str, object] | None =
 
 
 def named_part(kind: str, name: str) -> Any:
-    """The class or factory that a spec names: a registered name, or "module:Class"."""
+    """Return the class or factory that a spec names: a registered name, or "module:Class"."""
     if ":" in name:
         return user_part(kind, name)
     entry = catalogue(kind).get(name)
-    if entry is not None and entry.module.partition(".")[0] != "dpaudit":  # of another package's entry points
+    if entry is not None and entry.module.partition(".")[0] != "dpaudit":  # an entry point of another package
         require_code(f"{entry.module}:{entry.attribute}")
     return load(kind, name)
 
@@ -97,13 +97,13 @@ _KIND_METHODS: Mapping[str, tuple[str, ...]] = {
     "curve": ("miss_rate",),
     "data": ("load", "sample"),
 }
-"""Methods that tell a part of each kind from any other class: it has one of them at least."""
+"""Methods by kind; a class is a part of the kind if it has at least one of them."""
 
 
 def user_part(kind: str, name: str) -> Any:
-    """The user's own class, or their factory marked with `@register(kind, ...)`, that "module:name" names.
+    """Return the user's class, or their factory marked with `@register(kind, ...)`, that "module:name" names.
 
-    Nothing else is ever called: a spec must not be able to name any function there is.
+    Everything else is refused, since a spec must not be able to call arbitrary functions.
     """
     part = import_object(name)
     if isinstance(part, type):
@@ -122,7 +122,6 @@ def _has_methods(kind: str, part: type) -> bool:
 
 
 def _is_part(kind: str, value: object) -> bool:
-    """Whether it is a part that was made already."""
     return type(value).__dict__.get("registered_kind") == kind or _has_methods(kind, type(value))
 
 
@@ -140,13 +139,13 @@ def build_dataclass(part_class: Any, fields: Mapping[str, object], *, location: 
 
 
 def checked_value(part_class: Any, name: str, value: object, *, at: str) -> Any:
-    """Return what a spec writes for one field of a dataclass, as the field takes it; `at` is the dataclass's place."""
+    """Return the value of one field of a dataclass, converted to its type; `at` is the dataclass's location."""
     with _located(at):
         return validate(_fields_adapter(part_class, (name,)), {name: value}, init_fields(part_class))[name]
 
 
 def _build_instance(part_class: Any, fields: Mapping[str, object], defaults: Mapping[str, object] | None = None) -> Any:
-    if not hasattr(part_class, "__dataclass_fields__"):  # a plain class or a factory of the user's own
+    if not hasattr(part_class, "__dataclass_fields__"):  # a class or factory of the user
         return _construct(part_class, fields)
     names = init_fields(part_class)
     filled = {name: value for name, value in (defaults or {}).items() if name in names} | dict(fields)
@@ -160,10 +159,10 @@ def _construct(part_class: Any, values: Mapping[str, object]) -> Any:
         raise InvalidValueError(f": {err}") from err
     except AuditError:
         raise
-    except Exception as err:  # a class of the user's own may raise anything
+    except Exception as err:  # a class of the user may raise anything
         why = f"{type(err).__name__}: {shortened(err)}"
         raise InvalidValueError(
-            f": {part_class.__qualname__} cannot be made from {shortened(dict(values))}: {why}"
+            f": {part_class.__qualname__} cannot be created from {shortened(dict(values))}: {why}"
         ) from err
 
 
@@ -174,7 +173,7 @@ def init_fields(part_class: Any) -> dict[str, dataclasses.Field[Any]]:
 
 @cache
 def _fields_adapter(part_class: Any, only: tuple[str, ...] | None = None) -> TypeAdapter[dict[str, Any]]:
-    """Return what checks the fields that a spec writes for a dataclass, or some of them alone."""
+    """Return the type adapter that checks the fields of a dataclass in a spec, or `only` some of them."""
     from pydantic import Field, TypeAdapter
     from typing_extensions import TypedDict
 
@@ -196,7 +195,7 @@ def is_required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _field_type(field: dataclasses.Field[Any], hint: Any) -> Any:
-    """Return pydantic's type of what a spec writes for a field."""
+    """Return pydantic's type of a field in a spec."""
     from pydantic import BeforeValidator
 
     kind = field.metadata.get("kind")
@@ -214,7 +213,7 @@ def _require_consent(value: object) -> object:
 
 
 def _nested_type(*parts: Any) -> Any:
-    if len(parts) > 1:  # the class that holds one of several reads what a spec writes for them
+    if len(parts) > 1:  # the class with the field parses the value itself
         return Annotated[Any, ParsedBy(lambda value: value, lambda: _union_schema(parts))]
     return Annotated[Any, ParsedBy(partial(_from_mapping, parts[0]), partial(fields_schema, parts[0]))]
 
@@ -227,12 +226,12 @@ def _from_mapping(part_class: Any, value: object) -> Any:
     raise ValueError(f"a mapping with fields among {', '.join(init_fields(part_class))}")
 
 
-PART_KEY: Final = "$part"  # in a JSON schema: a part of this kind
+PART_KEY: Final = "$part"  # in a JSON schema: stands for a part of the kind
 Schema = dict[str, Any]
 
 
 def fields_schema(part_class: Any) -> Schema:
-    """Return the JSON schema of the fields that a spec writes for a dataclass."""
+    """Return the JSON schema of the fields of a dataclass in a spec."""
     from pydantic.json_schema import GenerateJsonSchema
 
     class Untitled(GenerateJsonSchema):
@@ -250,7 +249,7 @@ def _union_schema(parts: Sequence[Any]) -> Schema:
 
 
 def field_descriptions(part: type) -> dict[str, str]:
-    """Return the entries of the sections `Attributes:` of a class and its bases; those of the class come first."""
+    """Return the texts of the `Attributes:` sections of a class and its bases, by field; the class comes first."""
     descriptions: dict[str, str] = {}
     for base in part.__mro__:
         section = re.search(r"^Attributes:\n((?:[ ]+.*\n?|\n)+)", inspect.cleandoc(base.__doc__ or ""), re.MULTILINE)
@@ -264,9 +263,9 @@ T = TypeVar("T")
 
 
 def with_absolute_paths(part: T) -> T:
-    """A data set or another of dpaudit's parts with its relative paths made absolute, at any depth.
+    """Return a data set or another part of dpaudit with absolute paths, at any depth.
 
-    Paths that begin with `~` or a `$VARIABLE` stay as they are written.
+    Paths that begin with `~` or a `$VARIABLE` are unchanged.
     """
     if not dataclasses.is_dataclass(part) or isinstance(part, type):
         return part
@@ -280,5 +279,6 @@ def with_absolute_paths(part: T) -> T:
 
 
 def _absolute(path: str) -> str:
-    apart = not path or path.startswith(("~", "$")) or "://" in path or os.path.isabs(path)
-    return path if apart else os.path.abspath(path)
+    if not path or path.startswith(("~", "$")) or "://" in path or os.path.isabs(path):
+        return path
+    return os.path.abspath(path)

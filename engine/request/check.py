@@ -1,4 +1,4 @@
-"""The spec of a check: every game that fits a mechanism, cheap ones first, scaled to a budget."""
+"""Build the spec of a check: all tests that fit a mechanism, cheapest first, scaled to a budget."""
 
 from __future__ import annotations
 
@@ -48,32 +48,38 @@ from dpaudit.registry import catalogue, load
 
 Effort = Literal["quick", "standard", "thorough"]
 EFFORTS: Mapping[str, float] = {"quick": 1 / 8, "standard": 1.0, "thorough": 4.0}
-"""Factor of each effort on the calls and trainings of a test."""
+"""Factor on the calls and trainings of a test, by effort."""
 BUDGETS: Mapping[str, str] = {"quick": "2m", "standard": "10m", "thorough": "2h"}
-"""Budget of each effort if none is given."""
+"""Default budget, by effort."""
 MAX_HALVINGS = 5
-"""Times that the calls of all tests are halved before tests of side findings are left out."""
+"""Number of times that all tests are halved before tests of side findings are dropped."""
 MIN_TRIALS = 4
-"""Trials, search calls or replays of a test that any game can be played with."""
+"""Trials, search calls or replays that every game can run with."""
 SHRINK_FACTOR = 1 / 2
-"""Factor on calls and trainings, as often as needed, if a budget is too short for the effort: so coarse that a clock
-that is a little off leads to the same plan."""
-PLANNING_MESSAGE = "choosing the tests: a call or a training may be timed"
+"""Factor on calls and trainings, applied until the tests fit the budget. It is coarse, so that small timing differences
+lead to the same plan."""
+PLANNING_MESSAGE = "choosing the tests, which may time a call or a training"
 """Progress message while a check is planned."""
 LEARNING_S = 4e-4
-"""Seconds of learning per call, in addition to the call."""
+"""Seconds that the attack needs to learn from one call, in addition to the call."""
 BUDGET_SHARE = 0.8
-"""Share of a budget in seconds for the calls or trainings of all tests and of a repeated one."""
+"""Share of the budget in seconds for the calls or trainings of all tests and one confirmatory run."""
 MAX_UNIT_NUMBERS, SMALL_RESULT = 1 << 24, 1 << 13
-"""Most numbers that all calls of a unit return together, if a call returns more than FEW_NUMBERS."""
+"""Maximum numbers that the calls of one unit return together, if one call returns more than SMALL_RESULT numbers."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a check may cost."""
+    """Limits of a check.
 
-    seconds: float | None = None  # after which nothing is begun any more, > 0; None for no limit
-    trainings: int | None = None  # of all tests together, >= 0, half of them for playing one again; None for no limit
+    Attributes:
+        seconds: Seconds after which no unit starts, > 0. None has no limit.
+        trainings: Trainings of all tests together, >= 0. Half of them are reserved for one confirmatory run. None has
+            no limit.
+    """
+
+    seconds: float | None = None
+    trainings: int | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -82,7 +88,7 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """Parse a budget: "90s", "10m", "1h", "200 trainings", or a time and trainings separated by a comma."""
+        """Parse a budget: "90s", "10m", "1h", "200 trainings", or "1h, 500 trainings"."""
         seconds, trainings = None, None
         for part in text.split(","):
             match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|trainings?)\s*", part)
@@ -92,7 +98,7 @@ class Budget:
             if unit in _SECONDS:
                 seconds = number * _SECONDS[unit]
             else:
-                require(math.isfinite(number), "a budget must have a number that is finite", budget=text)
+                require(math.isfinite(number), "a budget must be finite", budget=text)
                 trainings = int(number)
         return cls(seconds, trainings)
 
@@ -102,14 +108,14 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What is to be checked.
+    """Mechanism and claim to check.
 
     Attributes:
-        mechanism: A registered name, `{name: ..., fields}`, one's own class `package.module:Class`, or an object.
-        data: As in an audit; left out: small data are made that the mechanism can be run on.
-        claim: Overrides what the mechanism states of itself; "accountant": as in an audit.
-        split: Which share of the data plays which part; left out: as much to the target as the games leave.
-        budget: What it may cost at most: "10m", "90s", "200 trainings", "1h, 500 trainings"; None: that of the effort.
+        mechanism: A registered name, `{name: ..., fields}`, your class `package.module:Class`, or an object.
+        data: Data set, as in an audit. Default: small generated data that the mechanism can run on.
+        claim: Claim to test instead of the mechanism's. "accountant" as in an audit.
+        split: Shares of the data for the target, the reference and the test. Default: a large target.
+        budget: Maximum cost: "10m", "90s", "200 trainings", "1h, 500 trainings". Default: the budget of the effort.
     """
 
     mechanism: Any = field(metadata={"kind": "mechanism"})
@@ -121,24 +127,23 @@ class CheckRequest:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.budget is not None:
-            Budget.parse(self.budget)  # a wrong one is refused before anything is timed
+            Budget.parse(self.budget)  # refuse an invalid budget before anything is timed
 
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """What a spec says beside `check`.
+    """Settings of a check other than its mechanism and claim.
 
     Attributes:
-        name: For reports and the default run folder; "" takes the mechanism's.
-        seed: Everything random follows from it.
-        confidence: Of the verdict VIOLATION, in (0, 1), whatever a first pass of all tests was; its own bounds hold
-            together with 0.95.
-        until_decided: Whether tests that are left undecided are played once more, with four times the trials; the
-            error of the verdict is shared with that.
-        run: Where the work runs; None: in this process where nothing is trained, else on Ray.
-        effort: "quick", "standard" or "thorough": how many calls and trainings each test has. The same effort gives the
-            same scores on any machine, unless the budget is too short for it.
-        strict: Scopes whose side findings are part of the verdict: "floating-point", "beyond-schema" or "all".
+        name: Name in reports and of the default run folder. "" takes the mechanism's name.
+        seed: Seed of all randomness.
+        confidence: Confidence of the verdict VIOLATION, in (0, 1). It holds for any outcome of the first pass, whose
+            bounds hold together with confidence 0.95.
+        until_decided: Repeat undecided tests once with four times the trials. Both runs share the error of the verdict.
+        run: Place and resources of the run. Default: this process if nothing is trained, else Ray.
+        effort: "quick", "standard" or "thorough", which sets the calls and trainings of each test. The same effort
+            gives the same scores on any machine, unless the budget is too short for it.
+        strict: Scopes whose side findings count for the verdict: "floating-point", "beyond-schema" or "all".
     """
 
     name: str = ""
@@ -158,10 +163,10 @@ class CheckOptions:
 
 @dataclass(frozen=True)
 class PlannedTest:
-    """A test of a game."""
+    """One test of a check, with its calls or trainings."""
 
-    game: str  # the game's registered name
-    test: CheckTest  # how it takes part
+    game: str  # registered name
+    test: CheckTest
 
     @property
     def name(self) -> str:
@@ -169,7 +174,7 @@ class PlannedTest:
         return f"{self.game}, {self.test.variant}" if self.test.variant else self.game
 
     def scaled(self, factor: float) -> PlannedTest:
-        """Return the choice with `factor` times the calls or trainings, never fewer than it needs."""
+        """Return the test with `factor` times the calls or trainings, but at least its minimum."""
         test = self.test
         if not test.scales or factor == 1:
             return self
@@ -179,9 +184,9 @@ class PlannedTest:
         return replace(self, test=replace(test, trainings=trainings, game={**test.game, **smaller}))
 
     def with_result_size(self, numbers: int) -> PlannedTest:
-        """Return the choice with fewer calls in a unit if a call returns so many `numbers`: a unit holds all together.
+        """Return the test with fewer calls per unit if each call returns many `numbers`: a unit holds all results.
 
-        By powers of two: outputs that are a little longer give the same plan.
+        The count is a power of two, so that slightly longer results give the same plan.
         """
         if numbers <= SMALL_RESULT:
             return self
@@ -190,7 +195,7 @@ class PlannedTest:
 
     @property
     def repeat_price(self) -> float:
-        """Calls or trainings of a confirmatory run, in trainings on the data given."""
+        """Cost of a confirmatory run, in calls or trainings on the data."""
         test = self.test
         shares = test.scales or {"": 1.0}
         return test.price * sum(
@@ -199,46 +204,42 @@ class PlannedTest:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Tests of the claim come before those of side findings, cheap ones before dear ones."""
+        """Sort key: tests of the claim before tests of side findings, then by price."""
         return self.test.scope is not Scope.CLAIM, self.test.price
 
 
 def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) -> AuditSpec:
-    """Return the audits of a check; `together` holds the reason for each, and the games that were left out.
+    """Return the spec of a check; `together` holds the reason for each audit and the games left out.
 
     Raises: SpecError if no game fits the mechanism and its claim.
     """
     mechanism = _as_game_mechanism(build("mechanism", request.mechanism, location="check.mechanism"))
     if request.claim is None and not isinstance(mechanism, Claiming):
-        raise SpecError("check.mechanism must state its claim: give it a method `claim() -> Claim`, or give `claim`")
+        raise SpecError("check.mechanism must state its claim: add a method `claim() -> Claim`, or set `claim`")
     if request.claim == ACCOUNTANT:  # its epsilon does not decide which games fit
         require_accountant(mechanism, "check")
         claim: Any = Claim(math.inf, relation=Relation.ADD_REMOVE)
     else:
         claim = request.claim or mechanism.claim()
     if not isinstance(claim, Claim):
-        raise SpecError(f"check.mechanism.claim() must give a dpaudit.Claim, got {claim!r}")
+        raise SpecError(f"check.mechanism.claim() must return a dpaudit.Claim, got {claim!r}")
     planned_tests, other_claims, other_mechanisms = matching_tests(mechanism, claim)
-    planned_tests = [choice.scaled(EFFORTS[options.effort]) for choice in planned_tests]
-    usual_trainings = {choice.name: choice.test.trainings for choice in planned_tests}
+    planned_tests = [planned.scaled(EFFORTS[options.effort]) for planned in planned_tests]
+    usual_trainings = {planned.name: planned.test.trainings for planned in planned_tests}
     data = default_data(mechanism, claim) if request.data is None else as_data_source(request.data)
     budget = Budget.parse(BUDGETS[options.effort] if request.budget is None else request.budget)
     too_long: list[str] = []
     if isinstance(mechanism, RowFunction) and planned_tests:
         table = cast(TableRows, loaded_rows(build("data", data, location="check.data"), options.seed))
         if table.schema.allows_everything:
-            planned_tests = [choice for choice in planned_tests if choice.test.scope is not Scope.BEYOND_SCHEMA]
+            planned_tests = [planned for planned in planned_tests if planned.test.scope is not Scope.BEYOND_SCHEMA]
         seconds, numbers = call_cost(mechanism, table, claim.relation)
-        planned_tests, other_claims = [choice.with_result_size(numbers) for choice in planned_tests], []
+        planned_tests, other_claims = [planned.with_result_size(numbers) for planned in planned_tests], []
         planned_tests, too_long = within_seconds(planned_tests, seconds + LEARNING_S, budget.seconds)
-        # In this process, since no cluster then has to start; another Python runs once for each core.
+        # This process, so that no cluster has to start. Another Python runs once for each core.
         cores = os.cpu_count() or 1 if getattr(mechanism, "python", "") else 1
         options = replace(options, run=options.run or RunOptions(runner="in-process", cpus_per_worker=cores))
-    elif (
-        budget.seconds is not None
-        and request.budget is not None
-        and any(each.test.trainings > 1 for each in planned_tests)
-    ):
+    elif request.budget is not None and budget.seconds and any(plan.test.trainings > 1 for plan in planned_tests):
         rows = loaded_rows(build("data", data, location="check.data"), options.seed)
         target = (request.split or MOSTLY_TARGET).divide(rows, np.random.default_rng(0)).target
         planned_tests, too_long = within_seconds(planned_tests, training_seconds(mechanism, target), budget.seconds)
@@ -254,13 +255,17 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     )
     trains = any(test.trainings for test in affordable)
     unit = "call" if isinstance(mechanism, RowFunction) else "training"
-    side_scopes = {test.planned.name: test.planned.test.scope for test in affordable}
+    verdict_scopes = (Scope.CLAIM, *options.strict)
     side_scopes = {
-        name: scope for name, scope in side_scopes.items() if scope is not Scope.CLAIM and scope not in options.strict
+        test.planned.name: test.planned.test.scope
+        for test in affordable
+        if test.planned.test.scope not in verdict_scopes
     }
-    reasons = [
-        f"{test.planned.name}: finds {test.planned.test.finds}{_cost_note(test.trainings, unit)}" for test in affordable
-    ]
+    reasons = []
+    for test in affordable:
+        plural = "s" if test.trainings != 1 else ""
+        cost = f" ({test.trainings:,} {unit}{plural} at most)" if test.trainings else ""
+        reasons.append(f"{test.planned.name}: finds {test.planned.test.finds}{cost}")
     repeat_factors = {test.planned.name: test.repeat_factors for test in affordable if test.repeat_factors}
     fewer = [
         f"{test.planned.name} {test.trainings:,} of {usual_trainings[test.planned.name]:,}"
@@ -280,17 +285,16 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     )
 
 
-TARGET_ONLY, MOSTLY_TARGET = (
-    Partition(target=1.0, reference=0.0, test=0.0),
-    Partition(target=0.7, reference=0.2, test=0.1),
-)
-"""Default divisions of the data."""
+TARGET_ONLY = Partition(target=1.0, reference=0.0, test=0.0)
+"""Default split for functions of rows."""
+MOSTLY_TARGET = Partition(target=0.7, reference=0.2, test=0.1)
+"""Default split for mechanisms that train."""
 
 
 def _as_game_mechanism(mechanism: Any) -> Any:
-    """Return the mechanism that games play; for a release about bags, the learner that recalls labels from it."""
-    bags_alone = isinstance(mechanism, BagMechanism) and not isinstance(mechanism, LabelMechanism)
-    return AggregatedLabels(mechanism) if bags_alone else mechanism
+    """Return the mechanism that games can run: a mechanism that only releases bags becomes a learner of its labels."""
+    only_bags = isinstance(mechanism, BagMechanism) and not isinstance(mechanism, LabelMechanism)
+    return AggregatedLabels(mechanism) if only_bags else mechanism
 
 
 def _fits_test(mechanism: Any, test: CheckTest) -> bool:
@@ -300,7 +304,10 @@ def _fits_test(mechanism: Any, test: CheckTest) -> bool:
 
 
 def matching_tests(mechanism: Any, claim: Claim) -> tuple[list[PlannedTest], list[str], list[str]]:
-    """Return the tests that fit a mechanism and its claim, cheap ones first; games for other claims; other games."""
+    """Return the tests that fit a mechanism and its claim, cheapest first, and the games that do not fit, with reasons.
+
+    The second list holds games for other claims, the third games for other mechanisms.
+    """
     matching, other_claims, other_mechanisms = [], defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for name in catalogue("game"):
         fits: GameTraits = load("game", name).traits
@@ -308,23 +315,21 @@ def matching_tests(mechanism: Any, claim: Claim) -> tuple[list[PlannedTest], lis
         fitting = [test for test in supported if claim.relation in test.relations]
         matching += [PlannedTest(name, test) for test in fitting]
         if not supported:
-            for words in dict.fromkeys(test.capability.words for test in fits.check_tests) or [
-                "what is asked for by name"
-            ]:
+            for words in dict.fromkeys(test.capability.words for test in fits.check_tests) or ["audits that name them"]:
                 other_mechanisms[words].append(name)
         elif not fitting:
             relations = dict.fromkeys(str(relation) for test in supported for relation in test.relations)
             other_claims[f"claims about {' or '.join(relations)} neighbours"].append(name)
-    for_others, others = (
+    unfit = [
         [f"{', '.join(names)}: for {why}" for why, names in games.items()] for games in (other_claims, other_mechanisms)
-    )
-    return sorted(matching, key=lambda choice: choice.rank), for_others, others
+    ]
+    return sorted(matching, key=lambda planned: planned.rank), unfit[0], unfit[1]
 
 
 def default_data(mechanism: Any, claim: Claim) -> Any:
-    """Return small data that a mechanism can run on: ten classes for labels, two for models, digits for images.
+    """Return small data for a mechanism: ten classes for labels, two for models, digits for networks of images.
 
-    A claim about labels needs only a few trainings, so they may be on more rows than those of a claim about records.
+    Tests of a label claim need few trainings, so their data have more rows than data for a claim about records.
     """
     if isinstance(mechanism, LabelMechanism):
         return GaussianMixture(classes=10, rows=2_000)
@@ -342,28 +347,28 @@ def default_data(mechanism: Any, claim: Claim) -> Any:
 class AffordableTest:
     """A test that fits the budget."""
 
-    planned: PlannedTest  # the test
+    planned: PlannedTest
     trainings: int  # calls or trainings that it may use
-    repeat_factors: dict[str, float]  # factors by which fields of its game grow when it is repeated
+    repeat_factors: dict[str, float]  # factors on fields of its game in a confirmatory run
 
 
 def within_seconds(
     planned_tests: list[PlannedTest], call_s: float | None, seconds: float | None
 ) -> tuple[list[PlannedTest], list[str]]:
-    """Return the tests that fit a budget, with fewer calls or trainings if they must, and which do not fit.
+    """Return the tests that fit a budget, with fewer calls or trainings if needed, and reasons for the others.
 
     Args:
-        each: Seconds of one call or training; None if not known.
+        call_s: Seconds of one call or training; None if unknown.
         seconds: The budget; None for no limit.
     """
     if call_s is None or seconds is None:
         return planned_tests, []
 
     def seconds_needed(tests: Sequence[PlannedTest]) -> float:
-        return call_s * (sum(choice.test.price for choice in tests) + max(choice.repeat_price for choice in tests))
+        return call_s * (sum(planned.test.price for planned in tests) + max(planned.repeat_price for planned in tests))
 
     def is_minimal(tests: Sequence[PlannedTest]) -> bool:
-        return all(not choice.test.scales or choice.test.trainings <= choice.test.min_trainings for choice in tests)
+        return all(not planned.test.scales or planned.test.trainings <= planned.test.min_trainings for planned in tests)
 
     too_long, halvings = [], 0
     while planned_tests and seconds_needed(planned_tests) > BUDGET_SHARE * seconds and not is_minimal(planned_tests):
@@ -372,7 +377,7 @@ def within_seconds(
             planned_tests = planned_tests[:-1]
             too_long.append(f"{last.name}: the budget of {seconds:g} s is too short for it")
             continue
-        planned_tests, halvings = [choice.scaled(SHRINK_FACTOR) for choice in planned_tests], halvings + 1
+        planned_tests, halvings = [planned.scaled(SHRINK_FACTOR) for planned in planned_tests], halvings + 1
     while len(planned_tests) > 1 and seconds_needed(planned_tests) > BUDGET_SHARE * seconds:
         *planned_tests, last = planned_tests
         too_long.append(f"{last.name}: the budget of {seconds:g} s is too short for it")
@@ -380,65 +385,61 @@ def within_seconds(
 
 
 def within_trainings(planned_tests: list[PlannedTest], trainings: int | None) -> tuple[list[AffordableTest], list[str]]:
-    """Return as many tests as a number of trainings is enough for, and which not.
+    """Return the tests that fit into a number of trainings, and reasons for the others.
 
-    Half of the number is kept for repeating one test.
+    Half of the trainings are reserved for one confirmatory run.
     """
     available = None if trainings is None else trainings - trainings // 2
     reserve = None if trainings is None else trainings // 2
     affordable, too_expensive = [], list[str]()
-    for choice in planned_tests:
-        test, wanted = choice.test, choice.test.trainings
+    for planned in planned_tests:
+        test, wanted = planned.test, planned.test.trainings
         price = test.price if available is None else min(test.price, available)
         allowed = wanted if price == test.price else int(price / test.cost)
         repeats = None if reserve is None else int(reserve / test.cost)
-        if repeats is not None and test.scales:  # so that a repeat has as much to learn from, and shares it
+        if repeats is not None and test.scales:  # a confirmatory run must learn from as many
             allowed = min(allowed, repeats)
         minimum = test.min_trainings if test.scales else wanted
         if repeats is not None and min(allowed, repeats) < min(minimum, wanted):
             too_expensive.append(
-                f"{choice.name}: needs at least {min(minimum, wanted):,} trainings and as many for its confirmatory "
+                f"{planned.name}: needs at least {min(minimum, wanted):,} trainings and as many for its confirmatory "
                 f"run; the budget leaves {allowed:,} and {repeats:,}"
             )
             continue
-        affordable.append(AffordableTest(choice, allowed, _repeat_factors(test, allowed, repeats)))
+        affordable.append(AffordableTest(planned, allowed, _repeat_factors(test, allowed, repeats)))
         available = None if available is None else available - price
     return affordable, too_expensive
 
 
 def _repeat_factors(test: CheckTest, trainings: int, repeats: int | None) -> dict[str, float]:
-    """Return the factors by which a repeat of a test grows, with at most `repeats` trainings."""
+    """Return the factors on fields of a test for a confirmatory run with at most `repeats` trainings."""
     if repeats is None or not test.scales:
         return dict(test.growth_on_repeat)
-    most = repeats / trainings / (1 - test.scales.get(test.search_field, 0.0))
-    grown = {
-        name: min(test.growth_on_repeat.get(name, 1.0), most)
+    max_factor = repeats / trainings / (1 - test.scales.get(test.search_field, 0.0))
+    factors = {
+        name: min(test.growth_on_repeat.get(name, 1.0), max_factor)
         for name in (*test.scales, *test.growth_on_repeat)
         if name != test.search_field
     }
-    return {name: factor for name, factor in grown.items() if factor != 1.0}
+    return {name: factor for name, factor in factors.items() if factor != 1.0}
 
 
 def _audit(affordable: AffordableTest, mechanism: Any, data: Any, request: CheckRequest) -> Audit:
-    choice, test = affordable.planned, affordable.planned.test
-    fewest = min(MIN_TRIALS, test.trainings)
-    scaled = {name: max(fewest, int(share * affordable.trainings)) for name, share in test.scales.items()}
+    planned, test = affordable.planned, affordable.planned.test
+    min_count = min(MIN_TRIALS, test.trainings)
+    scaled = {name: max(min_count, int(share * affordable.trainings)) for name, share in test.scales.items()}
     return Audit(
         mechanism=mechanism,
         data=data,
-        game={"name": choice.game, **test.game, **scaled},
+        game={"name": planned.game, **test.game, **scaled},
         attack=test.attack or None,
         estimator=test.estimator or None,
         split=request.split or (TARGET_ONLY if test.capability.protocol is RowFunction else MOSTLY_TARGET),
         claim=request.claim,
         confirm=test.confirm,
         stop=test.stop,
-        name=choice.name,
+        name=planned.name,
     )
-
-
-def _cost_note(count: int, of: str) -> str:
-    return f" ({count:,} {of}{'s' if count != 1 else ''} at most)" if count else ""
 
 
 def _mechanism_name(mechanism: Any) -> str:

@@ -1,4 +1,4 @@
-"""Values in words: `describe` returns the spec of a value, so that every run folder holds one that can be run again."""
+"""Convert values back to specs, so that every run folder holds a spec that can be rerun."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SELECTIONS: dict[object, str] = {selection: name for name, selection in SELECTI
 
 
 def describe(value: object) -> Any:
-    """The spec of a value: what `build` would make it from, defaults left out."""
+    """Return the spec from which `build` creates the value, without defaults."""
     if isinstance(value, Claim):
         return _describe_claim(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -35,13 +35,13 @@ def describe(value: object) -> Any:
         return {str(key): describe(item) for key, item in value.items()}
     if has_location(value):
         return location(value)
-    if hasattr(value, "__dict__"):  # an object of the user's own
+    if hasattr(value, "__dict__"):  # an object of the user
         return {"name": _name(value), **describe(vars(value))}
     return value.item() if getattr(value, "shape", None) == () else value  # type: ignore[attr-defined]  # of NumPy
 
 
 def _describe_claim(claim: Claim) -> dict[str, Any]:
-    """A claim of one point without its curve, which follows from it; relation left out where it is the default."""
+    """Return the fields of a claim without the default relation, and without the curve if a point defines the claim."""
     words: dict[str, Any] = {"epsilon": claim.epsilon}
     if claim.delta:
         words["delta"] = claim.delta
@@ -73,7 +73,7 @@ def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
 
 
 def call_text(value: Any) -> str:
-    """A part of an audit as `name(field=value, ...)`, defaults left out."""
+    """Return a part of an audit as `name(field=value, ...)`, without defaults."""
     words = describe(value)
     return _as_call(words) if isinstance(words, Mapping) else str(words)
 

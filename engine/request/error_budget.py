@@ -1,4 +1,4 @@
-"""Who gets which share of the error, in a plain run, a check and a sweep alike."""
+"""Shares of the error probability in plain runs, checks and sweeps."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ from dpaudit.claims.scope import STRICT_SCOPES, Scope
 from dpaudit.errors import require
 
 SCREENING = 0.95
-"""Confidence of the bounds of a first pass, all together."""
+"""Joint confidence of the bounds of a first pass."""
 
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """What each bound of a spec may err with.
+    """Confidence of each bound of a spec.
 
-    The error is split evenly; the union bound asks nothing of how the bounds depend on each other, so they may share
-    data, seeds and trainings, and whichever is picked afterwards holds.
+    The error is split evenly. The union bound needs no independence, so bounds may share data, seeds and trainings, and
+    remain valid if one is selected afterwards.
+
+    Attributes:
+        confidence: Confidence of the spec, in (0, 1): of each bound if `sharing` is 1, else of all bounds together.
+        sharing: Number of bounds that share the error, >= 1, fixed before any bound is computed.
+        screening: In a check, the joint confidence of the bounds of the first pass. A confirmatory run is a separate
+            test given the results of the first pass, with its own share of the error that `confidence` leaves.
     """
 
-    confidence: float  # the spec's, in (0, 1): of each bound where none share, else of all that share
-    sharing: int = 1  # how many bounds share the error, fixed before any was seen, >= 1
-    # Of a check: confidence of the bounds of its first pass, all together. Given all that was seen in it, a
-    # confirmatory run is a test of its own, which has its share of what `confidence` leaves
+    confidence: float
+    sharing: int = 1
     screening: float | None = None
 
     def __post_init__(self) -> None:
@@ -35,18 +39,18 @@ class ErrorBudget:
         return self._share(self.confidence if self.screening is None else self.screening)
 
     def confirmatory(self, first: float) -> float:
-        """Confidence of the confirmatory run of an audit whose first pass has this one."""
+        """Confidence of the confirmatory run of an audit whose first pass has the confidence `first`."""
         return first if self.screening is None else self._share(self.confidence)
 
     def require_within(self, confidences: Mapping[str, float]) -> None:
-        """Refuses bounds of a first pass that spend more than there is."""
+        """Refuse confidences of a first pass whose errors exceed the budget."""
         if self.screening is None:
             for name, confidence in confidences.items():
                 require(
                     confidence >= self.first_pass - 1e-12,
                     f"{name}: the confidence of the estimator must be at least {self.first_pass:.6g}, since "
                     f"{self.sharing} configurations share the error",
-                    do="leave it out",
+                    do="remove it",
                     confidence=confidence,
                 )
             return
@@ -54,7 +58,7 @@ class ErrorBudget:
         require(
             spent <= available * (1 + 1e-9),
             f"the errors of audits that are tests of one claim must sum to at most {available:.6g}",
-            do="leave the confidence of their estimators out",
+            do="remove the confidence of their estimators",
             sum=spent,
         )
 
@@ -64,23 +68,22 @@ class ErrorBudget:
 
 @dataclass(frozen=True)
 class JointTest:
-    """That the audits of a spec are tests of one claim.
+    """Settings of a spec whose audits test one claim.
 
-    In a first pass each has its own share of the error. A test that refutes the claim is repeated, with other seeds
-    and at its share of what the spec's confidence leaves: the verdict is VIOLATION where that refutes the claim too.
-    Given all that was seen before, what is repeated is a test of its own, so the spec's confidence holds whatever
-    the first pass was.
+    In a first pass, each audit has its own share of the error. A test that rejects the claim is repeated with new
+    seeds, at its share of the error that the spec's confidence leaves. The verdict is VIOLATION if the repeat rejects
+    the claim too. The repeat is a separate test given the results of the first pass, so the spec's confidence holds for
+    any first pass.
 
     Attributes:
-        budget_s: Seconds after which no test but the first is begun, > 0; one that stops early ends where it is. None
-            has no limit.
-        chosen: Why each audit is among them, in sentences, for the report.
-        left_out: Which games are for other claims, and which a budget is not enough for.
-        cut: Which have fewer trainings or calls than usual, since the budget is enough for no more; "" for none.
-        screening: Confidence of the bounds of the first pass, all together, in (0, 1).
-        again: By the name of an audit, by how much fields of its game grow when it is repeated, > 0.
-        side: By the name of an audit, the scope of the side finding it looks for. Such an audit is no part of the
-            verdict; each scope has an error of its own, as large as that of the verdict.
+        budget_s: Seconds after which no further test starts, > 0; the first test always runs. None has no limit.
+        chosen: Reasons for the audits, as sentences for the report.
+        left_out: Games that need other claims or exceed the budget, with reasons.
+        cut: Audits with fewer trainings or calls than usual because of the budget; "" for none.
+        screening: Joint confidence of the bounds of the first pass, in (0, 1).
+        again: Factors > 0 on fields of the game in a confirmatory run, by name of the audit.
+        side: Scope of the side finding that an audit looks for, by name of the audit. Such audits do not count for the
+            verdict. Each scope has an error budget as large as that of the verdict.
     """
 
     budget_s: float | None = None
@@ -92,7 +95,7 @@ class JointTest:
     side: dict[str, Scope] = field(default_factory=dict)
 
     def scope(self, audit: str) -> Scope:
-        """Return what an audit, given by its name, is about."""
+        """Return the scope of the audit with a name."""
         return self.side.get(audit, Scope.CLAIM)
 
     def __post_init__(self) -> None:
@@ -108,4 +111,4 @@ class JointTest:
                 f"side.{name} must be one of {', '.join(scopes)}",
                 scope=scope,
             )
-        object.__setattr__(self, "side", {name: scopes[scope] for name, scope in self.side.items()})  # text in a spec
+        object.__setattr__(self, "side", {name: scopes[scope] for name, scope in self.side.items()})  # specs hold text

@@ -1,4 +1,4 @@
-"""The mechanism and the data of a check of a function on rows, from what a caller states in one line."""
+"""Build the mechanism and the data for checking a function of rows."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def function_on_rows(
     memory_mb: int | None = None,
     time: bool = False,
 ) -> tuple[OwnFunction, SchemaRows]:
-    """Return the mechanism that a function is, and the rows it is checked on.
+    """Return the mechanism of a function, and generated rows for its check.
 
     Args:
         function: `f(rows, rng, **settings)`, or its location "module:function".
         schema: Schema of the rows: `{"age": (0, 100), "sex": ["f", "m"]}`.
-        claim: Any claim that `parse_claim` accepts; None takes the claim that the code states, see `stated_claim`.
+        claim: Any claim that `parse_claim` accepts; None takes the claim that the code states (`stated_claim`).
         relation: The relation under which two tables are neighbours.
         form, settings, python, folder, memory_mb, time: As in `OwnFunction`.
-    Raises: SpecError if there is no claim; InputError for an argument of a wrong type or value.
+    Raises: SpecError if there is no claim; InputError for an invalid argument.
     """
     rows = SchemaRows(checked_argument("schema", schema, Mapping[str, Any]))
     mechanism = OwnFunction(
@@ -55,11 +55,11 @@ def function_on_rows(
 
 
 def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
-    """Return the claim that code states of itself.
+    """Return the claim that a function states.
 
     It is its attribute `claim`, else epsilon or (epsilon, delta) from settings or defaults of parameters.
 
-    Raises: SpecError if it states none.
+    Raises: SpecError if the function states no claim.
     """
     claim = getattr(function, "claim", None)
     if claim is not None:
@@ -70,14 +70,14 @@ def stated_claim(function: Any, settings: Mapping[str, Any]) -> object:
         values = {each.name: each.default for each in parameters if each.default is not each.empty} | values
     if "epsilon" not in values:
         raise SpecError(
-            "a function must be checked against a claim: give `claim=1.0`, `claim=(1.0, 1e-5)`, `claim='rho=0.5'` or "
-            "`claim='mu=1'`; or let the function have a parameter `epsilon` with a default"
+            "a function must have a claim: pass `claim=1.0`, `claim=(1.0, 1e-5)`, `claim='rho=0.5'` or `claim='mu=1'`, "
+            "or add a parameter `epsilon` with a default to the function"
         )
     return values["epsilon"] if values.get("delta") is None else (values["epsilon"], values["delta"])
 
 
 def _parameters(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
-    """Return the parameters of a function; none if Python does not know them, as for some compiled functions."""
+    """Return the parameters of a function; none if Python cannot inspect them, as for some compiled functions."""
     try:
         return tuple(inspect.signature(function).parameters.values())
     except (ValueError, TypeError):

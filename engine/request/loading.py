@@ -1,4 +1,4 @@
-"""Reads a spec from YAML or from mappings like its content."""
+"""Load specs from YAML files or mappings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dpaudit.field_checks import checked_path, require_yaml_values
 
 
 def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
-    """Reads a spec from a YAML file or a mapping.
+    """Load a spec from a YAML file or a mapping.
 
     Top-level `mechanism`, `data`, `game`, `proxy`, `attack`, `estimator`, `split`, `claim` and `stop` are defaults for
-    every entry of `audits`; without `audits` they are the one audit. `grid` makes one of each entry for every
-    combination of its values (`engine.request.space`). A spec with `check` leaves the choice of audits to dpaudit.
-    Paths in it may use `~` and `$VARIABLES`, which are looked up when a file is read and written nowhere.
+    every entry of `audits`. Without `audits` they are the only audit. `grid` turns each entry into one audit for every
+    combination of its values (`engine.request.space`). In a spec with `check`, dpaudit chooses the audits. Paths may
+    use `~` and `$VARIABLES`, which are expanded when a file is read and never stored.
 
     Raises: SpecError naming the field.
     """
@@ -31,15 +31,15 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
 
 
 def spec_from_file(file: YamlFile) -> AuditSpec:
-    """Build the spec that a YAML file holds; raises as `load_spec`."""
+    """Build the spec of a YAML file; raises as `load_spec`."""
     spec = _from_mapping(spec_content(file))
-    # The spec of a run folder lies beside the rows that were given in memory.
+    # A run folder holds its spec and the rows that the user passed in memory.
     audits = tuple(replace(audit, data=with_stored_rows(audit.data, file.path.parent)) for audit in spec.audits)
     return replace(spec, audits=audits)
 
 
 def spec_content(file: YamlFile) -> dict[str, Any]:
-    """Return the fields of a spec file, with a name; nothing of it is built."""
+    """Return the fields of a spec file, with a name, without building anything."""
     content = file.value()
     if not isinstance(content, Mapping):
         raise SpecError(f"{file.path} must hold a mapping with `mechanism` or `audits`, got {type(content).__name__}")
@@ -47,7 +47,7 @@ def spec_content(file: YamlFile) -> dict[str, Any]:
 
 
 def is_sweep_spec(path: str | Path) -> bool:
-    """True if a YAML file asks for a sweep that was not carried out yet, which only `dpaudit sweep` runs."""
+    """True if a YAML file describes a sweep that has not run yet, which only `dpaudit sweep` runs."""
     return _is_open_sweep(spec_content(YamlFile.read(Path(checked_path("a spec", path)))))
 
 
@@ -62,8 +62,8 @@ def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
         return _check_from_mapping(content)
     if _is_open_sweep(content):
         raise SpecError(
-            "a spec with `sweep` is not one run: use `dpaudit sweep` (dpaudit.sweep in Python); `dpaudit plan` says "
-            "what it takes"
+            "a spec with `sweep` is not one run: use `dpaudit sweep` (dpaudit.sweep in Python); `dpaudit plan` "
+            "estimates its cost"
         )
     audits, options = spec_parts(content)
     spec: AuditSpec = build_dataclass(AuditSpec, {"audits": tuple(audits), **options}, location="spec")
@@ -71,7 +71,7 @@ def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
 
 
 def spec_parts(content: Mapping[str, Any]) -> tuple[list[Audit], dict[str, Any]]:
-    """The audits of a spec as they are written, what they leave open still open, and the other fields of the spec."""
+    """Return the audits of a spec without defaults filled in, and the other fields of the spec."""
     of_spec = {field.name for field in fields(AuditSpec)} - {"audits"}
     of_audit = {field.name for field in fields(Audit)} - {"name"}
     unknown = sorted(content.keys() - of_spec - of_audit - {"audits", "grid"})
@@ -98,13 +98,17 @@ def spec_parts(content: Mapping[str, Any]) -> tuple[list[Audit], dict[str, Any]]
 
 
 def _check_from_mapping(content: Mapping[str, Any]) -> AuditSpec:
-    """The audits that `check` leads to; beside it stand the run's name, seed, confidence and place."""
-    from dpaudit.engine.request.check import CheckOptions, CheckRequest, check_spec  # knows mechanisms, for this alone
+    """Build the spec of a check from a mapping with `check` and fields of `CheckOptions`."""
+    from dpaudit.engine.request.check import (
+        CheckOptions,
+        CheckRequest,
+        check_spec,
+    )  # imports mechanisms, which other specs do not need
 
     option_names = ("name", "seed", "confidence", "strict", "effort", "run")
     unknown = sorted(content.keys() - {"check", *option_names})
     if unknown:
-        raise SpecError(f"beside `check` a spec has {', '.join(option_names)}, got {unknown[0]!r}")
+        raise SpecError(f"next to `check` a spec may have {', '.join(option_names)}, got {unknown[0]!r}")
     if not isinstance(content["check"], Mapping):
         raise SpecError(f"`check` must be a mapping with `mechanism`, got {shortened(content['check'])}")
     request: CheckRequest = build_dataclass(CheckRequest, content["check"], location="check")
@@ -115,10 +119,10 @@ def _check_from_mapping(content: Mapping[str, Any]) -> AuditSpec:
 
 
 def _audit_from_entry(entry: Mapping[str, Any], values: Mapping[str, Any], index: int) -> Audit:
-    """An audit as it is written, with a point of the grid in its fields."""
+    """Return an audit from its entry, with `values` of a grid point in its fields."""
     parts = {field.name for field in fields(Audit) if "kind" in field.metadata}
-    words = [str(entry["name"])] if "name" in entry else []
-    name = ", ".join([*words, configuration_name(values)] if values else words) or _default_name(entry, index)
+    names = [str(entry["name"])] if "name" in entry else []
+    name = ", ".join([*names, configuration_name(values)] if values else names) or _default_name(entry, index)
     at = f"audits[{index}] ({name})"
     checked = {
         field: value if field in parts else checked_value(Audit, field, value, at=at) for field, value in entry.items()

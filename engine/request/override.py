@@ -1,4 +1,4 @@
-"""One field of an audit, however deep, with another value."""
+"""Change one field of an audit, at any depth."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dpaudit.registry import PACKAGES
 
 
 def overridden(audit: Audit, path: str, value: Any) -> Audit:
-    """Return the audit with another value in a field: `overridden(audit, "mechanism.model.epochs", 20)`.
+    """Return the audit with another value in one field: `overridden(audit, "mechanism.model.epochs", 20)`.
 
-    Parts that are names or mappings stay so, with one more field in words: what they leave open is still open, and an
-    error in a field is raised when the spec is completed. If a nested part is left out, its default is varied.
+    Names and mappings become mappings with one more field, and are built later: errors in their fields are raised when
+    the spec is completed. If a nested part is absent, its default is changed.
     """
     first, _, rest = path.partition(".")
     kind = _field(audit, first, "an audit").metadata.get("kind")
@@ -25,16 +25,16 @@ def overridden(audit: Audit, path: str, value: Any) -> Audit:
         return changed
     part = getattr(audit, first)
     if rest and part is None:
-        raise SpecError(f"{path}: {first} is left open, and the game chooses one; name it to vary its fields")
+        raise SpecError(f"{path}: {first} is not set, so the game chooses it; set it to vary its fields")
     return dataclasses.replace(audit, **{first: _changed(part, kind, rest, value, first) if rest else value})
 
 
 def _changed(part: Any, kind: str | None, path: str, value: Any, at: str) -> Any:
-    """Return a part, which may be in words, with another value at a path below it."""
+    """Return a part, a name or a mapping with another value at a path below it."""
     first, _, rest = path.partition(".")
     if isinstance(part, str | Mapping):
-        words = {"name": part} if isinstance(part, str) else dict(part)
-        return {**words, first: _changed_mapping_field(words, kind, first, rest, value, at) if rest else value}
+        mapping = {"name": part} if isinstance(part, str) else dict(part)
+        return {**mapping, first: _changed_mapping_field(mapping, kind, first, rest, value, at) if rest else value}
     field, place = _field(part, first, at), f"{at}.{first}" if at else first
     if rest:
         value = _changed_field(getattr(part, first), field, rest, value, place)
@@ -46,29 +46,29 @@ def _changed(part: Any, kind: str | None, path: str, value: Any, at: str) -> Any
 
 
 def _changed_mapping_field(
-    words: Mapping[str, Any], kind: str | None, name: str, path: str, value: Any, at: str
+    mapping: Mapping[str, Any], kind: str | None, name: str, path: str, value: Any, at: str
 ) -> Any:
-    """Return the value of a field of a part in words, changed at a path below it."""
-    class_name = words.get("name")
+    """Return the value of a field of a mapping, changed at a path below it."""
+    class_name = mapping.get("name")
     if kind is None or not isinstance(class_name, str):
-        raise SpecError(f"{at} must have a `name`, got {shortened(words)}")
+        raise SpecError(f"{at} must have a `name`, got {shortened(mapping)}")
     field = _field(named_part(kind, class_name), name, at)
     default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    inner = words.get(name, None if default is dataclasses.MISSING else default)
+    inner = mapping.get(name, None if default is dataclasses.MISSING else default)
     return _changed_field(inner, field, path, value, f"{at}.{name}")
 
 
 def _changed_field(inner: Any, field: dataclasses.Field[Any], path: str, value: Any, at: str) -> Any:
     kind = field.metadata.get("kind")
     if inner is None and (kind in PACKAGES or "." in path):
-        raise SpecError(f"{at} is left open, name it to vary its fields")
+        raise SpecError(f"{at} is not set; set it to vary its fields")
     return {path: value} if inner is None else _changed(inner, kind, path, value, at)
 
 
 def _field(part: Any, name: str, at: str) -> dataclasses.Field[Any]:
     if not dataclasses.is_dataclass(part):
         raise SpecError(
-            f"{at} must be a dataclass for its field {name!r} to be varied, got {shortened(part)}; vary {at} as a whole"
+            f"{at} must be a dataclass for its field {name!r} to be varied, got {shortened(part)}; vary {at} itself"
         )
     fields = init_fields(part)
     if name not in fields:

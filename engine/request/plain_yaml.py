@@ -1,14 +1,14 @@
-"""YAML of a stranger as plain values: text, numbers, booleans, nothing, lists and mappings; within stated limits."""
+"""Parse untrusted YAML into plain values (text, numbers, booleans, None, lists, mappings), within limits."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -16,12 +16,12 @@ from dpaudit.errors import SpecError, shortened
 from dpaudit.plain_files import open_to_read
 
 MAX_CHARACTERS = 200_000
-_MAX_BYTES = 4 * MAX_CHARACTERS  # of so many characters in UTF-8
+_MAX_BYTES = 4 * MAX_CHARACTERS  # a character has at most 4 bytes in UTF-8
 MAX_VALUES = 50_000
-"""With every alias written out."""
+"""Maximum number of values, with every alias expanded."""
 MAX_DEPTH = 40
 MAX_DIGITS = 18
-"""Of a whole number: what fits into 64 bits."""
+"""Maximum digits of a whole number, so that it fits into 64 bits."""
 
 _TAGS = frozenset(
     f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map", "merge")
@@ -30,11 +30,11 @@ _TAGS = frozenset(
 
 @dataclass(frozen=True)
 class YamlFile:
-    """A YAML file that was read once: its hash, its text and its value are of the same bytes.
+    """A YAML file that was read once, so that its hash, text and value belong to the same bytes.
 
     Attributes:
-        path: Where the file was read.
-        content: Its bytes, or one byte more than a file may have.
+        path: Path of the file.
+        content: Bytes of the file, cut one byte above the limit.
     """
 
     path: Path
@@ -42,24 +42,24 @@ class YamlFile:
 
     @classmethod
     def read(cls, path: Path) -> YamlFile:
-        """Read a file of the user's own, which may be a link or a pipe.
+        """Read a file of the user, which may be a link or a pipe.
 
-        Raises: SpecError, one sentence, for a file that cannot be read.
+        Raises: SpecError for a file that cannot be read.
         """
-        try:
-            with path.open("rb") as file:
-                return cls(path, file.read(_MAX_BYTES + 1))
-        except (OSError, ValueError) as err:
-            raise _unreadable(path, getattr(err, "strerror", None) or err) from err
+        return cls._read(path, lambda: path.open("rb"))
 
     @classmethod
     def read_plain(cls, path: Path) -> YamlFile:
-        """Read a file of a folder that may be a stranger's; links are not followed.
+        """Read a file of an untrusted folder without following links.
 
-        Raises: SpecError, one sentence, for a file that cannot be read; RunError for one that is no plain file.
+        Raises: SpecError for a file that cannot be read; RunError for a link or a special file.
         """
+        return cls._read(path, lambda: open_to_read(path))
+
+    @classmethod
+    def _read(cls, path: Path, open_file: Callable[[], IO[bytes]]) -> YamlFile:
         try:
-            with open_to_read(path) as file:
+            with open_file() as file:
                 return cls(path, file.read(_MAX_BYTES + 1))
         except (OSError, ValueError) as err:
             raise _unreadable(path, getattr(err, "strerror", None) or err) from err
@@ -71,9 +71,9 @@ class YamlFile:
 
     @property
     def text(self) -> str:
-        """The text, with line breaks as Python has them.
+        """Text of the file, with line breaks converted to "\\n".
 
-        Raises: SpecError, one sentence, for a file that is no UTF-8 or too long.
+        Raises: SpecError for a file that is not UTF-8 or too long.
         """
         too_long = len(self.content) > _MAX_BYTES
         try:
@@ -85,9 +85,9 @@ class YamlFile:
         return text
 
     def value(self) -> Any:
-        """The plain value that the file stands for.
+        """Parse the file into plain values.
 
-        Raises: SpecError, one sentence, for a file that is no YAML or goes beyond the limits.
+        Raises: SpecError for a file that is not YAML or exceeds the limits.
         """
         text = self.text
         try:
@@ -103,11 +103,11 @@ def _unreadable(path: Path, why: object) -> SpecError:
 
 
 def parse_yaml(text: str) -> Any:
-    """The value that YAML text stands for.
+    """Parse YAML text into plain values.
 
-    Raises: SpecError for what is beyond the limits; yaml.YAMLError for what is no YAML.
+    Raises: SpecError for text that exceeds the limits; yaml.YAMLError for text that is not YAML.
     """
-    _check_depth(text)  # before anything that calls itself for each level
+    _check_depth(text)  # first, since the other functions recurse
     loader = _PlainLoader(text)
     try:
         node = loader.get_single_node()
@@ -120,29 +120,31 @@ def parse_yaml(text: str) -> Any:
 
 
 def to_yaml(value: Any, *, flow: bool = False) -> str:
-    """Return plain values as YAML text; with `flow` a value on one line, without a line break behind it."""
+    """Return plain values as YAML text; with `flow` on one line without a final line break."""
     try:
         if flow:
             return _dump([value], default_flow_style=True, width=math.inf).strip()[1:-1]
         return _dump(value)
     except yaml.representer.RepresenterError as err:
         kind = type(err.args[-1]).__name__
-        raise SpecError(f"a spec must hold what can be written in words, got an object of the type {kind}") from err
-    except ValueError as err:  # Python writes out no integer of more than 4,300 digits
-        raise SpecError("a spec must hold numbers that can be written out, got one of too many digits") from err
+        raise SpecError(
+            f"a spec must hold text, numbers, lists and mappings, got an object of the type {kind}"
+        ) from err
+    except ValueError as err:  # Python does not format integers of more than 4,300 digits
+        raise SpecError("a spec holds a number with too many digits to be written") from err
     except RecursionError as err:
-        raise SpecError("a spec must not hold an object that holds itself") from err
+        raise SpecError("a spec must not hold an object that contains itself") from err
 
 
 def _dump(value: Any, **style: Any) -> str:
     text = str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, **style))
-    if "\x85" in text:  # a line break to YAML, which PyYAML writes as it is: it would be read back as another one
+    if "\x85" in text:  # PyYAML does not escape this line break and would read it back as another one
         return str(yaml.safe_dump(value, sort_keys=False, **style))
     return text
 
 
 def parse_yaml_argument(text: str) -> Any:
-    """The value that a word of the command line stands for: a name, or `{name: ..., fields}`."""
+    """Parse a command-line argument: a name, or `{name: ..., fields}`."""
     try:
         return parse_yaml(text)
     except yaml.YAMLError as err:
@@ -150,7 +152,7 @@ def parse_yaml_argument(text: str) -> Any:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Refuses a key that is given twice (else the last one wins, unseen) and keys that are no text."""
+    """Refuses repeated keys, of which PyYAML would silently use the last, and keys that are not text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         self._check_keys(node)
@@ -172,11 +174,11 @@ class _PlainLoader(yaml.SafeLoader):
             if key.tag != "tag:yaml.org,2002:str":
                 raise SpecError(f"{_place(key)}: a name before a colon must be text, got {shortened(key.value)}")
             if key.value in names:
-                raise SpecError(f"{_place(key)}: {shortened(key.value)!r} is given twice; keep one of them")
+                raise SpecError(f"{_place(key)}: {shortened(key.value)!r} is repeated; keep one of them")
             names.add(key.value)
 
 
-# A date stays the words that were written: no field of a spec is one.
+# A date stays text, since no field of a spec is a date.
 _PlainLoader.yaml_implicit_resolvers = {
     letter: [(tag, pattern) for tag, pattern in rules if tag in _TAGS]
     for letter, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -196,23 +198,23 @@ def _check_depth(text: str) -> None:
 
 
 def _check_size(root: yaml.Node) -> None:
-    """Refuses an anchor that refers to itself, and aliases that write out to more than a spec may hold."""
-    measured: dict[int, tuple[int, int]] = {}  # values and levels of each node
+    """Refuse anchors that contain themselves, and aliases that expand to more than a spec may hold."""
+    measured: dict[int, tuple[int, int]] = {}  # number of values and levels, by node id
 
     def measure(node: yaml.Node, above: frozenset[int]) -> tuple[int, int]:
         if id(node) in above:
-            raise SpecError(f"{_place(node)}: an anchor must not hold an alias of itself")
+            raise SpecError(f"{_place(node)}: an anchor must not contain an alias of itself")
         if node.tag not in _TAGS:
             raise SpecError(f"{_place(node)}: a spec must hold plain values, got the tag {shortened(node.tag)}")
-        if isinstance(node, yaml.ScalarNode) and any("\ud800" <= sign <= "\udfff" for sign in node.value):
-            raise SpecError(f"{_place(node)}: text must hold whole signs, got half of one in {shortened(node.value)}")
+        if isinstance(node, yaml.ScalarNode) and any("\ud800" <= character <= "\udfff" for character in node.value):
+            raise SpecError(f"{_place(node)}: text must not contain surrogate characters, got {shortened(node.value)}")
         if id(node) not in measured:
             inner = [measure(child, above | {id(node)}) for child in _children(node)]
             values, levels = 1 + sum(size for size, _ in inner), 1 + max((depth for _, depth in inner), default=0)
             if values > MAX_VALUES:
-                raise SpecError(f"a spec must hold at most {MAX_VALUES:,} values, its aliases written out")
+                raise SpecError(f"a spec must hold at most {MAX_VALUES:,} values, with its aliases expanded")
             if levels > MAX_DEPTH + 1:
-                raise SpecError(f"a spec must be at most {MAX_DEPTH} levels deep, its aliases written out")
+                raise SpecError(f"a spec must be at most {MAX_DEPTH} levels deep, with its aliases expanded")
             measured[id(node)] = values, levels
         return measured[id(node)]
 

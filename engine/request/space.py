@@ -1,11 +1,11 @@
-"""What a grid or a sweep varies: lists are gone through, all else is drawn; values of Ray Tune mean the same.
+"""Configurations of a grid or a sweep: lists are enumerated, other values are sampled, as in Ray Tune.
 
     grid:
       game.poisoning: [corner-flip, class-flip]
-      mechanism.epsilon, game.copies: [[0.5, 8], [4, 2]]     # these two go together
+      mechanism.epsilon, game.copies: [[0.5, 8], [4, 2]]     # paired values
 
-makes four audits, named "poisoning=corner-flip, epsilon=0.5, copies=8" and so on. Units that several of them plan, such
-as the same data sets, are run once.
+defines four audits, named "poisoning=corner-flip, epsilon=0.5, copies=8" and so on. Units that several audits share run
+once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dpaudit.errors import SpecError, did_you_mean, shortened
 
 MAX_AUDITS = 10_000
 DISTRIBUTIONS = ("choice", "uniform", "loguniform", "randint", "lograndint")
-"""How a value may be drawn; each is a function of `ray.tune`."""
+"""Distributions of a value; each is a function of `ray.tune`."""
 
 
 def grid_points(grid: object) -> list[dict[str, Any]]:
-    """The points of a grid, each from a field to its value."""
+    """Return the points of a grid, each a mapping from fields to values."""
     if not isinstance(grid, Mapping) or not grid:
         raise SpecError("`grid` must be a mapping from a field, such as mechanism.epsilon, to a list of its values")
     for path, values in grid.items():
@@ -34,7 +34,7 @@ def grid_points(grid: object) -> list[dict[str, Any]]:
 
 
 def normalized_space(space: Mapping[str, Any]) -> dict[str, Any]:
-    """The space as a spec writes it: lists, and `{loguniform: [low, high]}`; values of `ray.tune` are read."""
+    """Return the space as in a spec: lists and `{loguniform: [low, high]}` instead of values of `ray.tune`."""
     if not isinstance(space, Mapping) or not all(isinstance(path, str) for path in space):
         raise SpecError("a sweep's space must be a mapping from a field, such as mechanism.epsilon, to its values")
     return {path: _checked_axis(path, _normalized_axis(path, axis)) for path, axis in space.items()}
@@ -65,7 +65,9 @@ def _from_ray_tune(path: str, domain: Any) -> dict[str, Any]:
     if isinstance(domain, Float | Integer) and (logarithmic or isinstance(sampler, Uniform)):
         ends = [domain.lower, domain.upper]
         return {("log" if logarithmic else "") + ("randint" if whole else "uniform"): ends}
-    raise SpecError(f"{path} must be drawn by one of tune.{', tune.'.join(DISTRIBUTIONS)}, got {shortened(domain)}")
+    raise SpecError(
+        f"{path} must have one of the distributions tune.{', tune.'.join(DISTRIBUTIONS)}, got {shortened(domain)}"
+    )
 
 
 def _checked_axis(path: str, axis: Any) -> Any:
@@ -75,24 +77,31 @@ def _checked_axis(path: str, axis: Any) -> Any:
             raise SpecError(f"{path} must have at least one value")
         for value in axis if several else ():
             if not isinstance(value, list | tuple) or len(value) != len(split_fields(path)):
-                raise SpecError(f"{path} must list {len(split_fields(path))} values each, got {shortened(value)}")
+                raise SpecError(
+                    f"{path} must be a list of {len(split_fields(path))} values each, got {shortened(value)}"
+                )
         return axis
     if several:
-        raise SpecError(f"{path}: fields that go together have a list of their values, got {shortened(axis)}")
+        raise SpecError(f"{path}: paired fields must have a list of values, got {shortened(axis)}")
     if not isinstance(axis, Mapping) or len(axis) != 1:
         raise SpecError(
             f"{path} must be a list, or a mapping with one of {', '.join(DISTRIBUTIONS)}, got {shortened(axis)}"
         )
-    (how, arguments), *_ = axis.items()
-    if how not in DISTRIBUTIONS:
-        raise SpecError(
-            f"{path} must be drawn by one of {', '.join(DISTRIBUTIONS)}, got {how!r}{did_you_mean(how, DISTRIBUTIONS)}"
-        )
+    (distribution, arguments), *_ = axis.items()
+    if distribution not in DISTRIBUTIONS:
+        names = ", ".join(DISTRIBUTIONS)
+        hint = did_you_mean(distribution, DISTRIBUTIONS)
+        raise SpecError(f"{path} must have one of the distributions {names}, got {distribution!r}{hint}")
     if not isinstance(arguments, list | tuple) or not arguments:
-        raise SpecError(f"{path}.{how} must be a list, got {shortened(arguments)}")
-    if how != "choice":
-        _require_range(f"{path}.{how}", list(arguments), positive=how.startswith("log"), whole=how.endswith("int"))
-    return {how: list(arguments)}
+        raise SpecError(f"{path}.{distribution} must be a list, got {shortened(arguments)}")
+    if distribution != "choice":
+        _require_range(
+            f"{path}.{distribution}",
+            list(arguments),
+            positive=distribution.startswith("log"),
+            whole=distribution.endswith("int"),
+        )
+    return {distribution: list(arguments)}
 
 
 def _require_range(at: str, ends: list[Any], *, positive: bool, whole: bool) -> None:
@@ -104,12 +113,12 @@ def _require_range(at: str, ends: list[Any], *, positive: bool, whole: bool) -> 
 
 
 def split_fields(path: str) -> list[str]:
-    """The fields that go together under one path."""
+    """Return the fields that one path with commas names."""
     return [name.strip() for name in path.split(",")]
 
 
 def planned_count(space: Mapping[str, Any], samples: int) -> int:
-    """How many configurations are planned: points of the grid times samples."""
+    """Number of planned configurations: points of the grid times samples."""
     count = samples
     for axis in space.values():
         count *= len(axis) if isinstance(axis, list) else 1
@@ -119,7 +128,7 @@ def planned_count(space: Mapping[str, Any], samples: int) -> int:
 
 
 def configurations(space: Mapping[str, Any], samples: int, seed: int) -> list[dict[str, Any]]:
-    """All configurations, each from a field to its value; drawn from the seed alone, each one once."""
+    """Return the distinct configurations, each a mapping from fields to values; only the seed determines them."""
     planned_count(space, samples)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
     grids = {path: axis for path, axis in space.items() if isinstance(axis, list)}
@@ -134,7 +143,7 @@ def configurations(space: Mapping[str, Any], samples: int, seed: int) -> list[di
 
 
 def single_fields(point: Mapping[str, Any]) -> dict[str, Any]:
-    """A point of the space with fields that go together taken apart."""
+    """Return a point of the space with paired fields split."""
     values: dict[str, Any] = {}
     for path, value in point.items():
         fields = split_fields(path)
@@ -143,13 +152,13 @@ def single_fields(point: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _draw(axis: Mapping[str, Any], rng: np.random.Generator) -> Any:
-    (how, arguments), *_ = axis.items()
-    if how == "choice":
+    (distribution, arguments), *_ = axis.items()
+    if distribution == "choice":
         return arguments[int(rng.integers(len(arguments)))]
     low, high = arguments
-    if how == "randint":
+    if distribution == "randint":
         return int(rng.integers(low, high))
-    if how == "uniform":
+    if distribution == "uniform":
         return float(rng.uniform(low, high))
     value = float(np.exp(rng.uniform(np.log(low), np.log(high))))
-    return min(int(value), high - 1) if how == "lograndint" else min(max(value, low), high)
+    return min(int(value), high - 1) if distribution == "lograndint" else min(max(value, low), high)

@@ -1,4 +1,4 @@
-"""A sweep: what is varied, what is wanted, and over how many configurations the error is split."""
+"""Settings and configurations of a sweep: search space, objective, constraints and early stopping."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ FAILED: Final = "failed"
 
 @dataclass(frozen=True)
 class SubjectTo:
-    """What the best configuration must meet; epsilon is that of one record, in nats.
+    """Constraints on the best configuration; epsilon is the privacy loss of one record, in nats.
 
     Attributes:
-        epsilon: The most it may claim, > 0; a claim that the audit refutes does not count. None has no limit.
-        audited_epsilon: The most that may have been shown of it, >= 0: that no more was shown proves nothing, it only
-            leaves out what is known to leak more. None has no limit.
+        epsilon: Maximum claimed epsilon, > 0. Claims that the audit rejects do not count. None has no limit.
+        audited_epsilon: Maximum lower bound found by the audit, >= 0. It only excludes configurations that are known to
+            leak more: a low bound is not evidence of privacy. None has no limit.
     """
 
     epsilon: float | None = None
@@ -40,12 +40,12 @@ class SubjectTo:
 
 @dataclass(frozen=True)
 class Rungs:
-    """Early stopping by utility (ASHA): trained with little first, and only the most useful go on.
+    """Early stopping by utility (ASHA): all configurations train a little, only the best continue.
 
     Attributes:
-        field: What is raised from rung to rung, such as mechanism.model.epochs.
-        values: At least two, from little to much; the last one is what is audited.
-        reduction_factor: One in so many goes on from a rung, > 1.
+        field: Field that grows from rung to rung, such as mechanism.model.epochs.
+        values: At least two values, in increasing order; the last one is audited.
+        reduction_factor: One of `reduction_factor` configurations continues from a rung, > 1.
     """
 
     field: str
@@ -60,15 +60,15 @@ class Rungs:
 
 @dataclass(frozen=True)
 class Configuration:
-    """One configuration of a sweep that was carried out.
+    """One configuration of a finished sweep.
 
     Attributes:
-        name: That of its audit: "epsilon=0.5, hidden=[32]".
-        values: From each field that is varied to its value.
-        state: "audited"; "stopped", by a scheduler before it was audited; or "failed".
-        metrics: Utility where it was stopped.
-        rung: The value of `rungs.field` it was stopped at.
-        error: Why it failed, in one line.
+        name: Name of its audit: "epsilon=0.5, hidden=[32]".
+        values: Values by field.
+        state: "audited", "stopped" (by a scheduler, before its audit) or "failed".
+        metrics: Utility at which it was stopped.
+        rung: Value of `rungs.field` at which it was stopped.
+        error: Reason of a failure, in one line.
     """
 
     name: str
@@ -81,23 +81,23 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is varied, and what for.
+    """A search space, an objective and the settings of a sweep.
 
     Attributes:
-        space: From a field, such as mechanism.epsilon, to a list of its values, or to how they are drawn:
+        space: From a field, such as mechanism.epsilon, to a list of its values or their distribution:
             `{choice: [...]}`, `{uniform: [low, high]}`, `{loguniform: [low, high]}`, `{randint: [low, high]}` (low <= x
-            < high), `{lograndint: [low, high]}`. Fields separated by commas go together. `grid` beside `sweep` is
-            varied as well.
-        samples: How often each point of the grid is drawn, >= 1.
-        maximise: The metric that is wanted large, as a report names it.
-        minimise: The metric that is wanted small, instead.
-        subject_to: What the best configuration must meet.
-        reaudit: Whether the best configuration is audited once more with another seed, at full confidence.
+            < high), `{lograndint: [low, high]}`. Fields separated by commas are paired. A `grid` in the same spec is
+            part of the space.
+        samples: Number of samples for each point of the grid, >= 1.
+        maximise: Metric to maximise, as named in reports.
+        minimise: Metric to minimise instead.
+        subject_to: Constraints on the best configuration.
+        reaudit: Audit the best configuration again, with a new seed and at full confidence.
         rungs: Early stopping by utility; None audits every configuration.
-        trial_workers: Nothing but 1: every worker runs units of whichever configuration.
-        count: Over how many configurations the error is split: as many as are planned. Filled in.
-        adaptive: Whether a search algorithm chose configurations by the utility of others. Filled in.
-        configurations: Those that were carried out. Filled in.
+        trial_workers: Always 1: every worker runs units of any configuration.
+        count: Number of planned configurations, which share the error. Set by dpaudit.
+        adaptive: True if a search algorithm chose configurations by the utility of others. Set by dpaudit.
+        configurations: Configurations that were run. Set by dpaudit.
     """
 
     space: dict[str, Any] = field(default_factory=dict)
@@ -117,43 +117,43 @@ class Sweep:
         require(self.samples >= 1, "samples must be >= 1", samples=self.samples)
         require(
             self.trial_workers == 1,
-            "trial_workers must be left out: workers run units of whichever configuration; `run.workers` says how many",
+            "trial_workers must be absent: every worker runs units of any configuration; set `run.workers`",
             trial_workers=self.trial_workers,
         )
         if self.maximise and self.minimise:
-            raise InputError("a sweep has one of maximise and minimise, got both; `subject_to` limits epsilon")
+            raise InputError("set either `maximise` or `minimise`, not both; `subject_to` limits epsilon")
         if self.configurations:
-            require(self.count >= len(self.configurations), "count must be that of all configurations planned")
+            require(self.count >= len(self.configurations), "count must include all planned configurations")
 
     @property
     def metric(self) -> str:
-        """The utility that is wanted, as units store it: "test_accuracy"."""
+        """Name of the optimised metric in results of units: "test_accuracy"."""
         return (self.minimise or self.maximise or "test accuracy").replace(" ", "_")
 
     @property
     def mode(self) -> Literal["max", "min"]:
-        """Whether it is wanted large or small."""
+        """Direction of the optimisation."""
         return "min" if self.minimise else "max"
 
     def is_better(self, value: float, other: float) -> bool:
-        """Whether a utility is better than another one; NaN is better than none."""
+        """True if `value` is better than `other`; False if one of them is NaN."""
         if math.isnan(value) or math.isnan(other):
             return False
         return value < other if self.mode == "min" else value > other
 
     def audited(self) -> tuple[Configuration, ...]:
-        """The configurations that were audited."""
+        """Return the audited configurations."""
         return tuple(configuration for configuration in self.configurations if configuration.state == AUDITED)
 
 
 def configuration_name(values: Mapping[str, Any]) -> str:
-    """A configuration in words: "epsilon=0.5, hidden=[32]"; whole paths where last parts are the same."""
+    """Return the name of a configuration: "epsilon=0.5, hidden=[32]", with whole paths if last parts are ambiguous."""
     last = [path.rpartition(".")[2] for path in values]
-    words = []
+    parts = []
     for path, value in values.items():
         short = path.rpartition(".")[2]
-        words.append(f"{short if last.count(short) == 1 else path}={_value_text(value)}")
-    return ", ".join(words)
+        parts.append(f"{short if last.count(short) == 1 else path}={_value_text(value)}")
+    return ", ".join(parts)
 
 
 def _value_text(value: Any) -> str:

@@ -65,7 +65,7 @@ def check(
 
     Args:
         mechanism: A registered name, `{"name": ..., fields}`, "package.module:Class", or an object. With `schema`, any
-            function `f(rows, rng, **settings)` or its path "package.module:function"; see `OwnFunction`.
+            function `f(rows, rng, **settings)` or its path "package.module:function". See `OwnFunction`.
         data: As in an `Audit`. Default: small generated data.
         claim: Overrides the claim that the mechanism states; "accountant" takes the claim of Opacus's accountant for
             one training on as many rows as the check has. For a function: a `Claim`, epsilon, (epsilon, delta),

@@ -151,7 +151,7 @@ class ModelCard:
 
 
 def _line(name: str, outcome: AuditOutcome, by_name: Mapping[str, StatedValue], joint: StatedValue) -> _Line:
-    """A verdict with what stands of it in `bounds.json`; of tests of one claim, that of the test it rests on."""
+    """Return a verdict with its details in `bounds.json`; for a check, with the details of the deciding test."""
     if joint and name not in by_name:
         test = joint["rests_on"].name() if joint["rests_on"] else next(iter(by_name))
         if test not in by_name:

@@ -94,8 +94,8 @@ class Policy:
     def skippable(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
         """Return the keys of units to skip.
 
-        These are units that only stopped sequential audits need; units of tests after a confirmed test, or after the
-        budget; and confirmatory runs of tests that rejected nothing.
+        These are units that only stopped sequential audits need, units of tests after a confirmed test or after the
+        budget, and confirmatory runs of tests that rejected nothing.
         """
         if self._all_run:
             return frozenset()

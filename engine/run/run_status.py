@@ -231,7 +231,8 @@ def _verdicts(
     except SpecError:  # its text would quote content that was not checked
         return (), f"bounds.json is not a valid report; {advice}", empty
     check = "it matches the checksum in the run's last event" if recorded else "not checked"
-    caution = f"verdicts as written in bounds.json ({check}). Whoever can write to the folder can forge both; {advice}"
+    forgery = "A user who can write to the folder can forge both"
+    caution = f"verdicts as written in bounds.json ({check}). {forgery}; {advice}"
     return tuple(verdicts), caution, report
 
 

@@ -19,19 +19,19 @@ from dpaudit.mechanisms.models.transformer_fine_tune import encode_sentences, te
 class EncodedSentences:
     """Texts as the mean of a pre-trained transformer's states over their tokens, each of length 1 (extra `text`).
 
-    An encoder's last states mean something by themselves, RoBERTa's say. A language model's last states foretell the
-    next token; those half-way up, asked a question and scaled by public texts, tell more of the text: SmolLM2-135M
-    and 450 phrases of SST-2 give 79 % by the last states and 84 % so.
+    The last states of an encoder, such as RoBERTa, represent the text directly. A language model's last states predict
+    the next token. Its middle states, with a question as prompt and scaled by public texts, represent the text better:
+    SmolLM2-135M and 450 phrases of SST-2 give 79 % accuracy with the last states and 84 % with the middle states.
 
     Attributes:
-        texts: Whose vectors they are; raw texts.
+        texts: Raw texts to encode.
         path: The folder that `save_pretrained` of the model and of its tokenizer wrote.
-        length: Tokens kept of a text, >= 4.
+        length: Maximum number of tokens of a text, >= 4.
         device: A device name of torch.
-        layer: Whose states: 0 the embeddings, 1 the first layer's, ..., `null` the last.
-        prompt: What is encoded, {text} the text.
-        public: Raw texts that are nobody's secret, whose mean and deviation centre and scale each column; `null` does
-            neither. Were they taken from the texts themselves, every vector would tell of every record.
+        layer: Layer of the states: 0 for the embeddings, 1 for the first layer, ..., `null` for the last.
+        prompt: Prompt to encode; {text} stands for the text.
+        public: Public raw texts whose mean and deviation centre and scale each column; `null` does neither. Statistics
+            of the private texts would make every vector depend on every record.
     """
 
     texts: Any = field(metadata={"kind": "data"})
@@ -48,9 +48,9 @@ class EncodedSentences:
         require(self.prompt.count("{text}") == 1, "prompt must hold {text} once", prompt=self.prompt)
 
     def load(self, *, seed: int = 0) -> Examples:
-        """The texts with this seed, as float32 vectors of the model's width.
+        """Return the texts of this seed as float32 vectors of the model's width.
 
-        Raises: InputError when transformers or the folder is missing, or the model has no such layer.
+        Raises: InputError if transformers or the folder is missing, or the model has no such layer.
         """
         examples: Examples = self.texts.load(seed=seed)
         vectors = self._encoded(examples)

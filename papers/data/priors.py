@@ -34,7 +34,7 @@ class OnePrior(PriorData):
         require_size(self.rows, 1)
 
     def priors(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        """The same for all."""
+        """Return one prior for all rows."""
         return np.full(self.rows, self.positives)
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class OnePrior(PriorData):
 
 @dataclass(frozen=True)
 class OwnPriors(PriorData):
-    """P[label = 1] of one's own examples from a column of a CSV file; labels are drawn from it.
+    """P[label = 1] from a column of your CSV file; labels are drawn from it.
 
     Attributes:
         path: The file.
@@ -54,7 +54,7 @@ class OwnPriors(PriorData):
     column: str = "prior"
 
     def priors(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Those of the file, in their order."""
+        """Return the priors in the order of the file."""
         path = existing_file(self.path)
         try:
             with reading(path) as file:
@@ -64,7 +64,7 @@ class OwnPriors(PriorData):
             raise fault(
                 path, "must hold a column of numbers", column=self.column, do="set the option `column`"
             ) from err
-        if not ((priors >= 0) & (priors <= 1)).all():  # refuses missing ones as well
+        if not ((priors >= 0) & (priors <= 1)).all():  # rejects missing values too
             raise fault(path, "must hold probabilities in [0, 1]", column=self.column)
         return priors
 

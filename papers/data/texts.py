@@ -23,8 +23,8 @@ class AgNews(LabelledTexts):
 
     Attributes:
         path: The folder with `train.csv` and `test.csv` (class from 1, title, description), plain, .gz or .xz,
-            or one of the files. A file .tsv (description, name of the class) is read too.
-        titles: Whether a text begins with the article's title; files .tsv have none.
+            or one of the files. A .tsv file (description, name of the class) is accepted too.
+        titles: True to start each text with the article's title; .tsv files have none.
     """
 
     titles: bool = False
@@ -32,7 +32,7 @@ class AgNews(LabelledTexts):
     title: ClassVar[str] = "ag-news"
     classes: ClassVar[tuple[str, ...]] = ("World", "Sports", "Business", "Sci/Tech")
 
-    def _read(self, path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    def _texts_and_labels(self, path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
         tabbed = ".tsv" in path.suffixes
         require(not (tabbed and self.titles), "titles must be false for a file .tsv, which has none")
         columns = ("description", "class") if tabbed else ("class", "title", "description")
@@ -68,10 +68,10 @@ class DBpedia(LabelledTexts):
 
     Attributes:
         path: The folder with `train.csv` and `test.csv` (class from 1, title, abstract, both in quotes), or one of the
-            files, plain, .gz or .xz. Two other forms are read too: a .csv without quotes, where a line is a class from
-            0, a comma, an abstract; and a .tsv with a heading, where it is "title | abstract", a tab, a class from 0.
-        part: "train", "dev" or "test"; a path that is a file is read whatever the part.
-        titles: Whether a text begins with the article's title; files without quotes have none.
+            files, plain, .gz or .xz. Two other forms are accepted too. A line of a .csv without quotes is a class from
+            0, a comma, an abstract. A line of a .tsv with a heading is "title | abstract", a tab, a class from 0.
+        part: "train", "dev" or "test"; ignored if the path is a file.
+        titles: True to start each text with the article's title; files without quotes have none.
     """
 
     titles: bool = False
@@ -83,7 +83,7 @@ class DBpedia(LabelledTexts):
     title: ClassVar[str] = "dbpedia"
     classes: ClassVar[tuple[str, ...]] = _THINGS
 
-    def _read(self, path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    def _texts_and_labels(self, path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
         if ".tsv" in path.suffixes:
             table, labels = self._numbered(path, Layout(("text", "class"), "\t", quoted=False, skip=1), first=0)
             parts = [text.partition(" | ") for text in table["text"].to_pylist()]
@@ -119,8 +119,8 @@ class Trec(LabelledTexts):
     """Questions by the kind of their answer, six kinds, as rows of word numbers (n, length) or as raw texts.
 
     Attributes:
-        path: The folder with `train_5500.label` and `TREC_10.label` (each line a kind, a colon, a finer kind that is
-            not read, a blank, the question), plain, .gz or .xz, or one of the files.
+        path: The folder with `train_5500.label` and `TREC_10.label`, plain, .gz or .xz, or one of the files. A line is
+            a kind, a colon, a finer kind that is ignored, a blank, the question.
     """
 
     length: int = 32
@@ -128,7 +128,7 @@ class Trec(LabelledTexts):
     title: ClassVar[str] = "trec"
     classes: ClassVar[tuple[str, ...]] = ("ABBR", "ENTY", "DESC", "HUM", "LOC", "NUM")
 
-    def _read(self, path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    def _texts_and_labels(self, path: Path) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
         numbers = {kind: number for number, kind in enumerate(self.classes)}
         return _headed_lines(path, self.rows, separator=":", numbers=numbers, after=" ")
 

@@ -49,7 +49,7 @@ def test_a_full_object_store_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPat
         raise OutOfDiskError("Local disk is full\nThe object cannot be created")
 
     monkeypatch.setattr(ray, "put", full)
-    with pytest.raises(RunError, match=r"room in the object store.*OutOfDiskError: Local disk is full.*resume"):
+    with pytest.raises(RunError, match=r"into Ray's object store.*OutOfDiskError: Local disk is full.*resume"):
         RayPool.hold(object.__new__(RayPool), pa.table({}))
 
 

@@ -1,4 +1,4 @@
-"""Audits that lose workers, nodes, drivers and heads, and go on: the bytes of undisturbed ones."""
+"""Audits that lose workers, nodes, drivers and heads have the scores of undisturbed ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRAININGS = 30
 
 @pytest.mark.nightly
 @pytest.mark.cluster
-def test_nothing_is_lost_nothing_twice_and_the_bytes_are_the_same() -> None:
+def test_disturbed_runs_lose_no_unit_and_have_the_same_scores() -> None:
     """`python -m benchmarks.chaos_cluster` does this twenty times, with four nodes and 2,002 units."""
     found = outcome(0, 0, reference(TRAININGS), TRAININGS, count=2)
     assert (found.wrong, found.lost, found.twice, found.same) == ("", 0, 0, True), found
@@ -31,8 +31,8 @@ def test_nothing_is_lost_nothing_twice_and_the_bytes_are_the_same() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.cluster
-def test_what_was_begun_goes_on_elsewhere_when_head_and_driver_are_lost(bucket: str, tmp_path: Path) -> None:
-    """The run folder is on an S3 server; the machine that goes on has nothing but its URI."""
+def test_a_run_resumes_on_another_machine_after_head_and_driver_are_lost(bucket: str, tmp_path: Path) -> None:
+    """The run folder is on an S3 server; the other machine has only its URI."""
     trainings, uri = 100, bucket.format("runs/lost")
     expected = reference(trainings)
     with workplace() as place:

@@ -1,4 +1,4 @@
-"""The example files for new clusters: they parse, and name the fields that KubeRay and Ray read."""
+"""Example files for new clusters: they parse and have the fields of KubeRay and Ray."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parsed(name: str) -> dict[str, Any]:
     return dict(yaml.safe_load((EXAMPLES / name).read_text(encoding="utf-8")))
 
 
-def test_the_ray_job_names_the_fields_of_kuberay() -> None:
+def test_the_ray_job_has_the_fields_of_kuberay() -> None:
     """Source: ray-operator/apis/ray/v1/rayjob_types.go and raycluster_types.go of KubeRay 1.5."""
     job = parsed("kuberay-job.yaml")
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
@@ -48,7 +48,7 @@ def test_the_ray_job_names_the_fields_of_kuberay() -> None:
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
 
-def test_the_file_for_ray_up_fits_ray_s_own_schema() -> None:
+def test_the_file_for_ray_up_matches_the_schema_of_ray() -> None:
     config = parsed("ray-up.yaml")
     schema = json.loads((Path(ray.__file__).parent / "autoscaler" / "ray-schema.json").read_text())
     jsonschema.validate(config, schema)

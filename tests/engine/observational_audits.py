@@ -51,8 +51,8 @@ def fitted(reference: int) -> Proxy:
     def answers(truth: Floats, rows: Examples, data: GaussianMixture, rng: np.random.Generator) -> Floats:
         from sklearn.linear_model import LogisticRegression
 
-        own = GaussianMixture(data.classes, reference, data.dimensions).load(seed=int(rng.integers(2**31)))
-        model = LogisticRegression(max_iter=200).fit(own.features, own.labels)
+        reference_rows = GaussianMixture(data.classes, reference, data.dimensions).load(seed=int(rng.integers(2**31)))
+        model = LogisticRegression(max_iter=200).fit(reference_rows.features, reference_rows.labels)
         return np.asarray(model.predict_proba(rows.features), dtype=np.float64)
 
     return answers
@@ -127,10 +127,10 @@ class Observed:
         for control in controls:
             learns = control is controls[-1]
             held_out += self._control(rows, proxy, control, unseen, Seed(seed).child("control"), learns)
-        seen = shift_control(self.estimator, game, held_out[:-1], where="rows")
+        control = shift_control(self.estimator, game, held_out[:-1], where="rows")
         return Outcome(
             bound=self.estimator.bound(game).lower,
-            shift_seen=seen is not None and seen.shift_detected,
+            shift_seen=control is not None and control.shift_detected,
             beyond=bound_beyond_shift(self.estimator, game, held_out),
         )
 
@@ -145,8 +145,8 @@ class Observed:
         posterior = joint / joint.sum(axis=1, keepdims=True)
         return Predictions(posterior.astype(np.float32)), Predictions(truth[self.canaries :].astype(np.float32))
 
-    def _rounds(self, setup: Replayed, seed: Seed, drawn: Seed, count: int) -> Iterator[tuple[int, ScoredReplay]]:
-        return scored_replays(LabelInference(), self.attack, setup, seed, drawn, range(count))
+    def _rounds(self, setup: Replayed, seed: Seed, draw_seed: Seed, count: int) -> Iterator[tuple[int, ScoredReplay]]:
+        return scored_replays(LabelInference(), self.attack, setup, seed, draw_seed, range(count))
 
     def _replays(self, rows: Examples, proxy: Any, answers: Any, part: slice, seed: Seed) -> list[OneRunTally]:
         played = self._rounds(self._setup(rows, proxy, answers, part), seed, seed, self.replays)
@@ -166,5 +166,7 @@ class Observed:
         return [attack, [reads.tally(Scores(classifier.score(each), each.bits, number)) for number, each in played]]
 
     def _setup(self, rows: Examples, proxy: Any, answers: Any, part: slice) -> Replayed:
-        own = rows.take(np.arange(len(rows))[part])
-        return Replayed(CanarySetup(own, own.take(np.arange(0)), cumulative(proxy[part])), answers, proxy[part])
+        part_rows = rows.take(np.arange(len(rows))[part])
+        return Replayed(
+            CanarySetup(part_rows, part_rows.take(np.arange(0)), cumulative(proxy[part])), answers, proxy[part]
+        )

@@ -79,8 +79,8 @@ def test_no_verdict_but_violation_speaks_of_a_rejected_claim() -> None:
         "not confirmed": {"confirmation": Confirmation.NOT_CONFIRMED},
     }
     with Cases() as cases:
-        for (one, first), (other, second) in itertools.product(explained.items(), repeat=2):
-            with cases.case(f"{one}, {other}"):
+        for (situation, first), (other, second) in itertools.product(explained.items(), repeat=2):
+            with cases.case(f"{situation}, {other}"):
                 assert decide(alone(replace(record(4.7), **first | second))).verdict is not Verdict.VIOLATION
 
 
@@ -146,8 +146,8 @@ def test_runs_without_noise_are_few_and_a_known_factor_speaks_of_all_trials() ->
         for factor, verdict in ((None, Verdict.INCONCLUSIVE), (math.inf, Verdict.INCONCLUSIVE), (2.0, None)):
             with cases.case(factor):
                 sensitivity = Sensitivity(factor=factor, maximum=bound(2.1), noiseless=True)
-                found = decide(alone(record(0.9, sensitivity=sensitivity))).verdict
-                assert found is (verdict or Verdict.NO_VIOLATION)
+                verdict = decide(alone(record(0.9, sensitivity=sensitivity))).verdict
+                assert verdict is (verdict or Verdict.NO_VIOLATION)
 
 
 def test_results_that_cannot_be_read_are_no_pass() -> None:

@@ -54,8 +54,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def played(tmp_path: Path, spec: Mapping[str, Any], **mechanism: float) -> Report:
-    given = {**spec, "mechanism": {**spec["mechanism"], **mechanism}, "run": {"runner": "in-process", "figures": True}}
-    return audit(given, output=tmp_path / "run", quiet=True)
+    spec = {**spec, "mechanism": {**spec["mechanism"], **mechanism}, "run": {"runner": "in-process", "figures": True}}
+    return audit(spec, output=tmp_path / "run", quiet=True)
 
 
 @pytest.mark.parametrize("spec", [TABLE, SEQUENCES], ids=["table", "sequences"])
@@ -97,7 +97,7 @@ def test_data_of_another_kind_are_refused() -> None:
         make_plan(load_spec({**TABLE, "data": "iris"}))
     with pytest.raises(SpecError, match="plays with rows of the class Examples, the data have Records"):
         make_plan(load_spec({"mechanism": {"name": "lp-1st", "epsilon": 1.0}, "data": TABLE["data"]}))
-    with pytest.raises(DataError, match=r"must give dpaudit.Examples, or rows with `name`, `digest`, `take`"):
+    with pytest.raises(DataError, match=r"must return dpaudit.Examples, or rows with `name`, `digest`, `take`"):
         make_plan(load_spec({**TABLE, "data": f"{HERE}.audited:NoRows"}))
 
 

@@ -79,7 +79,7 @@ class NoGenerator:
 
 
 def audited(folder: Path, mechanism: Any, **fields: Any) -> AuditResult:
-    made = Audit(
+    entry = Audit(
         mechanism=mechanism,
         **{
             "data": Census(),
@@ -90,7 +90,7 @@ def audited(folder: Path, mechanism: Any, **fields: Any) -> AuditResult:
             **fields,
         },
     )
-    return audit(AuditSpec((made,), seed=4, run=RunOptions(runner="in-process")), output=folder).results[0]
+    return audit(AuditSpec((entry,), seed=4, run=RunOptions(runner="in-process")), output=folder).results[0]
 
 
 def test_a_learner_that_recalls_its_records_gives_the_attribute_away(tmp_path: Path) -> None:
@@ -120,8 +120,8 @@ def test_several_columns_and_bins_make_one_attribute() -> None:
     assert posed.features.column_names == [LABEL]
     assert posed.categorical == (LABEL,)
     assert isinstance(reference.features, pa.Table)
-    known = np.asarray(reference.features["age"], np.float64)
-    edges = np.quantile(known, [1 / 3, 2 / 3], method="higher")
+    ages = np.asarray(reference.features["age"], np.float64)
+    edges = np.quantile(ages, [1 / 3, 2 / 3], method="higher")
     ages, sexes = np.asarray(rows.features["age"]), rows.features["sex"].to_pylist()
     want = [3 * (sex == "male") + int((age >= edges).sum()) for sex, age in zip(sexes, ages, strict=True)]
     assert posed.labels.tolist() == want
@@ -132,26 +132,26 @@ def test_several_columns_and_bins_make_one_attribute() -> None:
 def test_the_model_is_asked_about_each_value_and_never_about_the_exact_number() -> None:
     game = AttributeInference(columns=("age",), bins=2)
     reference, rows = Census(500).load(seed=1), Census(50).load(seed=2)
-    seen: list[set[float]] = []
+    collected: list[set[float]] = []
 
     def predict(examples: Examples) -> NDArray[np.float64]:
         assert isinstance(examples.features, pa.Table)
         assert isinstance(rows.features, pa.Table)
         assert examples.features["sex"] == rows.features["sex"]
         assert examples.features.schema == rows.features.schema
-        seen.append(set(examples.features["age"].to_pylist()))
+        collected.append(set(examples.features["age"].to_pylist()))
         return np.tile([0.2, 0.8], (len(examples), 1))
 
     answers = game.model_answers(predict, rows, reference)
     assert answers.shape == (50, 2)
     assert answers[:, 0].tolist() == np.where(rows.labels == 1, 0.8, 0.2).tolist()
-    assert [len(ages) for ages in seen] == [1, 1]
+    assert [len(ages) for ages in collected] == [1, 1]
     # The middle of each bin is the same whatever the record's own age.
     assert isinstance(reference.features, pa.Table)
     ages = np.asarray(reference.features["age"], np.float64)
     middle = np.sort(ages)[250]  # numpy's "higher" median of 500
     want = [np.median(ages[ages < middle]), np.median(ages[ages >= middle])]
-    assert sorted(next(iter(one)) for one in seen) == pytest.approx(want, rel=1e-6)
+    assert sorted(next(iter(values)) for values in collected) == pytest.approx(want, rel=1e-6)
 
 
 def test_values_the_reference_lacks_count_as_its_most_frequent_one() -> None:
@@ -193,15 +193,15 @@ def test_the_score_is_bayes_rule_against_the_proxy() -> None:
         ),
         (
             {"mechanism": RandomizedResponse(1.0), "claim": Claim(1.0, relation=Relation.REPLACE)},
-            "attribute-inference plays learners .* not randomized-response",
+            "attribute-inference needs learners .* got randomized-response",
         ),
         ({"mechanism": RandomizedResponse(1.0)}, "says nothing about a game with replace neighbours"),
     ],
 )
 def test_what_cannot_be_played_is_refused_before_anything_runs(fields: dict[str, Any], message: str) -> None:
-    given = {"mechanism": NonPrivate(Recall()), "game": AttributeInference(columns=("sex",)), **fields}
+    spec = {"mechanism": NonPrivate(Recall()), "game": AttributeInference(columns=("sex",)), **fields}
     with pytest.raises(SpecError, match=message):
-        make_plan(AuditSpec((Audit(data=Census(3_000), **given),)))
+        make_plan(AuditSpec((Audit(data=Census(3_000), **spec),)))
 
 
 def test_columns_are_named_once() -> None:
@@ -213,7 +213,7 @@ def test_columns_are_named_once() -> None:
 
 def test_the_example_protects_columns_of_adult() -> None:
     spec = load_spec(EXAMPLE)
-    assert [getattr(one.game, "columns", ()) for one in spec.audits] == [("sex",), ("sex", "age"), ()]
+    assert [getattr(entry.game, "columns", ()) for entry in spec.audits] == [("sex",), ("sex", "age"), ()]
 
 
 def test_fresh_records_come_from_ones_own_generator(tmp_path: Path) -> None:

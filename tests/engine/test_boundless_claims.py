@@ -76,8 +76,8 @@ def test_faces_far_beyond_the_powers_of_e_are_those_of_the_formulas() -> None:
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_claims_are_converted_between_relations_and_groups(epsilon: float) -> None:
     for stated in Relation:
-        made = [Claim(epsilon, delta, stated) for delta in DELTAS]
-        for claim in [*made, *(Claim.of(curve, relation=stated, delta=1e-5) for curve in curves(epsilon))]:
+        claims = [Claim(epsilon, delta, stated) for delta in DELTAS]
+        for claim in [*claims, *(Claim.of(curve, relation=stated, delta=1e-5) for curve in curves(epsilon))]:
             for played in Relation:
                 for records in (1, 2, 8) if claim.is_point else (1,):  # a curve's steps of steps are searched for long
                     try:
@@ -149,14 +149,14 @@ def test_a_check_ends_with_a_verdict_and_a_card(claim: str, tmp_path: Path, monk
 
 
 def test_a_claim_too_large_to_draw_is_no_mark_of_a_chart() -> None:
-    drawn = {}
+    curves = {}
     for epsilon in (4.0, 699.0, *EPSILONS, math.inf):
         series = {"trials": {"trials": np.array([1, 2]), "epsilon": np.array([0.1, 0.2])}}
         bound = Bound(0.2, 0.0, 0.95, "m", Validity.FINITE_SAMPLE, series=series)
         (picture,) = finding_figures(bound, Claim(epsilon))
         (axes,) = picture.figure.axes
-        drawn[epsilon] = [float(np.asarray(line.get_ydata())[0]) for line in axes.lines[1:]]
-    assert drawn == {4.0: [4.0], 699.0: [699.0]} | {epsilon: [] for epsilon in (*EPSILONS, math.inf)}
+        curves[epsilon] = [float(np.asarray(line.get_ydata())[0]) for line in axes.lines[1:]]
+    assert curves == {4.0: [4.0], 699.0: [699.0]} | {epsilon: [] for epsilon in (*EPSILONS, math.inf)}
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)

@@ -155,7 +155,7 @@ def test_what_is_left_out_is_said_with_the_reason() -> None:
     _, other_claims, others = matching_tests(Memorises(), CLAIM)
     assert "mia: for claims about replace neighbours" in other_claims
     assert "label-channel, label-repeats: for label mechanisms (with methods `claim` and `release`)" in others
-    (on_request,) = [line for line in others if line.endswith(": for what is asked for by name")]
+    (on_request,) = [line for line in others if line.endswith(": for audits that name them")]
     assert "membership" in on_request
 
 
@@ -415,7 +415,7 @@ def test_two_worlds_stop_when_the_claim_is_refuted(tmp_path: Path) -> None:
     assert report.violations == (first, again)
     for result in (first, again):
         assert result.stopped is not None
-        assert result.stopped.reason == "the claim is refuted"
+        assert result.stopped.reason == "the claim is rejected"
         assert result.stopped.trainings < result.stopped.planned
 
 
@@ -543,7 +543,7 @@ def test_a_spec_may_leave_the_choice_to_check(tmp_path: Path) -> None:
     assert spec.together.budget_s == 30.0
     path.write_text("check: {mechanism: {name: randomized-response, epsilon: 1}}\ngame: mia\n")
     known = "name, seed, confidence, strict, effort, run"
-    with pytest.raises(SpecError, match=f"beside `check` a spec has {known}, got 'game'"):
+    with pytest.raises(SpecError, match=f"next to `check` a spec may have {known}, got 'game'"):
         load_spec(path)
 
 

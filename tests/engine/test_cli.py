@@ -1,4 +1,4 @@
-"""The command line: answers at once, refuses in one sentence, exits with the stated codes."""
+"""The command line: quick start, one-line errors and exit codes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ def dpaudit(*arguments: object) -> Result:
 
 
 def imported(*words: str, **environment: str) -> set[str]:
-    """The packages outside the standard library that a command imports, in any of its processes."""
+    """Return the packages outside the standard library that a command imports in any of its processes."""
     command = [sys.executable, "-X", "importtime", *words]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    process = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    lines = [line for line in process.stderr.splitlines() if line.startswith("import time:")]
     tried = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines} - sys.stdlib_module_names
-    return {name for name in tried if importlib.util.find_spec(name)}  # the standard library tries one of Jython's
+    return {
+        name for name in tried if importlib.util.find_spec(name)
+    }  # the standard library tries to import a package of Jython
 
 
 @pytest.mark.parametrize(
@@ -48,26 +50,26 @@ def imported(*words: str, **environment: str) -> set[str]:
     ],
     ids=" ".join,
 )
-def test_what_only_tells_imports_no_library_but_that_of_commands(words: list[str]) -> None:
-    """As a person types it: what is to be quick imports little. `show` imports what the shown class itself needs."""
+def test_quick_commands_import_no_library_but_click(words: list[str]) -> None:
+    """`show` of other classes imports what these need."""
     assert imported("-m", "dpaudit", *words) - imported("-c", "") == {"dpaudit", "click"}
 
 
-@pytest.mark.parametrize("begun", ["dpaudit show catb", "dpaudit estimate x --method one-r"])
-def test_so_does_completion(begun: str) -> None:
-    asked = {"_DPAUDIT_COMPLETE": "bash_complete", "COMP_WORDS": begun, "COMP_CWORD": str(begun.count(" "))}
-    assert imported("-m", "dpaudit", **asked) - imported("-c", "") == {"dpaudit", "click"}
+@pytest.mark.parametrize("words", ["dpaudit show catb", "dpaudit estimate x --method one-r"])
+def test_shell_completion_imports_no_library_but_click(words: str) -> None:
+    environment = {"_DPAUDIT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    assert imported("-m", "dpaudit", **environment) - imported("-c", "") == {"dpaudit", "click"}
 
 
-def test_an_import_in_either_process_is_seen() -> None:
+def test_imports_of_both_processes_are_found() -> None:
     assert {"numpy", "dpaudit"} <= imported("-m", "dpaudit", "show", "randomized-response")
 
 
-def test_no_summary_of_a_command_is_cut_off() -> None:
-    told = dpaudit("--help").output
-    listed = told[told.index("Commands:") :].splitlines()[1:]
+def test_summaries_of_commands_fit_on_their_lines() -> None:
+    text = dpaudit("--help").output
+    listed = text[text.index("Commands:") :].splitlines()[1:]
     assert len(listed) >= 2
-    assert all(re.fullmatch(r"  [a-z-]+ +[A-Z].*[^.]\.", line) for line in listed), told
+    assert all(re.fullmatch(r"  [a-z-]+ +[A-Z].*[^.]\.", line) for line in listed), text
 
 
 def test_list_shows_every_registered_name() -> None:
@@ -89,10 +91,10 @@ def test_plan_prints_units_and_runs_nothing(tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.iterdir()) == [spec]
     for word in ("reference model", "training 1 of 1", "replays 1-50", "counting", "1 CPU 0 GPU", "seed 0."):
         assert word in shown.output
-    said = " ".join(shown.output.split())
-    assert "randomized-response: sensitivity: would detect noise scaled down " in said
-    assert "maximum detectable epsilon " in said
-    assert "noise scaled down 2 times needs " in said
+    text = " ".join(shown.output.split())
+    assert "randomized-response: sensitivity: would detect noise scaled down " in text
+    assert "maximum detectable epsilon " in text
+    assert "noise scaled down 2 times needs " in text
 
 
 SPEC = """
@@ -122,7 +124,7 @@ def test_run_report_resume_and_exit_codes(tmp_path: Path) -> None:
     assert dpaudit("report", tmp_path / "run").output.startswith("NO VIOLATION FOUND")
 
 
-def test_a_violation_exits_with_1_when_asked(tmp_path: Path) -> None:
+def test_fail_on_violation_exits_with_1(tmp_path: Path) -> None:
     leaky = run_spec(tmp_path, "rr-leaky", "--fail-on-violation", "--quiet")
     assert leaky.exit_code == 1
     assert leaky.output.startswith("VIOLATION")
@@ -130,10 +132,10 @@ def test_a_violation_exits_with_1_when_asked(tmp_path: Path) -> None:
     assert dpaudit("report", tmp_path / "run", "--fail-on-violation").exit_code == 1
 
 
-def test_an_audit_that_could_show_nothing_exits_with_4_when_asked(tmp_path: Path) -> None:
-    """A mechanism that leaks, with a claim that no such audit could refute."""
-    asked = "claim: {epsilon: 30, relation: label}\n"
-    (tmp_path / "spec.yaml").write_text(SPEC.replace("MECHANISM", "rr-leaky") + asked)
+def test_fail_on_inconclusive_exits_with_4(tmp_path: Path) -> None:
+    """A mechanism that leaks, with a claim that this audit could not reject."""
+    claim = "claim: {epsilon: 30, relation: label}\n"
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("MECHANISM", "rr-leaky") + claim)
     plain = dpaudit("run", tmp_path / "spec.yaml", "-o", tmp_path / "run", "--fail-on-violation", "--quiet")
     assert plain.exit_code == 0
     assert plain.output.startswith("INCONCLUSIVE")
@@ -151,9 +153,9 @@ def test_a_failed_run_exits_with_3(tmp_path: Path) -> None:
     assert failed.stderr == again.stderr == "dpaudit: 1 of 1 audits have no result: 1 tests.own_mechanism:Raises\n"
 
 
-def test_ones_own_liar_is_found(tmp_path: Path) -> None:
-    found = run_spec(tmp_path, "tests.own_mechanism:KeepsEverything", "--quiet")
-    assert found.output.startswith("VIOLATION")
+def test_a_leak_in_a_user_class_is_a_violation(tmp_path: Path) -> None:
+    result = run_spec(tmp_path, "tests.own_mechanism:KeepsEverything", "--quiet")
+    assert result.output.startswith("VIOLATION")
 
 
 @pytest.fixture
@@ -172,11 +174,13 @@ def some_scores() -> tuple[list[float], list[int]]:
     return scores.tolist(), [1] * 500 + [0] * 500
 
 
+def as_csv(scores: list[float], members: list[int]) -> str:
+    return "\n".join(["score,member", *(f"{row[0]},{row[1]}" for row in zip(scores, members, strict=True))])
+
+
 def test_estimate_reads_scores_from_csv_and_parquet(write: Callable[[str], Path], tmp_path: Path) -> None:
     scores, members = some_scores()
-    path = write(
-        "score,member\n" + "\n".join(f"{score},{member}" for score, member in zip(scores, members, strict=True))
-    )
+    path = write(as_csv(scores, members))
     fixed = dpaudit("estimate", path, "--method", "clopper-pearson", "--selection", "fixed:0.5")
     hits = sum(score >= 0.5 for score in scores[:500])
     alarms = sum(score >= 0.5 for score in scores[500:])
@@ -193,11 +197,9 @@ def test_estimate_reads_scores_from_csv_and_parquet(write: Callable[[str], Path]
     assert other.output == fixed.output
 
 
-def test_estimate_default_is_valid_and_published_says_it_is_not(write: Callable[[str], Path]) -> None:
+def test_estimate_labels_valid_and_as_published_bounds(write: Callable[[str], Path]) -> None:
     scores, members = some_scores()
-    path = write(
-        "score,member\n" + "\n".join(f"{score},{member}" for score, member in zip(scores, members, strict=True))
-    )
+    path = write(as_csv(scores, members))
     assert "finite-sample" in dpaudit("estimate", path).output
     assert "as-published" in dpaudit("estimate", path, "--selection", "as-published").output
 
@@ -235,40 +237,38 @@ def test_estimate_reads_counts(write: Callable[[str], Path]) -> None:
         ("guesses,correct,canaries\n50,6,10\n", [], "guesses"),
     ],
 )
-def test_bad_scores_are_one_sentence_and_exit_code_2(
+def test_invalid_scores_are_refused_in_one_line(
     write: Callable[[str], Path], text: str, options: list[object], message: str
 ) -> None:
-    done = dpaudit("estimate", write(text), *options)
-    assert done.exit_code == 2
-    assert len(done.output.strip().splitlines()) == 1
-    assert "Traceback" not in done.output
-    assert re.search(message, done.output), done.output
+    result = dpaudit("estimate", write(text), *options)
+    assert result.exit_code == 2
+    assert len(result.output.strip().splitlines()) == 1
+    assert "Traceback" not in result.output
+    assert re.search(message, result.output), result.output
 
 
 def test_missing_files_and_folders_are_bad_input(tmp_path: Path) -> None:
     for verb in ("run", "plan", "estimate"):
-        done = dpaudit(verb, tmp_path / "nothing")
-        assert done.exit_code == 2, verb
+        result = dpaudit(verb, tmp_path / "nothing")
+        assert result.exit_code == 2, verb
     for verb in ("resume", "report"):
         assert "must be a run folder" in dpaudit(verb, tmp_path).output
 
 
 def test_reversed_scores_are_pointed_out(write: Callable[[str], Path]) -> None:
     scores, members = some_scores()
-    rows = [f"{-score},{member}" for score, member in zip(scores, members, strict=True)]
-    assert (
-        "larger must mean more likely a member" in dpaudit("estimate", write("score,member\n" + "\n".join(rows))).output
-    )
+    path = write(as_csv([-score for score in scores], members))
+    assert "larger must mean more likely a member" in dpaudit("estimate", path).output
 
 
-def test_a_field_is_given_once(write: Callable[[str], Path]) -> None:
-    done = dpaudit("estimate", write("score,member\n1,1\n0,0\n"), "--delta", 0.1, "--option", "delta=0.2")
-    assert (done.exit_code, "delta must be given once" in done.output) == (2, True)
+def test_a_field_in_two_options_is_refused(write: Callable[[str], Path]) -> None:
+    result = dpaudit("estimate", write("score,member\n1,1\n0,0\n"), "--delta", 0.1, "--option", "delta=0.2")
+    assert (result.exit_code, "delta must be given once" in result.output) == (2, True)
 
 
-def test_an_unforeseen_error_never_looks_like_a_violation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unexpected_error_exits_with_3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def broken(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("not foreseen")
+        raise ZeroDivisionError("unexpected")
 
     monkeypatch.setattr("dpaudit.engine.run.driver.make_plan", broken)
     assert run_spec(tmp_path, "randomized-response").exit_code == 3
@@ -278,18 +278,18 @@ def test_an_unforeseen_error_never_looks_like_a_violation(monkeypatch: pytest.Mo
     "line",
     ["run: in-process", "split: 0.5", "split:", "data: 5", "data: [csv]", "game: 5", "claim: 1", "mechanism: 5"],
 )
-def test_a_part_of_the_wrong_shape_is_one_sentence(tmp_path: Path, line: str) -> None:
+def test_a_part_of_the_wrong_type_is_refused_in_one_line(tmp_path: Path, line: str) -> None:
     parts = {"data": "data: iris", "mechanism": "mechanism: {name: randomized-response, epsilon: 1}"}
     parts[line.partition(":")[0]] = line
     spec = tmp_path / "spec.yaml"
     spec.write_text("\n".join(parts.values()))
-    done = dpaudit("plan", spec)
-    assert done.exit_code == 2
-    assert len(done.output.strip().splitlines()) == 1
-    assert "must be" in done.output
+    result = dpaudit("plan", spec)
+    assert result.exit_code == 2
+    assert len(result.output.strip().splitlines()) == 1
+    assert "must be" in result.output
 
 
-def test_a_unit_file_without_its_end_is_run_again(tmp_path: Path) -> None:
+def test_a_truncated_unit_file_is_rerun(tmp_path: Path) -> None:
     run_spec(tmp_path, "randomized-response", "--quiet")
     cut = next((tmp_path / "run" / "units").glob("*.parquet"))
     cut.write_bytes(cut.read_bytes()[:100])

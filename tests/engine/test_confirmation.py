@@ -86,11 +86,11 @@ def test_a_confirmation_resumes(tmp_path: Path) -> None:
     report = audit(spec_of(LEAKY), output=tmp_path)
     assert report.executed == len(added) > 0  # the first game is not played again
     assert report.results[0].verdict is alone.results[0].verdict
-    lost = sorted(added)[: len(added) // 2]
-    for key in lost:
+    lost_units = sorted(added)[: len(added) // 2]
+    for key in lost_units:
         (tmp_path / "units" / f"{key}.parquet").unlink()
     again = audit(spec_of(LEAKY), output=tmp_path)
-    assert again.executed >= len(lost)
+    assert again.executed >= len(lost_units)
     assert verdicts(again) == verdicts(report)
     assert audit(spec_of(LEAKY), output=tmp_path).executed == 0
 
@@ -102,9 +102,9 @@ def test_a_game_that_takes_nothing_on_trust_is_not_confirmed() -> None:
 
 def test_confirm_is_spelled_in_a_spec_and_refused_where_it_means_nothing() -> None:
     words = {"mechanism": {"name": "randomized-response", "epsilon": 1.0}, "data": "iris", "confirm": True}
-    (read,) = load_spec(words).audits
-    assert read.confirm
+    (loaded,) = load_spec(words).audits
+    assert loaded.confirm
     claim = {"epsilon": 1.0, "relation": Relation.REPLACE.value}
     many = {"mechanism": {"name": "non-private"}, "data": "iris", "game": "mia", "confirm": True, "claim": claim}
-    with pytest.raises(SpecError, match="confirm is for games of one training"):
+    with pytest.raises(SpecError, match="confirm is for games with one training"):
         load_spec(many)

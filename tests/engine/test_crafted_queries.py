@@ -185,7 +185,7 @@ def test_a_predictor_that_always_raises_has_no_verdict(tmp_path: Path) -> None:
 def test_two_answers_are_held_to_what_composes_of_one(claimed: Claim, both: Claim) -> None:
     compared = CraftedQueries(answers=2).traits.compared(claimed)
     assert (compared.claim, compared.steps) == (both, 2)
-    assert "by composition compared with" in compared.note
+    assert "by composition epsilon" in compared.note
     assert CraftedQueries().traits.compared(claimed).claim == claimed
 
 

@@ -103,11 +103,11 @@ def test_replays_found_apart_give_the_same_digits(estimator: ScoreEstimator[Any]
     ]
     tables = {unit.key: unit.task.run(Inputs({}, {key: stored[key] for key in unit.needs}), ALL) for unit in units}
     again = {key: decode(table, kind) for key, table in stored.items()}
-    for known in (units, units[1:]):
-        parts = found_parts(known, again.keys(), tables.__getitem__)
-        assert len(parts) == len(known)
-        found = estimator.find([tally for group in again.values() for tally in group], failed_replays=1, parts=parts)
-        assert as_plain(found) == as_plain(whole), "what is missing is found now"
+    for plan_units in (units, units[1:]):
+        parts = found_parts(plan_units, again.keys(), tables.__getitem__)
+        assert len(parts) == len(plan_units)
+        finding = estimator.find([tally for group in again.values() for tally in group], failed_replays=1, parts=parts)
+        assert as_plain(finding) == as_plain(whole), "what is missing is found now"
     assert len(found_parts(units, again.keys() - {"2"}, tables.__getitem__)) == 2, "of tallies that are not there"
 
 
@@ -127,21 +127,21 @@ def test_thresholds_found_apart_give_the_same_digits(estimator: Any, rows: int) 
     ]
     tables: dict[str, pa.Table] = {unit.key: unit.task.run(Inputs({}, {"all": stored}), ALL) for unit in units}
     again = decode(stored, kind)
-    for known in (units[::-1], units[2:]):
-        parts = found_parts(known, {"all"}, tables.__getitem__)
+    for plan_units in (units[::-1], units[2:]):
+        parts = found_parts(plan_units, {"all"}, tables.__getitem__)
         assert as_plain(estimator.find(again, parts=parts)) == as_plain(whole)
 
 
-def found_parts(units: Sequence[Unit], counted: Collection[str], read: Callable[[str], pa.Table]) -> list[Any]:
+def found_parts(units: Sequence[Unit], counted: Collection[str], read_table: Callable[[str], pa.Table]) -> list[Any]:
     """Of an audit with these units for its bounds, all finished."""
     entry: Any = SimpleNamespace(bounds=units)
-    return PlannedAudit.bound_parts(entry, {unit.key for unit in units}, set(counted), read)
+    return PlannedAudit.bound_parts(entry, {unit.key for unit in units}, set(counted), read_table)
 
 
 def bounds(folder: Path) -> list[Any]:
     """What was found, but for how many units it took."""
-    found: list[Any] = json.loads((folder / "bounds.json").read_text())["results"]
-    return [{name: value for name, value in result.items() if name != "units"} for result in found]
+    report: list[Any] = json.loads((folder / "bounds.json").read_text())["results"]
+    return [{name: value for name, value in result.items() if name != "units"} for result in report]
 
 
 def test_a_run_gives_the_same_bounds_and_goes_on_with_its_parts(
@@ -160,8 +160,8 @@ def test_a_run_gives_the_same_bounds_and_goes_on_with_its_parts(
     assert sum("worth of candidate" in label for label in labels) == 4, "two of them without noise"
     assert bounds(tmp_path / "divided") == bounds(tmp_path / "whole")
 
-    lost = parts[-1].key
-    (tmp_path / "divided" / "units" / f"{lost}.parquet").unlink()
+    lost_units = parts[-1].key
+    (tmp_path / "divided" / "units" / f"{lost_units}.parquet").unlink()
     second = audit(load_spec(SPEC), output=tmp_path / "divided", quiet=True)
     assert (first.executed, second.executed) == (first.units, 1)
     assert bounds(tmp_path / "divided") == bounds(tmp_path / "whole")

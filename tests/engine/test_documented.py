@@ -21,13 +21,13 @@ def test_python_examples() -> None:
 
 def commands() -> list[tuple[str, str, str]]:
     """The table, the command's words and the output of each example in an indented block."""
-    found = []
+    results = []
     for block in PAGE.read_text(encoding="utf-8").split("    $ cat table.csv\n")[1:]:
         lines = [line[4:] for line in block.partition("\n\n")[0].splitlines()]
         at = next(index for index, line in enumerate(lines) if line.startswith("$ dpaudit"))
         words = lines[at].removeprefix("$ dpaudit ")
-        found.append(("\n".join(lines[:at]) + "\n", words, "\n".join(lines[at + 1 :])))
-    return found
+        results.append(("\n".join(lines[:at]) + "\n", words, "\n".join(lines[at + 1 :])))
+    return results
 
 
 @pytest.mark.parametrize(("table", "words", "output"), commands(), ids=lambda word: str(word).splitlines()[0])
@@ -36,8 +36,8 @@ def test_command_line_examples(
 ) -> None:
     (tmp_path / "table.csv").write_text(table)
     monkeypatch.chdir(tmp_path)
-    shown = CliRunner().invoke(main, words.split(), catch_exceptions=False)
-    assert shown.output.rstrip() == output.rstrip()
+    result = CliRunner().invoke(main, words.split(), catch_exceptions=False)
+    assert result.output.rstrip() == output.rstrip()
 
 
 QUICKSTART = PAGE.parents[1] / "quickstart.md"

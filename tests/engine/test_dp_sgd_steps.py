@@ -107,7 +107,7 @@ def test_a_step_is_tested_with_its_sampling_if_asked_for(tmp_path: Path) -> None
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="dp-sgd-steps plays learners that show their steps"):
+    with pytest.raises(SpecError, match="dp-sgd-steps needs learners that show their steps"):
         steps_of({"name": "non-private"}, folder=tmp_path, claim={"epsilon": 1.0, "relation": "add-remove"})
     with pytest.raises(SpecError, match="the canary of dp-sgd-steps must be a gradient"):
         steps_of(private("dp-sgd"), folder=tmp_path, game={"name": "dp-sgd-steps", "canary": "blank"})

@@ -1,4 +1,4 @@
-"""Code of the user's that writes to its inputs, leaves, hangs or ignores its seed: no verdict is wrong for it."""
+"""Audited code that writes to its inputs, exits, hangs or ignores its seed must not change a verdict."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DATA = {"name": "gaussian-mixture", "rows": 3000}
 
 @dataclass(frozen=True)
 class InPlace:
-    """Randomized response that writes the released labels over the true ones, if it may."""
+    """Randomized response that overwrites the true labels."""
 
     epsilon: float = 1.0
 
@@ -41,7 +41,7 @@ class InPlace:
 
 @dataclass(frozen=True)
 class FitsInPlace(InPlace):
-    """A learner that centres features and wipes labels in place, and a model that does so with what it is asked."""
+    """A learner that overwrites features and labels, with a model that overwrites the features of questions."""
 
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
@@ -64,7 +64,7 @@ class WritesToQuestions:
 
 @dataclass(frozen=True)
 class FitsACopy(FitsInPlace):
-    """The same on copies of its own."""
+    """The same learner on copies."""
 
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
@@ -82,7 +82,7 @@ class Zeros(InPlace):
 
 @dataclass(frozen=True)
 class IgnoresItsSeed(InPlace):
-    """Randomized response with a generator of its own."""
+    """Randomized response with an unseeded generator."""
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         return RandomizedResponse(self.epsilon).release(labels, classes=classes, rng=np.random.default_rng())
@@ -90,7 +90,7 @@ class IgnoresItsSeed(InPlace):
 
 @dataclass(frozen=True)
 class Ends(InPlace):
-    """Ends the process it is in, one way or the other."""
+    """Ends its process in different ways."""
 
     how: str = "exit"
 
@@ -115,7 +115,7 @@ def run(folder: Path, *mechanisms: object, options: RunOptions | None = None) ->
     return audit(AuditSpec(audits, run=options), output=folder, quiet=True)
 
 
-def test_a_mechanism_that_writes_to_its_input_gets_the_same_verdict_and_spoils_no_other(tmp_path: Path) -> None:
+def test_a_mechanism_that_writes_to_its_input_changes_no_verdict(tmp_path: Path) -> None:
     in_place, zeros = run(tmp_path / "in-place", InPlace(), Zeros()).results
     honest, _ = run(tmp_path / "copy", RandomizedResponse(1.0), Zeros()).results
     assert (in_place.verdict, in_place.finding) == (Verdict.NO_VIOLATION, honest.finding)
@@ -129,7 +129,7 @@ def test_a_learner_and_a_model_that_write_to_their_inputs_change_nothing(tmp_pat
     assert in_place.metrics == copying.metrics
 
 
-def test_a_mechanism_that_does_not_follow_its_seed_is_found(tmp_path: Path) -> None:
+def test_a_mechanism_that_ignores_its_seed_is_reported(tmp_path: Path) -> None:
     wild, tame = run(tmp_path / "wild", IgnoresItsSeed()), run(tmp_path / "tame", InPlace())
     assert "not repeatable: " in str(wild)
     assert "another result in a second run with the same seed" in (tmp_path / "wild" / "report.html").read_text()
@@ -140,7 +140,7 @@ def test_a_mechanism_that_does_not_follow_its_seed_is_found(tmp_path: Path) -> N
     assert run(tmp_path / "off", IgnoresItsSeed(), options=off).repeated == ()
 
 
-def test_a_mechanism_that_exits_has_failed(tmp_path: Path) -> None:
+def test_a_mechanism_that_exits_fails_its_unit(tmp_path: Path) -> None:
     gone, beside = run(tmp_path, Ends(), InPlace()).results
     assert gone.verdict is Verdict.FAILED
     assert "SystemExit" in str(gone)
@@ -163,7 +163,7 @@ def test_limits_are_checked() -> None:
             dataclasses.replace(RunOptions(), **wrong)  # type: ignore[arg-type]
 
 
-def test_a_long_error_is_shown_in_a_line_that_can_be_read() -> None:
+def test_a_long_error_is_shortened_to_a_line() -> None:
     from dpaudit.actors.events import last_line
 
     assert last_line("Traceback\nValueError: " + "x" * 10_000) == "ValueError: " + "x" * 488 + " ..."

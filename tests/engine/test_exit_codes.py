@@ -81,21 +81,21 @@ def asleep(folder: Path, running: subprocess.Popen[str]) -> int:
     return int((folder / "asleep").read_text())
 
 
-@pytest.mark.parametrize(("how", "said"), [("exits", "ended (exit code 0) before it was done"), ("dies", "SIGKILL")])
-def test_a_mechanism_that_ends_the_process_has_not_finished_the_run(folder: Path, how: str, said: str) -> None:
-    done = ended(folder, how)
-    assert done.code == 3
-    assert said in done.err
-    assert "dpaudit resume" in done.err
+@pytest.mark.parametrize(("how", "message"), [("exits", "ended (exit code 0) before it was done"), ("dies", "SIGKILL")])
+def test_a_mechanism_that_ends_the_process_exits_with_3(folder: Path, how: str, message: str) -> None:
+    process = ended(folder, how)
+    assert process.code == 3
+    assert message in process.err
+    assert "dpaudit resume" in process.err
     if how == "dies":
         assert not os.path.exists(f"/proc/{(folder / 'helper').read_text()}"), "what it started ends with it"
 
 
-def test_a_module_that_exits_when_it_is_imported_gives_no_result(folder: Path) -> None:
+def test_a_module_that_exits_at_import_exits_with_3(folder: Path) -> None:
     (folder / "mine.py").write_text("raise SystemExit(0)")
-    done = ended(folder, "")
-    assert done.code == 3
-    assert "audited or imported code ended the program (sys.exit(0)): no result" in done.err
+    process = ended(folder, "")
+    assert process.code == 3
+    assert "audited or imported code ended the program (sys.exit(0)): no result" in process.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
@@ -117,7 +117,7 @@ def test_a_signal_ends_the_command_as_ctrl_c_does(folder: Path, number: signal.S
     assert not os.path.exists(f"/proc/{worker}")
 
 
-def test_nothing_is_left_of_a_command_that_was_killed(folder: Path) -> None:
+def test_a_killed_command_leaves_no_process(folder: Path) -> None:
     running = started(folder, "sleeps")
     worker = asleep(folder, running)
     assert worker != running.pid, "the process that was started watches the one that works"
@@ -132,10 +132,8 @@ def test_a_violation_and_bad_input_keep_their_codes(folder: Path) -> None:
     assert codes == [1, 2]
 
 
-@pytest.mark.parametrize(("code", "meant"), [(7, 3), (1, 3), ("no", 3), (None, 0), (2, 2)])
-def test_an_exit_that_is_not_the_command_s_own_is_a_failed_run(
-    monkeypatch: pytest.MonkeyPatch, code: object, meant: int
-) -> None:
+@pytest.mark.parametrize(("code", "expected"), [(7, 3), (1, 3), ("no", 3), (None, 0), (2, 2)])
+def test_a_foreign_exit_code_becomes_3(monkeypatch: pytest.MonkeyPatch, code: object, expected: int) -> None:
     """1 and 4 are verdicts, which no other code may pretend."""
 
     def exits(**_: object) -> None:
@@ -143,4 +141,4 @@ def test_an_exit_that_is_not_the_command_s_own_is_a_failed_run(
 
     monkeypatch.setattr(supervisor, "install_escaping_streams", lambda: None)
     monkeypatch.setattr("dpaudit.engine.cli.main.main", exits)
-    assert supervisor._command() == meant
+    assert supervisor._command() == expected

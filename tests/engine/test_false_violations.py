@@ -104,8 +104,8 @@ def test_memory_is_seen_beyond_a_drift(tmp_path: Path) -> None:
 
 def test_rows_that_the_audit_divides_at_random_need_no_control(tmp_path: Path) -> None:
     """A fair coin decided which of a pair is trained on. False failure <= 0.05 over seeds; the seed is fixed."""
-    drawn = replace(IN_ORDER, order="random")
-    result = audited(tmp_path, FORGETS, ObservationalMembership(replays=3), drawn, data=DRIFTING)
+    random_order = replace(IN_ORDER, order="random")
+    result = audited(tmp_path, FORGETS, ObservationalMembership(replays=3), random_order, data=DRIFTING)
     assert result.verdict is Verdict.NO_VIOLATION
     assert result.control is None
     assert result.finding is not None
@@ -131,8 +131,8 @@ class Knows:
     """A model that was not made from the data: the law of the label given the attribute."""
 
     def probabilities(self, features: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-        one = np.where(features[:, 2] > 0.5, 0.9, 0.1)
-        return np.column_stack([1 - one, one])
+        probability = np.where(features[:, 2] > 0.5, 0.9, 0.1)
+        return np.column_stack([1 - probability, probability])
 
 
 @pytest.mark.parametrize("test_share", [0.0, 0.2])
@@ -192,5 +192,5 @@ def test_the_simulation_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: py
 def test_a_scene_of_the_simulation_says_what_is_true(scene: str, real: bool) -> None:
     """Every cell with an exact proxy. The seed is fixed; a false VIOLATION comes with probability <= 0.05."""
     verdicts = SCENES[scene].verdicts(0)
-    exact = {said for cell, said in verdicts.items() if cell.endswith("exact")}
+    exact = {verdict for cell, verdict in verdicts.items() if cell.endswith("exact")}
     assert exact == {Verdict.VIOLATION.value if real else Verdict.NO_VIOLATION.value}

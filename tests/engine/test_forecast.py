@@ -1,4 +1,4 @@
-"""The forecast of a plan: from times of finished units, by arithmetic that can be done by hand."""
+"""The forecast of a plan, compared with arithmetic by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STACKS = {
 }
 
 
-def test_the_time_left_is_that_of_the_unfinished_units() -> None:
+def test_the_forecast_counts_unfinished_units() -> None:
     """32 shadow models and 64 trials in stacks of 16: 0.5 s a model; one stack of trials is finished."""
     plan = make_plan(load_spec(STACKS))
     trials = [unit for unit in plan.units if unit.function_name == "train_trials"]
@@ -47,7 +47,7 @@ def test_the_time_left_is_that_of_the_unfinished_units() -> None:
     )
 
 
-def test_an_earlier_run_tells_the_time(tmp_path: Path) -> None:
+def test_an_earlier_run_times_the_units(tmp_path: Path) -> None:
     audit(load_spec(SPEC), output=tmp_path / "run", quiet=True)
     plan, times = make_plan(load_spec(SPEC)), times_of_run(tmp_path / "run")
     assert times.seconds.keys() == {unit.function_name for unit in plan.units}
@@ -67,7 +67,7 @@ def test_an_earlier_run_tells_the_time(tmp_path: Path) -> None:
     assert times_of_run(tmp_path) == RunTimes()
 
 
-def test_the_command_prints_it_and_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_prints_the_forecast_as_text_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("spec.yaml").write_text(json.dumps(SPEC))
     shown = CliRunner().invoke(main, ["plan", "spec.yaml"], catch_exceptions=False).output

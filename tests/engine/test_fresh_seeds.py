@@ -53,22 +53,22 @@ def reused(plan: Plan) -> list[set[str]]:
     """What units of one audit draw from one seed, or from a part of one, though they serve different ends; and units
     that are read twice, as what is learned from and as what is judged.
     """
-    found = []
+    results = []
     for entry in plan.audits:
         purposes = defaultdict(set)
         for unit in entry.units:
             if not isinstance(unit.task, Call) or unit.label.startswith(SAME_ON_PURPOSE):
                 continue
-            read = list(_keys_in(unit.task))
-            found += [{f"{unit.label} reads {key} twice"} for key in set(read) if read.count(key) > 1]
+            seed_keys = list(_keys_in(unit.task))
+            results += [{f"{unit.label} reads {key} twice"} for key in set(seed_keys) if seed_keys.count(key) > 1]
             seed = dict(unit.task.arguments).get("seed")
             if seed is not None and unit.function_name not in ONLY_CHOOSE:
                 purposes[(seed.entropy, *seed.path)].add(f"{unit.function_name}: {re.sub('[0-9]+', '', unit.label)}")
-        for path, own in purposes.items():
+        for path, labels in purposes.items():
             above = (purposes.get(path[:length], set()) for length in range(1, len(path)))
-            found += [own | others for others in above if others - own]
-        found += [own for own in purposes.values() if len(own) > 1]
-    return found
+            results += [labels | others for others in above if others - labels]
+        results += [labels for labels in purposes.values() if len(labels) > 1]
+    return results
 
 
 @pytest.mark.parametrize("name", [*SPECS, "row-function"])

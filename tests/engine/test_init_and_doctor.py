@@ -1,4 +1,4 @@
-"""`dpaudit init` writes specs that can be planned; `dpaudit doctor` says what is there and what is missing."""
+"""`dpaudit init` writes specs that can be planned; `dpaudit doctor` checks the installation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_spec_from_three_answers_can_be_planned(answers: str) -> None:
     assert entry.audit.mechanism.epsilon == wanted
 
 
-def test_what_the_options_say_is_not_asked(tmp_path: Path) -> None:
+def test_options_replace_questions(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text('age,"clicked: yes, or no"\n' + "1,0\n2,1\n3,0\n4,1\n5,1\n" * 20)
     ended = dpaudit("init", "mine.yaml", "--mechanism", "randomized-response", "--epsilon", "1", "--data", "rows.csv")
     assert ended.exit_code == 0, ended.output
@@ -46,7 +46,7 @@ def test_what_the_options_say_is_not_asked(tmp_path: Path) -> None:
     assert entry.audit.data.label == "clicked: yes, or no"
 
 
-def test_a_class_of_one_s_own_states_its_claim_itself(tmp_path: Path) -> None:
+def test_a_user_class_states_its_own_claim(tmp_path: Path) -> None:
     (tmp_path / "keeps_labels.py").write_text(
         "from dpaudit import Claim\nclass Keeps:\n    def claim(self):\n        return Claim(1.0)\n"
         "    def release(self, labels, *, classes, rng):\n        return labels\n"
@@ -56,7 +56,7 @@ def test_a_class_of_one_s_own_states_its_claim_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", ["Größe", "\N{GRINNING FACE}", "a\x7fb", "x: {y}, #z", "'", "$HOME", "null", "1"])
-def test_a_label_of_any_letters_is_written_so_that_it_is_read_back(label: str, tmp_path: Path) -> None:
+def test_any_label_survives_yaml(label: str, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text(f'\ufeffage,"{label}"\n1,0\n2,1\n', encoding="utf-8")
     assert dpaudit("init", "--mechanism", "lp-1st", "--epsilon", "1.23456789", "--data", "rows.csv").exit_code == 0
     (audit,) = load_spec("audit.yaml").audits
@@ -76,7 +76,7 @@ def test_a_label_of_any_letters_is_written_so_that_it_is_read_back(label: str, t
     ],
     ids=["latin-1", "utf-16", "long field", "long line", "empty", "blank lines"],
 )
-def test_a_file_that_is_no_csv_is_one_sentence(content: bytes, said: str, tmp_path: Path) -> None:
+def test_an_invalid_csv_file_is_refused_in_one_line(content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(content)
     ended = dpaudit("init", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "rows.csv")
     assert (ended.exit_code, said in ended.output) == (2, True), ended.output
@@ -96,24 +96,24 @@ def test_a_file_that_is_no_csv_is_one_sentence(content: bytes, said: str, tmp_pa
         (["--mechanism", "lp-1st", "--epsilon", "inf", "--data", "iris"], "epsilon must be a finite number > 0"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_written(words: list[str], said: str, tmp_path: Path) -> None:
+def test_invalid_answers_are_refused_and_nothing_is_written(words: list[str], said: str, tmp_path: Path) -> None:
     ended = dpaudit("init", *words)
     assert (ended.exit_code, said in ended.output) == (2, True)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_missing_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     ended = dpaudit("init", "none/audit.yaml", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "iris")
     assert (ended.exit_code, "none/audit.yaml must be a file that can be written" in ended.output) == (3, True)
 
 
-def test_a_spec_that_is_there_is_kept(tmp_path: Path) -> None:
+def test_an_existing_spec_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "audit.yaml").write_text("mine")
     assert dpaudit("init", answers="\n\n\n").exit_code == 2
     assert (tmp_path / "audit.yaml").read_text() == "mine"
 
 
-def test_nothing_is_written_through_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+def test_a_dangling_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "audit.yaml").symlink_to(tmp_path / "elsewhere.yaml")
     ended = dpaudit("init", "--mechanism", "lp-1st", "--epsilon", "1", "--data", "iris")
     assert (ended.exit_code, "exists already" in ended.output) == (2, True)
@@ -121,14 +121,14 @@ def test_nothing_is_written_through_a_link_that_leads_nowhere(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("epsilon", ["0.123456789", "1e-05", "12345678.5"])
-def test_epsilon_is_written_as_it_was_given(epsilon: str) -> None:
+def test_epsilon_is_written_unchanged(epsilon: str) -> None:
     assert dpaudit("init", "--mechanism", "lp-1st", "--epsilon", epsilon, "--data", "iris").exit_code == 0
     (audit,) = load_spec("audit.yaml").audits
     assert audit.mechanism.epsilon == float(epsilon)
 
 
 @pytest.mark.parametrize("name", ["rows: of, {mine} # \U0001f600\u2028\x85.csv", "'\"\\ - rows.csv", "1.5"])
-def test_any_name_of_a_file_or_a_column_is_one_value(name: str, tmp_path: Path) -> None:
+def test_any_file_or_column_name_survives_yaml(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(f'age,"{name.replace(chr(34), chr(34) * 2)}"\n' + "1,0\n2,1\n" * 20, newline="")
     ended = dpaudit("init", "a\nname: b.yaml", "--mechanism", "lp-1st", "--epsilon", "1", "--data", name)
     assert ended.exit_code == 0, ended.output
@@ -137,14 +137,14 @@ def test_any_name_of_a_file_or_a_column_is_one_value(name: str, tmp_path: Path) 
     assert spec.name == "my audit of lp-1st"
 
 
-def test_the_doctor_finds_what_is_there() -> None:
+def test_doctor_reports_installed_packages() -> None:
     ended = dpaudit("doctor")
     assert ended.exit_code == 0, ended.output
     for what in ("Python", "torch", "ray", "processors", "memory", "disk", "GPU"):
         assert f"ok      {what}: " in ended.output
 
 
-def test_the_doctor_names_the_extras_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_missing_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.metadata.version
     absent = {"opacus", "mlflow-skinny", "mlflow", "diffprivlib", "aiohttp-cors"}
 
@@ -171,14 +171,14 @@ def test_the_doctor_names_the_extras_that_are_not_installed(monkeypatch: pytest.
     assert "ok      extra mlflow: " in dpaudit("doctor").output
 
 
-def test_the_doctor_knows_every_extra_of_the_package() -> None:
+def test_doctor_lists_every_extra_of_the_package() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert {name for name, *_ in init_and_doctor.EXTRAS} == extras.keys() - {"dev", "docs"}
     for name, _, install, _ in init_and_doctor.EXTRAS:
         assert any(needed.startswith(install) for needed in extras[name])
 
 
-def test_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_exits_with_3_if_something_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.metadata.version
 
     def without_ray(package: str) -> str:

@@ -65,12 +65,12 @@ def test_half_the_noise_of_alibi_shows_in_700_planted_labels_whatever_the_proxy_
     observed = mechanism.observe(planted, classes=2, rng=rng)
     target = mechanism.posterior(observed, np.zeros(2)).astype(np.float32)
     view = CanaryView(target, reference, np.where(bits, planted, 1 - planted))
-    found = [
+    results = [
         SimultaneousGuessCount().bound([SimultaneousGuessCount().tally(Scores(attack.score(view), bits))]).lower
         for attack in (PlantedLabel(), LabelInferenceScore())
     ]
-    assert found[0] > 1.2
-    assert found[1] < 1
+    assert results[0] > 1.2
+    assert results[1] < 1
 
 
 def test_likelihood_ratio_is_that_of_the_two_worlds() -> None:
@@ -111,9 +111,9 @@ def tightest(attack: LabelInferenceScore | LikelihoodRatio, epsilon: float) -> f
     game = LabelInference()
     released = RandomizedResponse(epsilon).release(examples.labels, classes=2, rng=np.random.default_rng(1))
     draw = game.draw(setup, Design(), np.random.default_rng(2))
-    shown = game.hint(setup, Design(), draw)
+    reveal = game.hint(setup, Design(), draw)
     certain = np.eye(2, dtype=np.float32)[released]
-    view = ReleaseView(certain, posterior.astype(np.float32), shown.labels, LabelRelease(released, 2))
+    view = ReleaseView(certain, posterior.astype(np.float32), reveal.labels, LabelRelease(released, 2))
     estimator = OneRun(selection=Fixed(0.002))
     return estimator.bound([estimator.tally(Scores(attack.score(view), draw.bits))]).lower
 
@@ -145,8 +145,8 @@ def test_membership_leaves_out_exactly_the_canaries_whose_bit_is_0() -> None:
     design = game.design(game.canaries_of(target), np.random.default_rng(0))
     assert design.included is not None
     train = game.intervene(target, design)
-    kept = np.concatenate([np.flatnonzero(design.included), np.arange(20, 60)])
-    np.testing.assert_array_equal(np.asarray(train.features), np.asarray(target.features)[kept])
+    kept_share = np.concatenate([np.flatnonzero(design.included), np.arange(20, 60)])
+    np.testing.assert_array_equal(np.asarray(train.features), np.asarray(target.features)[kept_share])
     with pytest.raises(InputError, match="ask for more `trainings` instead"):
         Membership(replays=2)
 
@@ -161,12 +161,12 @@ def test_label_canaries_train_on_the_planted_labels_and_show_both_worlds() -> No
     np.testing.assert_array_equal(train.labels[:300], design.labels)
     setup = CanarySetup(canaries, target.take(np.arange(0)), np.zeros((300, 3)))
     draw = game.draw(setup, design, np.random.default_rng(1))
-    shown = game.hint(setup, design, draw)
-    assert (shown.labels[draw.bits] == train.labels[:300][draw.bits]).all()
-    assert (shown.labels[~draw.bits] != train.labels[:300][~draw.bits]).all(), "in world 0 another label is shown"
+    reveal = game.hint(setup, design, draw)
+    assert (reveal.labels[draw.bits] == train.labels[:300][draw.bits]).all()
+    assert (reveal.labels[~draw.bits] != train.labels[:300][~draw.bits]).all(), "in world 0 another label is shown"
     # Of 300 canaries a third shows each label in either world: within 6 deviations (false failure < 1e-7).
     for world in (True, False):
-        counts = np.bincount(shown.labels[draw.bits == world], minlength=3)
+        counts = np.bincount(reveal.labels[draw.bits == world], minlength=3)
         among = int((draw.bits == world).sum())
         assert (abs(counts - among / 3) < 6 * math.sqrt(among * 2 / 9)).all()
 
@@ -188,8 +188,8 @@ def test_label_canaries_show_what_randomised_response_leaks(epsilon: float, leas
     half = np.full((len(target), 2), 0.5, np.float32)
     setup = CanarySetup(target, target.take(np.arange(0)), np.cumsum(half, axis=1, dtype=np.float64))
     draw = game.draw(setup, design, np.random.default_rng(2))
-    shown = game.hint(setup, design, draw)
-    view = ReleaseView(np.eye(2, dtype=np.float32)[released], half, shown.labels, LabelRelease(released, 2))
+    reveal = game.hint(setup, design, draw)
+    view = ReleaseView(np.eye(2, dtype=np.float32)[released], half, reveal.labels, LabelRelease(released, 2))
     estimator = OneRun(selection=Fixed(1.0), confidence=1 - 1e-6)
     bound = estimator.bound([estimator.tally(Scores(LabelInferenceScore().score(view), draw.bits))])
     assert least < bound.lower <= epsilon

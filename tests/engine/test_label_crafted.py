@@ -254,7 +254,7 @@ def test_releases_are_charged_for_delta_one_by_one_where_each_is_guessed_alone()
     assert sharing(game="label-canaries", estimator="simultaneous-guess-count") is None
     assert sharing(game="label-crafted", estimator={"name": "simultaneous-guess-count", "sharing": 64}) == 64
     for few in ({"game": "label-canaries"}, {"game": "label-crafted"}):
-        with pytest.raises(SpecError, match="sharing must be left out, or a multiple of the canaries that share one"):
+        with pytest.raises(SpecError, match="sharing must be absent, or a multiple of the canaries that share one"):
             sharing(estimator={"name": "simultaneous-guess-count", "sharing": 40}, **few)
 
 

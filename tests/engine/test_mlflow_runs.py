@@ -1,4 +1,4 @@
-"""What MLflow is told: the real one where it is installed, else the smallest stand-in for the calls that are made."""
+"""Logging to MLflow, or to a replacement if it is not installed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REAL = importlib.util.find_spec("mlflow") is not None
 
 @dataclass
 class Run:
-    """What was logged to one run."""
+    """Values logged to a run."""
 
     name: str
     parent: str | None
@@ -36,7 +36,7 @@ class Run:
 
 
 class StandIn:
-    """MLflow's fluent calls that dpaudit makes, with what the real ones refuse: a second run that is not nested."""
+    """Replaces the calls of MLflow that dpaudit uses; like MLflow, it refuses a second run that is not nested."""
 
     def __init__(self) -> None:
         self.experiment, self.made, self.open = "Default", list[Run](), list[Run]()
@@ -83,7 +83,7 @@ class StandIn:
 
 
 class Real:
-    """What a real MLflow holds, in a store of SQLite."""
+    """Reads the runs of a real MLflow from an SQLite store."""
 
     def runs(self, experiment: str) -> list[Run]:
         import mlflow
@@ -160,7 +160,7 @@ def test_an_estimate_is_a_run_with_its_measures(kept: StandIn | Real) -> None:
     assert run.metrics["TPR at 1 percent FPR"] == found.measures[1].value
 
 
-def test_a_command_logs_what_it_found(kept: StandIn | Real, tmp_path: Path) -> None:
+def test_a_command_logs_its_results(kept: StandIn | Real, tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(
         "name: odd | <name>\nseed: 1\ndata: {name: digits}\ngame: {name: label-canaries, canaries: 50, replays: 2}\n"
         "mechanism: {name: randomized-response, epsilon: 1.0}\nrun: {runner: in-process, figures: false}\n"
@@ -173,6 +173,6 @@ def test_a_command_logs_what_it_found(kept: StandIn | Real, tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(REAL, reason="it is installed")
-def test_without_mlflow_one_is_told_what_to_install(report: Report) -> None:
+def test_without_mlflow_the_error_names_the_package(report: Report) -> None:
     with pytest.raises(dpaudit.AuditError, match=r"Run `pip install dpaudit\[mlflow\]`"):
         dpaudit.log_to_mlflow(report)

@@ -1,4 +1,4 @@
-"""Files that a user names are written: plain ones in one step, links through them, anything else into it."""
+"""Output files: plain files are replaced atomically, links are followed, devices and pipes are written to."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Write = Callable[[Report, Path], object]
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """A small run, several trainings on the same records, with a table of scores in the folder around it."""
+    """A small run with several trainings; a table of scores is in its parent folder."""
     entry = Audit(
         {"name": "randomized-response", "epsilon": 1.0},
         {"name": "gaussian-mixture", "rows": 200},
@@ -44,7 +44,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 def command(*words: str) -> Write:
-    """Run a command; RUN, SCORES and FILE among its words are a run folder, a table and the file it writes."""
+    """Return a function that runs a command, with RUN, SCORES and FILE replaced by paths."""
 
     def write(report: Report, file: Path) -> None:
         run = Path(str(report.folder))
@@ -63,20 +63,20 @@ WRITERS: dict[str, tuple[Write, str]] = {
     "records as a page": (command("records", "RUN", "--html", "FILE"), "<!doctype html>"),
     "init": (
         command("init", "FILE", "--mechanism", "randomized-response", "--epsilon", "1", "--data", "iris"),
-        "# What is audited",
+        "# The mechanism and its claim",
     ),
     "junit": (lambda report, file: write_for_ci(report, "it", junit=file), "<?xml"),
     "sarif": (lambda report, file: write_for_ci(report, "it", sarif=file), "{"),
     "summary": (lambda report, file: write_for_ci(report, "it", summary=file), "## Privacy audit"),
 }
 OVER_LINKS = {name: writer for name, writer in WRITERS.items() if name != "init"}
-"""`init` makes a file where nothing is, so it refuses a link."""
+"""Commands that may overwrite a file; `init` refuses a link."""
 writers = pytest.mark.parametrize(("write", "begins"), WRITERS.values(), ids=list(WRITERS))
 
 
 @contextmanager
 def read_meanwhile(read: Callable[[], bytes]) -> Iterator[list[bytes]]:
-    """What a reader gets while something is written, known at the end."""
+    """Yield a list that receives, at the end, the bytes that a reader got meanwhile."""
     received: list[bytes] = []
     reader = threading.Thread(target=lambda: received.append(read()), daemon=True)
     reader.start()
@@ -86,7 +86,7 @@ def read_meanwhile(read: Callable[[], bytes]) -> Iterator[list[bytes]]:
 
 
 def null_device(path: Path) -> None:
-    """Make a device like /dev/null with a name of its own, where this user may make one."""
+    """Create a device like /dev/null, if this user is allowed to."""
     try:
         os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
         path.write_bytes(b"")
@@ -95,7 +95,7 @@ def null_device(path: Path) -> None:
 
 
 @writers
-def test_a_device_is_written_into_and_stays(write: Write, begins: str, report: Report, tmp_path: Path) -> None:
+def test_a_device_is_written_to_and_not_replaced(write: Write, begins: str, report: Report, tmp_path: Path) -> None:
     null_device(tmp_path / "null")
     (tmp_path / "link").symlink_to("null")
     for name in ("null", "link"):
@@ -105,8 +105,8 @@ def test_a_device_is_written_into_and_stays(write: Write, begins: str, report: R
 
 
 @pytest.mark.parametrize(("write", "begins"), OVER_LINKS.values(), ids=list(OVER_LINKS))
-def test_a_link_leads_to_what_is_written(write: Write, begins: str, report: Report, tmp_path: Path) -> None:
-    """Also over another link, and where it led to nothing."""
+def test_a_link_stays_and_its_target_is_written(write: Write, begins: str, report: Report, tmp_path: Path) -> None:
+    """Also for a link to a link, and for a dangling link."""
     (tmp_path / "there").mkdir()
     (tmp_path / "first").symlink_to("second")
     (tmp_path / "second").symlink_to(tmp_path / "there" / "page")
@@ -119,7 +119,7 @@ def test_a_link_leads_to_what_is_written(write: Write, begins: str, report: Repo
 
 
 @writers
-def test_a_pipe_gets_what_is_written(write: Write, begins: str, report: Report, tmp_path: Path) -> None:
+def test_a_pipe_receives_the_output(write: Write, begins: str, report: Report, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with read_meanwhile((tmp_path / "pipe").read_bytes) as received:
         write(report, tmp_path / "pipe")
@@ -128,8 +128,8 @@ def test_a_pipe_gets_what_is_written(write: Write, begins: str, report: Report, 
 
 
 @writers
-def test_a_descriptor_gets_what_is_written(write: Write, begins: str, report: Report, tmp_path: Path) -> None:
-    """As of `-o >(command)`, which a shell calls /dev/fd/63."""
+def test_a_descriptor_receives_the_output(write: Write, begins: str, report: Report, tmp_path: Path) -> None:
+    """A shell passes /dev/fd/63 for `-o >(command)`."""
     number, writer = os.pipe()
     (tmp_path / "link").symlink_to(f"/dev/fd/{writer}")
     with os.fdopen(number, "rb") as stream, read_meanwhile(stream.read) as received:
@@ -144,8 +144,8 @@ def test_a_descriptor_gets_what_is_written(write: Write, begins: str, report: Re
 
 
 @pytest.mark.parametrize("piped", [True, False])
-def test_the_standard_output_gets_the_page_and_the_words(piped: bool, tmp_path: Path) -> None:
-    """Also where it is a plain file, which is neither replaced nor written from its beginning."""
+def test_standard_output_receives_both_page_and_text(piped: bool, tmp_path: Path) -> None:
+    """A plain file as standard output is neither replaced nor overwritten from its beginning."""
     (tmp_path / "scores.csv").write_text(SCORES)
     (tmp_path / "stdout").symlink_to("/dev/fd/1")  # as /dev/stdout is one, which no test may put at risk
     number, writer = os.pipe() if piped else (-1, os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT))
@@ -165,13 +165,13 @@ def test_the_standard_output_gets_the_page_and_the_words(piped: bool, tmp_path: 
     assert "epsilon >= " in words_behind
 
 
-def test_every_file_that_a_command_writes_is_tried_here_and_written_by_one_function() -> None:
-    """Options that name such a file say so; `init` has it as its argument."""
+def test_every_output_option_is_tested_and_uses_one_function() -> None:
+    """Finds these options by their help texts; `init` has an argument."""
     named = {
         (name, option.name)
         for name, verb in main.commands.items()
         for option in verb.params
-        if re.match("(Write|Add) ", getattr(option, "help", None) or "")
+        if re.match("(Write|Append|Also write) ", getattr(option, "help", None) or "")
     }
     tried = {("estimate", "output"), ("card", "output"), ("card", "html"), ("records", "csv"), ("records", "html")}
     for_ci = {(verb, option) for verb in ("run", "check") for option in ("junit", "sarif", "summary")}
@@ -187,7 +187,7 @@ def test_every_file_that_a_command_writes_is_tried_here_and_written_by_one_funct
         )
 
 
-def test_a_socket_gets_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_receives_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the path of a socket is short
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")
@@ -203,7 +203,7 @@ def test_a_socket_gets_what_is_written(tmp_path: Path, monkeypatch: pytest.Monke
     assert stat.S_ISSOCK(os.stat("socket").st_mode)
 
 
-def test_a_plain_file_is_replaced_in_one_step_and_stays_as_private(tmp_path: Path) -> None:
+def test_a_plain_file_is_replaced_atomically_with_its_permissions(tmp_path: Path) -> None:
     page = tmp_path / "page"
     page.write_bytes(b"old")
     page.chmod(0o600)
@@ -215,10 +215,8 @@ def test_a_plain_file_is_replaced_in_one_step_and_stays_as_private(tmp_path: Pat
     assert list(tmp_path.iterdir()) == [page]
 
 
-def test_a_file_that_nothing_can_take_the_place_of_is_written_where_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one that is mounted by itself into a container, and one in a folder that others own."""
+def test_a_file_that_cannot_be_replaced_is_written_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example a file mounted into a container, or a file in a folder of another user."""
     page = tmp_path / "page"
     page.write_bytes(b"a longer page")
 
@@ -233,7 +231,7 @@ def test_a_file_that_nothing_can_take_the_place_of_is_written_where_it_is(
     assert list(tmp_path.iterdir()) == [page]
 
 
-def test_what_is_added_to_a_file_comes_behind_and_alone_into_a_pipe(tmp_path: Path) -> None:
+def test_text_is_appended_to_a_file_and_written_to_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "summary").write_bytes(b"before, ")
     (tmp_path / "link").symlink_to("summary")
     append_user_file(tmp_path / "link", b"now")
@@ -247,7 +245,7 @@ def test_what_is_added_to_a_file_comes_behind_and_alone_into_a_pipe(tmp_path: Pa
     assert received == [b"now"]
 
 
-def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_an_unwritable_output_is_refused(tmp_path: Path) -> None:
     (tmp_path / "itself").symlink_to("itself")
     (tmp_path / "folder").mkdir()
     (tmp_path / "beside").symlink_to("nowhere/page")
@@ -263,7 +261,7 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 
 def test_a_link_in_a_run_folder_is_not_written_through(report: Report, tmp_path: Path) -> None:
-    """What a stranger put where the reader's card would go."""
+    """Another user put a link where the card would be written."""
     (tmp_path / "mine").write_text("years of work")
     run = Path(str(report.folder))
     (run / "card.md").symlink_to(tmp_path / "mine")
@@ -276,7 +274,7 @@ def test_a_link_in_a_run_folder_is_not_written_through(report: Report, tmp_path:
     assert (tmp_path / "mine").read_text() == "years of work"
 
 
-def test_init_writes_over_no_file_that_is_there(tmp_path: Path) -> None:
+def test_init_overwrites_no_file(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("years of work")
     (tmp_path / "link").symlink_to("mine")
     for name in ("mine", "link"):

@@ -66,18 +66,18 @@ def test_the_levels_of_a_label_game_are_those_of_the_game_played(
     setup = CanarySetup(canaries, canaries.take(np.arange(0)), np.broadcast_to(np.cumsum(frequencies), (rows, classes)))
     design = game.design(canaries, rng)
     trained = labels if design.labels is None else design.labels
-    kept = 1 / (1 + (classes - 1) * math.exp(-epsilon))
+    kept_share = 1 / (1 + (classes - 1) * math.exp(-epsilon))
     others = (trained + rng.integers(1, classes, rows)) % classes
-    released = np.where(rng.random(rows) < kept, trained, others)
+    released = np.where(rng.random(rows) < kept_share, trained, others)
     draw = game.draw(setup, design, rng)
-    shown = game.hint(setup, design, draw).labels
-    told = shown == released
+    reveal = game.hint(setup, design, draw).labels
+    card_audit = reveal == released
     levels = game.response(canaries).levels(epsilon)
     right = levels.share * special.expit(np.abs(levels.log_odds))
     for says in (True, False):
-        here = (levels.log_odds > 0) == says
-        _near(np.mean(told == says), levels.share[here].sum(), rows)
-        _near(np.mean((told == says) & (draw.bits == says)), right[here].sum(), rows)
+        present = (levels.log_odds > 0) == says
+        _near(np.mean(card_audit == says), levels.share[present].sum(), rows)
+        _near(np.mean((card_audit == says) & (draw.bits == says)), right[present].sum(), rows)
 
 
 def _near(share: float, expected: float, rows: int) -> None:
@@ -188,9 +188,9 @@ def test_an_audit_that_claims_nothing_has_a_ceiling_alone() -> None:
 def planned(game: object, **fields: Any) -> Outlook:
     audit = Audit({"name": "randomized-response", "epsilon": 1.0}, GaussianMixture(rows=2000), game, **fields)
     (entry,) = make_plan(AuditSpec((audit,))).audits
-    found = planned_outlook(entry)
-    assert found is not None
-    return found
+    outlook = planned_outlook(entry)
+    assert outlook is not None
+    return outlook
 
 
 def test_a_plan_says_what_its_audits_could_show() -> None:
@@ -212,8 +212,8 @@ def test_a_plan_says_what_its_audits_could_show() -> None:
 def test_membership_is_planned_by_its_canaries() -> None:
     audit = Audit("non-private", GaussianMixture(rows=2000), Membership(canaries=100))
     (entry,) = make_plan(AuditSpec((audit,))).audits
-    found = planned_outlook(entry)
-    assert found is not None
-    assert found.reference == Reference(CoinResponse(), 100, "canaries", 1)
+    outlook = planned_outlook(entry)
+    assert outlook is not None
+    assert outlook.reference == Reference(CoinResponse(), 100, "canaries", 1)
     # All of 100 right: so large an epsilon leaves the guess band next to all of its error for the last look.
-    assert found.ceiling == pytest.approx(stats.logistic.ppf(0.05 ** (1 / 100)), abs=0.01)
+    assert outlook.ceiling == pytest.approx(stats.logistic.ppf(0.05 ** (1 / 100)), abs=0.01)

@@ -477,11 +477,11 @@ def test_a_cached_answer_is_told_once_though_natural_queries_repeat() -> None:
     records = Examples(features, np.zeros(5, np.int64), 2)
     natural = Crafted(records.take([0]), (np.arange(5),), repeated=False)
     for queries in (features, texts):
-        assert natural.told(queries, cached=True, repeats=9).tolist() == [1, 1, 0, 0, 1]
-        assert natural.told(queries, cached=False, repeats=9).tolist() == [1] * 5
+        assert natural.informative_answers(queries, cached=True, repeats=9).tolist() == [1, 1, 0, 0, 1]
+        assert natural.informative_answers(queries, cached=False, repeats=9).tolist() == [1] * 5
     again = Crafted(records, tuple(np.array([query]) for query in range(5)), repeated=True)
-    assert again.told(features, cached=False, repeats=9).tolist() == [9] * 5
-    assert again.told(features, cached=True, repeats=9).tolist() == [1] * 5
+    assert again.informative_answers(features, cached=False, repeats=9).tolist() == [9] * 5
+    assert again.informative_answers(features, cached=True, repeats=9).tolist() == [1] * 5
 
 
 class Counting:

@@ -1,4 +1,4 @@
-"""Progress in Python: on standard error without being asked for, and only there."""
+"""Progress in Python: shown on standard error by default."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPEC = AuditSpec(
 )
 
 
-def test_a_line_now_and_then_where_no_terminal_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_progress_is_printed_in_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     audit(SPEC, output=tmp_path)
     shown = capfd.readouterr()
     assert shown.err.splitlines()[0].startswith("running ")
@@ -34,7 +34,7 @@ def test_a_line_now_and_then_where_no_terminal_is(tmp_path: Path, capfd: pytest.
     assert shown.out == ""
 
 
-def test_nothing_when_quiet_or_when_somebody_else_listens(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_progress_if_quiet_or_with_listeners(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     heard: list[Event] = []
     audit(SPEC, output=tmp_path, quiet=True)
     audit(SPEC, output=tmp_path, listeners=[heard.append])
@@ -45,8 +45,8 @@ def test_nothing_when_quiet_or_when_somebody_else_listens(tmp_path: Path, capfd:
 HOSTILE = "x\x1b[2J\x1b]8;;http://evil.example\x07\x9b\u202e[link=http://evil.example][red]\rfinished\n100 of 100"
 
 
-def test_names_obey_nothing_on_a_terminal_and_styles_are_shown() -> None:
-    """The bar moves the cursor and colours; what it is told does neither, and begins no line."""
+def test_control_characters_in_names_are_escaped_on_a_terminal() -> None:
+    """The progress bar moves the cursor and uses colours; names of units must do neither."""
     shown = io.StringIO()
     console = Terminal(file=shown, force_terminal=True)
     assert console.is_terminal

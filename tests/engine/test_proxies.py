@@ -30,7 +30,7 @@ def in_time(rows: int = 100) -> Examples:
     return Examples(np.arange(rows, dtype=np.float32)[:, None], np.arange(rows) % 2, 2)
 
 
-def asked(proxy: Any, examples: Examples, reference: Examples | None = None, data: Any = None) -> Any:
+def predictions(proxy: Any, examples: Examples, reference: Examples | None = None, data: Any = None) -> Any:
     predict = proxy.predictor(reference=reference, data=data, seed=np.random.SeedSequence(1), compute=Compute())
     return predict(examples)
 
@@ -52,17 +52,17 @@ def test_a_random_order_mixes_the_times_and_loses_no_row() -> None:
 
 def test_a_checkpoint_has_seen_the_oldest_rows_only() -> None:
     rows = in_time()
-    recalled = asked(Checkpoint(NonPrivate(Recall()), share=0.3), rows, reference=rows.take(np.arange(50)))
-    known = recalled.max(axis=1) == 1
-    assert np.flatnonzero(known).tolist() == list(range(15))
+    recalled = predictions(Checkpoint(NonPrivate(Recall()), share=0.3), rows, reference=rows.take(np.arange(50)))
+    is_recalled = recalled.max(axis=1) == 1
+    assert np.flatnonzero(is_recalled).tolist() == list(range(15))
     assert np.array_equal(recalled[:15].argmax(axis=1), rows.labels[:15])
 
 
 def test_a_checkpoint_of_the_whole_reference_is_a_model_of_it() -> None:
     rows = Iris().load()
     parts = Partition(target=0.5, reference=0.5, test=0.0).divide(rows, np.random.default_rng(0))
-    model = asked(ModelProxy(LogisticRegression()), parts.target, parts.reference)
-    checkpoint = asked(Checkpoint(NonPrivate(LogisticRegression())), parts.target, parts.reference)
+    model = predictions(ModelProxy(LogisticRegression()), parts.target, parts.reference)
+    checkpoint = predictions(Checkpoint(NonPrivate(LogisticRegression())), parts.target, parts.reference)
     assert np.array_equal(model, checkpoint)
 
 
@@ -72,22 +72,22 @@ def test_a_private_learner_makes_a_private_checkpoint() -> None:
     False failure < 1e-9: outside of 500 +- 6.2 standard deviations of Binomial(1000, 1 / (1 + e^0.01)).
     """
     rows = in_time(1_000)
-    recalled = asked(Checkpoint(LP1ST(0.01, Recall())), rows, reference=rows)
+    recalled = predictions(Checkpoint(LP1ST(0.01, Recall())), rows, reference=rows)
     assert 400 <= int((recalled.argmax(axis=1) == rows.labels).sum()) <= 600
 
 
 @pytest.mark.parametrize("proxy", [ModelProxy(), Checkpoint()])
 def test_trained_proxies_need_the_reference_part(proxy: Any) -> None:
     with pytest.raises(SpecError, match=r"split\.reference"):
-        asked(proxy, in_time())
+        predictions(proxy, in_time())
 
 
 def test_the_truth_is_known_of_generated_data_only() -> None:
     data = GaussianMixture(classes=3, rows=20)
     rows = data.load(seed=1)
-    assert np.array_equal(asked(TruePosterior(), rows, data=data), data.posterior(rows.features))
+    assert np.array_equal(predictions(TruePosterior(), rows, data=data), data.posterior(rows.features))
     with pytest.raises(SpecError, match="must have a method `posterior`"):
-        asked(TruePosterior(), rows, data=Iris())
+        predictions(TruePosterior(), rows, data=Iris())
 
 
 def test_a_checkpoint_is_spelled_in_a_spec() -> None:
@@ -97,8 +97,8 @@ def test_a_checkpoint_is_spelled_in_a_spec() -> None:
         "split": {"target": 0.5, "reference": 0.5, "test": 0.0, "order": "given"},
         "proxy": {"name": "checkpoint", "learner": {"name": "lp-1st", "epsilon": 1.0}, "share": 0.5},
     }
-    (made,) = load_spec(words).audits
-    assert made.proxy == Checkpoint(LP1ST(1.0), share=0.5)
+    (entry,) = load_spec(words).audits
+    assert entry.proxy == Checkpoint(LP1ST(1.0), share=0.5)
     assert load_spec(words) == load_spec({**words, "proxy": {**words["proxy"]}})  # type: ignore[dict-item]
     with pytest.raises(InputError, match=r"share must be in \(0, 1\], got 0"):
         Checkpoint(share=0)

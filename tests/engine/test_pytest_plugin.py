@@ -1,4 +1,4 @@
-"""The pytest plugin: what passes, what fails, how the error is shared; sessions of honest mechanisms and a defect."""
+"""The pytest plugin: verdicts of tests, shared error, summaries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TESTS = """
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_session_says_what_it_checked_and_how_sure_it_is(pytester: pytest.Pytester) -> None:
+def test_a_session_prints_verdicts_and_its_error(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     (pytester.path / "summary.md").write_text("before\n")
     asked = ["--dp-audit-error", "0.01", "--dp-audit-summary", "summary.md"]
@@ -70,7 +70,7 @@ def test_a_session_says_what_it_checked_and_how_sure_it_is(pytester: pytest.Pyte
     assert 'name="dp_audit"' in (pytester.path / "junit.xml").read_text()
 
 
-def test_a_refused_check_shows_no_frame_of_ours(pytester: pytest.Pytester) -> None:
+def test_a_refused_check_shows_no_frame_of_dpaudit(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_refused(dp_audit):\n    dp_audit.check(lambda rows, rng: 1, claim=1.0)\n")
     ended = pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:xdist")
     ended.assert_outcomes(failed=1)
@@ -78,8 +78,8 @@ def test_a_refused_check_shows_no_frame_of_ours(pytester: pytest.Pytester) -> No
     assert not [name for name in OWN_FILES if name in ended.stdout.str()]
 
 
-def test_workers_hand_their_summaries_over(pytester: pytest.Pytester, tmp_path: Path) -> None:
-    """As pytest-xdist calls the hooks: in a worker at the end of its session, then in the process that has the file."""
+def test_xdist_workers_send_their_summaries(pytester: pytest.Pytester, tmp_path: Path) -> None:
+    """pytest-xdist calls the hooks in a worker at the end of its session, then in the main process."""
     pytester.makepyfile("def test_nothing():\n    pass\n")
     config = pytester.parseconfigure("--dp-audit-summary", str(tmp_path / "summary.md"))
     config.stash[_SUMMARIES].append(("b", "## second"))
@@ -111,13 +111,13 @@ def test_several_checks_of_a_test_share_its_error(tmp_path: Path, monkeypatch: p
     assert sum(asked) <= 0.001
 
 
-def test_what_the_session_decides_is_not_given_to_a_check(tmp_path: Path) -> None:
+def test_a_check_accepts_no_confidence(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="--dp-audit-error"):
         DpAudit(0.001, 0, tmp_path).check(None, confidence=0.9)
 
 
 @pytest.mark.parametrize("given", ["0", "1", "-3", "2"])
-def test_an_error_that_is_no_probability_is_refused(given: str, pytester: pytest.Pytester) -> None:
+def test_an_error_outside_0_1_is_refused(given: str, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     ended = pytester.runpytest_inprocess("-p", "no:xdist", f"--dp-audit-error={given}", "-k", "honest")
     assert "must be in (0, 1)" in ended.stdout.str() + ended.stderr.str()

@@ -35,9 +35,9 @@ def test_a_program_says_what_stands_under_it(
     few_calls(monkeypatch)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, str(PAGE), "exec"), {"__name__": "__main__"})
-    said, place = " ".join(capsys.readouterr().out.split()), 0
+    printed, place = " ".join(capsys.readouterr().out.split()), 0
     first, *others = (" ".join(part.split()) for part in output.split("    ...\n"))
-    assert said.startswith(first)
+    assert printed.startswith(first)
     for part in others:
-        place = said.find(part, place)
+        place = printed.find(part, place)
         assert place >= 0, part

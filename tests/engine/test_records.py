@@ -47,9 +47,9 @@ def played(right: NDArray[np.float64], trainings: int, rng: np.random.Generator,
 
     Replays of a training share what the training gave away: the guess is right in all of them or in none.
     """
-    known = rng.random((trainings, right.size)) < right
+    is_known = rng.random((trainings, right.size)) < right
     truth = rng.random((trainings, replays, right.size)) < 0.5
-    score = np.where(known[:, None, :] == truth, 1.0, -1.0)
+    score = np.where(is_known[:, None, :] == truth, 1.0, -1.0)
     replay, canary = np.divmod(np.arange(truth.size), right.size)
     return pa.table(
         {
@@ -61,7 +61,7 @@ def played(right: NDArray[np.float64], trainings: int, rng: np.random.Generator,
     )
 
 
-def read(table: pa.Table, **more: Any) -> Records:
+def records_of(table: pa.Table, **more: Any) -> Records:
     return Records.of("it", GAME | more.pop("game", {}), (EPSILON, 0.0), [table], **{"rate": RATE} | more)
 
 
@@ -76,10 +76,10 @@ def test_records_that_leak_are_found_and_no_more_others_than_the_rate_says() -> 
     right[:20] = 1.0
     wrong, unadjusted = [], []
     for seed in range(games):
-        found = read(played(right, 60, np.random.default_rng(seed))).to_frame()
-        assert set(range(20)) <= set(found.record[found.found])
-        wrong.append((found.record[found.found] >= 20).mean())
-        unadjusted.append((found.record[found.p_value <= RATE] >= 20).mean())
+        records = records_of(played(right, 60, np.random.default_rng(seed))).to_frame()
+        assert set(range(20)) <= set(records.record[records.found])
+        wrong.append((records.record[records.found] >= 20).mean())
+        unadjusted.append((records.record[records.p_value <= RATE] >= 20).mean())
     most = RATE + math.sqrt(math.log(1e6) / (2 * games))
     assert np.mean(wrong) <= most
     assert np.mean(unadjusted) > most, "without the adjustment too many are found"
@@ -90,12 +90,14 @@ def test_honest_records_are_hardly_ever_found(replays: int) -> None:
     """All at the limit: any finding is wrong, so games with one come at most as often as the rate; failure < 1e-6."""
     games, right = 1_000 if nightly.on() else 100, np.full(100, likelihood(EPSILON))
     game = {"replays": replays, "trainings": 40}
-    found = [read(played(right, 40, np.random.default_rng(s), replays), game=game).selected for s in range(games)]
+    counts = [
+        records_of(played(right, 40, np.random.default_rng(s), replays), game=game).selected for s in range(games)
+    ]
     limit = binom.ppf(1 - 1e-6, games, RATE)
-    assert np.count_nonzero(found) <= limit
+    assert np.count_nonzero(counts) <= limit
     # The defect: replays of one training counted as if each had coins and noise of its own.
     as_if = {"replays": 1, "trainings": 40 * replays}
-    lax = [read(played(right, 40, np.random.default_rng(s), replays), game=as_if).selected for s in range(games)]
+    lax = [records_of(played(right, 40, np.random.default_rng(s), replays), game=as_if).selected for s in range(games)]
     assert replays == 1 or np.count_nonzero(lax) > limit, "what shares its noise is no independent evidence"
 
 
@@ -121,7 +123,7 @@ def test_benjamini_yekutieli_by_its_definition() -> None:
 
 def test_what_is_missing_counts_as_wrong() -> None:
     table = played(np.ones(50), 60, np.random.default_rng(0))
-    whole, half = read(table), read(table.slice(0, 30 * 50))
+    whole, half = records_of(table), records_of(table.slice(0, 30 * 50))
     assert set(whole.right) == {1.0}
     assert set(half.right) == {0.5}
     assert (whole.selected, half.selected) == (50, 0)
@@ -132,17 +134,20 @@ def test_a_claim_that_is_missing_is_chance_and_too_few_trainings_are_said() -> N
     chance = Records.of("it", GAME, (math.inf, 0.0), [table])
     assert chance.limit == 0.5
     assert "against chance" in str(chance)
-    few = read(table.slice(0, 5 * 50), game={"trainings": 5})
+    few = records_of(table.slice(0, 5 * 50), game={"trainings": 5})
     assert few.selected == 0
     assert f"use `trainings: {few.min_trainings}`" in str(few)
     just = table.slice(0, few.min_trainings * 50)
-    one = pa.concat_tables([just.slice(0, 0), just.filter(pc.equal(just["canary"], 0))])
+    single_record = pa.concat_tables([just.slice(0, 0), just.filter(pc.equal(just["canary"], 0))])
     others = just.filter(pc.greater(just["canary"], 0))
     wrong = others.set_column(0, "score", pc.negate(others["score"]))
-    for missing, found in ((0, 1), (1, 0)):
+    for missing, expected in ((0, 1), (1, 0)):
         game = {"trainings": few.min_trainings}
-        last = pc.less(one["replay"], few.min_trainings - missing)
-        assert read(pa.concat_tables([one.filter(last), wrong]).sort_by("replay"), game=game).selected == found
+        last = pc.less(single_record["replay"], few.min_trainings - missing)
+        assert (
+            records_of(pa.concat_tables([single_record.filter(last), wrong]).sort_by("replay"), game=game).selected
+            == expected
+        )
     assert Records.of("it", GAME, (EPSILON, 0.1), [table]).limit == pytest.approx((math.e + 0.1) / (math.e + 1))
 
 
@@ -165,7 +170,7 @@ def test_tables_of_no_such_game_are_refused(change: Callable[[dict[str, Any]], N
     columns = {name: table.column(name).to_numpy() for name in table.column_names}
     change(columns)
     with pytest.raises(DataError, match="must"):
-        read(pa.table(columns))
+        records_of(pa.table(columns))
 
 
 @pytest.mark.parametrize(
@@ -192,19 +197,19 @@ def test_numbers_that_mean_nothing_are_refused(
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """Forty releases of labels, of which the first five records' are not hidden at all."""
     game = {"name": "label-canaries", "canaries": 60, "replays": 2, "trainings": 40}
-    one = Audit(KeepsSomeRecords(), {"name": "gaussian-mixture", "rows": 400}, game, name="<b>it</b>")
+    entry = Audit(KeepsSomeRecords(), {"name": "gaussian-mixture", "rows": 400}, game, name="<b>it</b>")
     options = RunOptions(runner="in-process", figures=False)
-    return audit(AuditSpec((one,), run=options), output=tmp_path_factory.mktemp("records") / "run", quiet=True)
+    return audit(AuditSpec((entry,), run=options), output=tmp_path_factory.mktemp("records") / "run", quiet=True)
 
 
 def test_a_report_names_the_records_that_leak(report: Report) -> None:
-    found = report.records(top=7)
-    frame = found.to_frame()
+    records = report.records(top=7)
+    frame = records.to_frame()
     assert set(frame.record[frame.found]) == set(range(5))
     assert list(frame.record[:5]) == [0, 1, 2, 3, 4]
     assert frame.shape == (60, 5)
-    assert len(str(found).splitlines()) == 1 + 1 + 7 + 2
-    assert "<b>" not in found._repr_html_()
+    assert len(str(records).splitlines()) == 1 + 1 + 7 + 2
+    assert "<b>" not in records._repr_html_()
 
 
 class KeepsAll:
@@ -223,18 +228,18 @@ class KeepsAll:
 def test_records_of_an_audit_of_an_object_without_a_name(tmp_path: Path) -> None:
     """Such an audit has the default name, which the run folder must keep."""
     game = {"name": "label-canaries", "replays": 1, "trainings": 20}
-    one = Audit(KeepsAll(1.0), {"name": "gaussian-mixture", "rows": 60}, game)
-    made = audit(AuditSpec((one,), run=RunOptions(runner="in-process", figures=False)), output=tmp_path, quiet=True)
+    entry = Audit(KeepsAll(1.0), {"name": "gaussian-mixture", "rows": 60}, game)
+    report = audit(AuditSpec((entry,), run=RunOptions(runner="in-process", figures=False)), output=tmp_path, quiet=True)
     ended = CliRunner().invoke(main, ["records", str(tmp_path)])
     assert ended.exit_code == 0, ended.output
-    assert ended.output.rstrip() == str(made.records())
+    assert ended.output.rstrip() == str(report.records())
     assert report_again(tmp_path, allow_code=True).results[0].name == "audit"
 
 
 def test_an_object_that_no_run_folder_can_keep_is_named() -> None:
-    kept: Any = KeepsAll(1.0)
-    kept.table = np.zeros(3)
-    spec = AuditSpec((Audit(kept, {"name": "gaussian-mixture"}, GAME),))
+    mechanism: Any = KeepsAll(1.0)
+    mechanism.table = np.zeros(3)
+    spec = AuditSpec((Audit(mechanism, {"name": "gaussian-mixture"}, GAME),))
     with pytest.raises(SpecError, match=r"audit: mechanism\.table must be a number, .*, got an object of ndarray"):
         spec.to_yaml()
 
@@ -244,8 +249,8 @@ def test_folders_of_audits_without_a_name_are_read() -> None:
 
 
 def test_the_command_says_the_same_and_nothing_runs(report: Report, tmp_path: Path) -> None:
-    asked = ["records", report.folder, "--csv", str(tmp_path / "all.csv"), "--html", str(tmp_path / "all.html")]
-    ended = CliRunner().invoke(main, asked)
+    arguments = ["records", report.folder, "--csv", str(tmp_path / "all.csv"), "--html", str(tmp_path / "all.html")]
+    ended = CliRunner().invoke(main, arguments)
     assert ended.exit_code == 0, ended.output
     assert ended.output.rstrip() == str(report.records())
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 61
@@ -257,7 +262,7 @@ def test_the_command_says_the_same_and_nothing_runs(report: Report, tmp_path: Pa
 def test_a_folder_of_a_stranger_is_data(report: Report, tmp_path: Path) -> None:
     folder = Path(report.folder)
     spec, scores = folder / "spec.yaml", folder / "scores" / slug("<b>it</b>")
-    kept = spec.read_text()
+    original = spec.read_text()
     try:
         for bad in (
             "a: &x [*x]",
@@ -268,13 +273,13 @@ def test_a_folder_of_a_stranger_is_data(report: Report, tmp_path: Path) -> None:
             spec.write_text(bad)
             ended = CliRunner().invoke(main, ["records", report.folder])
             assert ended.exit_code == 2, (bad, ended.output)
-        spec.write_text(kept)
+        spec.write_text(original)
         (scores / "99999.parquet").write_bytes(b"PAR1 is what this is not")
         assert CliRunner().invoke(main, ["records", report.folder]).exit_code == 2
         pq.write_table(pa.table({"score": [1.0]}), scores / "99999.parquet")
         assert CliRunner().invoke(main, ["records", report.folder]).exit_code == 2
     finally:
-        spec.write_text(kept)
+        spec.write_text(original)
         (scores / "99999.parquet").unlink(missing_ok=True)
 
 
@@ -291,13 +296,13 @@ def test_one_large_number_of_a_record_takes_no_memory() -> None:
     canary = table.column("canary").to_numpy() * 2_000_000 + 1_999_999
     tracemalloc.start()
     try:
-        found = read(table.set_column(3, "canary", pa.array(canary)))
+        records = records_of(table.set_column(3, "canary", pa.array(canary)))
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert most < 50_000_000
-    assert found.record.max() == 99_999_999
-    assert found.record.size == found.selected == 50
+    assert records.record.max() == 99_999_999
+    assert records.record.size == records.selected == 50
 
 
 def test_replays_of_any_lengths_are_guessed_as_one_by_one() -> None:
@@ -321,8 +326,12 @@ def test_replays_of_any_lengths_are_guessed_as_one_by_one() -> None:
         whole = pa.table({"score": score, "truth": truth, "replay": replay, "canary": canary})
         parts = [whole.filter(pc.less(whole["replay"], 17)), whole.filter(pc.greater_equal(whole["replay"], 17))]
         for tables in ([whole], parts):
-            found = Records.of("it", {"name": "label-canaries", "replays": 1, "trainings": replays}, (1.0, 0.0), tables)
-            counted = dict(zip(found.record.tolist(), np.rint(found.right * replays).astype(int).tolist(), strict=True))
+            records = Records.of(
+                "it", {"name": "label-canaries", "replays": 1, "trainings": replays}, (1.0, 0.0), tables
+            )
+            counted = dict(
+                zip(records.record.tolist(), np.rint(records.right * replays).astype(int).tolist(), strict=True)
+            )
             assert counted == right
 
 
@@ -347,10 +356,10 @@ def test_a_claim_in_the_file_that_is_none_is_one_sentence(report: Report) -> Non
     folder = Path(report.folder)
     path, log = folder / "bounds.json", folder / "events.jsonl"
     before, events = path.read_bytes(), log.read_text()
-    said = json.loads(before)
-    said["results"][0]["compared_with"] = {"epsilon": "x"}
+    document = json.loads(before)
+    document["results"][0]["compared_with"] = {"epsilon": "x"}
     try:
-        path.write_text(json.dumps(said))
+        path.write_text(json.dumps(document))
         log.write_text(events.replace(checksum_note(before), checksum_note(path.read_bytes())))
         ended = CliRunner().invoke(main, ["records", report.folder])
         assert (ended.exit_code, "compared_with.epsilon must be a number >= 0, got" in ended.output) == (2, True)

@@ -1,4 +1,4 @@
-"""A run whose folder is on a store that speaks S3: the same scores, gone on with from elsewhere, watched, fetched."""
+"""Runs with their folder on an S3 server: equal scores, resume on another machine, status and fetch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def scores(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_scores_are_those_of_a_local_run_wherever_it_goes_on(bucket: str, tmp_path: Path) -> None:
+def test_a_remote_run_resumed_elsewhere_has_the_scores_of_a_local_run(bucket: str, tmp_path: Path) -> None:
     place = bucket.format("runs/one")
     here = audit(spec(), output=tmp_path / "here", quiet=True)
     begun: list[Event] = []
@@ -72,7 +72,9 @@ def test_scores_are_those_of_a_local_run_wherever_it_goes_on(bucket: str, tmp_pa
         assert SECRET.encode() not in path.read_bytes(), path
 
 
-def test_a_second_driver_is_told_who_writes(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_second_driver_of_a_remote_folder_is_refused(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     place = bucket.format("runs/two")
     held, go = threading.Event(), threading.Event()
 
@@ -105,7 +107,7 @@ def test_status_of_a_local_run_and_of_no_run(tmp_path: Path) -> None:
         run_status(tmp_path)
 
 
-def test_status_of_a_sweep_that_tries_configurations(tmp_path: Path) -> None:
+def test_status_of_a_sweep_that_explores_configurations(tmp_path: Path) -> None:
     (tmp_path / "sweep.yaml").write_text("name: mine")
     with contextlib.closing(EventLog(tmp_path / "events.jsonl")) as log:
         log(Event(EventKind.UNITS_PLANNED, count=3))
@@ -116,7 +118,7 @@ def test_status_of_a_sweep_that_tries_configurations(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["run", "status", "fetch"])
-def test_a_store_that_checks_credentials_refuses_wrong_ones_in_one_sentence(
+def test_wrong_credentials_are_refused_in_one_line(
     checking_s3_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: str
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-nobody")

@@ -80,8 +80,8 @@ def test_many_canaries_are_read_by_the_guess_band_but_against_a_whole_curve(game
         ({"data": "iris", "mechanism": RR, "claim": {"epsilon": 0}}, "a claimed epsilon must be > 0"),
         ({"data": "iris", "mechanism": RR, "game": "membership"}, "says nothing about a game with add-remove"),
         ({"data": "iris", "mechanism": RR, "run": {"workers": 0}}, "workers must be >= 1"),
-        ({"data": "iris", "mechanism": RR, "estimator": "band"}, "got band, which takes scores for independent trials"),
-        ({"data": "iris", "mechanism": RR, "estimator": "betting"}, "got betting, which takes scores"),
+        ({"data": "iris", "mechanism": RR, "estimator": "band"}, "got band, which assumes independent trials"),
+        ({"data": "iris", "mechanism": RR, "estimator": "betting"}, "got betting, which assumes independent"),
         (
             {"data": "iris", "mechanism": RR, "estimator": "two-cut"},
             "estimator must read scores, got two-cut, which reads counts of answers; use `dpaudit estimate`",
@@ -189,5 +189,5 @@ def test_a_marked_factory_is_called() -> None:
 
 
 def test_what_a_class_of_ones_own_raises_is_one_sentence() -> None:
-    with pytest.raises(SpecError, match=r"Complains cannot be made from {}: ZeroDivisionError: a bug"):
+    with pytest.raises(SpecError, match=r"Complains cannot be created from {}: ZeroDivisionError: a bug"):
         load_spec({"data": "iris", "mechanism": "tests.engine.test_request:Complains"})

@@ -20,8 +20,8 @@ MECHANISM = {"name": "randomized-response", "epsilon": 1.0}
 
 
 def test_tables_figures_and_short_words(tmp_path: Path) -> None:
-    asked = Audit(mechanism=MECHANISM, data=(ROWS, ROWS[:, 0] > 0), game=LabelInference(replays=3), name="<own>")
-    report = audit(AuditSpec((asked,), run=RunOptions(runner="in-process", figures=False)), output=tmp_path, quiet=True)
+    entry = Audit(mechanism=MECHANISM, data=(ROWS, ROWS[:, 0] > 0), game=LabelInference(replays=3), name="<own>")
+    report = audit(AuditSpec((entry,), run=RunOptions(runner="in-process", figures=False)), output=tmp_path, quiet=True)
     (result,) = report.results
     assert report.to_frame().to_dict("records")[0]["verdict"] == result.verdict.value
     scores = result.scores()
@@ -35,7 +35,7 @@ def test_tables_figures_and_short_words(tmp_path: Path) -> None:
     assert "&lt;own&gt;" in report._repr_html_()
     assert "<own>" not in result._repr_html_()
     lean = RunOptions(runner="in-process", figures=False, keep_scores=False)
-    (without,) = audit(AuditSpec((asked,), run=lean), output=tmp_path / "lean", quiet=True).results
+    (without,) = audit(AuditSpec((entry,), run=lean), output=tmp_path / "lean", quiet=True).results
     with pytest.raises(RunError, match="no scores were stored"):
         without.scores()
 
@@ -54,8 +54,8 @@ print(*(name for name in sys.modules if name == "matplotlib" or name.endswith(("
 @pytest.mark.parametrize("figures", ["left out", *too("drawn")])
 def test_only_a_run_that_draws_loads_what_draws(figures: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", WHAT_DRAWS, str(tmp_path / "run"), figures]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    loaded = done.stdout.splitlines()[-1].split()
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = process.stdout.splitlines()[-1].split()
     drawing = {"matplotlib", "dpaudit.engine.drawing", "dpaudit.engine.report.charts", "dpaudit.engine.finding_figures"}
     assert (drawing <= set(loaded)) if figures == "drawn" else not loaded
     assert (tmp_path / "run" / "figures" / "overview.png").exists() == (figures == "drawn")

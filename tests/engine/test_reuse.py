@@ -44,13 +44,13 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
             del sys.modules[name]
         importlib.invalidate_caches()
 
-    def one(name: str, text: str) -> None:
+    def write_module(name: str, text: str) -> None:
         (tmp_path / "leaky" / name).write_text(text)
         forget()
 
     for name, text in {"__init__.py": "", "mechanism.py": MECHANISM, "helpers.py": HONEST, "other.py": ""}.items():
-        one(name, text)
-    yield one
+        write_module(name, text)
+    yield write_module
     forget()
 
 
@@ -87,20 +87,20 @@ def test_what_is_reused_is_said_in_text_page_and_json(write: Callable[[str, str]
     write("notes.txt", "no code")
     report = run(tmp_path)
     assert report.executed == 0
-    said = rf"{report.units} of {report.units} units reused \(20\d\d-\d\d-\d\d \d\d:\d\d UTC.*, dpaudit "
-    said += r"0\.1\.0\+[0-9a-f]{12}, your code [0-9a-f]{12}\)"
-    assert re.search(said, str(report))
-    assert re.search(said, (tmp_path / "run" / "report.html").read_text())
-    found = json.loads((tmp_path / "run" / "bounds.json").read_text())["reused"]
-    assert found["units"] == report.units
-    assert found["own"] == list(report.reused.user_code)
+    pattern = rf"{report.units} of {report.units} units reused \(20\d\d-\d\d-\d\d \d\d:\d\d UTC.*, dpaudit "
+    pattern += r"0\.1\.0\+[0-9a-f]{12}, your code [0-9a-f]{12}\)"
+    assert re.search(pattern, str(report))
+    assert re.search(pattern, (tmp_path / "run" / "report.html").read_text())
+    report = json.loads((tmp_path / "run" / "bounds.json").read_text())["reused"]
+    assert report["units"] == report.units
+    assert report["own"] == list(report.reused.user_code)
 
 
 def test_a_report_is_of_the_code_that_ran(write: Callable[[str, str], None], tmp_path: Path) -> None:
-    made = run(tmp_path)
+    report = run(tmp_path)
     write("helpers.py", LEAK)
     again = report_again(tmp_path / "run")
-    assert again.results[0].finding == made.results[0].finding
+    assert again.results[0].finding == report.results[0].finding
     assert again.reused.user_code != ()
 
 
@@ -109,15 +109,15 @@ def test_a_leak_typed_at_a_prompt_is_found(tmp_path: Path) -> None:
         f"from dpaudit import audit\nspec = {spec()!r}\nspec['mechanism'] = Coins()\n"
         f"print(audit(spec, output={str(tmp_path / 'run')!r}))\n"
     )
-    shown = []
+    outputs = []
     for helper in (HONEST, HONEST, LEAK):
         code = text.replace("{helper}", helper)
-        done = python(code, cwd=tmp_path)
-        assert done.code == 0, done.err
-        shown.append(done.out)
-    assert shown[0].startswith("NO VIOLATION FOUND")
-    assert "\n0 of " in shown[1]
-    assert shown[2].startswith("VIOLATION")
+        process = python(code, cwd=tmp_path)
+        assert process.code == 0, process.err
+        outputs.append(process.out)
+    assert outputs[0].startswith("NO VIOLATION FOUND")
+    assert "\n0 of " in outputs[1]
+    assert outputs[2].startswith("VIOLATION")
 
 
 def test_what_cannot_be_told_runs_again_and_is_said(write: Callable[[str, str], None], tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_what_cannot_be_told_runs_again_and_is_said(write: Callable[[str, str], 
     for _ in range(2):
         report = run(tmp_path)
         assert report.executed > 0
-        assert "never reused: the module leaky.helpers changed on disk after it was imported" in str(report)
+        assert "never reused, because the code cannot be read: the module leaky.helpers changed on disk" in str(report)
     assert report.unseen == ("the module leaky.helpers changed on disk after it was imported",)
     assert "never reused" in (tmp_path / "run" / "report.html").read_text()
     assert json.loads((tmp_path / "run" / "bounds.json").read_text())["unseen"] == list(report.unseen)
@@ -137,7 +137,7 @@ def test_what_cannot_be_told_runs_again_and_is_said(write: Callable[[str, str], 
 
 
 def test_a_damaged_unit_is_run_again_and_said(write: Callable[[str, str], None], tmp_path: Path) -> None:
-    made = run(tmp_path)
+    report = run(tmp_path)
     unit = min((tmp_path / "run" / "units").iterdir())
     content = bytearray(unit.read_bytes())
     content[len(content) // 2] ^= 1
@@ -146,6 +146,6 @@ def test_a_damaged_unit_is_run_again_and_said(write: Callable[[str, str], None],
     report = run(tmp_path)
     assert report.executed == 1
     assert f"damaged, run again: units/{unit.name}: its content has changed since it was written" in str(report)
-    assert report.results[0].finding == made.results[0].finding
+    assert report.results[0].finding == report.results[0].finding
     assert EventKind.UNIT_DAMAGED in [event.kind for event in read_events(tmp_path / "run" / "events.jsonl")]
     assert run(tmp_path).damaged == ()

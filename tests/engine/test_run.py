@@ -1,4 +1,4 @@
-"""A whole audit: the same scores whoever runs it, resumed where it stopped, failures shown."""
+"""Runs: scores do not depend on the runner, runs resume, failures are reported."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_scores_are_the_same_on_two_workers_after_they_were_killed(
     assert digests(tmp_path) == digests(in_process)
 
 
-def test_the_run_folder_holds_what_the_design_says(in_process: Path) -> None:
+def test_files_of_a_run_folder(in_process: Path) -> None:
     for name in ("spec.yaml", "plan.parquet", "events.jsonl", "bounds.json", "bounds.parquet", "report.html"):
         assert (in_process / name).exists()
     found = json.loads((in_process / "bounds.json").read_text())
@@ -119,7 +119,7 @@ def test_the_run_folder_holds_what_the_design_says(in_process: Path) -> None:
     assert set(pq.read_table(in_process / "plan.parquet").column_names) >= {"key", "label", "seed", "cpus", "gpus"}
 
 
-def test_nothing_is_run_twice(in_process: Path) -> None:
+def test_a_finished_run_runs_no_unit(in_process: Path) -> None:
     before = digests(in_process)
     report = audit(spec_on("in-process"), output=in_process)
     assert report.executed == 0
@@ -137,7 +137,7 @@ def test_more_replays_reuse_the_training(in_process: Path, tmp_path: Path) -> No
     assert not any("training" in label or "reference" in label for label in labels[-report.executed :])
 
 
-def test_report_writes_the_report_anew_and_runs_nothing(in_process: Path) -> None:
+def test_report_recomputes_the_report_and_runs_nothing(in_process: Path) -> None:
     (in_process / "report.html").unlink()
     report = report_again(in_process)
     assert (in_process / "report.html").exists()
@@ -164,10 +164,8 @@ def test_another_seed_gives_other_scores(in_process: Path, tmp_path: Path) -> No
     assert not set(digests(tmp_path).values()) & set(digests(in_process).values())
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(
-    in_process: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C when the third unit is done; the second run does only the rest."""
+def test_an_interrupted_run_resumes(in_process: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes after three units; the second run runs only the other units."""
     done: list[Event] = []
 
     def interrupt(event: Event) -> None:
@@ -181,10 +179,10 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
             audit(spec_on("in-process"), output=tmp_path, listeners=[interrupt])
     finally:
         signal.signal(signal.SIGINT, before)
-    goes_on(tmp_path, in_process)
+    check_resumes(tmp_path, in_process)
 
 
-def test_a_killed_run_goes_on_where_it_stopped(in_process: Path, tmp_path: Path) -> None:
+def test_a_killed_run_resumes(in_process: Path, tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(spec_on("in-process").to_yaml())
     folder = tmp_path / "run"
@@ -200,15 +198,15 @@ def test_a_killed_run_goes_on_where_it_stopped(in_process: Path, tmp_path: Path)
         f"audit({str(spec)!r}, output={str(folder)!r}, listeners=[stop])\n"
     )
     assert python(code, cwd=tmp_path).code == -signal.SIGKILL
-    goes_on(folder, in_process)
+    check_resumes(folder, in_process)
 
 
-def goes_on(folder: Path, whole: Path) -> None:
-    """Three units of a run in `folder` are finished; the rest are run and give the scores of `whole`."""
+def check_resumes(folder: Path, complete_run: Path) -> None:
+    """Resume a run with three finished units, and compare its scores with those of `complete_run`."""
     spec = spec_on("in-process")
     assert len(list((folder / "units").glob("*.parquet"))) == 3
     assert audit(spec, output=folder).executed == len(make_plan(spec).units) - 3
-    assert digests(folder) == digests(whole)
+    assert digests(folder) == digests(complete_run)
 
 
 @dataclass(frozen=True)
@@ -245,7 +243,7 @@ def test_a_failed_training_is_shown_and_gives_no_bound(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class FailsTheSecondTime(SometimesNaN):
-    """Its second training fails, the others recall every label."""
+    """A learner whose second training fails; the others recall every label."""
 
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
@@ -255,7 +253,7 @@ class FailsTheSecondTime(SometimesNaN):
         return Recall().fit(train, seed=seed, compute=compute)
 
 
-def test_a_failed_training_of_several_counts_as_having_shown_nothing(tmp_path: Path) -> None:
+def test_one_failed_training_of_several_counts_as_no_evidence(tmp_path: Path) -> None:
     base = load_spec(SPEC).audits[0]
     some = replace(base, mechanism=FailsTheSecondTime(), game=LabelInference(replays=2, trainings=3), name="some")
     none = replace(base, mechanism=NonPrivate(Recall()), game=LabelInference(replays=2, trainings=3), name="none")
@@ -270,7 +268,7 @@ def test_a_failed_training_of_several_counts_as_having_shown_nothing(tmp_path: P
 
 @pytest.mark.nightly
 def test_memory_stays_small_for_many_canaries(tmp_path: Path) -> None:
-    """200,000 canaries and 100 replays: below 1.5 GB, measured in a process of its own."""
+    """200,000 canaries and 100 replays need less than 1.5 GB, measured in a new process."""
     code = f"""
 from dpaudit import audit
 from dpaudit.actors.backend import peak_memory_mb
@@ -285,8 +283,8 @@ print(peak_memory_mb() / 1000)
     assert pads.dataset(next((tmp_path / "scores").iterdir()), format="parquet").count_rows() == 200_000 * 100
 
 
-def test_answers_are_stored_as_they_are() -> None:
-    """Of a model its probabilities; of a label mechanism the labels, which tell the probabilities."""
+def test_outputs_are_stored_unchanged() -> None:
+    """A model gives probabilities; a label mechanism gives labels, which determine them."""
     asked = Predictions(np.array([[0.25, 0.75], [1.0, 0.0]], np.float32))
     (again,) = decode(encode([asked], Predictions), Predictions)
     assert (again.probabilities.tolist(), again.probabilities.dtype) == (asked.probabilities.tolist(), np.float32)
@@ -303,15 +301,15 @@ def test_answers_are_stored_as_they_are() -> None:
 
 
 def test_a_run_of_older_code_can_still_be_reported(in_process: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upgrading must not take a finished run away."""
+    """A finished run can be read after an upgrade."""
     monkeypatch.setattr("dpaudit.actors.unit._hash_of_sources", lambda: "another code")
     again = report_again(in_process)
     assert all(result.comparison is not None for result in again.results)
     assert make_plan(spec_on("in-process")).units[0].key not in {path.stem for path in (in_process / "units").iterdir()}
 
 
-def test_a_leak_is_seen_beyond_the_shift_of_a_proxy_that_is_far_off(tmp_path: Path) -> None:
-    """A proxy that always draws the same label is told from the truth on rows the mechanism never saw; Recall leaks."""
+def test_a_leak_is_found_despite_a_proxy_with_a_large_error(tmp_path: Path) -> None:
+    """The proxy always draws the same label, and its error is measured on rows that the mechanism never saw."""
     base = load_spec({**SPEC, "game": {"name": "label-inference", "replays": 20}}).audits[0]
     shifted = replace(base, proxy=AlwaysTheFirst(), mechanism=NonPrivate(Recall()), claim=Claim(0.1), name="shifted")
     (result,) = audit(AuditSpec((shifted,), seed=5, run=RunOptions(runner="in-process")), output=tmp_path).results
@@ -326,7 +324,7 @@ def test_a_leak_is_seen_beyond_the_shift_of_a_proxy_that_is_far_off(tmp_path: Pa
 
 @dataclass(frozen=True)
 class AlwaysTheFirst:
-    """A proxy that is nearly sure of class 0, whatever the features."""
+    """A proxy that predicts class 0 for all features."""
 
     def predictor(self, **_: object) -> object:
         return lambda examples: np.tile([0.9, 0.05, 0.05], (len(examples), 1))

@@ -1,4 +1,4 @@
-"""`runner: auto`: the one choice between this process and Ray, and the same results whichever runs the units."""
+"""`runner: auto` chooses once between this process and Ray; results do not depend on the choice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPEC = "examples/violations/half-scale.yaml"
 
 
 class Places:
-    """Two backends, the first process and Ray, whose clocks are made up: each unit is said to take `seconds`."""
+    """Two backends, the first process and Ray, which report `seconds` for each unit."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.opened, self.closed, self.held = seconds, list[str](), list[str](), list[str]()
@@ -93,7 +93,7 @@ def chosen(places: Places, folder: Path, count: int = 20, cap_s: float | None = 
     ("left_s", "workers", "pays"),
     [(0, 8, False), (83, 2, False), (84, 2, True), (47, 8, False), (48, 8, True), (1e5, 1, False)],
 )
-def test_ray_pays_where_it_ends_the_run_30_s_earlier(left_s: float, workers: int, pays: bool) -> None:
+def test_ray_pays_if_the_run_ends_30_s_earlier(left_s: float, workers: int, pays: bool) -> None:
     assert ray_pays(left_s, workers) is pays
 
 
@@ -104,14 +104,14 @@ def test_long_work_goes_to_ray_once_two_units_were_timed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(0.1, 20), (3.0, 20), (60.0, 1)])
-def test_short_work_stays(tmp_path: Path, seconds: float, count: int) -> None:
+def test_short_work_stays_in_the_first_process(tmp_path: Path, seconds: float, count: int) -> None:
     places = Places(seconds)
     assert chosen(places, tmp_path, count) == []
     assert (places.opened, places.closed) == (["first"], [])
 
 
 def test_the_choice_is_made_once(tmp_path: Path) -> None:
-    """Units that take longer than the first ones did change nothing."""
+    """Later units that take longer do not change the choice."""
     places = Places(3.0)
     units = [Unit(Add(number), f"unit {number}") for number in range(20)]
 
@@ -124,7 +124,7 @@ def test_the_choice_is_made_once(tmp_path: Path) -> None:
 
 
 def test_without_ray_the_rest_runs_in_the_first_process(tmp_path: Path) -> None:
-    """It is tried once; whatever was begun is finished."""
+    """Ray is tried once; started units finish."""
     places = WithoutRay(100.0)
     stages = chosen(places, tmp_path)
     assert (places.opened, places.closed) == (["first", "ray"], [])
@@ -132,7 +132,7 @@ def test_without_ray_the_rest_runs_in_the_first_process(tmp_path: Path) -> None:
 
 
 def test_work_beyond_a_cap_is_no_reason_for_ray(tmp_path: Path) -> None:
-    """Of 1,140 s that are left, a cap of 40 s allows 80 s on two workers."""
+    """Of 1,140 s of work, a cap of 40 s allows 80 s on two workers."""
     places = Places(60.0)
     assert chosen(places, tmp_path, cap_s=40.0) == []
     assert places.opened == ["first"]
@@ -141,7 +141,7 @@ def test_work_beyond_a_cap_is_no_reason_for_ray(tmp_path: Path) -> None:
 def in_places(
     places: Places, units: list[Unit], folder: Path, listener: Callable[[Event], None] | None = None, **more: Any
 ) -> RunOutcome:
-    """Run units in the first place, or on Ray once that is chosen."""
+    """Run units in the first process, or on Ray after the choice."""
     backend = AutoBackend(units, 2, places.open("first"), places.ray, EventStream())
     events = EventStream() if listener is None else EventStream(listener)
     return run_units(units, backend, UnitStore(folder / "units"), events, **more)
@@ -157,8 +157,8 @@ def test_a_result_that_many_need_is_put_on_ray_once(tmp_path: Path) -> None:
     assert places.held.count("ray") == 1
 
 
-def test_nobody_waits_for_ray_to_repeat_a_unit(tmp_path: Path) -> None:
-    """Three of many units are run and the others spared; one of the three is run once more, where it was."""
+def test_repeated_units_do_not_start_ray(tmp_path: Path) -> None:
+    """Three of many units run and one of them is repeated in the first process; the others are skipped."""
     units = [Unit(Add(number), f"unit {number}") for number in range(1000)]
     rest = {unit.key for unit in units[3:]}
     places, seen = Places(1.9), list[Event]()
@@ -175,8 +175,8 @@ def test_nobody_waits_for_ray_to_repeat_a_unit(tmp_path: Path) -> None:
     assert places.opened == ["first"]
 
 
-def test_units_that_failed_are_not_waited_for(tmp_path: Path) -> None:
-    """Most units fail at once: what is left is not counted as work."""
+def test_failed_units_are_not_counted_as_work(tmp_path: Path) -> None:
+    """Most units fail at once, so little work remains."""
     folders = [tmp_path / str(number) for number in range(63)]  # the task's name is that of its kind
     for folder in folders:
         folder.mkdir()
@@ -188,7 +188,7 @@ def test_units_that_failed_are_not_waited_for(tmp_path: Path) -> None:
     assert places.opened == ["first"]
 
 
-def test_a_gpu_or_a_cluster_means_ray_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_ray_for_a_gpu_or_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert RunOptions().runner_if_settled() == "auto"
     assert RunOptions(gpus_per_worker=0.5).runner_if_settled() == "ray"
@@ -203,11 +203,11 @@ def test_processes_do_not_share_gpus() -> None:
         RunOptions(runner="processes", gpus_per_worker=0.5)
 
 
-def test_the_command_line_offers_what_a_spec_may_say() -> None:
+def test_the_command_line_has_the_runners_of_the_spec() -> None:
     assert set(RUNNERS) == set(get_args(Runner))
 
 
-def test_the_same_bytes_whatever_ran_it(tmp_path: Path) -> None:
+def test_scores_do_not_depend_on_the_runner(tmp_path: Path) -> None:
     spec, files = load_spec(Path(SPEC)), []
     for runner in ("auto", "in-process", "processes"):
         options = RunOptions(runner=runner, workers=2, figures=False)  # type: ignore[arg-type]

@@ -11,18 +11,18 @@ FREE = Overheads((0.0, 0.0), (0.0, 0.0), 0.0, 0.0)
 
 def test_without_overheads_and_faults_all_workers_are_busy() -> None:
     """But for the two journeys of the first and the last unit."""
-    found = simulate(16, 16 * 50, lambda _: 1.0, FREE, failing=0.0, dying=0.0)
-    assert 0.999 < found.efficiency <= 1
-    assert found.driver == 0
-    assert found.steady == pytest.approx(1)
+    simulation = simulate(16, 16 * 50, lambda _: 1.0, FREE, failing=0.0, dying=0.0)
+    assert 0.999 < simulation.efficiency <= 1
+    assert simulation.driver == 0
+    assert simulation.steady == pytest.approx(1)
 
 
 def test_a_driver_that_is_always_at_work_decides() -> None:
     """500 workers, units of 1 s, 10 ms of the driver each: 100 units a second, a fifth of what the workers could do."""
     busy = Overheads((0.0, 0.0), (0.01, 0.0), 0.0, 0.0)
-    found = simulate(500, 5_000, lambda _: 1.0, busy, failing=0.0, dying=0.0, parcel_s=0.0)
-    assert found.efficiency == pytest.approx(0.2, rel=0.05)
-    assert found.driver == pytest.approx(1, abs=0.03)
+    simulation = simulate(500, 5_000, lambda _: 1.0, busy, failing=0.0, dying=0.0, parcel_s=0.0)
+    assert simulation.efficiency == pytest.approx(0.2, rel=0.05)
+    assert simulation.driver == pytest.approx(1, abs=0.03)
 
 
 def test_what_a_parcel_costs_is_shared_by_its_units() -> None:
@@ -38,8 +38,8 @@ def test_what_a_parcel_costs_is_shared_by_its_units() -> None:
 
 def test_what_a_worker_spends_beside_units_is_not_useful() -> None:
     """A tenth of a second beside each second."""
-    found = simulate(4, 400, lambda _: 1.0, Overheads((0.0, 0.0), (0.0, 0.0), 0.0, 0.1), failing=0.0, dying=0.0)
-    assert found.steady == pytest.approx(1 / 1.1, abs=0.005)
+    simulation = simulate(4, 400, lambda _: 1.0, Overheads((0.0, 0.0), (0.0, 0.0), 0.0, 0.1), failing=0.0, dying=0.0)
+    assert simulation.steady == pytest.approx(1 / 1.1, abs=0.005)
 
 
 def test_steady_state_leaves_out_start_and_end() -> None:

@@ -94,8 +94,8 @@ def spec(
     runner: Literal["ray", "in-process"] = "in-process",
     fails_at: int = -1,
 ) -> AuditSpec:
-    one = Audit(Leaks(gap, fails_at), "iris", Coins(), proxy=None, estimator="betting", stop=stop, name="coins")
-    return AuditSpec((one,), seed=3, run=RunOptions(runner=runner, workers=2))
+    entry = Audit(Leaks(gap, fails_at), "iris", Coins(), proxy=None, estimator="betting", stop=stop, name="coins")
+    return AuditSpec((entry,), seed=3, run=RunOptions(runner=runner, workers=2))
 
 
 def finished(folder: Path) -> int:
@@ -113,15 +113,17 @@ def test_a_leak_ends_the_audit_and_the_rest_is_saved(stopped: Path) -> None:
     result = report_again(stopped).results[0]
     assert result.verdict is Verdict.VIOLATION
     assert result.stopped is not None
-    assert result.stopped.reason == "the claim is refuted"
+    assert result.stopped.reason == "the claim is rejected"
     assert result.stopped.planned == 50
     assert result.stopped.trainings <= 10, "about 30 trials are needed"
     assert finished(stopped) == 2 * result.stopped.trainings
     assert not result.failures
     assert f"{50 - result.stopped.trainings} saved" in result.text(verbose=True)
     assert f"{50 - result.stopped.trainings} saved" in (stopped / "report.html").read_text()
-    spared = [event.count for event in read_events(stopped / "events.jsonl") if event.kind is EventKind.UNITS_SPARED]
-    assert spared == [100 - finished(stopped)]
+    skipped_counts = [
+        event.count for event in read_events(stopped / "events.jsonl") if event.kind is EventKind.UNITS_SPARED
+    ]
+    assert skipped_counts == [100 - finished(stopped)]
 
 
 def test_nothing_more_is_run_by_another_run(stopped: Path) -> None:
@@ -146,7 +148,7 @@ def test_the_bound_rests_on_the_first_trials_that_suffice(stopped: Path, tmp_pat
     assert one_less.comparison is not None
     assert one_less.comparison.observed <= 1.0
     assert one_less.stopped is not None
-    assert one_less.stopped.reason == f"the budget of {used - STACK} trials is used up"
+    assert one_less.stopped.reason == f"the budget of {used - STACK} trials is spent"
 
 
 @pytest.mark.nightly
@@ -159,12 +161,12 @@ def test_the_bound_is_the_same_on_workers_that_finish_in_any_order(
 
 
 def test_an_interrupted_audit_ends_like_one_that_was_not(stopped: Path, tmp_path: Path) -> None:
-    done = 0
+    finished = 0
 
     def interrupt(event: Event) -> None:
-        nonlocal done
-        done += event.kind is EventKind.UNIT_DONE
-        if done == 5:
+        nonlocal finished
+        finished += event.kind is EventKind.UNIT_DONE
+        if finished == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -210,8 +212,8 @@ def test_counts_alone_may_be_kept(stopped: Path, tmp_path: Path) -> None:
 
 def test_another_audit_keeps_the_units_it_needs(tmp_path: Path) -> None:
     """Both audits share the trials; the one without a stop rule wants them all."""
-    one = spec().audits[0]
-    both = replace(spec(), audits=(one, replace(one, name="all", stop=None)))
+    entry = spec().audits[0]
+    both = replace(spec(), audits=(entry, replace(entry, name="all", stop=None)))
     short, full = audit(both, output=tmp_path).results
     assert finished(tmp_path) == 100
     assert short.comparison is not None
@@ -262,15 +264,17 @@ def test_the_scheduler_leaves_out_what_is_spared(tmp_path: Path) -> None:
     """Units in flight come back; what waits is not started; dependents of what is done go first."""
     firsts = [Unit(Add(number), f"first {number}") for number in range(5)]
     seconds = [Unit(Add(10 * number), f"second {number}", needs=(firsts[number].key,)) for number in range(5)]
-    seen: list[Event] = []
+    collected: list[Event] = []
 
-    def spare(done: Any, failed: Any) -> Any:
-        return {unit.key for unit in (*firsts, *seconds)} if seconds[1].key in done else frozenset()
+    def spare(finished: Any, failed: Any) -> Any:
+        return {unit.key for unit in (*firsts, *seconds)} if seconds[1].key in finished else frozenset()
 
-    outcome = run_units([*firsts, *seconds], InProcess({}), UnitStore(tmp_path), EventStream(seen.append), skip=spare)
-    started = [event.label for event in seen if event.kind is EventKind.UNIT_STARTED]
+    outcome = run_units(
+        [*firsts, *seconds], InProcess({}), UnitStore(tmp_path), EventStream(collected.append), spare=spare
+    )
+    started = [event.label for event in collected if event.kind is EventKind.UNIT_STARTED]
     assert started == ["first 0", "second 0", "first 1", "second 1"]
-    assert outcome.skipped == {unit.key for unit in (*firsts[2:], *seconds[2:])}
+    assert outcome.spared == {unit.key for unit in (*firsts[2:], *seconds[2:])}
     assert not outcome.failed
 
 

@@ -59,7 +59,7 @@ class Sharpened:
 
 
 def audited(proxy: Any, folder: Path, **fields: Any) -> AuditResult:
-    made = Audit(
+    entry = Audit(
         mechanism=NonPrivate(LogisticRegression()),
         data=DATA,
         game=LabelInference(replays=20),
@@ -68,7 +68,7 @@ def audited(proxy: Any, folder: Path, **fields: Any) -> AuditResult:
         claim=Claim(0.1),
         **fields,
     )
-    return audit(AuditSpec((made,), seed=3, run=RunOptions(runner="in-process")), output=folder).results[0]
+    return audit(AuditSpec((entry,), seed=3, run=RunOptions(runner="in-process")), output=folder).results[0]
 
 
 def test_a_planted_shift_is_caught_on_rows_the_mechanism_never_saw(tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ def test_a_given_tau_that_is_too_small_is_refuted(tmp_path: Path) -> None:
 def test_the_control_can_be_left_out_and_needs_a_test_part() -> None:
     def controls(game: LabelInference, test: float) -> int:
         split = Partition(target=0.5, reference=0.2, test=test)
-        made = Audit(NonPrivate(LogisticRegression()), DATA, game=game, proxy=TruePosterior(), split=split)
-        return len(make_plan(AuditSpec((made,), run=RunOptions(runner="in-process"))).audits[0].controls)
+        entry = Audit(NonPrivate(LogisticRegression()), DATA, game=game, proxy=TruePosterior(), split=split)
+        return len(make_plan(AuditSpec((entry,), run=RunOptions(runner="in-process"))).audits[0].controls)
 
     assert controls(LabelInference(replays=2), 0.3) == 3
     assert controls(LabelInference(replays=2, control=False), 0.3) == 0
@@ -136,10 +136,10 @@ def false_alarms(power: float, games: int) -> int:
         rows = data.load(seed=seed)
         proxy = data.posterior(rows.features) ** power
         proxy /= proxy.sum(axis=1, keepdims=True)
-        drawn = (rng.random(500)[:, None] >= proxy.cumsum(axis=1)[:, :-1]).sum(axis=1)
+        sampled = (rng.random(500)[:, None] >= proxy.cumsum(axis=1)[:, :-1]).sum(axis=1)
         bits = rng.random(500) < 0.5
         view = CanaryView(
-            np.full((500, 4), 0.25, np.float32), proxy.astype(np.float32), np.where(bits, rows.labels, drawn)
+            np.full((500, 4), 0.25, np.float32), proxy.astype(np.float32), np.where(bits, rows.labels, sampled)
         )
         alarms += reads.bound([reads.tally(Scores(attack.score(view), bits))]).lower > 0
     return alarms
@@ -158,8 +158,8 @@ def counterexample(canaries: int, rng: np.random.Generator) -> Scores:
     The attack is sure of the last value only: whoever shows it shows a true label.
     """
     bits = rng.random(canaries) < 0.5
-    shown = np.where(bits, rng.integers(0, 10, canaries), rng.integers(0, 9, canaries))
-    return Scores(np.where(shown == 9, 1.0, 1e-3 * rng.standard_normal(canaries)), bits)
+    shown_labels = np.where(bits, rng.integers(0, 10, canaries), rng.integers(0, 9, canaries))
+    return Scores(np.where(shown_labels == 9, 1.0, 1e-3 * rng.standard_normal(canaries)), bits)
 
 
 @pytest.mark.parametrize("selection", [Fixed(0.03), Fixed(0.2), Fixed(1.0), Grid()])

@@ -80,10 +80,10 @@ def test_low_bits_are_taken_out_of_ragged_samples() -> None:
         name=np.array(["x", "y", "z"]),
         low_bits=np.array([1, 0, 2]),
     )
-    kept = samples.without_low_bits()
-    assert kept.width.tolist() == [2, 2, 3]
-    assert kept.numbers.tolist() == [1, 2, 3, 7, 4, 5, 6]
-    assert kept.without_low_bits() is kept
+    without_digits = samples.without_low_bits()
+    assert without_digits.width.tolist() == [2, 2, 3]
+    assert without_digits.numbers.tolist() == [1, 2, 3, 7, 4, 5, 6]
+    assert without_digits.without_low_bits() is without_digits
     assert samples.where(samples.truth).without_low_bits().numbers.tolist() == [1, 2, 4, 5, 6]
 
 
@@ -123,21 +123,21 @@ def half(noise: Callable[..., Any]) -> Callable[..., Any]:
 FLOATS = (laplace, inverse_cdf, difference_of_exponentials, single_precision, limited, in_a_text)
 
 
-def shown(function: Callable[..., Any], *, full_digits: bool, seed: int = 0) -> float:
+def lower_bound(function: Callable[..., Any], *, full_digits: bool, seed: int = 0) -> float:
     """Return the bound of one test of a function on an empty table and one with a row at 1."""
     mechanism = OwnFunction(function, form="array", claimed=Claim(1.0, relation=Relation.ADD_REMOVE))
     schema = Schema.of(UNIT)
     rows = schema.table([])
     tables = Tables("", rows.cast(schema.arrow()), schema.table([{"x": 1.0}]), 0)
-    found = []
+    results = []
     for part in ("search", "fresh"):
-        own = Seed(seed).child(part)
-        truth = own.rng().random(CALLS) < 0.5
-        found.append(
-            run_calls(mechanism, tables, truth, call_seeds(own.child("calls"), CALLS), 0, None, Compute()).value
+        part_seed = Seed(seed).child(part)
+        truth = part_seed.rng().random(CALLS) < 0.5
+        results.append(
+            run_calls(mechanism, tables, truth, call_seeds(part_seed.child("calls"), CALLS), 0, None, Compute()).value
         )
     estimator = FairCoins(confidence=0.999)
-    scores = score_trials(OutputSet(), found[0], found[1], full_digits=full_digits)
+    scores = score_trials(OutputSet(), results[0], results[1], full_digits=full_digits)
     return estimator.bound([estimator.tally(scores)]).lower
 
 
@@ -145,10 +145,10 @@ def test_rounded_numbers_of_honest_noise_stay_below_the_claim_and_digits_do_not(
     with Cases() as cases:
         for function in by_day(FLOATS[::2], by_night=FLOATS):
             with cases.case(function.__name__):
-                assert shown(function, full_digits=False) < 1.0
+                assert lower_bound(function, full_digits=False) < 1.0
         for function in by_day((laplace,), by_night=(laplace, inverse_cdf, limited)):
             with cases.case("digits of", function.__name__):
-                assert shown(function, full_digits=True) > 2.0
+                assert lower_bound(function, full_digits=True) > 2.0
 
 
 def test_half_the_noise_is_shown_as_two_and_never_as_its_digits() -> None:
@@ -156,7 +156,7 @@ def test_half_the_noise_is_shown_as_two_and_never_as_its_digits() -> None:
     with Cases() as cases:
         for function in by_day(FLOATS[1::2], by_night=FLOATS):
             with cases.case(function.__name__):
-                assert 1.2 < shown(half(function), full_digits=False) < 2.0
+                assert 1.2 < lower_bound(half(function), full_digits=False) < 2.0
 
 
 # A check
@@ -179,9 +179,9 @@ def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     calls_cost(monkeypatch, 0.02)
 
 
-def checked(function: Callable[..., Any], folder: Path, **asked: Any) -> Any:
+def checked(function: Callable[..., Any], folder: Path, **options: Any) -> Any:
     usual: dict[str, Any] = {"schema": UNIT, "claim": 1.0, "form": "array", "run": HERE, "effort": "quick"}
-    return check(function, quiet=True, output=folder, **(usual | asked)).joint.answer
+    return check(function, quiet=True, output=folder, **(usual | options)).joint.answer
 
 
 def test_honest_float_noise_is_no_violation_and_its_digits_are_named(tmp_path: Path) -> None:
@@ -212,9 +212,9 @@ def test_a_schema_that_allows_everything_has_no_rows_beyond_it() -> None:
     anything = Schema.of({"x": {"range": [0, 1], "any": True}, "word": {"values": ["a", "b"], "any": True}})
     assert anything.allows_everything
     rng = np.random.default_rng(0)
-    made = pairs(anything, anything.draw(20, rng), Relation.ADD_REMOVE, rng)
-    assert not any(pair.beyond for pair in made)
-    names = " ".join(pair.name for pair in made)
+    table_pairs = pairs(anything, anything.draw(20, rng), Relation.ADD_REMOVE, rng)
+    assert not any(pair.beyond for pair in table_pairs)
+    names = " ".join(pair.name for pair in table_pairs)
     for what in ("NaN", "far above the range", "a new word", "without words"):
         assert f"{what} where that is allowed" in names
 
@@ -229,9 +229,9 @@ def test_columns_say_what_they_allow() -> None:
         "missing": {"range": [0, 1], "missing": True},
     }
     with Cases() as cases:
-        for words, given in wrong.items():
+        for words, schema in wrong.items():
             with cases.case(words), pytest.raises(InputError, match=re.escape(words)):
-                Schema.of({"x": given})
+                Schema.of({"x": schema})
 
 
 def test_strict_names_scopes() -> None:

@@ -27,11 +27,11 @@ print("LOADED", *sys.modules)
 def loaded(folder: Path, *words: str) -> set[str]:
     """The modules that a command has loaded in the end."""
     command = [sys.executable, "-c", COMMAND, *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = set(done.stdout.splitlines()[-1].removeprefix("LOADED ").split())
-    assert "numpy" in found
-    return found
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    modules = set(process.stdout.splitlines()[-1].removeprefix("LOADED ").split())
+    assert "numpy" in modules
+    return modules
 
 
 @pytest.fixture
@@ -45,19 +45,21 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_planning_loads_no_heavy_library(folder: Path) -> None:
-    found = loaded(folder, "plan", "spec.yaml")
-    assert found.isdisjoint({*HEAVY, "rich", "pyarrow.dataset", "dpaudit.engine.run.driver"})
+    modules = loaded(folder, "plan", "spec.yaml")
+    assert modules.isdisjoint({*HEAVY, "rich", "pyarrow.dataset", "dpaudit.engine.run.driver"})
 
 
 def test_estimating_loads_no_heavy_library(folder: Path) -> None:
-    found = loaded(folder, "estimate", "scores.csv", "--claim", "1")
-    assert found.isdisjoint({*HEAVY, "rich", "pyarrow.dataset"})
+    modules = loaded(folder, "estimate", "scores.csv", "--claim", "1")
+    assert modules.isdisjoint({*HEAVY, "rich", "pyarrow.dataset"})
 
 
 def test_a_small_run_loads_no_heavy_library(folder: Path) -> None:
     """Whoever asks for a model of scikit-learn's as a proxy has that load pandas and more."""
-    known = SPEC.replace("iris", "gaussian-mixture, rows: 300").replace("label-canaries", "label-canaries, replays: 20")
-    known += "proxy: true-posterior\n"
-    (folder / "known.yaml").write_text(known)
-    found = loaded(folder, "run", "known.yaml", "--output", "run", "--quiet")
-    assert found.isdisjoint({*HEAVY, "pyarrow.dataset", "dpaudit.estimators.one_run._guess_band_kernel"})
+    true_law = SPEC.replace("iris", "gaussian-mixture, rows: 300").replace(
+        "label-canaries", "label-canaries, replays: 20"
+    )
+    true_law += "proxy: true-posterior\n"
+    (folder / "known.yaml").write_text(true_law)
+    modules = loaded(folder, "run", "known.yaml", "--output", "run", "--quiet")
+    assert modules.isdisjoint({*HEAVY, "pyarrow.dataset", "dpaudit.estimators.one_run._guess_band_kernel"})

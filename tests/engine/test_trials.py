@@ -167,9 +167,9 @@ def test_a_failed_trial_speaks_for_world_1_or_for_what_was_learned_of_failures()
     truth, failed = np.array([True, True, False, False]), np.array([False, True, False, True])
     scores = scored_trials(Sees(), None, number=np.arange(4), truth=truth, failed=failed)
     assert scores.score.tolist() == [0.5, np.inf, -0.5, np.inf]
-    known = np.array(["ValueError", "ValueError", "3 numbers", "KeyError"])
+    errors = np.array(["ValueError", "ValueError", "3 numbers", "KeyError"])
     learned = log_odds_of_endings(
-        np.array(["ValueError", "new", "KeyError"]), known, np.array([True, True, True, False])
+        np.array(["ValueError", "new", "KeyError"]), errors, np.array([True, True, True, False])
     )
     assert learned.tolist() == pytest.approx([np.log(2.5 / 0.5), 0.0, np.log(0.5 / 1.5)])
     of_failed = np.array([9.0, 0.1, 9.0, -0.1])

@@ -470,7 +470,7 @@ ANY = Claim(1.0, 0.0, Relation.ADD_REMOVE)
         ),
         (
             {"mechanism": {"name": "randomized-response", "epsilon": 1.0}, "claim": ANY},
-            "ind-mia plays learners .* not randomized-response; games that fit: .*label-c",
+            "ind-mia needs learners .* got randomized-response; games that fit: .*label-c",
         ),
         ({"canary": "dirac-gradient", "attack": "gradient-dot"}, "DP-SGD family"),
         ({"canary": "dirac-gradient"}, "DP-SGD family"),

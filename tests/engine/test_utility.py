@@ -38,8 +38,8 @@ class SharesOfLabels:
 def spec(mechanism: Any, game: Any, test: float = 0.2) -> AuditSpec:
     split = Partition(target=0.5, reference=0.5 - test, test=test)
     data = GaussianMixture(rows=800, classes=2)
-    here = RunOptions(runner="in-process", repeats=0, figures=False)
-    return AuditSpec((Audit(mechanism, data, game, proxy="true-posterior", split=split),), run=here)
+    present = RunOptions(runner="in-process", repeats=0, figures=False)
+    return AuditSpec((Audit(mechanism, data, game, proxy="true-posterior", split=split),), run=present)
 
 
 def test_planted_labels_do_not_spoil_the_utility(tmp_path: Path) -> None:

@@ -60,20 +60,20 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=10**9)
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--only", default="", help="Kinds of cases, split by commas; left out: all.")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     began, ends, wrong = time.monotonic(), Counter[tuple[str, str]](), 0
     with tempfile.TemporaryDirectory(prefix="dpaudit-fuzz-") as folder:
-        only = frozenset(filter(None, asked.only.split(",")))
-        for count, (name, described, ended) in enumerate(cases(asked.seed, Path(folder), only), 1):
+        only = frozenset(filter(None, arguments.only.split(",")))
+        for count, (name, described, ended) in enumerate(cases(arguments.seed, Path(folder), only), 1):
             ends[name.partition(" ")[0], ended.end.value] += 1
             if ended.end.wrong:
                 wrong += 1
                 print(f"{ended.end.value}: {name}: {described}\n{ended.text[-1500:]}\n", flush=True)
-            if count >= asked.cases or time.monotonic() - began > asked.seconds:
+            if count >= arguments.cases or time.monotonic() - began > arguments.seconds:
                 break
     for (kind, end), number in sorted(ends.items()):
         print(f"{kind:<12}{end:<30}{number:>8,}")
-    print(f"{count:,} cases, seed {asked.seed}, {time.monotonic() - began:.0f} s, {wrong} ended wrongly")
+    print(f"{count:,} cases, seed {arguments.seed}, {time.monotonic() - began:.0f} s, {wrong} ended wrongly")
     sys.exit(1 if wrong else 0)
 
 

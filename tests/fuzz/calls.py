@@ -86,11 +86,11 @@ class Calls:
         return case.words, ended
 
 
-def _made(name: str, function: Callable[..., Any], good: Mapping[str, Any], odd: Mapping[str, Odd]) -> Case:
+def _case(name: str, function: Callable[..., Any], good: Mapping[str, Any], odd: Mapping[str, Odd]) -> Case:
     """A call of a function by keyword; what is odd takes the place of what is good."""
-    means = {one.means for one in odd.values()}
-    values = {**good, **{argument: one.value for argument, one in odd.items()}}
-    words = ", ".join(f"{argument} = {one.words} ({one.means})" for argument, one in odd.items())
+    means = {odd_value.means for odd_value in odd.values()}
+    values = {**good, **{argument: odd_value.value for argument, odd_value in odd.items()}}
+    words = ", ".join(f"{argument} = {odd_value.words} ({odd_value.means})" for argument, odd_value in odd.items())
     return Case(
         f"{name}: {words}",
         lambda: str(function(**values)),
@@ -117,7 +117,7 @@ def _estimate(rng: random.Random, folder: Path) -> Case:
     names = rng.sample(["scores", "members"], rng.randint(1, 2)) if rng.random() < 0.7 else _some(list(changes), rng)
     if "claim" in names:
         good["claim"] = 0.5
-    return _made("estimate", dpaudit.estimate, good, {name: changes[name]() for name in names})
+    return _case("estimate", dpaudit.estimate, good, {name: changes[name]() for name in names})
 
 
 _OTHERS = ("method", "selection", "groups", "group_score", "replays", "ordered", "guess", "in_scores")
@@ -129,12 +129,15 @@ def _instead(rng: random.Random, odd: Odd, *others: Any) -> Odd:
     return odd if rng.random() < 0.8 else Odd(f"{others[0]!r}", others[0], ANY)
 
 
-def _apart(rng: random.Random, folder: Path) -> Case:
+def _separate_files(rng: random.Random, folder: Path) -> Case:
     """Scores of members and of others."""
     good = {"in_scores": SCORES[::2], "out_scores": SCORES[1::2]}
     odd = {name: column(good[name], rng) for name in _some(list(good), rng)}
-    odd = {name: Odd(one.words, one.value, ANY) if "one " in one.words else one for name, one in odd.items()}
-    return _made("estimate", dpaudit.estimate, good, odd)
+    odd = {
+        name: Odd(odd_value.words, odd_value.value, ANY) if "one " in odd_value.words else odd_value
+        for name, odd_value in odd.items()
+    }
+    return _case("estimate", dpaudit.estimate, good, odd)
 
 
 def _indices(rng: random.Random, folder: Path) -> Case:
@@ -153,7 +156,7 @@ def _indices(rng: random.Random, folder: Path) -> Case:
             {"scores": Odd("its index", score, WRONG), "groups": Odd("another", pd.Series(range(rows)), WRONG)},
         )
     )
-    return _made("estimate", dpaudit.estimate, good, odd)
+    return _case("estimate", dpaudit.estimate, good, odd)
 
 
 def _tables(rng: random.Random, folder: Path) -> Case:
@@ -163,12 +166,12 @@ def _tables(rng: random.Random, folder: Path) -> Case:
         good = {"tp": [65.0], "fp": [25.0], "tn": [75.0], "fn": [35.0]}
     names = rng.sample(list(good), 1) if rng.random() < 0.8 else []
     odd = {name: column(good[name], rng) for name in names}
-    table = {**good, **{name: one.value for name, one in odd.items()}}
-    means = next((one.means for one in odd.values()), SAME)
-    words = ", ".join(f"{name}: {one.words}" for name, one in odd.items())
+    table = {**good, **{name: odd_value.value for name, odd_value in odd.items()}}
+    means = next((odd_value.means for odd_value in odd.values()), SAME)
+    words = ", ".join(f"{name}: {odd_value.words}" for name, odd_value in odd.items())
     if len(good) > 2 and means == SAME:
         means = ANY  # one number alone may be no column
-    if odd and any(one.words in ("one short", "one more") for one in odd.values()) and len(good) > 2:
+    if odd and any(odd_value.words in ("one short", "one more") for odd_value in odd.values()) and len(good) > 2:
         means = ANY
     shapes: list[Callable[[], Odd]] = [
         lambda: Odd(f"mapping, {words}", table, ANY if "0-d" in words and len(good) > 2 else means),
@@ -189,7 +192,7 @@ def _tables(rng: random.Random, folder: Path) -> Case:
         lambda: Odd("batch", pa.record_batch(good), SAME),
     ]
     (shape,) = rng.choices(shapes, (14, *[1] * (len(shapes) - 1)))
-    return _made("estimate", dpaudit.estimate, {"scores": good}, {"scores": shape()})
+    return _case("estimate", dpaudit.estimate, {"scores": good}, {"scores": shape()})
 
 
 _TWICE = ("score", "score", "member")
@@ -226,7 +229,7 @@ def _table(rng: random.Random, folder: Path) -> Case:
         "name": lambda: anything(rng),
     }
     names = ["rows"] if rng.random() < 0.5 else _some(list(changes), rng)
-    return _made("table", _rows, good, {name: changes[name]() for name in names})
+    return _case("table", _rows, good, {name: changes[name]() for name in names})
 
 
 def _frame(rng: random.Random) -> Odd:
@@ -275,10 +278,10 @@ def _frame(rng: random.Random) -> Odd:
 def _assigned(value: Any) -> Any:
     """The frame with another first column, where pandas takes it."""
     try:
-        made = FRAME.assign(age=value)
+        table = FRAME.assign(age=value)
     except Exception:
         return FRAME
-    return made if made["age"].dtype != object or not callable(value) else FRAME
+    return table if table["age"].dtype != object or not callable(value) else FRAME
 
 
 def _examples(data: Any) -> str:
@@ -306,8 +309,8 @@ def _pairs(rng: random.Random, folder: Path) -> Case:
     if rng.random() < 0.1:
         whole = anything(rng)
         pair, means = rng.choice([whole.value, (whole.value, labels), (*pair, 1)]), ANY
-    given = Odd(f"X {matrix.words}, y {label.words}", pair, means)
-    return _made("Audit", _examples, {"data": (features, labels)}, {"data": given})
+    pair_value = Odd(f"X {matrix.words}, y {label.words}", pair, means)
+    return _case("Audit", _examples, {"data": (features, labels)}, {"data": pair_value})
 
 
 def _labels(rng: random.Random) -> Odd:
@@ -361,8 +364,11 @@ def _matrix(good: Any, rng: random.Random) -> Odd:
 def _values(rng: random.Random, folder: Path) -> Case:
     """The classes of the front door, made with odd fields."""
     name, function, good, sure = rng.choice(_CLASSES)
-    odd = {one: _for(good[one], rng) if one in sure else anything(rng) for one in _some(list(good), rng)}
-    return _made(name, function, good, odd)
+    odd = {
+        odd_value: _for(good[odd_value], rng) if odd_value in sure else anything(rng)
+        for odd_value in _some(list(good), rng)
+    }
+    return _case(name, function, good, odd)
 
 
 def _for(value: Any, rng: random.Random) -> Odd:
@@ -370,8 +376,10 @@ def _for(value: Any, rng: random.Random) -> Odd:
     return number(value, rng) if isinstance(value, float) else anything(rng, WRONG)
 
 
-def _shown(made: Any) -> str:
-    return f"{made!s} {dpaudit.AuditSpec((dpaudit.Audit(RandomizedResponse(1.0), 'iris', SPEC['game'], claim=made),))}"
+def _description(value: Any) -> str:
+    return (
+        f"{value!s} {dpaudit.AuditSpec((dpaudit.Audit(RandomizedResponse(1.0), 'iris', SPEC['game'], claim=value),))}"
+    )
 
 
 _EXAMPLES = {"features": np.zeros((4, 2), np.float32), "labels": np.array([0, 1, 1, 0]), "classes": 2, "name": "x"}
@@ -471,12 +479,15 @@ def _adapters(rng: random.Random, folder: Path) -> Case:
     odd = {
         name: _for(good[name], rng) if isinstance(good[name], float) else anything(rng) for name in _some([*good], rng)
     }
-    odd = {name: Odd(one.words, one.value, WRONG) if _surely(name, sure, one) else one for name, one in odd.items()}
+    odd = {
+        name: Odd(odd_value.words, odd_value.value, WRONG) if _surely(name, sure, odd_value) else odd_value
+        for name, odd_value in odd.items()
+    }
 
-    def made(**arguments: Any) -> str:
+    def call(**arguments: Any) -> str:
         return repr(function(**arguments))
 
-    return _made(function.__name__, made, good, odd)
+    return _case(function.__name__, call, good, odd)
 
 
 def _surely(name: str, sure: list[str], odd: Odd) -> bool:
@@ -556,7 +567,7 @@ def _runs(rng: random.Random, folder: Path) -> Case:
         odd[name] = _for(good.get(name), rng) if name in wrong else _argument(name, good.get(name), rng)
         if name in ("listeners", "quiet", "reaudit") and odd[name].words in _HARMLESS:
             odd[name] = Odd(odd[name].words, odd[name].value, ANY)
-    return _made(function.__name__, partial(_until_planned, function), good, _kept_inside(odd, folder))
+    return _case(function.__name__, partial(_until_planned, function), good, _kept_inside(odd, folder))
 
 
 _HARMLESS = ("True", "False", "np.bool", "()", "[]", "frozenset", "{}")
@@ -564,36 +575,36 @@ _HARMLESS = ("True", "False", "np.bool", "()", "[]", "frozenset", "{}")
 
 def _kept_inside(odd: Mapping[str, Odd], folder: Path) -> dict[str, Odd]:
     """No name of a folder is written to that is not the fuzzer's own."""
-    own = {name: one for name, one in odd.items() if name != "output"}
-    given = odd.get("output")
-    if given is not None and isinstance(given.value, str | bytes | Path) and given.value:
-        path = given.value.decode("latin-1") if isinstance(given.value, bytes) else str(given.value)
-        own["output"] = Odd(
-            given.words,
-            type(given.value)(f"{folder}/{path}") if not isinstance(given.value, bytes) else given.value,
-            given.means,
+    own_values = {name: odd_value for name, odd_value in odd.items() if name != "output"}
+    output = odd.get("output")
+    if output is not None and isinstance(output.value, str | bytes | Path) and output.value:
+        path = output.value.decode("latin-1") if isinstance(output.value, bytes) else str(output.value)
+        own_values["output"] = Odd(
+            output.words,
+            type(output.value)(f"{folder}/{path}") if not isinstance(output.value, bytes) else output.value,
+            output.means,
         )  # type: ignore[arg-type]
-    elif given is not None and given.value is not None:
-        own["output"] = given
-    return own
+    elif output is not None and output.value is not None:
+        own_values["output"] = output
+    return own_values
 
 
 def _argument(name: str, good: Any, rng: random.Random) -> Odd:
     if name == "spec" and rng.random() < 0.6:
         return Odd("changed spec", _changed(SPEC, rng), ANY)
     if name == "space" and rng.random() < 0.7:
-        one = anything(rng)
-        made: list[Any] = [
-            {"mechanism.epsilon": one.value},
-            {"mechanism.epsilon": [one.value, 1.0]},
-            {"game": one.value},
+        odd_value = anything(rng)
+        makers: list[Any] = [
+            {"mechanism.epsilon": odd_value.value},
+            {"mechanism.epsilon": [odd_value.value, 1.0]},
+            {"game": odd_value.value},
         ]
-        return Odd(f"space of {one.words}", rng.choice(made), ANY)
+        return Odd(f"space of {odd_value.words}", rng.choice(makers), ANY)
     if name in ("subject_to", "rungs") and rng.random() < 0.7:
-        one = anything(rng)
+        odd_value = anything(rng)
         fields = ["epsilon", "audited_epsilon"] if name == "subject_to" else ["field", "values", "reduction_factor"]
         whole = {"epsilon": 1.0} if name == "subject_to" else {"field": "mechanism.epsilon", "values": [1.0, 2.0]}
-        return Odd(f"{name} of {one.words}", {**whole, rng.choice(fields): one.value}, ANY)
+        return Odd(f"{name} of {odd_value.words}", {**whole, rng.choice(fields): odd_value.value}, ANY)
     return anything(rng)
 
 
@@ -611,13 +622,13 @@ def _loaded(rng: random.Random, folder: Path) -> Case:
     good: dict[str, Any] = {"source": SPEC}
     if rng.random() < 0.2:
         odd = {"folder": anything(rng, WRONG), "allow_code": anything(rng)}
-        return _made("restore_sweep", partial(_until_planned, dpaudit.restore_sweep), {"folder": folder}, odd)
+        return _case("restore_sweep", partial(_until_planned, dpaudit.restore_sweep), {"folder": folder}, odd)
     spec = Odd("changed spec", _changed(SPEC, rng), ANY) if rng.random() < 0.8 else anything(rng, WRONG)
 
     def loaded(source: Any) -> str:
         return dpaudit.load_spec(source).to_yaml()
 
-    return _made("load_spec", loaded, good, {"source": spec})
+    return _case("load_spec", loaded, good, {"source": spec})
 
 
 def _whole(rng: random.Random, folder: Path) -> Case:
@@ -629,17 +640,17 @@ def _whole(rng: random.Random, folder: Path) -> Case:
 
     def run(labels: Any) -> str:
         shutil.rmtree(folder, ignore_errors=True)
-        found = dpaudit.audit({**spec, "data": (features, labels)}, output=folder, quiet=True)
-        return str([(one.finding.lower, one.verdict) for one in found.results])
+        report = dpaudit.audit({**spec, "data": (features, labels)}, output=folder, quiet=True)
+        return str([(result.finding.lower, result.verdict) for result in report.results])
 
     named = odd.means == SAME and "bool" not in odd.words
     odd = odd if named or (odd.means == WRONG and odd.words != "words") else Odd(odd.words, odd.value, ANY)
-    return _made("whole audit", run, {"labels": labels}, {"labels": odd})
+    return _case("whole audit", run, {"labels": labels}, {"labels": odd})
 
 
 _SHARES: dict[Callable[[random.Random, Path], Case], int] = {
     _estimate: 25,
-    _apart: 8,
+    _separate_files: 8,
     _indices: 5,
     _tables: 14,
     _table: 14,

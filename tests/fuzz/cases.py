@@ -394,9 +394,9 @@ class RunFolders:
     @cached_property
     def whole(self) -> Path:
         """A run folder as it should be."""
-        made = self.folder / "whole"
-        audit(SMALL, output=made, quiet=True)
-        return made
+        made_folder = self.folder / "whole"
+        audit(SMALL, output=made_folder, quiet=True)
+        return made_folder
 
     @cached_property
     def expected(self) -> Any:
@@ -408,12 +408,12 @@ class RunFolders:
         expected, folder = self.expected, self.folder / "damaged"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.whole, folder)
-        said = [_damage(folder, rng) for _ in range(rng.randint(1, 2))]
+        changes = [_damage(folder, rng) for _ in range(rng.randint(1, 2))]
         words = [rng.choice(("report", "report", "resume")), str(folder), "--quiet"]
         ended = command(words)
         if ended.end is End.ANSWERED and not all(map(_holds, _findings(folder), expected)):
             ended = Outcome(End.NONSENSE, f"{_findings(folder)} instead of {expected}")
-        return f"{words} after {said}", ended
+        return f"{words} after {changes}", ended
 
 
 def _findings(folder: Path) -> Any:
@@ -421,11 +421,11 @@ def _findings(folder: Path) -> Any:
     return [(result["verdict"], result["claim"], result["finding"]) for result in results]
 
 
-def _holds(found: Any, expected: Any) -> bool:
+def _holds(actual: Any, expected: Any) -> bool:
     """The very finding of the whole folder, or one that counts replays it says were lost as bounds of 0."""
-    lost = found[2] is not None and found[2]["counts"].get("lost replays", 0) > 0
-    weaker = lost and found[2]["lower"] <= expected[2]["lower"] and found[1] == expected[1]
-    return bool(found == expected or weaker)
+    lost_units = actual[2] is not None and actual[2]["counts"].get("lost replays", 0) > 0
+    weaker = lost_units and actual[2]["lower"] <= expected[2]["lower"] and actual[1] == expected[1]
+    return bool(actual == expected or weaker)
 
 
 def _damage(folder: Path, rng: random.Random) -> str:

@@ -64,7 +64,7 @@ class Ended(BaseException):
     """A run was about to begin: all that was given has been taken."""
 
 
-def _begun(event: Any) -> None:
+def _on_start(event: Any) -> None:
     if event.detail != PLANNING_MESSAGE:
         raise Ended
 
@@ -102,32 +102,32 @@ class Checks:
         odd = {name: changes[name](rng) for name in names}
         if "run" in odd and odd["run"].value is None:
             del odd["run"]
-        words = ", ".join(f"{name} = {one.words}" for name, one in odd.items())
-        values = {**good, **{name: one.value for name, one in odd.items()}}
+        words = ", ".join(f"{name} = {odd_value.words}" for name, odd_value in odd.items())
+        values = {**good, **{name: odd_value.value for name, odd_value in odd.items()}}
         whole = rng.random() < 0.005 and "budget" not in odd and "run" not in odd
 
         def check() -> str:
             shutil.rmtree(self.folder / "run", ignore_errors=True)
-            listeners = {} if whole else {"listeners": [_begun]}
+            listeners = {} if whole else {"listeners": [_on_start]}
             try:
                 report = dpaudit.check(**values, output=self.folder / "run", quiet=True, **listeners)
                 return str(report)
             except Ended:
                 return "planned"
 
-        nonsense = any(one.means == WRONG for one in odd.values())
+        nonsense = any(odd_value.means == WRONG for odd_value in odd.values())
         return f"check: {words}{', to the end' if whole else ''}", outcome(check, nonsense=nonsense)
 
 
 def _schema(rng: random.Random) -> Odd:
     if rng.random() < 0.3:
         return anything(rng)
-    one = anything(rng)
+    odd_value = anything(rng)
     name = rng.choice(["age", "", "\ud800", "x" * 10_000, "a\nb", 1, None])
     bounds: list[Any] = [
-        one.value,
-        (one.value, 1),
-        [0, one.value],
+        odd_value.value,
+        (odd_value.value, 1),
+        [0, odd_value.value],
         (0, 10**400),
         (1e308, -1e308),
         (-1e308, 1e308),
@@ -137,7 +137,7 @@ def _schema(rng: random.Random) -> Odd:
         (5, 5),
         [],
         ["a"] * 3,
-        ["a", one.value],
+        ["a", odd_value.value],
         [str(number) for number in range(5_000)],
         (0, 1, 2),
         {"low": 0},
@@ -145,22 +145,22 @@ def _schema(rng: random.Random) -> Odd:
     ]
     at = rng.randrange(len(bounds))
     whole = {} if rng.random() < 0.7 else SCHEMA
-    return Odd(f"{shortened(repr(name), 20)}: bounds {at} of {one.words}", {**whole, name: bounds[at]}, ANY)
+    return Odd(f"{shortened(repr(name), 20)}: bounds {at} of {odd_value.words}", {**whole, name: bounds[at]}, ANY)
 
 
 def _settings(rng: random.Random) -> Odd:
-    one = anything(rng)
-    made: list[Odd] = [
-        one,
-        Odd(f"scale {one.words}", {"scale": one.value}, ANY),
-        Odd(f"scales {one.words}", {"scale": [one.value, 1.0]}, ANY),
+    odd_value = anything(rng)
+    makers: list[Odd] = [
+        odd_value,
+        Odd(f"scale {odd_value.words}", {"scale": odd_value.value}, ANY),
+        Odd(f"scales {odd_value.words}", {"scale": [odd_value.value, 1.0]}, ANY),
         Odd("many", {"scale": [float(number) for number in range(1, 100)]}, ANY),
         Odd("none", {"scale": []}, ANY),
         Odd("another name", {"other": 1}, ANY),
         Odd("rows", {"rows": 1}, ANY),
-        Odd("epsilon", {"epsilon": one.value}, ANY),
+        Odd("epsilon", {"epsilon": odd_value.value}, ANY),
     ]
-    return rng.choice(made)
+    return rng.choice(makers)
 
 
 def _claim(rng: random.Random) -> Odd:
@@ -178,22 +178,22 @@ def _claim(rng: random.Random) -> Odd:
         ",",
         "mu=1, rho=1",
     )
-    one = anything(rng)
-    given: list[Any] = [
+    odd_value = anything(rng)
+    arguments: list[Any] = [
         *words,
         (1.0, 1e-5),
-        (one.value, 0.0),
-        (1.0, one.value),
+        (odd_value.value, 0.0),
+        (1.0, odd_value.value),
         [1.0],
         dpaudit.Claim(1.0),
         None,
         10**400,
     ]
-    claim = rng.choice(given)
+    claim = rng.choice(arguments)
     return (
-        one
+        odd_value
         if rng.random() < 0.4
-        else Odd(f"claim of {one.words}, {claim if isinstance(claim, str) else ''}", claim, ANY)
+        else Odd(f"claim of {odd_value.words}, {claim if isinstance(claim, str) else ''}", claim, ANY)
     )
 
 

@@ -142,7 +142,7 @@ ODD: dict[str, Callable[[], Any]] = {
     "timedelta": lambda: datetime.timedelta(1),
     "Path": lambda: pathlib.Path("no/such/path"),
     "Path with nul": lambda: pathlib.Path("a\x00b"),
-    "generator": lambda: (one for one in (1, 2)),
+    "generator": lambda: (number for number in (1, 2)),
     "endless": _endless,
     "set": lambda: {1, 2},
     "frozenset": lambda: frozenset(),

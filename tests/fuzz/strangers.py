@@ -106,15 +106,15 @@ class ScoreFiles:
 
     def case(self, rng: random.Random) -> tuple[str, Outcome]:
         """One case: what it was, and how it ended."""
-        made: dict[str, Callable[[random.Random], bytes]] = {
+        makers: dict[str, Callable[[random.Random], bytes]] = {
             ".npy": self._array,
             ".npz": self._archive,
             ".jsonl": self._lines,
             ".csv": self._text,
             ".csv.gz": self._packed,
         }
-        ending = rng.choice(list(made))
-        content = made[ending](rng)
+        ending = rng.choice(list(makers))
+        content = makers[ending](rng)
         if rng.random() < 0.35:
             table = {"score": [rng.gauss(n % 2, 1) for n in range(24)], "member": [0, 1] * 12, "who": [*range(12)] * 2}
             content = as_file(table, ending)
@@ -230,11 +230,11 @@ class Readers:
     @cached_property
     def whole(self) -> Path:
         """A run folder as it should be."""
-        made = self.folder / "whole"
+        made_folder = self.folder / "whole"
         game = {"name": "label-canaries", "canaries": 20, "replays": 1, "trainings": 4}
         split = {"target": 0.6, "reference": 0.2, "test": 0.2}
-        audit({**SMALL, "proxy": "model", "game": game, "split": split}, output=made, quiet=True)
-        return made
+        audit({**SMALL, "proxy": "model", "game": game, "split": split}, output=made_folder, quiet=True)
+        return made_folder
 
     def case(self, rng: random.Random) -> tuple[str, Outcome]:
         """One case: what it was, and how it ended."""
@@ -242,7 +242,7 @@ class Readers:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.whole, folder)
         changes = (self._bounds, self._bounds, self._bounds, self._spec, self._events, self._scores, self._plan)
-        said = [rng.choice(changes)(folder, rng) for _ in range(rng.randint(1, 2))]
+        descriptions = [rng.choice(changes)(folder, rng) for _ in range(rng.randint(1, 2))]
         page = ["--html", str(self.folder / "page.html")]
         words = rng.choice(
             (
@@ -253,29 +253,29 @@ class Readers:
                 ["records", str(folder), "--csv", str(self.folder / "all.csv"), "--top", "3"],
             )
         )
-        return f"{words} after {said}", command(words)
+        return f"{words} after {descriptions}", command(words)
 
     def _bounds(self, folder: Path, rng: random.Random) -> str:
         path, log = folder / "bounds.json", folder / "events.jsonl"
         before = path.read_bytes()
         if rng.random() < 0.2:
-            content, said = damaged(before, rng), "bounds damaged"
+            content, document = damaged(before, rng), "bounds damaged"
         else:
             try:
                 report = json.loads(before)
             except (ValueError, RecursionError):
                 return "bounds left"
             places = [_put(report, rng) for _ in range(rng.randint(1, 3))]
-            content, said = json.dumps(report).encode(), f"bounds {places}"
+            content, document = json.dumps(report).encode(), f"bounds {places}"
             if rng.random() < 0.2:
                 deep = rng.choice(
                     (b"[" * 100_000, b'{"a":' * 3000, b"1e999", b"9" * 5000, b"-9e9999", b"[" * 50 + b"]" * 50)
                 )
                 content = content.replace(rng.choice((b"0.95", b"null", b"true", b"[]")), deep, 1)
-                said += f" and {deep[:20]!r}"
+                document += f" and {deep[:20]!r}"
         path.write_bytes(content)
         log.write_bytes(log.read_bytes().replace(checksum_note(before).encode(), checksum_note(content).encode()))
-        return said
+        return document
 
     def _spec(self, folder: Path, rng: random.Random) -> str:
         path = folder / "spec.yaml"
@@ -346,8 +346,8 @@ class Readers:
         except (pa.ArrowException, OSError, KeyError, ValueError, TypeError, RecursionError):
             return "plan left"
         place = _put(about, rng) if isinstance(about, dict) else "none"
-        said = json.dumps(about) if rng.random() < 0.9 else "[" * 100_000
-        pq.write_table(table.replace_schema_metadata({"record": said}), path)
+        document = json.dumps(about) if rng.random() < 0.9 else "[" * 100_000
+        pq.write_table(table.replace_schema_metadata({"record": document}), path)
         return f"plan {place}"
 
 
@@ -394,9 +394,9 @@ class Beginnings:
             epsilon = rng.choice(("nan", "inf", "-1", "0", "1e308", "1e-300", "x", "1e400", "5e-324"))
         elif odd < 0.6:
             data = rng.choice(("digits", "iris", "nowhere", str(self.folder), "", "a\nb", "x" * 300, "\ud800"))
-        own = ":" in mechanism and rng.random() < 0.8
+        is_user_code = ":" in mechanism and rng.random() < 0.8
         words = ["init", str(spec), "--mechanism", mechanism, "--data", data]
-        words += [] if own else ["--epsilon", epsilon]
+        words += [] if is_user_code else ["--epsilon", epsilon]
         ended = command(words)
         described = f"{words} on {content[:100]!r}"
         if ended.end is End.ANSWERED:

@@ -32,20 +32,20 @@ FORMER_FIELDS = {
 
 
 def main() -> None:
-    """Ends with 1 where something is not as it was."""
+    """Compare with the record, or write it; exit with 1 if something differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=["compare", "write"], default="compare")
     parser.add_argument("--only", default="", metavar="TEXT", help="Only specs whose name contains this.")
-    asked = parser.parse_args()
-    found = dict(recorded(asked.only))
-    if not found:
-        sys.exit(f"--only must be part of the name of a spec in {HERE / 'specs.yaml'}, got {asked.only!r}")
-    known = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    if asked.what == "write":
-        RECORD.write_text(json.dumps(known | found, indent=1, sort_keys=True) + "\n")
+    arguments = parser.parse_args()
+    current = dict(recorded(arguments.only))
+    if not current:
+        sys.exit(f"--only must be part of the name of a spec in {HERE / 'specs.yaml'}, got {arguments.only!r}")
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    if arguments.what == "write":
+        RECORD.write_text(json.dumps(record | current, indent=1, sort_keys=True) + "\n")
         return
-    changed = list(differences(known, found))
-    print("\n".join(changed) if changed else f"{len(found)} specs, all as they were")
+    changed = list(differences(record, current))
+    print("\n".join(changed) if changed else f"{len(current)} specs, all as recorded")
     sys.exit(1 if changed else 0)
 
 
@@ -76,10 +76,10 @@ def record_of(words: Mapping[str, Any], kind: str, folder: Path) -> dict[str, An
     else:
         spec = load_spec(dict(words))
     audit(spec, output=folder, quiet=True)
-    found = json.loads((folder / "bounds.json").read_text())
-    results = {result["name"]: finding_of(result) for result in found["results"]}
-    if found["joint"] is not None:
-        results["joint"] = {"said": digest(json.dumps(found["joint"]["verdict"]))}
+    report = json.loads((folder / "bounds.json").read_text())
+    results = {result["name"]: finding_of(result) for result in report["results"]}
+    if report["joint"] is not None:
+        results["joint"] = {"said": digest(json.dumps(report["joint"]["verdict"]))}
     for name, kinds in counted_and_played(spec, folder).items():
         results.setdefault(name, {}).update({what: digest_of(values) for what, values in kinds.items()})
     return results
@@ -101,8 +101,8 @@ def finding_of(result: Mapping[str, Any]) -> dict[str, Any]:
 def _numbers(value: Any) -> Any:
     """All numbers in plain values, without the texts and without the names that they have."""
     if isinstance(value, Mapping):
-        kept = (_numbers(part) for name, part in sorted(value.items()) if name != "series")
-        return [part for part in kept if part not in (None, [])]
+        parts = (_numbers(part) for name, part in sorted(value.items()) if name != "series")
+        return [part for part in parts if part not in (None, [])]
     if isinstance(value, list):
         return [part for part in map(_numbers, value) if part is not None]
     return repr(float(value)) if isinstance(value, int | float) and not isinstance(value, bool) else None
@@ -133,10 +133,10 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def differences(known: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+def differences(recorded_values: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
     """What of the record is not as it was, a line each."""
-    for spec, audits in found.items():
-        before = known.get(spec)
+    for spec, audits in current.items():
+        before = recorded_values.get(spec)
         if before is None:
             yield f"{spec}: not in the record"
             continue

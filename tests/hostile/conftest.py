@@ -20,7 +20,7 @@ run: {runner: in-process, figures: false}
 
 
 @pytest.fixture(scope="session")
-def made_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def foreign_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run that another user made on another machine; copy it, never write in it."""
     maker = Reader(tmp_path_factory.mktemp("maker"))
     (maker.work / "spec.yaml").write_text(SPEC)
@@ -36,6 +36,6 @@ def reader(tmp_path: Path) -> Reader:
 
 
 @pytest.fixture
-def folder(reader: Reader, made_elsewhere: Path) -> Path:
+def folder(reader: Reader, foreign_folder: Path) -> Path:
     """The stranger's run folder as the reader got it: whole, finished, and harmless so far."""
-    return Path(shutil.copytree(made_elsewhere, reader.stranger / "run", symlinks=True))
+    return Path(shutil.copytree(foreign_folder, reader.stranger / "run", symlinks=True))

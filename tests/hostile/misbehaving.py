@@ -30,8 +30,8 @@ class Misbehaving:
         return Claim(self.epsilon)
 
     def release(self, labels, *, classes, rng):
-        for one in self.do.split():
-            globals()[one]()
+        for deed in self.do.split():
+            globals()[deed]()
         return labels
 
 

@@ -53,7 +53,7 @@ class Opened:
     changed: tuple[str, ...]
     written: tuple[str, ...]
     spoken: tuple[str, ...]
-    left: tuple[str, ...]
+    left_over: tuple[str, ...]
 
     def harmless(self) -> None:
         """Asserts that nothing outside the folder happened, and that what was said is clean and no traceback."""
@@ -61,13 +61,13 @@ class Opened:
         assert not self.changed, self.changed
         assert not self.written, self.written
         assert not self.spoken, self.spoken
-        assert not self.left, self.left
-        said = self.out + self.err
-        assert "Traceback" not in said, said
-        assert "unexpected error" not in said, said
-        assert not BAD_SIGNS.search(said), BAD_SIGNS.findall(said)
+        assert not self.left_over, self.left_over
+        output = self.out + self.err
+        assert "Traceback" not in output, output
+        assert "unexpected error" not in output, output
+        assert not BAD_SIGNS.search(output), BAD_SIGNS.findall(output)
         for secret in SECRETS.values():
-            assert secret not in said, said
+            assert secret not in output, output
 
     def refused(self, *words: str) -> None:
         """Asserts that it was harmless and ended in one sentence of refusal, with these words in it."""
@@ -105,7 +105,7 @@ class Reader:
 
     def environment(self, **more: str) -> dict[str, str]:
         """That of the reader's shell."""
-        own = {
+        own_values = {
             "HOME": str(self.home),
             "XDG_STATE_HOME": str(self.home / ".local" / "state"),
             "XDG_CACHE_HOME": str(self.home / ".cache"),
@@ -117,7 +117,7 @@ class Reader:
             "WATCHED_MARK": self._mark,
             **SECRETS,
         }
-        return {**os.environ, **own, **more}
+        return {**os.environ, **own_values, **more}
 
     def opens(
         self, *arguments: str | Path, cwd: Path | None = None, time_limit_s: float = 120.0, **environment: str
@@ -165,10 +165,10 @@ class Reader:
             )
             out, err = (_text(file) for file in (out_file, err_file))
         seconds = time.monotonic() - began
-        left = tuple(self._left())
+        left_over = tuple(self._left_over_files())
         after = self._walk()
         changed = tuple(sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)))
-        return Opened(code, out, err, seconds, changed, tuple(self._written()), tuple(self._spoken()), left)
+        return Opened(code, out, err, seconds, changed, tuple(self._written()), tuple(self._spoken()), left_over)
 
     def _walk(self) -> dict[str, tuple[object, ...]]:
         """What every path outside the stranger's folder and dpaudit's own places is; times of folders left out."""
@@ -186,9 +186,9 @@ class Reader:
         if path.is_relative_to(ROOT) and "__pycache__" in path.parts:  # compiled code of dpaudit's own
             return True
         state, cache = self.home / ".local" / "state" / "dpaudit", self.home / ".cache" / "dpaudit"
-        own = (self.stranger, state, cache, FONTS)
+        allowed = (self.stranger, state, cache, FONTS)
         parents = (self.home / ".local", self.home / ".local" / "state", self.home / ".cache")
-        return path in parents or any(path.is_relative_to(place) for place in own)
+        return path in parents or any(path.is_relative_to(place) for place in allowed)
 
     def _written(self) -> Iterator[str]:
         """Also through links: what is opened for writing counts where it really lies."""
@@ -211,7 +211,7 @@ class Reader:
             process, event, what = line.split(" ", 2)
             yield process, event, what
 
-    def _left(self) -> Iterator[str]:
+    def _left_over_files(self) -> Iterator[str]:
         """Processes that bear the reader's mark or descend from commands; they get time to end, and are ended then."""
         end = time.monotonic() + self.patience_s
         while (pids := list(self._marked())) and time.monotonic() < end:
@@ -259,12 +259,12 @@ def _run_cold(
 
 
 def _what_is(path: Path) -> tuple[object, ...]:
-    found = path.lstat()
-    if stat.S_ISLNK(found.st_mode):
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
         return "link", os.readlink(path)
-    if stat.S_ISREG(found.st_mode):
-        return "file", found.st_mode, found.st_size, hashlib.sha256(path.read_bytes()).hexdigest()
-    return "other", found.st_mode
+    if stat.S_ISREG(status.st_mode):
+        return "file", status.st_mode, status.st_size, hashlib.sha256(path.read_bytes()).hexdigest()
+    return "other", status.st_mode
 
 
 def _text(file: IO[bytes]) -> str:

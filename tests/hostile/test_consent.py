@@ -121,9 +121,9 @@ def test_nothing_beside_the_reader_is_imported(reader: Reader, folder: Path, mar
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[dpaudit.mechanisms]\nnice = opacus:M\n")
-    found = reader.starts("report", folder, cwd=cwd)
-    found.harmless()
-    assert found.code == 0, found.err
+    process = reader.starts("report", folder, cwd=cwd)
+    process.harmless()
+    assert process.code == 0, process.err
     script = Path(sys.executable).with_name("dpaudit")
     reader.runs([str(script), "status", str(folder)], cwd=cwd).harmless()
     changed(folder, mechanism={"name": "nice"})
@@ -138,10 +138,10 @@ def test_nothing_beside_the_reader_is_imported_by_workers(reader: Reader, folder
         evil(folder / f"{name}.py", mark)
     shutil.rmtree(folder / "units")
     changed(folder, run={"runner": "ray", "workers": 1})
-    found = reader.runs(
+    process = reader.runs(
         [str(Path(sys.executable).with_name("dpaudit")), "resume", str(folder), "--fresh"], cwd=folder, time_limit_s=300
     )
-    assert found.code == 0, found.err
+    assert process.code == 0, process.err
     assert not mark.exists()
 
 
@@ -210,9 +210,9 @@ def test_no_file_of_the_readers_is_read_until_it_is_allowed(reader: Reader, fold
 def test_data_in_the_strangers_own_folder_are_theirs(reader: Reader, folder: Path) -> None:
     (folder / "rows.csv").write_text("x,label\n" + "1,a\n2,b\n" * 300)
     changed(folder, data={"name": "csv", "path": str(folder / "rows.csv"), "label": "label"})
-    found = reader.opens("resume", folder, "--fresh")
-    found.harmless()
-    assert found.code == 0, found.err
+    process = reader.opens("resume", folder, "--fresh")
+    process.harmless()
+    assert process.code == 0, process.err
 
 
 class Runs:
@@ -240,9 +240,9 @@ def test_no_pickle_of_a_strangers_sweep_is_opened(
 ) -> None:
     maker = Reader(tmp_path_factory.mktemp("maker"))
     (maker.work / "spec.yaml").write_text(SWEEP)
-    made = maker.work / "swept"
-    assert maker.opens("sweep", "spec.yaml", "--output", made, "--quiet", WATCHED_LOG="").code == 0
-    folder = Path(shutil.copytree(made, reader.stranger / "swept"))
+    made_folder = maker.work / "swept"
+    assert maker.opens("sweep", "spec.yaml", "--output", made_folder, "--quiet", WATCHED_LOG="").code == 0
+    folder = Path(shutil.copytree(made_folder, reader.stranger / "swept"))
     content = pickle.dumps(Runs(mark))
     for name in ("tune/x/tuner.pkl", "tune/x/trainable.pkl", "tune/x/searcher-state.pkl", "tune/x/t/error.pkl"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -253,6 +253,6 @@ def test_no_pickle_of_a_strangers_sweep_is_opened(
         (folder / "checkpoints" / unit.stem).write_bytes(content)
     units[0].write_bytes(content)
     for verb in (("report",), ("sweep", "--restore"), ("status",)):
-        found = reader.opens(*verb, folder)
-        found.harmless()
+        process = reader.opens(*verb, folder)
+        process.harmless()
     assert not mark.exists()

@@ -108,11 +108,11 @@ def test_a_pipe_is_refused_at_once(reader: Reader, folder: Path, verb: str) -> N
 
 def test_a_sweep_with_a_socket_in_it_is_refused(reader: Reader, folder: Path) -> None:
     (folder / "sweep.yaml").write_text("name: x\n")
-    with socket.socket(socket.AF_UNIX) as made:
-        here = Path.cwd()
+    with socket.socket(socket.AF_UNIX) as listener:
+        present = Path.cwd()
         os.chdir(folder)
-        made.bind("s")
-        os.chdir(here)
+        listener.bind("s")
+        os.chdir(present)
     reader.opens("sweep", "--restore", folder).refused(NO_FILE, "it is a socket")
 
 
@@ -153,9 +153,9 @@ def test_a_name_that_leaves_the_target_of_fetch_is_refused(
         answer = client.getresponse()
         assert answer.read() is not None
         assert answer.status == 200
-    done = reader.opens("fetch", place, "copy", AWS_SECRET_ACCESS_KEY=SECRET)
+    process = reader.opens("fetch", place, "copy", AWS_SECRET_ACCESS_KEY=SECRET)
     assert not (reader.work / "copy").exists()
-    done.refused("must hold only files that can be copied below a folder", "nothing was copied")
+    process.refused("must hold only files that can be copied below a folder", "nothing was copied")
 
 
 def test_what_is_in_the_target_of_fetch_stays(reader: Reader, folder: Path) -> None:
@@ -170,12 +170,12 @@ def test_a_store_that_denies_is_one_sentence_with_the_place_as_it_was_named(
 ) -> None:
     place = f"s3://bucket/run?endpoint_override={denying_store}&scheme=http"
     words = [place, "copy"] if verb == "fetch" else [place]
-    done = reader.opens(verb, *words, AWS_ACCESS_KEY_ID="wrong", AWS_DEFAULT_REGION="us-east-1", time_limit_s=60)
-    assert done.code == 3, done.err
-    assert "Traceback" not in done.err
-    said = " ".join(done.err.split())
-    assert said.startswith(f"dpaudit: {place[:100]}")
-    assert "check the credentials" in said
+    process = reader.opens(verb, *words, AWS_ACCESS_KEY_ID="wrong", AWS_DEFAULT_REGION="us-east-1", time_limit_s=60)
+    assert process.code == 3, process.err
+    assert "Traceback" not in process.err
+    message = " ".join(process.err.split())
+    assert message.startswith(f"dpaudit: {place[:100]}")
+    assert "check the credentials" in message
 
 
 def test_a_folder_at_a_file_uri_is_looked_at_too(reader: Reader, folder: Path) -> None:
@@ -186,14 +186,14 @@ def test_a_folder_at_a_file_uri_is_looked_at_too(reader: Reader, folder: Path) -
 def test_objects_are_named_as_the_reader_named_them(reader: Reader, folder: Path) -> None:
     (folder / "spec.yaml").write_text("[not a spec")
     for verb, named in (("report", f"file://{folder}"), ("resume", f"file://{folder}/spec.yaml")):
-        done = reader.opens(verb, f"file://{folder}")
-        done.refused(named)
-        assert ".cache" not in done.err
+        process = reader.opens(verb, f"file://{folder}")
+        process.refused(named)
+        assert ".cache" not in process.err
 
 
 def test_a_fetched_copy_of_an_honest_folder_is_whole(reader: Reader, folder: Path) -> None:
-    done = reader.opens("fetch", folder, reader.stranger / "copy")
-    done.harmless()
-    assert done.code == 0, done.err
+    process = reader.opens("fetch", folder, reader.stranger / "copy")
+    process.harmless()
+    assert process.code == 0, process.err
     names = {path.relative_to(folder) for path in folder.rglob("*") if not path.name.startswith(".")}
     assert {path.relative_to(reader.stranger / "copy") for path in (reader.stranger / "copy").rglob("*")} == names

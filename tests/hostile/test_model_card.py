@@ -51,18 +51,18 @@ def front_of(markdown: str) -> tuple[Any, list[Token]]:
 
 def test_a_card_says_what_the_report_says_and_how_to_find_it_again(folder: Path) -> None:
     report = json.loads((folder / "bounds.json").read_text())
-    (one,) = report["results"]
+    (result,) = report["results"]
     (front,) = front_of(ModelCard.of(folder).markdown())[0].values()
-    (told,) = front["audits"]
-    assert told["verdict"] == one["verdict"]
-    assert told["claim"] == "epsilon 1 at delta 0 (1-DP, label)"
-    assert told["epsilon_at_least"] == one["finding"]["lower"]
-    assert told["found"] == told["answer"]["lower bound"]
-    assert told["answer"]["lower bound"].endswith("(95 % confidence, finite-sample)")
-    assert told["sentence"] == one["answer"]["sentence"]
-    lines = [(label, text) for label, text in one["answer"]["lines"] if f"{text}." != told["sentence"]]
-    assert list(told["answer"].items()) == lines
-    assert told["assumes"] == one["assumes"]
+    (card_audit,) = front["audits"]
+    assert card_audit["verdict"] == result["verdict"]
+    assert card_audit["claim"] == "epsilon 1 at delta 0 (1-DP, label)"
+    assert card_audit["epsilon_at_least"] == result["finding"]["lower"]
+    assert card_audit["found"] == card_audit["answer"]["lower bound"]
+    assert card_audit["answer"]["lower bound"].endswith("(95 % confidence, finite-sample)")
+    assert card_audit["sentence"] == result["answer"]["sentence"]
+    lines = [(label, text) for label, text in result["answer"]["lines"] if f"{text}." != card_audit["sentence"]]
+    assert list(card_audit["answer"].items()) == lines
+    assert card_audit["assumes"] == result["assumes"]
     assert front["means"] == NO_PROOF
     assert front["command"] == "dpaudit run spec.yaml --seed 3"
     assert re.fullmatch(r"spec.yaml sha256:[0-9a-f]{64}", front["spec"])
@@ -73,21 +73,23 @@ def test_a_card_says_what_the_report_says_and_how_to_find_it_again(folder: Path)
 
 def test_hostile_words_are_text_and_nothing_else(reader: Reader, folder: Path) -> None:
     def change(report: Any) -> None:
-        (one,) = report["results"]
+        (result,) = report["results"]
         report["name"] = HOSTILE[0]
-        kept = one["claim"]
+        claim = result["claim"]
         for words, name in zip(HOSTILE[1:4], ("mechanism", "data", "assumes"), strict=True):
-            one[name] = words
-        one["name"] = one["game"] = one["comparison"]["words"] = one["answer"]["sentence"] = " ".join(HOSTILE)
-        one["answer"]["lines"] = [["lower bound", HOSTILE[0]], *([words[:40], words] for words in HOSTILE)]
-        one["claim"] = kept | {"curve": HOSTILE[1], "relation": HOSTILE[0]}
+            result[name] = words
+        result["name"] = result["game"] = result["comparison"]["words"] = result["answer"]["sentence"] = " ".join(
+            HOSTILE
+        )
+        result["answer"]["lines"] = [["lower bound", HOSTILE[0]], *([words[:40], words] for words in HOSTILE)]
+        result["claim"] = claim | {"curve": HOSTILE[1], "relation": HOSTILE[0]}
 
     card = forge(folder, change)
     front, tokens = front_of(card.markdown())
     assert list(front) == ["privacy_audit"]
     assert "license" not in front["privacy_audit"]
-    (told,) = front["privacy_audit"]["audits"]
-    assert "license: mit" in told["audited"]
+    (card_audit,) = front["privacy_audit"]["audits"]
+    assert "license: mit" in card_audit["audited"]
     kinds = {token.type for token in tokens}
     assert not kinds & {"link_open", "image", "html_inline", "html_block", "fence", "code_block", "s_open", "em_open"}
     assert [token.content for token in tokens if token.type == "code_inline" and "code" in token.content] == []
@@ -96,11 +98,11 @@ def test_hostile_words_are_text_and_nothing_else(reader: Reader, folder: Path) -
     assert not re.search(r"://|www\.", card.markdown().split("\n---\n")[-1])
     elements = Markup(card.page()).elements
     assert {tag for tag, _ in elements} & {"script", "img", "a", "iframe", "svg"} == set()
-    assert [name for _, held in elements for name in held if name.startswith("on")] == []
-    shown = reader.opens("card", folder, "--html", reader.stranger / "card.html")
-    shown.harmless()
-    assert shown.code == 0, shown.err
-    assert "49" not in shown.out.partition("## ")[2].partition("- Date")[0]
+    assert [name for _, attributes in elements for name in attributes if name.startswith("on")] == []
+    process = reader.opens("card", folder, "--html", reader.stranger / "card.html")
+    process.harmless()
+    assert process.code == 0, process.err
+    assert "49" not in process.out.partition("## ")[2].partition("- Date")[0]
 
 
 @pytest.mark.parametrize("verdict", [*Verdict])
@@ -159,15 +161,15 @@ def test_the_worst_news_comes_first_and_what_is_left_out_is_counted(folder: Path
 @pytest.mark.skipif(BROWSER is None, reason="no browser on the path")
 def test_a_page_is_one_page_whatever_it_says(folder: Path, tmp_path: Path, many: int) -> None:
     def change(report: Any) -> None:
-        one = report["results"][0]
+        result = report["results"][0]
         for name in ("mechanism", "data", "game", "assumes"):
-            one[name] = "W" * 900
-        one["answer"]["sentence"] = "W" * 900
-        one["answer"]["lines"] = [["W" * 90, "W" * 900]] * 12
-        one["comparison"]["words"], report["name"] = "M" * 900, "W" * 900
-        report["results"] = [copy.deepcopy(one) | {"name": f"{n}" + "W" * 300} for n in range(many)]
-        for one, verdict in zip(report["results"], Verdict, strict=False):  # each brings a sentence
-            one["verdict"] = str(verdict)
+            result[name] = "W" * 900
+        result["answer"]["sentence"] = "W" * 900
+        result["answer"]["lines"] = [["W" * 90, "W" * 900]] * 12
+        result["comparison"]["words"], report["name"] = "M" * 900, "W" * 900
+        report["results"] = [copy.deepcopy(result) | {"name": f"{n}" + "W" * 300} for n in range(many)]
+        for result, verdict in zip(report["results"], Verdict, strict=False):  # each brings a sentence
+            result["verdict"] = str(verdict)
 
     page = forge(folder, change).page()
     assert pages_of(page, tmp_path) == 1

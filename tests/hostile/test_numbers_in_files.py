@@ -29,8 +29,8 @@ def forge(folder: Path, content: bytes) -> None:
 
 
 def card(folder: Path) -> str:
-    made = ModelCard.of(folder)
-    return made.markdown() + made.page()
+    card = ModelCard.of(folder)
+    return card.markdown() + card.page()
 
 
 VERBS: dict[str, Callable[[Path], object]] = {
@@ -115,11 +115,11 @@ def test_an_odd_value_anywhere_is_shown_or_refused_in_a_sentence(folder: Path, r
     for words, value in ODD.items():
         forge(folder, changed(json.loads(json.dumps(report)), place, value))
         for verb in PLACES[place]:
-            said = ended(VERBS[verb], folder)
+            process = ended(VERBS[verb], folder)
             if last in NUMBERS and words not in MAY_BE.get(place, ()):
-                assert isinstance(said, SpecError), (verb, words, said)
-                assert last in str(said), (verb, words, said)
-                assert "`dpaudit report`" in str(said), (verb, words, said)
+                assert isinstance(process, SpecError), (verb, words, process)
+                assert last in str(process), (verb, words, process)
+                assert "`dpaudit report`" in str(process), (verb, words, process)
 
 
 def ended(verb: Callable[[Path], object], folder: Path) -> object:
@@ -155,24 +155,30 @@ def test_what_is_no_report_is_not_shown(folder: Path, content: bytes) -> None:
 
 def test_a_card_of_many_audits_looks_each_up_once(folder: Path, report: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice as many audits cost twice as many looks at names."""
-    looks: list[str] = []
+    reads: list[str] = []
     name = StatedValue.name
-    monkeypatch.setattr(StatedValue, "name", lambda stated: looks.append(stated.at) or name(stated))
+    monkeypatch.setattr(StatedValue, "name", lambda stated: reads.append(stated.at) or name(stated))
     counts = []
     for many in (50, 100):
         report["results"] = [report["results"][0] | {"name": f"audit {number}"} for number in range(many)]
         forge(folder, json.dumps(report).encode())
-        looks.clear()
+        reads.clear()
         assert len(ModelCard.of(folder).lines) == many
-        counts.append(len(looks))
+        counts.append(len(reads))
     assert counts[1] == 2 * counts[0]
 
 
 def test_values_are_what_they_must_be() -> None:
-    read = StatedValue.parse
-    stated = read(b'{"a": [1, 2.5, "inf", true, "x", null, -0.0], "b": 1e999}', "FILE", remedy="write it anew")
-    one, real, infinite, flag, word, nothing, zero = stated["a"].items()
-    assert (one.integer(0, 1), one.number(), real.number(0, 3), infinite.number(), zero.number(0)) == (
+    parse = StatedValue.parse
+    stated = parse(b'{"a": [1, 2.5, "inf", true, "x", null, -0.0], "b": 1e999}', "FILE", remedy="write it anew")
+    whole_number, real, infinite, flag, word, nothing, zero = stated["a"].items()
+    assert (
+        whole_number.integer(0, 1),
+        whole_number.number(),
+        real.number(0, 3),
+        infinite.number(),
+        zero.number(0),
+    ) == (
         1,
         1,
         2.5,
@@ -181,23 +187,23 @@ def test_values_are_what_they_must_be() -> None:
     )
     assert stated["b"].number(0) == math.inf
     for wrong in (
-        lambda: one.integer(2, 3),
+        lambda: whole_number.integer(2, 3),
         lambda: real.integer(0, 3),
         lambda: flag.integer(0, 3),
         lambda: flag.number(),
         lambda: word.number(),
         lambda: nothing.number(),
         lambda: infinite.number(0, 5),
-        lambda: one.text(),
-        lambda: one["c"],
-        lambda: one.items(),
+        lambda: whole_number.text(),
+        lambda: whole_number["c"],
+        lambda: whole_number.items(),
         lambda: stated["none"].text(),
     ):
         with pytest.raises(SpecError, match=r"^FILE: .* must be .*, got .*; write it anew$"):
             wrong()
     assert "a[4]" in str(word.refusal("must be", "x"))
     with pytest.raises(SpecError, match="FILE must be JSON, got"):
-        read(b"{", "FILE")
+        parse(b"{", "FILE")
 
 
 def test_a_file_of_too_many_values_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:

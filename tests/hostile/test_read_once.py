@@ -194,6 +194,6 @@ def test_a_spec_of_many_bytes_is_refused_before_it_is_read(tmp_path: Path) -> No
     path = tmp_path / SPEC
     with path.open("wb") as file:
         file.write(b"#" * 2_000_000)
-    for read in (YamlFile.read, YamlFile.read_plain):
+    for reader in (YamlFile.read, YamlFile.read_plain):
         with pytest.raises(AuditError, match="must have at most 200,000 characters"):
-            read(path).value()
+            reader(path).value()

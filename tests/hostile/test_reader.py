@@ -12,7 +12,7 @@ from tests.hostile.reader import Opened, Reader
 
 
 @pytest.mark.parametrize(
-    ("code", "seen"),
+    ("code", "expected"),
     [
         ("open(ELSE + '/thesis.tex', 'a').write('x')", "changed"),
         ("open(ELSE + '/thesis.tex', 'r+').close()", "written"),
@@ -22,10 +22,10 @@ from tests.hostile.reader import Opened, Reader
         ("import subprocess; subprocess.Popen(['sleep', '30'], start_new_session=True)", "left"),
     ],
 )
-def test_the_watch_sees(reader: Reader, code: str, seen: str) -> None:
+def test_the_watch_sees(reader: Reader, code: str, expected: str) -> None:
     reader.patience_s = 1.0
-    found = reader.runs([sys.executable, "-c", f"ELSE = {str(reader.elsewhere)!r}\n{code}"])
-    assert getattr(found, seen)
+    process = reader.runs([sys.executable, "-c", f"ELSE = {str(reader.elsewhere)!r}\n{code}"])
+    assert getattr(process, expected)
 
 
 def test_the_watch_sees_what_a_command_writes(reader: Reader) -> None:
@@ -45,12 +45,12 @@ def test_the_watch_sees_what_a_command_leaves(reader: Reader) -> None:
         "    os._exit(0)\nos.wait()\n"
     )
     paths = reader.environment()["PYTHONPATH"]
-    assert reader.opens("--help", PYTHONPATH=f"{reader.work}:{paths}").left
-    assert not reader.opens("--help").left
+    assert reader.opens("--help", PYTHONPATH=f"{reader.work}:{paths}").left_over
+    assert not reader.opens("--help").left_over
 
 
 @pytest.mark.parametrize("verb", ["report", "status", "resume"])
 def test_an_honest_folder_opens(reader: Reader, folder: Path, verb: str) -> None:
-    found: Opened = reader.opens(verb, folder)
-    found.harmless()
-    assert found.code == 0, found.err
+    process: Opened = reader.opens(verb, folder)
+    process.harmless()
+    assert process.code == 0, process.err

@@ -109,7 +109,7 @@ def test_an_archive_that_unpacks_to_gigabytes_is_refused_by_its_directory(
     path = tmp_path / "a.npz"
     path.write_bytes(saved(score=np.zeros(1 << 20), member=np.zeros(1 << 20, bool)))
     opened.clear()
-    refused(estimate(path), "must unpack to 100 times its size at most, its ", "bytes unpack to 9,437,")
+    refused(estimate(path), "must unpack to at most 100 times its size, but its ", "bytes unpack to 9,437,")
     assert opened == []
     path.write_bytes(saved(score=SCORES, member=MEMBERS, zeros=np.zeros(1 << 20)))
     assert estimate(path).exit_code == 0
@@ -314,30 +314,30 @@ OTHER: dict[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.parametrize("kind", OTHER)
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".txt", ".pkl", ".csv.gz"])
 def test_a_file_that_is_not_what_its_name_says_is_told_so(tmp_path: Path, kind: str, ending: str) -> None:
-    make, said = OTHER[kind]
+    make, message = OTHER[kind]
     path = tmp_path / f"a{ending}"
     path.write_bytes(make())
-    refused(estimate(path), said)
+    refused(estimate(path), message)
 
 
 @pytest.mark.parametrize("kind", OTHER)
 @pytest.mark.parametrize("ending", [".parquet", ".npy", ".npz"])
 def test_a_binary_file_of_another_kind_is_one_sentence(tmp_path: Path, kind: str, ending: str) -> None:
-    own = {"Parquet": ".parquet", "NumPy": ".npy", "NumPy's archive": ".npz"}
+    own_values = {"Parquet": ".parquet", "NumPy": ".npy", "NumPy's archive": ".npz"}
     (tmp_path / f"a{ending}").write_bytes(OTHER[kind][0]())
     ended = estimate(tmp_path / f"a{ending}")
-    if own.get(kind) == ending:
+    if own_values.get(kind) == ending:
         assert ended.exit_code == 0, ended.output
     else:
         refused(ended, f"a{ending} must")
 
 
 def test_a_pipe_is_read_and_one_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, write = os.pipe()
+    read_end, write = os.pipe()
     os.write(write, CSV)
     os.close(write)
-    assert estimate(Path(f"/dev/fd/{read}")).exit_code == 0
-    os.close(read)
+    assert estimate(Path(f"/dev/fd/{read_end}")).exit_code == 0
+    os.close(read_end)
     monkeypatch.setattr("dpaudit.plain_files.max_read_bytes", lambda: 5_000_000)
     refused(estimate(Path("/dev/zero")), "must fit into half of the free memory, 5,000,000 bytes")
     assert CliRunner().invoke(main, ["estimate", "-"], input=CSV).exit_code == 0

@@ -26,31 +26,31 @@ def forged(folder: Path) -> None:
 
 def test_an_edited_verdict_is_not_shown(reader: Reader, folder: Path) -> None:
     forged(folder)
-    found = reader.opens("status", folder)
-    found.harmless()
-    assert found.code == 0
-    assert EDITED in found.out
-    assert "VIOLATION" not in found.out
+    process = reader.opens("status", folder)
+    process.harmless()
+    assert process.code == 0
+    assert EDITED in process.out
+    assert "VIOLATION" not in process.out
 
 
 def test_what_the_last_report_wrote_is_shown_and_no_more_promised(folder: Path) -> None:
-    shown = str(run_status(folder))
-    assert "\nNO VIOLATION FOUND " in shown
-    assert "(it matches the checksum in the run's last event). Whoever can write to the folder can forge both" in shown
+    status = str(run_status(folder))
+    assert "\nNO VIOLATION FOUND " in status
+    assert "(it matches the checksum in the run's last event). A user who can write" in status
     log = folder / "events.jsonl"
     log.write_text("".join(line for line in log.read_text().splitlines(True) if '"finished"' not in line))
     with log.open("a") as earlier:  # as versions before this one wrote it
         earlier.write('{"kind": "finished", "seconds": 1.0}\n')
     forged(folder)
-    assert "verdicts as written in bounds.json (not checked). Whoever can write" in str(run_status(folder))
+    assert "verdicts as written in bounds.json (not checked). A user who can write" in str(run_status(folder))
 
 
 def test_a_report_made_anew_is_noted_too(reader: Reader, folder: Path) -> None:
     forged(folder)
     reader.opens("report", folder).harmless()
-    shown = str(run_status(folder))
-    assert EDITED not in shown
-    assert "\nNO VIOLATION FOUND " in shown
+    status = str(run_status(folder))
+    assert EDITED not in status
+    assert "\nNO VIOLATION FOUND " in status
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_bounds_that_are_no_bounds(folder: Path, content: bytes) -> None:
     (folder / "bounds.json").write_bytes(content)
     with (folder / "events.jsonl").open("a") as log:
         log.write('{"kind": "finished"}\n')
-    shown = str(run_status(folder))
-    assert "bounds.json is not a valid report" in shown
-    assert "ALL IS WELL" not in shown
+    status = str(run_status(folder))
+    assert "bounds.json is not a valid report" in status
+    assert "ALL IS WELL" not in status
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_log_of_nonsense_is_said(reader: Reader, folder: Path) -> None:
     with (folder / "events.jsonl").open("ab") as log:
         log.write(b"\n".join(lines) + b"\n")
         log.truncate(log.tell() + (1 << 30))  # one line of a gigabyte, which takes no room on the disk
-    found = reader.opens("status", folder)
-    found.harmless()
-    if found.code == 0:  # a log of that size may be refused as well
-        assert f"6 {UNREAD}" in found.out
+    process = reader.opens("status", folder)
+    process.harmless()
+    if process.code == 0:  # a log of that size may be refused as well
+        assert f"6 {UNREAD}" in process.out

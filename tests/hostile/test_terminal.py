@@ -35,16 +35,16 @@ def hostile_spec() -> str:
     return spec.replace("\\udb40\\udc41", "\\U000e0041")
 
 
-def readable(said: str) -> None:
+def readable(text: str) -> None:
     """Asserts that nothing is obeyed or hidden."""
-    assert not BAD_SIGNS.search(said), said
-    assert not UNSEEN.search(said), said
+    assert not BAD_SIGNS.search(text), text
+    assert not UNSEEN.search(text), text
 
 
-def clean(said: str) -> None:
+def clean(text: str) -> None:
     """Asserts that it is readable, and no name in it makes a line that looks like a verdict."""
-    readable(said)
-    assert not re.search(r"^\s*NO VIOLATION {7}faked", said, re.MULTILINE), said
+    readable(text)
+    assert not re.search(r"^\s*NO VIOLATION {7}faked", text, re.MULTILINE), text
 
 
 @pytest.fixture
@@ -57,11 +57,11 @@ def spec(reader: Reader) -> Path:
 @pytest.mark.parametrize("verb", ["run", "plan"])
 def test_the_names_in_a_spec(reader: Reader, spec: Path, verb: str) -> None:
     more = ["--output", reader.stranger / "run"] if verb == "run" else []
-    found = reader.opens(verb, spec, *more)
-    found.harmless()
-    assert found.code == 0, found.err
-    assert "faked" in found.out
-    clean(found.out + found.err)
+    process = reader.opens(verb, spec, *more)
+    process.harmless()
+    assert process.code == 0, process.err
+    assert "faked" in process.out
+    clean(process.out + process.err)
     if verb == "run":
         readable((reader.stranger / "run" / "report.html").read_text())
         assert "owned" in (reader.stranger / "run" / "figures" / "overview.svg").read_text()
@@ -88,9 +88,9 @@ def test_the_names_in_a_spec(reader: Reader, spec: Path, verb: str) -> None:
 def test_the_arguments_of_a_command(reader: Reader, arguments: list[str]) -> None:
     """A name is pasted from a mail more often than it is typed."""
     (reader.work / "scores.csv").write_text("score,member\n1,1\n0,0\n")
-    found = reader.opens(*arguments)
-    found.refused()
-    clean(found.out + found.err)
+    process = reader.opens(*arguments)
+    process.refused()
+    clean(process.out + process.err)
 
 
 def test_events_and_errors_of_a_folder(reader: Reader, folder: Path) -> None:
@@ -100,23 +100,23 @@ def test_events_and_errors_of_a_folder(reader: Reader, folder: Path) -> None:
     key = next((folder / "units").glob("*.parquet")).stem
     (folder / "units" / f"{key}.parquet").unlink()
     (folder / "units" / f"{key}.failed").write_text(f"Traceback\n{HOSTILE}\nValueError: {HOSTILE}")
-    for verb, shown in (
+    for verb, expected in (
         ("status", "owned"),
         ("report", "faked"),
     ):  # what is long is shortened; errors by their last line
-        found = reader.opens(verb, folder)
-        found.harmless()
-        clean(found.out + found.err)
-        assert shown in found.out, found.out
+        process = reader.opens(verb, folder)
+        process.harmless()
+        clean(process.out + process.err)
+        assert expected in process.out, process.out
 
 
 def test_the_columns_of_a_file(reader: Reader) -> None:
     scores = reader.stranger / "scores.csv"
     scores.write_text(f'"{HOSTILE}",member\n1,1\n0,0\n')
     for more in ([], ["--score-column", HOSTILE]):
-        found = reader.opens("estimate", scores, *more)
-        found.harmless()
-        clean(found.out + found.err)
+        process = reader.opens("estimate", scores, *more)
+        process.harmless()
+        clean(process.out + process.err)
 
 
 def test_python_shows_reports_and_refusals_clean(reader: Reader, spec: Path) -> None:
@@ -127,9 +127,9 @@ def test_python_shows_reports_and_refusals_clean(reader: Reader, spec: Path) -> 
         "print(report); print(repr(report), report.results[0], repr(report.results[0]))\n"
         f"raise dpaudit.AuditError({HOSTILE!r})"
     )
-    found = reader.runs([sys.executable, "-c", code])
-    assert found.out
-    clean(found.out + found.err)
+    process = reader.runs([sys.executable, "-c", code])
+    assert process.out
+    clean(process.out + process.err)
 
 
 def test_what_passes_the_commands_own_words_by(tmp_path: Path) -> None:
@@ -142,9 +142,9 @@ def test_what_passes_the_commands_own_words_by(tmp_path: Path) -> None:
         "print(hostile); warnings.warn(hostile); logging.warning(hostile); show(hostile, bold=hostile)\n"
         "raise ValueError(hostile)"
     )
-    done = python(code, cwd=tmp_path)
-    assert (done.out + done.err).count("owned") == 6
-    readable(done.out + done.err)
+    process = python(code, cwd=tmp_path)
+    assert (process.out + process.err).count("owned") == 6
+    readable(process.out + process.err)
 
 
 def test_a_door_takes_bytes_numbers_and_order_as_the_stream_did(tmp_path: Path) -> None:

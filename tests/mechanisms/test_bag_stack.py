@@ -78,5 +78,5 @@ def test_a_lost_training_is_its_own_error_and_others_go_on() -> None:
 
 def test_only_perceptrons_match_proportions() -> None:
     _, one = tasks(1)
-    with pytest.raises(InputError, match="proportions are matched by perceptrons"):
+    with pytest.raises(InputError, match="needs a perceptron"):
         train_on_bags(SmallCnn(), np.zeros((24, 1, 8, 8), np.float32), one, classes=2, compute=Compute())

@@ -298,7 +298,7 @@ def test_the_learner_keeps_to_its_claim_and_learns() -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (Mlp(standardise=True), "cannot look at the features beforehand"),
+        (Mlp(standardise=True), "cannot use feature statistics"),
         (Mlp(mixup=1.0), "mixup couples examples"),
         (ResNet18(norm="batch", width=4), "batch norm"),
     ],

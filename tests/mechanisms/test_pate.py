@@ -252,7 +252,7 @@ def test_claim_and_what_it_affords() -> None:
     assert replace(learner, queries=200, noise=None).affordable_noise() == pytest.approx(20.0, rel=1e-3)
     assert replace(learner, accounting="exact").affordable_queries() == 700
     assert PATE(math.inf).affordable_noise() == 0
-    with pytest.raises(InputError, match="one of queries and noise"):
+    with pytest.raises(InputError, match="set either queries or noise"):
         PATE(1.0, queries=10, noise=3.0)
     with pytest.raises(InputError, match="afford one query"):
         PATE(0.1, queries=None, noise=1.0)

@@ -265,7 +265,7 @@ def test_a_checkpoint_runs_no_code_and_one_that_cannot_be_read_is_left_aside(tmp
     executable = path.read_bytes()
     for content in (executable, executable[:100], b"", b"\x80\x04nonsense"):
         path.write_bytes(content)
-        with pytest.warns(RuntimeWarning, match="is no readable checkpoint and is not used"):
+        with pytest.warns(RuntimeWarning, match="cannot read checkpoint"):
             outcomes = train_two(tasks, Compute(scratch=path.parent))
         np.testing.assert_array_equal(scores(outcomes, DIGITS), expected)
     assert not mark.exists()

@@ -175,9 +175,9 @@ def test_first_vectors_have_a_norm_of_about_one() -> None:
 
 def test_what_is_no_text_is_refused() -> None:
     data = Examples(FEATURES, LABELS, CLASSES)
-    with pytest.raises(InputError, match=r"word numbers must be whole and in 0\.\.9, got .*highest = 39"):
+    with pytest.raises(InputError, match=r"word numbers must be integers in 0\.\.9, got .*highest = 39"):
         replace(BAG, vocabulary=10).fit(data, seed=SeedSequence(0), compute=CPU)
-    with pytest.raises(InputError, match="word numbers must be whole"):
+    with pytest.raises(InputError, match="word numbers must be integers"):
         BAG.fit(data.with_(features=FEATURES + np.float32(0.5)), seed=SeedSequence(0), compute=CPU)
     images = data.with_(features=np.zeros((60, 1, 8, 8), np.float32))
     with pytest.raises(InputError, match="a text network takes word numbers of shape"):

@@ -48,7 +48,7 @@ def test_randomised_response_is_read_off_at_the_same_auc_and_nowhere_beyond() ->
         "at equal utility (AUC) on data: 98% quantile of the multiplicative advantage, mean additive advantage",
         "  AUC 0.7000, llp 0.7: multiplicative inf; randomised response multiplicative 2",
         "  AUC 0.9500, llp 0.95: multiplicative 9; no randomised response with this AUC",
-        "  by the multiplicative advantage randomised response dominates; median of the others' less its own: infinite",
+        "  multiplicative advantage: randomised response dominates; median difference of the others: infinite",
     )
 
 

@@ -1,13 +1,13 @@
-"""The exact law of a private predictor's answers in both worlds, and many answers drawn from it at once.
+"""Exact law of a private predictor's answers in both worlds, and many answers drawn from it at once.
 
-Answers are independent and alike, so the counts of n of them are one multinomial draw over their probabilities, means
-over the law of the votes: by a formula for teachers that are alike and Gaussian noise, else over histograms drawn from
-it, the same ones in both worlds but for the votes that move.
+Answers are independent and identically distributed, so the counts of n answers are one multinomial draw. Its
+probabilities are means over the law of the votes. For identically distributed teachers and Gaussian noise there is a
+formula. Otherwise histograms are drawn; they are the same in both worlds except for the votes that move.
 
-The answer of a noisy argmax over votes that are themselves random has an exact law, without drawing one histogram.
-Given n independent voters alike, the votes for the classes are independent Poisson counts that happen to sum to n. So
-for a class c to win with a noisy count x, one factor for each class is multiplied, as a generating function of its
-count; the coefficient of t^n, integrated over x, is the probability. Coefficients come from a Fourier transform.
+The formula for a noisy argmax over random votes draws no histogram. The votes of n independent and identically
+distributed voters are independent Poisson counts, conditioned on their sum n. The probability that class c wins with a
+noisy count x is the coefficient of t^n in a product of one generating function for each class. It is computed by a
+Fourier transform and integrated over x.
 """
 
 from __future__ import annotations
@@ -43,31 +43,31 @@ Ints = NDArray[np.int64]
 Sampler = Literal["exact", "simulated", "torch"]
 
 HISTOGRAMS = 2_000
-"""That stand for a law of votes without a formula."""
-MAX_KEPT = 2
-"""Records added to neighbours whose being kept is enumerated."""
-FLIPS = 64
-"""Histograms whose data-dependent cost is averaged."""
+"""Number of histograms drawn from a law of votes without a formula."""
+MAX_ENUMERATED = 2
+"""Largest number of added records whose sampled subsets are enumerated."""
+FLIP_HISTOGRAMS = 64
+"""Number of histograms over which the data-dependent cost is averaged."""
 CHUNK = 250_000
-"""Histograms drawn at once by simulation."""
+"""Number of simulated histograms in memory."""
 TORCH_CHUNK = 1_000_000
-"""Answers drawn at once."""
-MAX_OTHERS = 8  # voters by laws of their own: the work doubles with each
-NODES = 128  # values of x whose factors are held at once
-ROWS = 256  # histograms whose factors are held at once
-REACH = 9.0  # standard deviations of the noise, beyond which a Gaussian has less than 1e-18
+"""Number of simulated answers in memory on a torch device."""
+MAX_OTHERS = 8  # largest number of voters with different laws; each doubles the work
+NODES = 128  # number of values of x in memory
+ROWS = 256  # number of histograms in memory
+REACH = 9.0  # limit of integration in standard deviations; beyond it, a Gaussian has less than 1e-18
 
 
 @dataclass(frozen=True, eq=False)
 class Votes:
-    """What voters said, or answers given: one row a voter, record or run, one column a query."""
+    """Votes or answers: one row for each voter, record or run, one column for each query."""
 
     votes: Ints = field(metadata={"stored": "int32"})
 
 
 @dataclass(frozen=True)
 class Draws:
-    """How answers are drawn: fields of the game."""
+    """Fields of the game that say how answers are drawn."""
 
     answers: int
     search: int
@@ -93,20 +93,19 @@ def draw_answers(
     last: int,
     seed: Seed,
 ) -> Iterator[AnsweredQuery]:
-    """Fits the laws of the votes on some queries in both worlds, and draws answers from them."""
-    asked = [(pair, int(query)) for pair, queries in enumerate(crafted.asked) for query in queries]
-    votes, with_records = (np.stack([run.votes for run in several]) for several in (runs, moved))
-    here = range(first, min(last, len(asked)))
-    told = crafted.told(test.features, cached=predictor.cached, repeats=draws.repeats)
-    queries = test.take(np.array([asked[number][1] for number in here]))
-    releases = releases_of(predictor, queries.features, votes.shape[1], compute)
-    for number, release in zip(here, releases, strict=True):
-        pair, query = asked[number]
-        own = crafted.of_pair(pair)
-        seen = _Runs(votes[:, :, query], with_records[:, own, query], crafted.records.labels[own])
+    """Fit the laws of the votes on some queries in both worlds, and draw answers from them."""
+    pairs_and_queries = [(pair, int(query)) for pair, queries in enumerate(crafted.asked) for query in queries]
+    votes, with_records = (np.stack([run.votes for run in trainings]) for trainings in (runs, moved))
+    numbers = range(first, min(last, len(pairs_and_queries)))
+    answers = crafted.informative_answers(test.features, cached=predictor.cached, repeats=draws.repeats)
+    queries = test.take(np.array([pairs_and_queries[number][1] for number in numbers])).features
+    releases = releases_of(predictor, queries, votes.shape[1], compute)
+    for number, release in zip(numbers, releases, strict=True):
+        pair, query = pairs_and_queries[number]
+        records = crafted.of_pair(pair)
         yield _answered(
             number,
-            seen,
+            _Runs(votes[:, :, query], with_records[:, records, query], crafted.records.labels[records]),
             release,
             predictor,
             attack,
@@ -114,7 +113,7 @@ def draw_answers(
             seed.child(number),
             data.classes,
             compute,
-            told=int(told[number]),
+            informative=int(answers[number]),
             together=not crafted.repeated,
         )
 
@@ -130,34 +129,34 @@ def _answered(
     classes: int,
     compute: Compute,
     *,
-    told: int,
+    informative: int,
     together: bool,
 ) -> AnsweredQuery:
     worlds = runs.worlds(predictor, classes)
     laws = answer_laws(worlds, release, seed.child("votes"))
-    drawn = {}
-    for part, many in (("search", draws.search), ("answers", draws.answers)):
+    counts = {}
+    for part, count in (("search", draws.search), ("answers", draws.answers)):
         for world, law in (("one", worlds.one), ("zero", worlds.zero)):
-            own = seed.child(part, world)
+            draw_seed = seed.child(part, world)
             if laws is not None and draws.sampler == "exact":
-                drawn[part, world] = counted(getattr(laws, world), many, own.rng())
+                counts[part, world] = counted(getattr(laws, world), count, draw_seed.rng())
             elif draws.sampler == "torch" and isinstance(release, GaussianArgmax) and type(release).answers in FORMULAS:
-                count = min(many, draws.simulated)
-                drawn[part, world] = torch_counts(law, release.sigma, count, own, device=compute.device)
+                count = min(count, draws.simulated)
+                counts[part, world] = torch_counts(law, release.sigma, count, draw_seed, device=compute.device)
             else:
-                drawn[part, world] = simulated(law, release, min(many, draws.simulated), own.rng())
-    kinds = len(drawn["answers", "one"])
+                counts[part, world] = simulated(law, release, min(count, draws.simulated), draw_seed.rng())
+    kinds = len(counts["answers", "one"])
     resampled, unmoved = _resampled(runs, release, predictor, draws, classes, seed) if laws is not None else ([], [])
     exact = laws is not None and draws.sampler == "exact"
     charged = laws is not None and len(runs.labels) == 1  # accounting is about one vote that moves
     none = (np.empty(0), np.empty(0))
     flips = [log_flips(law, release, seed.child("flips")) if charged else none for law in (worlds.one, worlds.zero)]
-    known = is_known(worlds.one) and is_known(worlds.zero)
+    constant = is_constant(worlds.one) and is_constant(worlds.zero)
     return AnsweredQuery(
         query=number,
-        world_1=drawn["answers", "one"],
-        world_0=drawn["answers", "zero"],
-        chosen=chosen_set(attack, drawn["search", "one"], drawn["search", "zero"]),
+        world_1=counts["answers", "one"],
+        world_0=counts["answers", "zero"],
+        chosen=chosen_set(attack, counts["search", "one"], counts["search", "zero"]),
         law_1=laws.one if laws is not None else np.empty(0),
         law_0=laws.zero if laws is not None else np.empty(0),
         resampled_1=np.array([each.one for each in resampled]).reshape(-1, kinds),
@@ -169,8 +168,8 @@ def _answered(
         log_p_check_0=flips[1][1],
         sigma=release.sigma if isinstance(release, GaussianArgmax | ConfidentArgmax) else float("nan"),
         threshold_sigma=release.threshold_sigma if isinstance(release, ConfidentArgmax) else float("nan"),
-        fitted=not predictor.deterministic or (exact and not known),
-        asked=told,
+        fitted=not predictor.deterministic or (exact and not constant),
+        asked=informative,
         together=together,
     )
 
@@ -178,27 +177,27 @@ def _answered(
 def _resampled(
     runs: _Runs, release: Release, predictor: VotingPredictor, draws: Draws, classes: int, seed: Seed
 ) -> tuple[list[AnswerLaws], list[AnswerLaws]]:
-    """Laws of answers by runs drawn anew from those there are; and where records change nothing, as if they did."""
+    """Return laws of answers fitted to bootstrap samples of the runs, and to runs in which records change nothing."""
     if predictor.deterministic:
         return [], []
-    again: list[AnswerLaws] = []
+    bootstrap: list[AnswerLaws] = []
     unmoved: list[AnswerLaws] = []
     for number in range(draws.resamples):
         rng = seed.child("resamples", number).rng()
-        for found, others in ((again, runs.resampled(rng)), (unmoved, runs.unmoved(predictor, classes, rng))):
-            laws = answer_laws(others.worlds(predictor, classes), release, seed.child("votes"))
+        for fitted, sample in ((bootstrap, runs.resampled(rng)), (unmoved, runs.unmoved(predictor, classes, rng))):
+            laws = answer_laws(sample.worlds(predictor, classes), release, seed.child("votes"))
             assert laws is not None
-            found.append(laws)
-    return again, unmoved
+            fitted.append(laws)
+    return bootstrap, unmoved
 
 
 @dataclass(frozen=True, eq=False)
 class _Runs:
-    """All that was seen of one query."""
+    """Votes of all runs on one query."""
 
-    votes: Ints  # without further records, shape (runs, voters)
-    moved: Ints  # of the voters that have them, shape (runs, m)
-    labels: Ints  # of the records, shape (m,)
+    votes: Ints  # votes without added records, shape (runs, voters)
+    moved: Ints  # votes of the voters that have the added records, shape (runs, m)
+    labels: Ints  # labels of the added records, shape (m,)
 
     def worlds(self, predictor: VotingPredictor, classes: int) -> Worlds:
         one, zero = (
@@ -207,36 +206,36 @@ class _Runs:
         return Worlds(one, zero)
 
     def resampled(self, rng: np.random.Generator) -> _Runs:
-        """As many runs, drawn with replacement; those with the records by themselves."""
-        own, moved = (rng.integers(0, len(rows), len(rows)) for rows in (self.votes, self.moved))
-        return _Runs(self.votes[own], self.moved[moved], self.labels)
+        """Return a bootstrap sample of the runs; runs with and without the records are drawn independently."""
+        without, moved = (rng.integers(0, len(rows), len(rows)) for rows in (self.votes, self.moved))
+        return _Runs(self.votes[without], self.moved[moved], self.labels)
 
     def unmoved(self, predictor: VotingPredictor, classes: int, rng: np.random.Generator) -> _Runs:
-        """As many runs of the voters that have the records as if these changed nothing."""
+        """Return runs in which the added records do not change the votes."""
         shares = shares_without(self.worlds(predictor, classes).zero, self.moved.shape[1])
-        drawn = [rng.choice(classes, size=len(self.moved), p=share) for share in shares]
-        return _Runs(self.votes, np.stack(drawn, axis=1).astype(np.int64), self.labels)
+        columns = [rng.choice(classes, size=len(self.moved), p=share) for share in shares]
+        return _Runs(self.votes, np.stack(columns, axis=1).astype(np.int64), self.labels)
 
 
 @dataclass(frozen=True, eq=False)
 class Worlds:
-    """The laws of the votes on one query: with the records, and without them."""
+    """Laws of the votes on one query in both worlds."""
 
-    one: VoteLaw
-    zero: VoteLaw
+    one: VoteLaw  # with the records
+    zero: VoteLaw  # without them
 
 
 @dataclass(frozen=True, eq=False)
 class AnswerLaws:
-    """Probability of each answer, shape (answers,), with the records and without them."""
+    """Probability of each answer in both worlds, shape (answers,)."""
 
-    one: Floats
-    zero: Floats
+    one: Floats  # with the records
+    zero: Floats  # without them
 
 
 @singledispatch
 def release_law(release: Any, histograms: Ints) -> Floats | None:
-    """Probability of each answer of each histogram, (n, K) to (n, answers); None for a release without formula."""
+    """Return the probability of each answer for each histogram, (n, K) to (n, answers); None without a formula."""
     return None
 
 
@@ -253,18 +252,18 @@ def _(release: LaplaceArgmax, histograms: Ints) -> Floats | None:
 @release_law.register
 def _(release: ConfidentArgmax, histograms: Ints) -> Floats | None:
     margins = release.margins(histograms) / release.threshold_sigma
-    found = np.zeros((len(histograms), histograms.shape[1] + 1))
-    found[:, :-1] = ndtr(margins)[:, None] * many_argmax_probabilities(histograms, release.sigma)
-    found[:, release.otherwise(histograms.shape[1])] += ndtr(-margins)
-    return found
+    law = np.zeros((len(histograms), histograms.shape[1] + 1))
+    law[:, :-1] = ndtr(margins)[:, None] * many_argmax_probabilities(histograms, release.sigma)
+    law[:, release.otherwise(histograms.shape[1])] += ndtr(-margins)
+    return law
 
 
-FORMULAS = frozenset(known.answers for known in (GaussianArgmax, LaplaceArgmax, ConfidentArgmax))
-"""The answers that formulas speak of: a subclass with answers of its own is simulated."""
+FORMULAS = frozenset(release_class.answers for release_class in (GaussianArgmax, LaplaceArgmax, ConfidentArgmax))
+"""Methods `answers` with a formula; a subclass that overrides the method is simulated."""
 
 
 def answer_laws(worlds: Worlds, release: Release, seed: Seed) -> AnswerLaws | None:
-    """The law of the answers in both worlds; None where the release has no formula."""
+    """Return the law of the answers in both worlds; None if the release has no formula."""
     if type(release).answers not in FORMULAS:
         return None
     laws = (worlds.one, worlds.zero)
@@ -275,45 +274,34 @@ def answer_laws(worlds: Worlds, release: Release, seed: Seed) -> AnswerLaws | No
             if isinstance(law, AlikeTeachers)
         )
         return AnswerLaws(one, zero)
-    count = 1 if all(map(is_known, laws)) else HISTOGRAMS
-    drawn = [part for law in laws for part in weighted(law, count, seed)]
-    distinct, place = np.unique(np.concatenate([part.histograms for part in drawn]), axis=0, return_inverse=True)
-    each = release_law(release, distinct)
-    if each is None:
+    count = 1 if all(map(is_constant, laws)) else HISTOGRAMS
+    strata = [_strata(law, count, seed) for law in laws]
+    weights = np.array([weight for parts in strata for weight, _ in parts])
+    histograms = np.concatenate([part for parts in strata for _, part in parts])
+    distinct, place = np.unique(histograms, axis=0, return_inverse=True)
+    probabilities = release_law(release, distinct)
+    if probabilities is None:
         return None
-    means = each[place.reshape(len(drawn), count)].mean(axis=1) * np.array([part.weight for part in drawn])[:, None]
-    own = len(weighted(worlds.one, 0, seed))
-    return AnswerLaws(means[:own].sum(axis=0), means[own:].sum(axis=0))
+    means = probabilities[place.reshape(len(weights), count)].mean(axis=1) * weights[:, None]
+    return AnswerLaws(means[: len(strata[0])].sum(axis=0), means[len(strata[0]) :].sum(axis=0))
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Histograms that stand for a part of a law of votes."""
+def _strata(law: VoteLaw, count: int, seed: Seed) -> list[tuple[float, Ints]]:
+    """Return probabilities of the strata of a law, each with `count` histograms; for one seed, only moved votes differ.
 
-    weight: float  # probability of the part
-    histograms: Ints  # shape (count, K)
-
-
-@singledispatch
-def weighted(law: Any, count: int, seed: Seed) -> list[Part]:
-    """Histograms that stand for a law, in parts of known weight; from one seed only votes that move differ."""
-    return [Part(1.0, law.draw(count, seed.rng()))]
-
-
-@weighted.register
-def _(law: SampledNeighbours, count: int, seed: Seed) -> list[Part]:
-    """Whether an added record is kept is not left to a few draws: that probability is what sampling is paid for."""
-    if len(law.ranks) > MAX_KEPT:
-        return [Part(1.0, law.draw(count, seed.rng()))]
-    parts = []
-    for kept in product((True, False), repeat=len(law.ranks)):
-        weight = math.prod(law.rate if one else 1 - law.rate for one in kept)
-        parts.append(Part(weight, law.draw_given(kept, count, seed.rng())))
-    return parts
+    The sampling of added records is enumerated, since privacy amplification depends on its probability.
+    """
+    if not isinstance(law, SampledNeighbours) or len(law.ranks) > MAX_ENUMERATED:
+        return [(1.0, law.draw(count, seed.rng()))]
+    strata = []
+    for sampled in product((True, False), repeat=len(law.ranks)):
+        weight = math.prod(law.rate if is_sampled else 1 - law.rate for is_sampled in sampled)
+        strata.append((weight, law.draw_given(sampled, count, seed.rng())))
+    return strata
 
 
-def is_known(law: VoteLaw) -> bool:
-    """Whether every draw of the law is the same histogram."""
+def is_constant(law: VoteLaw) -> bool:
+    """Return True if all draws of the law are the same histogram."""
     if isinstance(law, ApartTeachers):
         return bool(((law.shares == 0) | (law.shares == 1)).all())
     return isinstance(law, KnownVotes)
@@ -321,7 +309,7 @@ def is_known(law: VoteLaw) -> bool:
 
 @singledispatch
 def shares_without(law: Any, voters: int) -> Floats:
-    """How the voters that records fall to vote in the world without them, shape (m, K); of a law that is fitted."""
+    """Return the vote probabilities, without the records, of the voters that would have them, shape (m, K)."""
     raise NotImplementedError(f"no law of {type(law).__name__} is fitted to runs")
 
 
@@ -336,15 +324,15 @@ def _(law: ApartTeachers, voters: int) -> Floats:
 
 
 def log_flips(law: VoteLaw, release: Release, seed: Seed) -> tuple[Floats, Floats]:
-    """What data-dependent accounting is made of, of some histograms of a law: empty where there is none.
+    """Return inputs of data-dependent accounting for some histograms of a law; empty if there is none.
 
-    Returns: Of each histogram the log of the bound on the probability that noise changes the winner, and of the
-        probability of the less likely outcome of the threshold, empty without one.
+    Returns: For each histogram, the log of the bound on the probability that noise changes the winner, and the log of
+        the probability of the less likely outcome of the threshold (empty without a threshold).
     """
     none = np.empty(0)
     if not isinstance(release, GaussianArgmax | ConfidentArgmax) or isinstance(law, SampledNeighbours):
         return none, none
-    histograms = law.draw(1 if is_known(law) else FLIPS, seed.rng())
+    histograms = law.draw(1 if is_constant(law) else FLIP_HISTOGRAMS, seed.rng())
     flips = gnmax_log_flips(histograms, release.sigma)
     if isinstance(release, GaussianArgmax):
         return flips, none
@@ -352,31 +340,31 @@ def log_flips(law: VoteLaw, release: Release, seed: Seed) -> tuple[Floats, Float
 
 
 def counted(law: Floats, answers: int, rng: np.random.Generator) -> Ints:
-    """How often each answer is given in so many answers: one draw."""
+    """Draw the counts of each answer among `answers` answers."""
     return np.asarray(rng.multinomial(answers, np.maximum(law, 0) / np.maximum(law, 0).sum()), np.int64)
 
 
 def simulated(law: VoteLaw, release: Release, answers: int, rng: np.random.Generator) -> Ints:
-    """The same by simulation, each answer from a histogram of its own: for releases without a formula."""
+    """Draw the counts of each answer by simulation, for releases without a formula."""
     counts = np.zeros(law.classes + 1, np.int64)
     for first in range(0, answers, CHUNK):
-        given = release.answers(law.draw(min(CHUNK, answers - first), rng), rng)
-        counts += np.bincount(given, minlength=law.classes + 1)
+        released = release.answers(law.draw(min(CHUNK, answers - first), rng), rng)
+        counts += np.bincount(released, minlength=law.classes + 1)
     return counts if counts[-1] or isinstance(release, ConfidentArgmax) else counts[:-1]
 
 
 def torch_counts(law: VoteLaw, sigma: float, answers: int, seed: Seed, *, device: str) -> Ints:
-    """How often each class is the argmax of votes plus Gaussian noise, in so many answers; shape (K,)."""
+    """Draw the counts of each class as the argmax of votes plus Gaussian noise, on a torch device; shape (K,)."""
     import torch
 
     rng = seed.child("votes").rng()
-    noise = torch.Generator(device).manual_seed(int(seed.child("noise").sequence().generate_state(1)[0]))
+    generator = torch.Generator(device).manual_seed(int(seed.child("noise").sequence().generate_state(1)[0]))
     counts = np.zeros(law.classes, np.int64)
     for first in range(0, answers, TORCH_CHUNK):
         votes = torch.tensor(law.draw(min(TORCH_CHUNK, answers - first), rng), dtype=torch.float32, device=device)
-        drawn = torch.randn(votes.shape, generator=noise, device=device)
-        given = (votes + sigma * drawn).argmax(dim=1)
-        counts += np.asarray(torch.bincount(given, minlength=law.classes).cpu())
+        noise = torch.randn(votes.shape, generator=generator, device=device)
+        winners = (votes + sigma * noise).argmax(dim=1)
+        counts += np.asarray(torch.bincount(winners, minlength=law.classes).cpu())
     return counts
 
 
@@ -387,35 +375,35 @@ def releases_of(predictor: VotingPredictor, queries: Features, voters: int, comp
 
 
 def multinomial_argmax_probabilities(voters: int, shares: ArrayLike, others: ArrayLike, sigma: float) -> Floats:
-    """Probability that each class is the argmax of random votes plus Gaussian noise.
+    """Return the probability that each class is the argmax of random votes plus Gaussian noise.
 
     Args:
-        voters: Independent voters alike, >= 0.
-        shares: Probability that such a one votes for each class, shape (K,), K >= 2; sums to 1.
-        others: The same of voters of their own, shape (m, K), m <= 8.
+        voters: Number of independent and identically distributed voters, >= 0.
+        shares: Probability that such a voter votes for each class, shape (K,), K >= 2; sums to 1.
+        others: Probabilities of the votes of other voters, shape (m, K), m <= 8.
         sigma: Standard deviation of the noise on each count, > 0.
-    Returns: Shape (K,), sums to 1, right to about 1e-13.
+    Returns: Shape (K,), sums to 1, accurate to about 1e-13.
     """
-    alike = np.asarray(shares, np.float64)
-    require(alike.ndim == 1 and alike.size >= 2, "shares must list at least two classes", shape=alike.shape)
-    own = np.asarray(others, np.float64).reshape(-1, alike.size)
-    require(len(own) <= MAX_OTHERS, f"at most {MAX_OTHERS} voters may vote by laws of their own", others=len(own))
+    common = np.asarray(shares, np.float64)
+    require(common.ndim == 1 and common.size >= 2, "shares must list at least two classes", shape=common.shape)
+    other = np.asarray(others, np.float64).reshape(-1, common.size)
+    require(len(other) <= MAX_OTHERS, f"at most {MAX_OTHERS} voters may have other laws", others=len(other))
     require(math.isfinite(sigma) and sigma > 0, "sigma must be finite and > 0", sigma=sigma)
-    same = np.array([np.array_equal(row, alike) for row in own], np.bool_)
-    found = _Mixture(voters + int(same.sum()), alike, own[~same], sigma).probabilities()
-    return np.asarray(found / found.sum())
+    same = np.array([np.array_equal(row, common) for row in other], np.bool_)
+    probabilities = _Mixture(voters + int(same.sum()), common, other[~same], sigma).probabilities()
+    return np.asarray(probabilities / probabilities.sum())
 
 
 class _Mixture:
-    """The classes' factors, and what is the same at every x.
+    """Factors of the classes, and the quantities that do not depend on x.
 
-    A factor is a polynomial in one symbol for each voter of its own, whose square is 0: its parts, by the set of those
-    who vote for the class, are the factor with so many votes more, times the probability that they do.
+    A factor is a polynomial with one symbol for each of the other voters, whose square is 0. The part for a set of
+    voters is the factor with their votes added, times the probability that they vote for the class.
     """
 
-    def __init__(self, voters: int, shares: Floats, own: Floats, sigma: float) -> None:
+    def __init__(self, voters: int, shares: Floats, others: Floats, sigma: float) -> None:
         self._sigma, self._classes = sigma, shares.size
-        self._active = np.flatnonzero((shares > 0) | (own > 0).any(axis=0))
+        self._active = np.flatnonzero((shares > 0) | (others > 0).any(axis=0))
         self._counts = np.arange(voters + 1)
         rates = voters * shares[self._active]
         self._weights = np.exp(xlogy(self._counts, rates[:, None]) - rates[:, None] - gammaln(self._counts + 1))
@@ -427,63 +415,62 @@ class _Mixture:
         log_certain = voters * math.log(voters) - voters - math.lgamma(voters + 1) if voters else 0.0
         self._step = 0.4 * sigma / math.sqrt(self._classes)
         self._scale = self._step / (self._size * math.exp(log_certain))
-        self._x = np.arange(-REACH * sigma, voters + len(own) + REACH * sigma, self._step)
-        self._chances = [self._chance(own, voting) for voting in range(1 << len(own))]
+        self._x = np.arange(-REACH * sigma, voters + len(others) + REACH * sigma, self._step)
+        self._chances = [self._chance(others, voting) for voting in range(1 << len(others))]
 
-    def _chance(self, own: Floats, voting: int) -> Floats:
-        """That just these of the voters of their own vote for each active class, the others' votes left open."""
-        those = [row for number, row in enumerate(own) if voting >> number & 1]
-        return np.asarray(
-            np.prod([row[self._active] for row in those], axis=0) if those else np.ones(len(self._active))
-        )
+    def _chance(self, others: Floats, voting: int) -> Floats:
+        """Return the probability that the voters in the bit mask `voting` all vote for each active class."""
+        chosen = [row[self._active] for number, row in enumerate(others) if voting >> number & 1]
+        return np.asarray(np.prod(chosen, axis=0) if chosen else np.ones(len(self._active)))
 
     def probabilities(self) -> Floats:
-        found = np.zeros(self._classes)
+        total = np.zeros(self._classes)
         for first in range(0, len(self._x), NODES):
-            found += self._at(self._x[first : first + NODES])
-        return np.asarray(np.maximum(found, 0.0) * self._scale)
+            total += self._at(self._x[first : first + NODES])
+        return np.asarray(np.maximum(total, 0.0) * self._scale)
 
     def _at(self, x: Floats) -> Floats:
-        """The sum over some x of each class's coefficient of t^n in which every voter has voted."""
+        """Return the sum over some x of each class's coefficient of t^n in which all voters have voted."""
         moved = [self._transformed(x, votes) for votes in range(len(self._chances).bit_length())]
         below: list[_Parts] = []
-        here: list[_Parts] = []
+        densities: list[_Parts] = []
         for place in range(len(self._active)):
             pairs = [(chance[place], moved[voting.bit_count()]) for voting, chance in enumerate(self._chances)]
             below.append([chance * pair[0][:, place] if chance else None for chance, pair in pairs])
-            here.append([chance * pair[1][:, place] if chance else None for chance, pair in pairs])
-        one: _Parts = [np.ones_like(self._phase), *[None] * (len(self._chances) - 1)]
-        before, after = list(accumulate(below, _times, initial=one)), list(accumulate(below[::-1], _times, initial=one))
+            densities.append([chance * pair[1][:, place] if chance else None for chance, pair in pairs])
+        unit_parts: _Parts = [np.ones_like(self._phase), *[None] * (len(self._chances) - 1)]
+        before = list(accumulate(below, _times, initial=unit_parts))
+        after = list(accumulate(below[::-1], _times, initial=unit_parts))
         idle = self._classes - len(self._active)
         z = x / self._sigma
-        found = np.zeros(self._classes)
-        for place, name in enumerate(self._active.tolist()):
+        sums = np.zeros(self._classes)
+        for place, label in enumerate(self._active.tolist()):
             rest = _times(before[place], after[len(below) - place - 1])
-            found[name] = float(np.sum(self._coefficient(_times(rest, here[place])) * ndtr(z) ** idle))
+            sums[label] = float(np.sum(self._coefficient(_times(rest, densities[place])) * ndtr(z) ** idle))
         if idle:
-            one_of_them = ndtr(z) ** (idle - 1) * _density(z) / self._sigma
-            each = float(np.sum(self._coefficient(before[-1]) * one_of_them))
-            found[np.setdiff1d(np.arange(self._classes), self._active)] = each
-        return found
+            idle_density = ndtr(z) ** (idle - 1) * _density(z) / self._sigma
+            idle_sum = float(np.sum(self._coefficient(before[-1]) * idle_density))
+            sums[np.setdiff1d(np.arange(self._classes), self._active)] = idle_sum
+        return sums
 
     def _transformed(self, x: Floats, votes: int) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
-        """Of each active class with some votes more: that its noisy count is below x, and its density there."""
+        """Return transforms of each active class with `votes` added: noisy count below x, and its density at x."""
         z = (x[:, None] - self._counts - votes) / self._sigma  # (x, n + 1)
         factors = np.stack([ndtr(z), _density(z) / self._sigma])[:, :, None] * self._weights
-        below, here = rfft(factors, self._size, axis=-1)
-        return below, here
+        below, density = rfft(factors, self._size, axis=-1)
+        return below, density
 
     def _coefficient(self, parts: _Parts) -> Floats:
-        whole = parts[-1]
-        return np.zeros(1) if whole is None else np.asarray((whole @ self._phase).real)
+        with_all_voters = parts[-1]
+        return np.zeros(1) if with_all_voters is None else np.asarray((with_all_voters @ self._phase).real)
 
 
 _Parts: TypeAlias = "list[NDArray[np.complex128] | None]"
-"""A polynomial in symbols whose squares are 0, by the set of symbols as a number; None is 0."""
+"""Coefficients of a polynomial in symbols whose squares are 0, indexed by the bit mask of the symbols; None is 0."""
 
 
 def _times(first: _Parts, second: _Parts) -> _Parts:
-    found: _Parts = []
+    products: _Parts = []
     for voting in range(len(first)):
         total = None
         for part in range(voting + 1):
@@ -491,12 +478,12 @@ def _times(first: _Parts, second: _Parts) -> _Parts:
             if part & ~voting or left is None or right is None:
                 continue
             total = left * right if total is None else total + left * right
-        found.append(total)
-    return found
+        products.append(total)
+    return products
 
 
 def _products(factors: Floats) -> Floats:
-    """Products of the first 0, 1, ... of the factors along axis 1."""
+    """Return the products of the first 0, 1, ... factors along axis 1."""
     shape = (factors.shape[0], 1, *factors.shape[2:])
     return np.concatenate([np.ones(shape), np.cumprod(factors, axis=1)], axis=1)
 
@@ -506,7 +493,7 @@ def _density(z: Floats) -> Floats:
 
 
 def many_argmax_probabilities(histograms: ArrayLike, sigma: float) -> Floats:
-    """`noisy_argmax_probabilities` of many whole-numbered histograms at once, shape (n, K), right to about 1e-13."""
+    """Return `noisy_argmax_probabilities` of many integer histograms, shape (n, K), accurate to about 1e-13."""
     counts = np.asarray(histograms, np.int64)
     require(counts.ndim == 2 and counts.shape[1] >= 2, "histograms must have shape (n, K >= 2)", shape=counts.shape)
     require(math.isfinite(sigma) and sigma > 0, "sigma must be finite and > 0", sigma=sigma)
@@ -516,19 +503,19 @@ def many_argmax_probabilities(histograms: ArrayLike, sigma: float) -> Floats:
     z = x[:, None] - np.arange(low, high + 1) / sigma  # (x, values of a count)
     below = log_ndtr(z).T.copy()
     hazard = -0.5 * z.T**2 - below - 0.5 * math.log(2 * math.pi)
-    found = np.empty(counts.shape)
+    sums = np.empty(counts.shape)
     for first in range(0, len(counts), ROWS):
         rows = counts[first : first + ROWS] - low
-        together = sum(below[rows[:, place]] for place in range(rows.shape[1]))
-        for place in range(rows.shape[1]):
-            found[first : first + ROWS, place] = np.exp(together + hazard[rows[:, place]]).sum(axis=1)
-    return np.asarray(found / found.sum(axis=1, keepdims=True))
+        log_below = sum(below[rows[:, label]] for label in range(rows.shape[1]))
+        for label in range(rows.shape[1]):
+            sums[first : first + ROWS, label] = np.exp(log_below + hazard[rows[:, label]]).sum(axis=1)
+    return np.asarray(sums / sums.sum(axis=1, keepdims=True))
 
 
 def laplace_argmax_probabilities(histograms: ArrayLike, scale: float) -> Floats:
-    """Probability that each class is the argmax of its count plus Laplace noise, by quadrature between the counts.
+    """Return the probability that each class is the argmax of its count plus Laplace noise, by quadrature.
 
-    Histograms of shape (n, K), K >= 2; each probability is right to about 1e-13.
+    Histograms have shape (n, K), K >= 2; each probability is accurate to about 1e-13.
     """
     counts = np.asarray(histograms, np.float64)
     require(counts.ndim == 2 and counts.shape[1] >= 2, "histograms must have shape (n, K >= 2)", shape=counts.shape)
@@ -537,7 +524,7 @@ def laplace_argmax_probabilities(histograms: ArrayLike, scale: float) -> Floats:
 
 
 def _laplace(row: Floats) -> Floats:
-    """The integrand is smooth between counts: Gauss-Legendre on pieces of at most 2 between them."""
+    # The integrand is smooth between counts: Gauss-Legendre on pieces of length at most 2.
     ends = np.unique(np.concatenate([row, [row.min() - 40, row.max() + 40]]))
     pieces = [np.linspace(a, b, 1 + math.ceil((b - a) / 2)) for a, b in pairwise(ends)]
     edges = np.unique(np.concatenate(pieces))
@@ -549,5 +536,5 @@ def _laplace(row: Floats) -> Floats:
     tail = 0.5 * np.exp(-np.abs(away))
     below = np.where(away < 0, tail, 1 - tail)
     before, after = _products(below), _products(below[:, ::-1])[:, ::-1]
-    found = ((before[:, :-1] * after[:, 1:] * tail) * weight[:, None]).sum(axis=0)
-    return np.asarray(found / found.sum())
+    integrals = ((before[:, :-1] * after[:, 1:] * tail) * weight[:, None]).sum(axis=0)
+    return np.asarray(integrals / integrals.sum())

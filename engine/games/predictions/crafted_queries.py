@@ -1,7 +1,7 @@
-"""Small data sets made so that one record decides an answer: which of the two was a predictor run on?
+"""Game on small crafted data sets in which one record decides an answer.
 
-Many pairs of data sets are tried on a few runs each, by halving: the one whose answers exceed the claim by most is
-played. Fresh runs, each on one of its two data sets by its own fair coin, judge.
+The search tries many pairs of data sets on a few runs each, by successive halving. The pair whose answers exceed the
+claim most is used. Each fresh run is on one of its two data sets, by a fair coin.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ from dpaudit.registry import register
 Ints = NDArray[np.int64]
 
 FIRST_RUNS = 4
-"""On either data set of a pair, before half of the pairs are left out."""
-PLAYED = 2
-"""Pairs that are played: a few runs may mistake one."""
-LEAD = 12
-"""By how many votes one of the two classes is ahead at the query, at most."""
-NATURAL = 4
-"""Queries about records as they are."""
+"""Number of runs on each data set of a pair in the first round."""
+USED_PAIRS = 2
+"""Number of pairs for the fresh runs; after a few search runs, the best pair is uncertain."""
+MAX_LEAD = 12
+"""Largest lead of one of the two classes at the query, in votes."""
+UNCHANGED_QUERIES = 4
+"""Number of queries on unchanged records."""
 SIZES = (8, 10, 16, 20, 25, 30, 40, 50, 64, 100)
-"""Records, where each teacher may have one."""
-OWN_SIZES = 4
-"""Numbers of a predictor's own that are taken for sizes, at most."""
+"""Numbers of records at which each teacher may have one."""
+MAX_STATED_SIZES = 4
+"""Largest number of the predictor's parameters that are used as sizes."""
 NEAR = 65
-"""Records around a query."""
-ALIKE = (1, 2, 4, NEAR)
-"""Records of one class, to which the first one of another class is added."""
-STEP = 0.002
-"""Of the range of a feature: how far records are from a query whose neighbours an outlier decides."""
-OFTEN = 32
-"""How often a query is asked that is asked often."""
+"""Number of records around a query."""
+SAME_CLASS_SIZES = (1, 2, 4, NEAR)
+"""Numbers of records of one class, to which a record of another class is added."""
+OUTLIER_STEP = 0.002
+"""Distance of records from the query next to an outlier, as a share of a feature's range."""
+REPEATED_QUERIES = 32
+"""Number of times that a repeated query is asked."""
 
 
 @register("attack", "answer-odds", source="Neyman and Pearson")
 @dataclass(frozen=True)
 class AnswerOdds:
-    """How much likelier each answer is with the record than without, as it was seen before."""
+    """Attack by the log-odds of each answer, with the record to without, in the search runs."""
 
     view: ClassVar[type[AnswerView]] = AnswerView
 
     def score(self, view: AnswerView) -> NDArray[np.float64]:
-        """Log-odds of world 1 of each answer, in nats, shape (answers,)."""
-        one, zero = (np.log(counts + 0.5) - np.log(counts.sum() + 1) for counts in (view.world_1, view.world_0))
-        return np.asarray(one - zero)
+        """Return the log-odds of world 1 for each answer, in nats, shape (answers,)."""
+        log_1, log_0 = (np.log(counts + 0.5) - np.log(counts.sum() + 1) for counts in (view.world_1, view.world_0))
+        return np.asarray(log_1 - log_0)
 
 
 DECIDED = "answers that one record decides: noise left out or much too small, exact thresholds, votes that count twice"
@@ -94,21 +94,21 @@ def _check_test(relation: Relation, answers: int) -> CheckTest:
 
 
 @dataclass(frozen=True)
-class AnswersFit(GameTraits):
-    """What the game goes together with, of so many answers."""
+class AnswerTraits(GameTraits):
+    """Facts about the game, for a number of answers."""
 
     answers: int = 1
 
     def compared(self, claim: Claim, *, audit: str = "") -> ConvertedClaim:
-        """What a claim about one answer says of all that are looked at together."""
+        """Return the claim about all answers together that follows from the claim about one."""
         if self.answers == 1 or (claim.is_point and math.isinf(claim.epsilon)):
             return super().compared(claim, audit=audit)
         delta = min(2 * claim.delta, 1 - 1e-12) if claim.is_point else claim.delta
         both = Claim.of(two_answers(claim.curve), relation=claim.relation, delta=delta)
         converted = claim_under(both, self.relation, audit=audit)
         note = (
-            f"two answers are looked at together, what is claimed is about one (epsilon {claim.epsilon:g}, delta "
-            f"{claim.delta:g}): by composition compared with epsilon {both.epsilon:g}, delta {both.delta:.3g}"
+            f"two answers are tested together. The claim is about one (epsilon {claim.epsilon:g}, delta "
+            f"{claim.delta:g}), by composition epsilon {both.epsilon:g}, delta {both.delta:.3g} for both"
         )
         words = "; ".join(filter(None, (note, converted.note)))
         return ConvertedClaim(converted.claim, words, 2 * converted.steps)
@@ -117,24 +117,25 @@ class AnswersFit(GameTraits):
 @register("game", "crafted-queries", source="Ours")
 @dataclass(frozen=True)
 class CraftedQueries(TrialGame):
-    """Two worlds: a few records made for a query, with one more (or another one) that decides its answer, or without.
+    """Game of two worlds: a few records crafted for a query, with or without a record that decides its answer.
 
-    Votes are balanced at the query, or off by a few; a record stands alone; each teacher has one record; the query was
-    asked many times before. A predictor that raises has answered so where the data are of a usual size.
+    Votes at the query are balanced, or nearly so; or a record is isolated, each teacher has one record, or the query
+    was asked many times before. On data of a usual size, an exception of the predictor is an answer.
 
     Attributes:
-        trials: Fresh runs, each on one of the two data sets by its own coin, in 2 .. 10,000,000.
-        stack: Runs made by one unit, >= 1.
-        search: Runs to choose the data sets by, and to learn from, in 16 .. 10,000,000; with few, few pairs are tried.
-        answers: How many answers are looked at together, 1 or 2; the claim of so many follows from that of one.
-        relation: How the two data sets differ: "add-remove" or "replace".
+        trials: Number of fresh runs, each on one of the two data sets by a fair coin, in 2 .. 10,000,000.
+        stack: Number of runs in one unit, >= 1.
+        search: Number of search runs, which choose the data sets and train the attack, in 16 .. 10,000,000. It limits
+            the number of pairs that are tried.
+        answers: Number of answers that are tested together, 1 or 2; the claim about two follows by composition.
+        relation: Relation of the two data sets, "add-remove" or "replace".
     """
 
-    traits: ClassVar[AnswersFit] = AnswersFit(
+    traits: ClassVar[AnswerTraits] = AnswerTraits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair coins and independent runs: both data sets and the attack were fixed before the "
-        "fresh runs. The claim is taken to hold for every data set, as it says, and for each of two answers whatever "
-        "the other one was.",
+        "fresh runs. The claim is taken to hold for every data set, as it says, and for each of two answers given the "
+        "other one.",
         views={ANSWERING: AnswerView, VOTING: AnswerView},
         attack="answer-odds",
         estimator="fair-coins",
@@ -163,26 +164,26 @@ class CraftedQueries(TrialGame):
         object.__setattr__(self, "traits", replace(type(self).traits, relation=relation, answers=self.answers))
 
     def play(self, setting: Setting, work: Work) -> Played:
-        claim = replace(_claimed(setting.mechanism), relation=self.relation)
+        claim = replace(_search_claim(setting.mechanism), relation=self.relation)
         curve = self.traits.compared(claim).claim.curve
         choice, fresh, scores = self._units(setting, work, curve)
-        shown: tuple[Unit, ...] = ()
-        if setting.noiseless is not None:  # data sets are chosen anew: with the noise near ties may do as well as ties
+        ceiling: tuple[Unit, ...] = ()
+        if setting.noiseless is not None:  # needs its own choice: with noise, near ties may do as well as ties
             few = replace(self, trials=min(self.trials, NOISELESS_TRIALS), search=min(self.search, NOISELESS_TRIALS))
-            shown = few._units(setting.noiseless, work, curve, ", without noise")[2]
+            ceiling = few._units(setting.noiseless, work, curve, ", without noise")[2]
         return Played(
             scores,
             trainings=fresh,
-            ceiling=shown,
-            noiseless=bool(shown),
+            ceiling=ceiling,
+            noiseless=bool(ceiling),
             choices=(choice,),
             reference=self.reference(),
         )
 
     def _units(
-        self, setting: Setting, work: Work, curve: PrivacyCurve, how: str = ""
+        self, setting: Setting, work: Work, curve: PrivacyCurve, suffix: str = ""
     ) -> tuple[Unit, tuple[Unit, ...], tuple[Unit, ...]]:
-        """The unit that chooses the data sets, those of the fresh runs, and those of their scores."""
+        """Return the unit that chooses the data sets, the fresh runs, and the units with their scores."""
         choice = work.add(
             choose_pair,
             setting.mechanism,
@@ -193,7 +194,7 @@ class CraftedQueries(TrialGame):
             setting.required_part("test"),
             replaced=self.relation is Relation.REPLACE,
             seed=setting.search_seed.child("search"),
-            label=f"data sets and a query{how}",
+            label=f"data sets and a query{suffix}",
             **setting.unit_options,
         )
         fresh = work.split(
@@ -203,7 +204,7 @@ class CraftedQueries(TrialGame):
             setting.mechanism,
             choice,
             seed=setting.seed.child("fresh"),
-            label=f"fresh runs{how}",
+            label=f"fresh runs{suffix}",
             **setting.unit_options,
         )
         scores = tuple(
@@ -220,8 +221,8 @@ class CraftedQueries(TrialGame):
         return choice, fresh, scores
 
 
-def _claimed(mechanism: Any) -> Claim:
-    """What pairs are tried against; where nothing is claimed, epsilon 1."""
+def _search_claim(mechanism: Any) -> Claim:
+    """Return the claim of the mechanism for choosing pairs; epsilon 1 if it makes none."""
     try:
         claim = mechanism.claim()
     except InputError:
@@ -231,39 +232,39 @@ def _claimed(mechanism: Any) -> Claim:
 
 @dataclass(frozen=True, eq=False)
 class PlayedPair:
-    """A pair that is played, and how often each answer was given on it."""
+    """A chosen pair, with counts of the answers of its search runs."""
 
     pair: DecisivePair
-    world_1: Ints  # how often each answer was given with the record, shape (symbols,)
-    world_0: Ints  # the same without it
+    world_1: Ints  # count of each answer with the record, shape (symbols,)
+    world_0: Ints  # count of each answer without it, shape (symbols,)
 
 
 @dataclass(frozen=True, eq=False)
 class Answered:
-    """What fresh runs answered."""
+    """Answers of fresh runs."""
 
-    number: Ints = field(metadata={"stored": "int32"})  # of each run
-    truth: NDArray[np.bool_]  # their coins, shape (n,)
-    symbol: Ints = field(metadata={"stored": "int32"})  # the answers looked at, as one number, shape (n,)
+    number: Ints = field(metadata={"stored": "int32"})  # number of each run, shape (n,)
+    truth: NDArray[np.bool_]  # coin of each run, shape (n,)
+    symbol: Ints = field(metadata={"stored": "int32"})  # tested answers of each run as one number, shape (n,)
 
 
 def symbols(classes: int, answers: int) -> int:
-    """How many different answers there are: classes, none, and none for the run failed; of several together."""
+    """Return the number of combinations of answers; each is a class, no class, or a failure of the run."""
     return int((classes + 2) ** answers)
 
 
 def symbol_of(mechanism: Any, pair: DecisivePair, added: bool, seed: Seed, compute: Compute) -> int | BaseException:
-    """The answers that are looked at of one run, as one number; what it raised where that is no answer."""
+    """Return the tested answers of one run as one number, or its exception if that is no answer."""
     data = pair.added if added else pair.without
     try:
-        given = answers_of(mechanism, data, pair.asked.features, seed, compute)[pair.looked_at]
-    except BaseException as err:  # other people's code may raise anything
+        answers = answers_of(mechanism, data, pair.asked.features, seed, compute)[pair.looked_at]
+    except BaseException as err:  # audited code may raise anything
         if raised_externally(err):
             raise
         if not pair.failing:
             return err
-        given = np.full(len(pair.looked_at), data.classes + 1)
-    return int(np.ravel_multi_index(tuple(given.tolist()), (data.classes + 2,) * len(given)))
+        answers = np.full(len(pair.looked_at), data.classes + 1)
+    return int(np.ravel_multi_index(tuple(answers.tolist()), (data.classes + 2,) * len(answers)))
 
 
 @unit
@@ -279,79 +280,61 @@ def choose_pair(
     replaced: bool,
     seed: Seed,
 ) -> Outcome[tuple[PlayedPair, ...]]:
-    """Tries all pairs on a few runs, then the better half on as many in all, and so on; all runs are learned from.
+    """Choose pairs by successive halving, with about equally many runs in each round.
 
-    Raises: What the predictor raises where it runs on none of them.
+    Raises: RunError, or the exception of the predictor, if it runs on none of the data sets.
     """
-    tried = _Tried(mechanism, curve, seed, compute)
-    several = symbols(target.classes, answers)
     offered = pairs(mechanism, target, test, answers, replaced)[: search // (4 * FIRST_RUNS)]
-    left = [_Candidate(pair, several) for pair in offered]
-    share = search // (2 * (len(left).bit_length() + 1))
+    remaining = [_Candidate(pair, symbols(target.classes, answers)) for pair in offered]
+    share = search // (2 * (len(remaining).bit_length() + 1))
     with limited_threads(compute.threads):
         while True:
-            for candidate in left:
-                tried.more(candidate, max(FIRST_RUNS, share // len(left)))
-            able = [candidate for candidate in left if candidate.error is None]
-            if not any(candidate.answered for candidate in able):
+            for candidate in remaining:
+                candidate.run(mechanism, max(FIRST_RUNS, share // len(remaining)), seed, compute)
+            able = [candidate for candidate in remaining if candidate.error is None]
+            # The last symbol stands for a failed run.
+            if not any(candidate.counts[:, :-1].any() for candidate in able):
                 answers_of(mechanism, offered[0].without, offered[0].asked.features, seed.child("again"), compute)
-                raise RunError("the predictor runs on none of the data sets made for it")
-            ranked = sorted(able, key=tried.excess, reverse=True)
-            if len(left) <= PLAYED:
+                raise RunError("the predictor fails on all data sets that were crafted for it")
+            ranked = sorted(able, key=lambda candidate: candidate.excess(curve), reverse=True)
+            if len(remaining) <= USED_PAIRS:
                 break
-            left = ranked[: max(PLAYED, len(left) // 2)]
-    words = " and the one with ".join(candidate.pair.name for candidate in ranked)
-    choices = tuple(candidate.choice for candidate in ranked)
-    return Outcome(choices, notes=(f"data sets chosen: of {len(offered)} pairs the one with {words} was taken",))
+            remaining = ranked[: max(USED_PAIRS, len(remaining) // 2)]
+    names = " and ".join(candidate.pair.name for candidate in ranked)
+    choices = tuple(PlayedPair(candidate.pair, candidate.counts[1], candidate.counts[0]) for candidate in ranked)
+    return Outcome(choices, notes=(f"data sets chosen: {names}, out of {len(offered)} pairs",))
 
 
 class _Candidate:
-    """A pair and the answers on it so far."""
+    """A pair with counts of the answers of its runs so far."""
 
     def __init__(self, pair: DecisivePair, answers: int) -> None:
         self.pair = pair
-        self.counts = np.zeros((2, answers), np.int64)
+        self.counts = np.zeros((2, answers), np.int64)  # without the record, and with it
         self.error: BaseException | None = None
 
-    @property
-    def answered(self) -> bool:
-        """Whether any run came to an end: of all symbols the last one says that it raised."""
-        return bool(self.counts[:, :-1].any())
-
-    @property
-    def choice(self) -> PlayedPair:
-        return PlayedPair(self.pair, self.counts[1], self.counts[0])
-
-
-@dataclass(frozen=True)
-class _Tried:
-    mechanism: Any
-    curve: PrivacyCurve
-    seed: Seed
-    compute: Compute
-
-    def more(self, candidate: _Candidate, runs: int) -> None:
-        """Runs on either data set; the first one that raises ends it, where that is no answer."""
-        done = int(candidate.counts[0].sum())
-        for number in range(done, done + runs):
+    def run(self, mechanism: Any, runs: int, seed: Seed, compute: Compute) -> None:
+        """Add runs on each data set; stop at an exception that is no answer."""
+        finished = int(self.counts[0].sum())
+        for number in range(finished, finished + runs):
             for added in (False, True):
-                own = self.seed.child(candidate.pair.name, number, int(added))
-                said = symbol_of(self.mechanism, candidate.pair, added, own, self.compute)
-                if isinstance(said, BaseException):
-                    candidate.error = said
+                run_seed = seed.child(self.pair.name, number, int(added))
+                symbol = symbol_of(mechanism, self.pair, added, run_seed, compute)
+                if isinstance(symbol, BaseException):
+                    self.error = symbol
                     return
-                candidate.counts[int(added), said] += 1
+                self.counts[int(added), symbol] += 1
 
-    def excess(self, candidate: _Candidate) -> float:
-        """By how many deviations the likelier of some answers exceed the claim, at the level where they do most."""
-        return max(_excess(self.curve, *worlds) for worlds in (candidate.counts, candidate.counts[::-1]))
+    def excess(self, curve: PrivacyCurve) -> float:
+        """Return the largest excess over the claim, in standard deviations, over thresholds of the answers' odds."""
+        return max(_excess(curve, *worlds) for worlds in (self.counts, self.counts[::-1]))
 
 
-def _excess(curve: PrivacyCurve, zero: Ints, one: Ints) -> float:
-    seen = np.flatnonzero(one + zero)
-    order = seen[np.argsort(-(one[seen] + 0.5) / (zero[seen] + 0.5), kind="stable")]
-    n = one.sum() + 1.0
-    p, q = ((np.cumsum(counts[order])[:-1] + 0.5) / n for counts in (one, zero))
+def _excess(curve: PrivacyCurve, world_0: Ints, world_1: Ints) -> float:
+    observed = np.flatnonzero(world_1 + world_0)
+    order = observed[np.argsort(-(world_1[observed] + 0.5) / (world_0[observed] + 0.5), kind="stable")]
+    n = world_1.sum() + 1.0
+    p, q = ((np.cumsum(counts[order])[:-1] + 0.5) / n for counts in (world_1, world_0))
     return excess(curve, p, q, n)
 
 
@@ -359,25 +342,28 @@ def _excess(curve: PrivacyCurve, zero: Ints, one: Ints) -> float:
 def run_pair(
     mechanism: Any, choices: tuple[PlayedPair, ...], compute: Compute, *, first: int, last: int, seed: Seed
 ) -> Outcome[Answered]:
-    """Fresh runs on each pair in turn, by its own coin; one that raises counts as the worst guess."""
-    own = seed.child(first)
-    truth = own.rng().random(last - first) < 0.5
-    said, failures = [], []
+    """Run the predictor on the pairs in turn, each time on a data set by a fair coin.
+
+    A failed run has symbol -1.
+    """
+    unit_seed = seed.child(first)
+    truth = unit_seed.rng().random(last - first) < 0.5
+    run_symbols, failures = [], []
     with limited_threads(compute.threads):
         for place, added in enumerate(truth.tolist()):
             choice = choices[(first + place) % len(choices)]
-            symbol = symbol_of(mechanism, choice.pair, added, own.child("runs", place), compute)
+            symbol = symbol_of(mechanism, choice.pair, added, unit_seed.child("runs", place), compute)
             if isinstance(symbol, BaseException):
                 failures.append(f"run {first + place}: {type(symbol).__name__}: {shortened(symbol)}")
                 symbol = -1
-            said.append(symbol)
-    answered = Answered(np.arange(first, last), truth, np.array(said, np.int64))
+            run_symbols.append(symbol)
+    answered = Answered(np.arange(first, last), truth, np.array(run_symbols, np.int64))
     return Outcome(answered, failures=tuple(failures))
 
 
 @unit
 def score_answers(attack: Any, choices: tuple[PlayedPair, ...], trials: tuple[Answered, ...]) -> Iterator[Scores]:
-    """Scores each run by its answers: one replay."""
+    """Yield the scores of all runs; a failed run counts as a wrong guess."""
     number, truth, symbol = (
         np.concatenate([getattr(part, name) for part in trials]) for name in ("number", "truth", "symbol")
     )
@@ -389,116 +375,121 @@ def score_answers(attack: Any, choices: tuple[PlayedPair, ...], trials: tuple[An
 
 @dataclass(frozen=True, eq=False)
 class DecisivePair:
-    """Two neighbouring data sets and what is asked."""
+    """Two neighbouring data sets and the queries of a run."""
 
-    name: str  # what they are, in words
+    name: str  # description
     without: Examples
-    added: Examples  # with a record more, or another one in its place
-    asked: Examples  # the queries of a run, in order
-    looked_at: Ints  # places of the answers that are looked at
-    failing: bool = True  # whether raising is an answer: not where few records may be too few for anybody
+    added: Examples  # with one record more, or with one replaced
+    asked: Examples  # queries in order
+    looked_at: Ints  # indices of the tested answers
+    failing: bool = True  # True if an exception is an answer; False if the data may be too small for the predictor
 
 
 def pairs(mechanism: Any, target: Examples, test: Examples, answers: int, replaced: bool) -> list[DecisivePair]:
-    """All pairs that are tried, each with so many answers to look at."""
-    makes = _Maker(target, test, replaced)
-    return list(makes.of_two() if answers == 2 else makes.of_one(own_sizes(mechanism)))
+    """Return all pairs with this number of tested answers, in the order in which they are tried."""
+    maker = _PairMaker(target, test, replaced)
+    return list(maker.with_two_answers() if answers == 2 else maker.with_one_answer(stated_sizes(mechanism)))
 
 
-def own_sizes(mechanism: Any) -> list[int]:
-    """Whole numbers among the public facts of a predictor: numbers of teachers, of neighbours, thresholds."""
-    own = getattr(mechanism, "predictor", mechanism)
-    places = (vars(own) if isinstance(own, type) else {}, getattr(mechanism, "parameters", {}), vars(mechanism))
-    found = [value for place in places for value in place.values() if type(value) is int and 2 <= value <= 512]
-    return list(dict.fromkeys(found))[:OWN_SIZES]
+def stated_sizes(mechanism: Any) -> list[int]:
+    """Return integers among the parameters of a predictor, such as numbers of teachers or neighbours."""
+    predictor = getattr(mechanism, "predictor", mechanism)
+    class_values = vars(predictor) if isinstance(predictor, type) else {}
+    values = [*class_values.values(), *getattr(mechanism, "parameters", {}).values(), *vars(mechanism).values()]
+    sizes = [value for value in values if type(value) is int and 2 <= value <= 512]
+    return list(dict.fromkeys(sizes))[:MAX_STATED_SIZES]
 
 
-class _Maker:
-    """Makes pairs of the rows that there are."""
+class _PairMaker:
+    """Builds pairs of data sets from the target and test rows.
+
+    `label_1` is the label of the added record, `label_0` the other label.
+    """
 
     def __init__(self, target: Examples, test: Examples, replaced: bool) -> None:
         self._target, self._test, self._replaced = target, test, replaced
 
-    def of_one(self, sizes: list[int]) -> Iterator[DecisivePair]:
-        """Pairs where one answer is looked at, of each kind in turn."""
-        leads = sorted(range(-LEAD, LEAD + 1), key=lambda lead: (abs(lead), lead))
+    def with_one_answer(self, sizes: list[int]) -> Iterator[DecisivePair]:
+        """Yield pairs with one tested answer, of each kind in turn."""
+        leads = sorted(range(-MAX_LEAD, MAX_LEAD + 1), key=lambda lead: (abs(lead), lead))
         one_each = dict.fromkeys((*sizes, *SIZES))
+        unchanged = ((number, shuffled) for number in range(UNCHANGED_QUERIES) for shuffled in (False, True))
         kinds: tuple[Iterable[DecisivePair | None], ...] = (
             (self._around(0, lead, 0, 1) for lead in leads),
-            (self._natural(number, shuffled=shuffled) for number in range(NATURAL) for shuffled in (False, True)),
-            (self._alone(number, number, 1 - number) for number in (0, 1)),
+            (self._unchanged(number, shuffled=shuffled) for number, shuffled in unchanged),
+            (self._isolated(number, number, 1 - number) for number in (0, 1)),
             (self._few(number, size, 1, number % 2, 1 - number % 2) for number, size in enumerate(one_each)),
-            (self._first_of_its_class(number, size) for number, size in enumerate(ALIKE)),
+            (self._first_of_its_class(number, size) for number, size in enumerate(SAME_CLASS_SIZES)),
             (self._outlier(number) for number in (0, 1)),
             (self._around(1, lead, 1, 0) for lead in (-1, 0)),
-            (self._around(0, lead, 0, 1, often=OFTEN) for lead in (0, -1)),
+            (self._around(0, lead, 0, 1, repeats=REPEATED_QUERIES) for lead in (0, -1)),
             (self._few(number, 2 * size - 1, 2, 0, 1) for number, size in enumerate(sizes or SIZES[1:4:2])),
         )
         for of_each_kind in zip_longest(*kinds):
             yield from (pair for pair in of_each_kind if pair is not None)
 
-    def of_two(self) -> Iterator[DecisivePair]:
-        """Pairs where the record decides one answer, and another one tells what noise it had."""
-        for number, (zero, one) in enumerate(((0, 1), (1, 0))):
+    def with_two_answers(self) -> Iterator[DecisivePair]:
+        """Yield pairs in which the record decides one answer, and the other answer reveals the noise."""
+        for number, (label_0, label_1) in enumerate(((0, 1), (1, 0))):
             for lead in (0, -1, -2, 1):
                 for other in (0, -1, 1, -2, 2, -3, 3):
-                    yield self._apart(number, lead, other, zero, one)
+                    yield self._two_queries(number, lead, other, label_0, label_1)
 
     def _query(self, number: int) -> Examples:
         return self._test.take(np.array([number % len(self._test)]))
 
     def _near(self, query: Examples, count: int) -> Examples:
-        """Records in a line from near a query to farther off, none at it; of a table, the query itself."""
-        here = query.take(np.zeros(count, np.int64))
+        """Return records on a line from near the query to farther away; for tables, copies of the query."""
+        copies = query.take(np.zeros(count, np.int64))
         away = self._far(query, 1).features
         if not isinstance(away, np.ndarray):
-            return here
+            return copies
         shares = np.linspace(0.01, 0.03, count).reshape(-1, *[1] * (away.ndim - 1))
-        return here.with_(features=(here.features + shares * (away - here.features)).astype(np.float32))
+        return copies.with_(features=(copies.features + shares * (away - copies.features)).astype(np.float32))
 
     def _far(self, query: Examples, count: int) -> Examples:
-        """The records that are farthest from a query; of a table, any."""
+        """Return the records farthest from the query; for tables, the first records."""
         features = self._target.features
         if not isinstance(features, np.ndarray):
             return self._target.take(np.resize(np.arange(len(self._target)), count))
         distance = ((features - query.features).reshape(len(features), -1) ** 2).sum(axis=1)
         return self._target.take(np.argsort(-distance, kind="stable")[:count])
 
-    def _around(self, number: int, lead: int, zero: int, one: int, often: int = 1) -> DecisivePair:
-        """All records near the query, their labels in turn, those ahead first; the record is the nearest one."""
+    def _around(self, number: int, lead: int, label_0: int, label_1: int, repeats: int = 1) -> DecisivePair:
+        """Return a pair with all records near the query and alternating labels; the added record is at the query."""
         query = self._query(number)
-        labels = _in_turn(NEAR, zero, one, lead=lead)
-        words = f"labels {zero} ahead by {lead} around query {number}"
-        if often > 1:
-            words += f", asked {often} times"
-        return self._pair(words, self._near(query, NEAR).with_(labels=labels), query, zero, one, often=often)
+        rows = self._near(query, NEAR).with_(labels=_alternating(NEAR, label_0, label_1, lead=lead))
+        name = f"labels {label_0} ahead by {lead} around query {number}"
+        if repeats > 1:
+            name += f", asked {repeats} times"
+        return self._pair(name, rows, query, label_0, label_1, repeats=repeats)
 
-    def _alone(self, number: int, zero: int, one: int) -> DecisivePair:
-        """All records far from the query."""
+    def _isolated(self, number: int, label_0: int, label_1: int) -> DecisivePair:
+        """Return a pair with all other records far from the query."""
         query = self._query(number)
         rows = self._far(query, NEAR)
-        return self._pair(
-            f"a record alone at query {number}", rows.with_(labels=_in_turn(len(rows), zero, one)), query, zero, one
-        )
+        rows = rows.with_(labels=_alternating(len(rows), label_0, label_1))
+        return self._pair(f"a record alone at query {number}", rows, query, label_0, label_1)
 
-    def _few(self, number: int, size: int, runs: int, zero: int, one: int) -> DecisivePair:
-        """As few records as there may be teachers, or nearly twice as many; half of either label."""
+    def _few(self, number: int, size: int, runs: int, label_0: int, label_1: int) -> DecisivePair:
+        """Return a pair with as many records as teachers, or almost twice as many; half have each label."""
         query = self._query(number)
-        rows = self._near(query, size).with_(labels=_in_turn(size, zero, one, runs=runs))
-        words = f"{size} records around query {number}, {runs} of a label in turn"
-        return self._pair(words, rows, query, zero, one, failing=False)
+        rows = self._near(query, size).with_(labels=_alternating(size, label_0, label_1, runs=runs))
+        name = f"{size} records around query {number}, {runs} of a label in turn"
+        return self._pair(name, rows, query, label_0, label_1, failing=False)
 
     def _first_of_its_class(self, number: int, size: int) -> DecisivePair:
-        """All records are of one class, the record more is of another one."""
-        query, zero = self._query(number), number % 2
-        rows = self._near(query, size).with_(labels=np.full(size, zero))
-        words = f"the first of its class beside {size}, query {number}"
-        return self._pair(words, rows, query, zero, 1 - zero, failing=size == NEAR)
+        """Return a pair in which only the added record is of another class."""
+        query, label_0 = self._query(number), number % 2
+        rows = self._near(query, size).with_(labels=np.full(size, label_0))
+        # The name is part of the seed of search runs.
+        name = f"the first of its class beside {size}, query {number}"
+        return self._pair(name, rows, query, label_0, 1 - label_0, failing=size == NEAR)
 
     def _outlier(self, number: int) -> DecisivePair | None:
-        """The record is at the end of a feature's range, all others are near: whoever scales by the data moves these.
+        """Return a pair whose added record extends the range of a feature, for predictors that scale by the range.
 
-        Along that feature lie those of one class, along another feature, half as far, those of the other class.
+        The records of one class lie along that feature, those of the other class along another one, half as far.
         """
         query, features = self._query(number), self._target.features
         if not isinstance(features, np.ndarray) or np.prod(features.shape[1:]) < 2:
@@ -506,69 +497,69 @@ class _Maker:
         flat = features.reshape(len(features), -1)
         low, high = flat.min(axis=0), flat.max(axis=0)
         long, short = np.argsort(low - high, kind="stable")[:2]
-        here = query.features.reshape(-1)
-        step = STEP * (high - low)
-        made = np.tile(here, (NEAR, 1))
-        labels = _in_turn(NEAR, 0, 1)
+        center = query.features.reshape(-1)
+        step = OUTLIER_STEP * (high - low)
+        points = np.tile(center, (NEAR, 1))
+        labels = _alternating(NEAR, 0, 1)
         away = np.random.default_rng(number).uniform(0.9, 1.1, NEAR)
-        made[labels == 0, long] += 2 * (away * step[long])[labels == 0]
-        made[labels == 1, short] += (away * step[short])[labels == 1]
-        for row, side in enumerate((-10, -10, 10, 10)):  # both features have as wide a range without the outlier
-            made[row, [long, short]] = here[[long, short]] + side * step[[long, short]]
-        far = here.copy()
-        far[long] = max(low[long], high[long], key=lambda end: abs(end - here[long]))
+        points[labels == 0, long] += 2 * (away * step[long])[labels == 0]
+        points[labels == 1, short] += (away * step[short])[labels == 1]
+        for row, side in enumerate((-10, -10, 10, 10)):  # equal relative ranges of both features without the outlier
+            points[row, [long, short]] = center[[long, short]] + side * step[[long, short]]
+        far = center.copy()
+        far[long] = max(low[long], high[long], key=lambda end: abs(end - center[long]))
         rows = query.take(np.zeros(NEAR, np.int64)).with_(
-            features=made.reshape(NEAR, *features.shape[1:]).astype(np.float32), labels=labels
+            features=points.reshape(NEAR, *features.shape[1:]).astype(np.float32), labels=labels
         )
         record = query.with_(features=far.reshape(query.features.shape).astype(np.float32))
         return self._pair(f"an outlier, query {number}", rows, query, 1, 0, record=record)
 
-    def _natural(self, number: int, shuffled: bool) -> DecisivePair:
-        """Records as they are, or with labels at random."""
+    def _unchanged(self, number: int, shuffled: bool) -> DecisivePair:
+        """Return a pair with unchanged records, or with random labels."""
         query = self._query(number)
         rows = self._target.take(np.arange(min(len(self._target), 2 * NEAR)))
         if shuffled:
             rows = rows.with_(labels=np.random.default_rng(number).integers(0, rows.classes, len(rows)))
         label = int(query.labels[0])
-        words = "labels at random" if shuffled else "records as they are"
-        return self._pair(f"{words}, query {number}", rows, query, label, (label + 1) % rows.classes)
+        name = "labels at random" if shuffled else "records as they are"
+        return self._pair(f"{name}, query {number}", rows, query, label, (label + 1) % rows.classes)
 
-    def _apart(self, number: int, lead: int, other: int, zero: int, one: int) -> DecisivePair:
-        """Two queries with records of their own around each; the record is at the second one."""
+    def _two_queries(self, number: int, lead: int, other: int, label_0: int, label_1: int) -> DecisivePair:
+        """Return a pair with records around each of two queries; the added record is at the second query."""
         query = self._query(number)
         away = self._far(query, 1)
         rows = joined(
-            self._near(query, NEAR).with_(labels=_in_turn(NEAR, zero, one, lead=lead)),
-            self._near(away, NEAR).with_(labels=_in_turn(NEAR, zero, one, lead=other)),
+            self._near(query, NEAR).with_(labels=_alternating(NEAR, label_0, label_1, lead=lead)),
+            self._near(away, NEAR).with_(labels=_alternating(NEAR, label_0, label_1, lead=other)),
         )
-        words = f"labels {zero} ahead by {lead} at query {number} and by {other} at another one"
-        made = self._pair(words, rows, query, zero, one)
-        return DecisivePair(words, made.without, made.added, joined(away, query), np.array([0, 1]))
+        name = f"labels {label_0} ahead by {lead} at query {number} and by {other} at another one"
+        pair = self._pair(name, rows, query, label_0, label_1)
+        return replace(pair, asked=joined(away, query), looked_at=np.array([0, 1]))
 
     def _pair(
         self,
         name: str,
         rows: Examples,
         query: Examples,
-        zero: int,
-        one: int,
+        label_0: int,
+        label_1: int,
         *,
-        often: int = 1,
+        repeats: int = 1,
         failing: bool = True,
         record: Examples | None = None,
     ) -> DecisivePair:
-        """With a record more, the query itself if none is given; or that record in the place of another one."""
-        record = (record or query).with_(labels=np.array([one]))
+        """Return the pair of `rows` with and without `record`, or with it replaced; by default it is the query."""
+        record = (record or query).with_(labels=np.array([label_1]))
         without = rows
         if self._replaced:
             rows = rows.take(np.arange(len(rows) - 1))
-            without = joined(rows, query.with_(labels=np.array([zero])))
-        asked = query.take(np.zeros(often, np.int64))
-        return DecisivePair(name, without, joined(rows, record), asked, np.array([often - 1]), failing)
+            without = joined(rows, query.with_(labels=np.array([label_0])))
+        queries = query.take(np.zeros(repeats, np.int64))
+        return DecisivePair(name, without, joined(rows, record), queries, np.array([repeats - 1]), failing)
 
 
-def _in_turn(count: int, zero: int, one: int, *, lead: int = 0, runs: int = 1) -> Ints:
-    """Labels in turn, so many of one and then of the other, after those of the class that is ahead."""
-    labels = np.where(np.arange(count) // runs % 2 == 0, zero, one)
-    ahead = np.full(min(abs(lead), count), zero if lead > 0 else one)
+def _alternating(count: int, label_0: int, label_1: int, *, lead: int = 0, runs: int = 1) -> Ints:
+    """Return `lead` labels of class `label_0` (if negative, `label_1`), then alternating runs of both labels."""
+    labels = np.where(np.arange(count) // runs % 2 == 0, label_0, label_1)
+    ahead = np.full(min(abs(lead), count), label_0 if lead > 0 else label_1)
     return np.concatenate([ahead, labels])[:count].astype(np.int64)

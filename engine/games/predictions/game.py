@@ -1,7 +1,8 @@
-"""Private predictors: what do answers tell of records, at least, as a Renyi divergence?
+"""Game for private predictors, which bounds the Renyi divergence of their answers from below.
 
-The adversary adds records to the data and asks queries. Several runs of the training phase give the law of the votes in
-both worlds, from which answers are drawn by the hundred million; or each answer is that of a full run.
+The adversary adds records to the data and asks queries. The law of the votes in both worlds is fitted to several runs
+of the training phase, and hundreds of millions of answers are drawn from it. Alternatively, each answer comes from a
+full run.
 Source: Chadha et al. (2024), "Auditing Private Prediction".
 """
 
@@ -35,14 +36,13 @@ from dpaudit.registry import register
 VOTING = Capability(
     VotingPredictor, "private predictors (with methods `votes`, `votes_with_canary`, `law` and `release`)"
 )
-ANSWERING = Capability(AnsweringPredictor, "private predictors of one's own (with a method `answers`)")
+ANSWERING = Capability(AnsweringPredictor, "user-defined private predictors (with a method `answers`)")
 SERVICES = Capability(HttpService, "private predictors behind an address")
 POINTS = (1, 2, 4, 8)
 QUERIES_PER_UNIT = 10
 
 
 def _check_tests(relation: Relation) -> tuple[CheckTest, ...]:
-    """How the game takes part in a check of a claim about such neighbours."""
     return (
         CheckTest(
             VOTING,
@@ -65,26 +65,26 @@ def _check_tests(relation: Relation) -> tuple[CheckTest, ...]:
 @register("game", "private-prediction", source="Chadha et al. (2024), Algorithm 1 and section 4")
 @dataclass(frozen=True)
 class PrivatePrediction:
-    """Two worlds, with some records more and without them: which of them do answers come from?
+    """Game of two worlds, with and without some added records, whose answers the attacker distinguishes.
 
-    The claim is of one answer; it is compared at every order of the divergence, for every query, at once.
+    The claim is about one answer. It is tested at all orders of the divergence and for all queries simultaneously.
 
     Attributes:
-        adversary: Which records, and what is asked.
-        queries: Natural queries, >= 1: the first rows of the test part.
-        points: Records that are added: 1, 2, 4 or 8; the claim follows by group privacy.
-        votes: "modelled": the law of the votes is fitted to several runs, and the finding holds if it does; "run": each
-            answer is that of a full run, and nothing is assumed.
-        runs: Runs of the training phase without the records, >= 1; of a predictor without randomness one is made.
-        moved_runs: Runs of the voters that have them, >= 1.
-        full_runs: With `votes: run`, full runs in each world, >= 4, half of which choose the sets of answers.
-        answers: Answers drawn in each world, >= 1.
-        search: Answers by which the sets of answers are chosen, in each world, >= 1.
-        simulated: Of either at most, where they are drawn one by one.
-        resamples: How often laws are fitted to resampled runs, to say how sure they are; >= 0.
-        sampler: "exact" draws all answers at once; "simulated" and "torch" (a GPU where there is one) one by one.
-        repeats: Answers that are counted in a total where one query is asked again and again, >= 1.
-        relation: How the worlds differ; "replace" for predictors whose records take the places of others.
+        adversary: Chooses the records and the queries.
+        queries: Number of natural queries, >= 1, which are the first rows of the test part.
+        points: Number of added records: 1, 2, 4 or 8. Their claim follows by group privacy.
+        votes: "modelled" to fit the law of the votes to several runs, which the finding then assumes; "run" to take
+            each answer from a full run, without assumptions.
+        runs: Number of training runs without the records, >= 1; a deterministic predictor runs once.
+        moved_runs: Number of training runs of the voters that have the records, >= 1.
+        full_runs: With `votes: run`, number of full runs in each world, >= 4; half of them choose the sets of answers.
+        answers: Number of answers drawn in each world, >= 1.
+        search: Number of answers in each world that choose the sets of answers, >= 1.
+        simulated: Largest number of either if answers are drawn one by one.
+        resamples: Number of bootstrap samples of the runs, which measure the uncertainty of the laws; >= 0.
+        sampler: "exact" draws all answers at once; "simulated" and "torch" (on a GPU if available) one by one.
+        repeats: Number of answers in the reported total if one query is asked repeatedly, >= 1.
+        relation: Relation of the two worlds; "replace" for predictors in which new records replace others.
     """
 
     traits: ClassVar[GameTraits] = GameTraits(
@@ -131,8 +131,8 @@ class PrivatePrediction:
     def play(self, setting: Setting, work: Work) -> Played:
         if self.queries > len(setting.parts.test):
             raise SpecError(
-                f"private-prediction asks {self.queries} natural queries, the test part has {len(setting.parts.test)} "
-                "rows; give `split.test` a larger share, or ask fewer `queries`"
+                f"private-prediction asks {self.queries} natural queries, but the test part has "
+                f"{len(setting.parts.test)} rows. Give `split.test` a larger share or ask fewer `queries`"
             )
         if isinstance(setting.mechanism, VotingPredictor) and self.votes == "modelled":
             return self._modelled(setting, work)
@@ -237,10 +237,10 @@ class PrivatePrediction:
     def _played(
         self, setting: Setting, work: Work, evidence: tuple[Unit, ...], trained: tuple[Unit, ...], answers: int
     ) -> Played:
-        told = work.add(
-            tell_answers, self.queries, answers, label="answers told", resources=setting.resources.without_gpu
+        ceiling = work.add(
+            reveal_worlds, self.queries, answers, label="answers told", resources=setting.resources.without_gpu
         )
-        return Played(evidence, trainings=trained, ceiling=(told,), replays=self.queries)
+        return Played(evidence, trainings=trained, ceiling=(ceiling,), replays=self.queries)
 
     @property
     def _draws(self) -> Draws:
@@ -248,7 +248,7 @@ class PrivatePrediction:
 
 
 def _data(setting: Setting) -> tuple[Any, Any]:
-    """What is trained on, and where natural queries come from."""
+    """Return the placeholders of the target part, which is trained on, and the test part with natural queries."""
     return setting.required_part("target"), setting.required_part("test")
 
 
@@ -261,21 +261,21 @@ def natural_queries(test: Examples, count: int) -> Examples:
 
 
 def whole_numbers(votes: object, *, columns: int, most: int, what: str) -> Ints:
-    """What a predictor gave, if it is an array of whole numbers from 0 to `most`, one column a query."""
-    given = np.asarray(votes)
+    """Return `votes` if they are integers from 0 to `most` with one column for each query; InputError otherwise."""
+    array = np.asarray(votes)
     require(
-        given.ndim == 2 and given.shape[1] == columns,
+        array.ndim == 2 and array.shape[1] == columns,
         f"{what} must have one column for each of the {columns} queries",
-        shape=given.shape,
+        shape=array.shape,
     )
-    whole = np.issubdtype(given.dtype, np.integer)
-    valid = whole and bool(((given >= 0) & (given <= most)).all())
-    require(valid, f"{what} must be whole numbers, 0 to {most}", dtype=given.dtype, given=given.ravel()[:3])
-    return np.asarray(given, np.int64)
+    is_integer = np.issubdtype(array.dtype, np.integer)
+    valid = is_integer and bool(((array >= 0) & (array <= most)).all())
+    require(valid, f"{what} must be whole numbers, 0 to {most}", dtype=array.dtype, given=array.ravel()[:3])
+    return np.asarray(array, np.int64)
 
 
 def price_of_asking(predictor: Any, count: int, data: Examples, test: Examples, **_: Any) -> str:
-    """What asking is going to take, where the predictor can tell; "" where it takes nothing."""
+    """Return the expected cost of the queries; "" if they are free."""
     if not isinstance(predictor, PricedPredictor):
         return ""
     return str(predictor.expected(data, natural_queries(test, count).features))
@@ -286,7 +286,7 @@ def price_of_asking(predictor: Any, count: int, data: Examples, test: Examples, 
 def train_and_ask(
     predictor: VotingPredictor, count: int, data: Examples, test: Examples, compute: Compute, *, seed: Seed
 ) -> Outcome[Votes]:
-    """One run of the training phase without further records: the vote of every voter on every query."""
+    """Run the training phase without added records and return the vote of each voter on each query."""
     queries = natural_queries(test, count)
     with limited_threads(compute.threads):
         votes = predictor.votes(data, queries.features, seed=seed.sequence(), compute=compute)
@@ -311,7 +311,7 @@ def craft(
     *,
     seed: Seed,
 ) -> Crafted:
-    """The adversary chooses `points` records and its queries, from what runs without further records said."""
+    """Let the adversary choose `points` records and its queries, by the votes in runs without added records."""
     expected = np.zeros((count, data.classes))
     if runs:
         votes = np.stack([run.votes for run in runs])
@@ -321,8 +321,8 @@ def craft(
             expected[query] = law.mean()
     target = Target(predictor, data, natural_queries(test, count), expected, points, compute)
     crafted = adversary.craft(target, seed.rng())
-    asked = sum(map(len, crafted.asked))
-    require(asked == count, f"an adversary must ask {count} queries in all", asked=asked)
+    total = sum(map(len, crafted.asked))
+    require(total == count, f"an adversary must ask {count} queries in all", asked=total)
     return crafted
 
 
@@ -337,30 +337,26 @@ def ask_moved(
     *,
     seed: Seed,
 ) -> Votes:
-    """One run of the training phase for each record: the vote of the voter that has it, on every query."""
+    """Run the training phase with each record and return the votes of its voter on all queries.
+
+    For a priced predictor, the voter votes only on the queries about its pair; its other votes are 0.
+    """
     queries = natural_queries(test, count)
-    more = AddedRecords(data, crafted.records, np.tile(np.arange(crafted.points), len(crafted.asked)))
+    added = AddedRecords(data, crafted.records, np.tile(np.arange(crafted.points), len(crafted.asked)))
+    votes = np.zeros((len(crafted.records), count), np.int64)
     with limited_threads(compute.threads):
         if isinstance(predictor, PricedPredictor):
-            return Votes(_asked_alone(predictor, more, queries, crafted, seed, compute))
-        votes = predictor.votes_with_canary(more, queries.features, seed=seed.sequence(), compute=compute)
+            for pair, asked in enumerate(crafted.asked):
+                rows, features = crafted.of_pair(pair), queries.take(asked).features
+                pair_records = AddedRecords(data, added.records.take(rows), added.places[rows])
+                votes[np.ix_(rows, asked)] = predictor.votes_with_canary(
+                    pair_records, features, seed=seed.sequence(), compute=compute
+                )
+            return Votes(votes)
+        votes = predictor.votes_with_canary(added, queries.features, seed=seed.sequence(), compute=compute)
     votes = whole_numbers(votes, columns=count, most=np.iinfo(np.int32).max, what="votes_with_canary")
     require(len(votes) == len(crafted.records), "votes_with_canary must have a row for each record", rows=len(votes))
     return Votes(votes)
-
-
-def _asked_alone(
-    predictor: Any, more: AddedRecords, queries: Examples, crafted: Crafted, seed: Seed, compute: Compute
-) -> Ints:
-    """Each pair's records are asked that pair's queries alone, for each costs; 0 stands for the others."""
-    votes = np.zeros((len(crafted.records), len(queries)), np.int64)
-    for pair, asked in enumerate(crafted.asked):
-        own, features = crafted.of_pair(pair), queries.take(asked).features
-        pair_own = AddedRecords(more.data, more.records.take(own), more.places[own])
-        votes[np.ix_(own, asked)] = predictor.votes_with_canary(
-            pair_own, features, seed=seed.sequence(), compute=compute
-        )
-    return votes
 
 
 @unit
@@ -377,9 +373,9 @@ def run_in_full(
     last: int,
     seed: Seed,
 ) -> Votes:
-    """Full runs in both worlds, each of which answers every query once: nothing about the votes is assumed.
+    """Run the predictor in both worlds; each run answers each query once.
 
-    Returns: One row a run: the answers to all queries asked of all pairs, with the records, then without.
+    Returns: One row for each run: the answers to the queries about all pairs, with the records, then without.
     """
     queries = natural_queries(test, count)
     rows = []
@@ -398,25 +394,24 @@ def run_in_full(
 
 
 def _with(data: Examples, records: Examples, *, replaced: bool) -> Examples:
-    whole = joined(data, records)
+    extended = joined(data, records)
     if not replaced:
-        return whole
-    more = np.arange(len(data), len(whole))
-    return whole.take(np.concatenate([more, np.arange(len(records), len(data))]))
+        return extended
+    return extended.take(np.concatenate([np.arange(len(data), len(extended)), np.arange(len(records), len(data))]))
 
 
 def answers_of(predictor: Any, data: Examples, features: Features, seed: Seed, compute: Compute) -> Ints:
-    """One full run on some data: trains, and answers each query once."""
-    own = seed.child("run").sequence()
+    """Train the predictor on the data and return its answer to each query."""
+    run_seed = seed.child("run").sequence()
     if isinstance(predictor, AnsweringPredictor):
-        given = np.asarray(predictor.answers(data, features, seed=own, compute=compute))
-        require(given.shape == (len(features),), "a run must answer each query once", shape=given.shape)
-        return given.astype(np.int64)
-    votes, noise = predictor.votes(data, features, seed=own, compute=compute), seed.child("noise").rng()
+        answers = np.asarray(predictor.answers(data, features, seed=run_seed, compute=compute))
+        require(answers.shape == (len(features),), "a run must answer each query once", shape=answers.shape)
+        return answers.astype(np.int64)
+    votes, noise = predictor.votes(data, features, seed=run_seed, compute=compute), seed.child("noise").rng()
     histograms = predictor.histograms(votes, classes=data.classes, rng=noise)
     releases = releases_of(predictor, features, len(votes), compute)
-    each = [release.answers(row[None], noise) for release, row in zip(releases, histograms, strict=True)]
-    return np.concatenate(each).astype(np.int64)
+    by_query = [release.answers(row[None], noise) for release, row in zip(releases, histograms, strict=True)]
+    return np.concatenate(by_query).astype(np.int64)
 
 
 @unit
@@ -430,15 +425,15 @@ def count_runs(
     *,
     repeats: int,
 ) -> Iterator[AnsweredQuery]:
-    """Counts the answers of full runs; the first half chooses the sets of answers, the other is counted."""
+    """Yield the counts of answers in the second half of the full runs; the first half chooses the sets of answers."""
     answers = np.concatenate([run.votes for run in runs])
     kinds = max(data.classes, int(answers.max()) + 1)
-    half, asked = len(answers) // 2, answers.shape[1] // 2
+    half, queries = len(answers) // 2, answers.shape[1] // 2
     cached = bool(getattr(predictor, "cached", False))
-    told = crafted.told(test.features, cached=cached, repeats=repeats)
-    for number in range(asked):
+    informative = crafted.informative_answers(test.features, cached=cached, repeats=repeats)
+    for number in range(queries):
         search, fresh = (
-            [np.bincount(part[:, column], minlength=kinds) for column in (number, asked + number)]
+            [np.bincount(part[:, column], minlength=kinds) for column in (number, queries + number)]
             for part in (answers[:half], answers[half:])
         )
         yield AnsweredQuery(
@@ -446,13 +441,13 @@ def count_runs(
             world_1=fresh[0],
             world_0=fresh[1],
             chosen=chosen_set(attack, *search),
-            asked=int(told[number]),
+            asked=int(informative[number]),
             together=not crafted.repeated,
         )
 
 
 @unit
-def tell_answers(queries: int, answers: int) -> Iterator[AnsweredQuery]:
-    """The game against a predictor without privacy: each answer says which world it comes from."""
-    told, chosen = np.array([0, answers]), np.array([False, True])
-    return (AnsweredQuery(query, told, told[::-1].copy(), chosen) for query in range(queries))
+def reveal_worlds(queries: int, answers: int) -> Iterator[AnsweredQuery]:
+    """Yield the evidence against a predictor without privacy, whose answers reveal the world."""
+    counts, chosen = np.array([0, answers]), np.array([False, True])
+    return (AnsweredQuery(query, counts, counts[::-1].copy(), chosen) for query in range(queries))

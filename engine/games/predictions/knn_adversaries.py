@@ -1,4 +1,4 @@
-"""Adversaries of Private-kNN: by how often a record votes, its chances to be near each of the natural queries."""
+"""Adversaries of Private-kNN, which choose records with many expected votes on the natural queries."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Ints = NDArray[np.int64]
 
 
 def expected_hits(predictor: PrivateKnn, target: Target, candidates: Examples) -> Floats:
-    """E(x) of each candidate, shape (n,): at most rate x queries.
+    """Return the expected number of votes E(x) of each candidate, shape (n,); at most rate * queries.
 
     Source: Chadha et al. (2024), appendix D.3.
     """
-    more = AddedRecords.alone(target.data, candidates)
-    ranks = predictor.votes_with_canary(more, target.queries.features, seed=SeedSequence(0), compute=target.compute)
-    # Few ranks are different: a table spares an incomplete beta function for each of millions.
+    added = AddedRecords.alone(target.data, candidates)
+    ranks = predictor.votes_with_canary(added, target.queries.features, seed=SeedSequence(0), compute=target.compute)
+    # A table by rank, since millions of candidates share few ranks and the incomplete beta function is slow.
     chance = inclusion(np.arange(1, ranks.max() + 1), neighbours=predictor.neighbours, rate=predictor.rate)
     return np.asarray(chance[ranks - 1].sum(axis=1))
 
 
 def least_expected(target: Target, queries: Ints | slice = slice(None)) -> int:
-    """The class with the most votes but one on some queries together."""
+    """Return the class with the second most votes on some queries in total."""
     votes = target.votes[queries].sum(axis=0)
     return int(np.argsort(votes, kind="stable")[-2])
 
@@ -41,7 +41,7 @@ def least_expected(target: Target, queries: Ints | slice = slice(None)) -> int:
 @register("adversary", "pois-nat-q-best-test", source="Chadha et al. (2024), appendix D.3: Pois-NatQ (Test)")
 @dataclass(frozen=True)
 class PoisNatQBestTest:
-    """The query with the largest expected number of votes, with the label that has the most votes but one on it."""
+    """Adds the query with the most expected votes, with the label that has the second most votes on it."""
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
         predictor = target.required(PrivateKnn, adversary="pois-nat-q-best-test")
@@ -53,7 +53,7 @@ class PoisNatQBestTest:
 @register("adversary", "pois-nat-q-best-train", source="Chadha et al. (2024), appendix D.3: Pois-NatQ (Train)")
 @dataclass(frozen=True)
 class PoisNatQBestTrain:
-    """The record with the largest expected number of votes, with the label that has the most votes but one over all."""
+    """Adds the record with the most expected votes, with the label that has the second most votes in total."""
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
         predictor = target.required(PrivateKnn, adversary="pois-nat-q-best-train")
@@ -65,10 +65,12 @@ class PoisNatQBestTrain:
 @register("adversary", "pois-nat-q-embedding", source="Chadha et al. (2024), appendix D.3: Pois-NatQ (Embedding)")
 @dataclass(frozen=True)
 class PoisNatQEmbedding:
-    """For each class, the mean of the records nearest to its queries, as often as they are; the one with most votes.
+    """Adds the mean of the records nearest to the queries of a class, for the class with the most expected votes.
+
+    A record counts once for each query to which it is near.
 
     Attributes:
-        nearest: Records that are nearest to each query, s >= 1.
+        nearest: Number of nearest records for each query, s >= 1.
     """
 
     nearest: int = 100
@@ -77,7 +79,6 @@ class PoisNatQEmbedding:
         require(self.nearest >= 1, "nearest must be >= 1", nearest=self.nearest)
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
-        """Draws nothing."""
         predictor = target.required(PrivateKnn, adversary="pois-nat-q-embedding")
         features = target.data.features
         if not isinstance(features, np.ndarray):
@@ -85,12 +86,12 @@ class PoisNatQEmbedding:
         near = np.argsort(squared_distances(features, target.queries.features), axis=0, kind="stable")[: self.nearest]
         points, labels = [], []
         for label in np.unique(target.queries.labels):
-            own = np.flatnonzero(target.queries.labels == label)
-            weights = np.bincount(near[:, own].ravel(), minlength=len(features)).astype(np.float64)
+            of_class = np.flatnonzero(target.queries.labels == label)
+            weights = np.bincount(near[:, of_class].ravel(), minlength=len(features)).astype(np.float64)
             points.append(np.tensordot(weights / weights.sum(), features.astype(np.float64), axes=1))
-            labels.append(least_expected(target, own))
-        made = Examples(
+            labels.append(least_expected(target, of_class))
+        candidates = Examples(
             np.stack(points).astype(np.float32), np.array(labels, np.int64), target.data.classes, target.data.name
         )
-        best = int(expected_hits(predictor, target, made).argmax())
-        return Crafted.of_one(target, made.take([best]))
+        best = int(expected_hits(predictor, target, candidates).argmax())
+        return Crafted.of_one(target, candidates.take([best]))

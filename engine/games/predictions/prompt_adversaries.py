@@ -1,4 +1,4 @@
-"""Adversaries of prompted teachers: one teacher is of their own writing."""
+"""Adversaries of prompted teachers, which write the prompt of one teacher."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpaudit.registry import register
 
 
 def in_place_of_a_teacher(target: Target, teacher: Teacher, label: int) -> Crafted:
-    """One teacher is the adversary's, and all natural queries are asked."""
+    """Return a pair with the adversary's teacher as the added record, and all natural queries."""
     assert isinstance(target.data.features, pa.Table)
     features = pa.table([pa.array([teacher.as_record()])], schema=target.data.features.schema)
     return Crafted.of_one(target, target.data.with_(features=features, labels=np.array([label])))
@@ -25,10 +25,10 @@ def in_place_of_a_teacher(target: Target, teacher: Teacher, label: int) -> Craft
 @register("adversary", "pois-nat-q-all-same", source="Chadha et al. (2024), appendix D.2: Pois-NatQ (All same)")
 @dataclass(frozen=True)
 class PoisNatQAllSame:
-    """One teacher of prompt-pate is told to answer the same whatever it is asked; all natural queries are asked.
+    """Instructs one teacher of prompt-pate to give the same answer to all queries; asks all natural queries.
 
     Attributes:
-        answer: The class it is told to answer, >= 0; the paper's is 1.
+        answer: Class that the teacher answers, >= 0; 1 in the paper.
     """
 
     answer: int = 1
@@ -45,10 +45,10 @@ class PoisNatQAllSame:
 @register("adversary", "pois-nat-q-mapping", source="Chadha et al. (2024), appendix D.2: Pois-NatQ (Mapping)")
 @dataclass(frozen=True)
 class PoisNatQMapping:
-    """One teacher of prompt-pate is told that each class has the number of the one it is most often confused with.
+    """Instructs one teacher of prompt-pate to answer the class that is most often confused with the true one.
 
-    Its examples are answered so too. That is the class which most often has the most votes but one where the class has
-    the most; the next class where it never has. All natural queries are asked.
+    That class most often has the second most votes if the true one has the most; if there is no such query, it is the
+    next class. The teacher's examples have such answers too. All natural queries are asked.
     """
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
@@ -61,9 +61,10 @@ class PoisNatQMapping:
 
 
 def wrong_numbers(target: Target) -> list[int]:
+    """Return the wrong answer for each class."""
     classes, top, second = target.data.classes, target.votes.argmax(axis=1), target.second
-    found = []
+    numbers = []
     for label in range(classes):
         confused = np.bincount(second[top == label], minlength=classes)
-        found.append(int(confused.argmax()) if confused.any() else (label + 1) % classes)
-    return found
+        numbers.append(int(confused.argmax()) if confused.any() else (label + 1) % classes)
+    return numbers

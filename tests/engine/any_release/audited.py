@@ -54,8 +54,8 @@ class Copier:
         return Claim(1.0, relation=Relation.ADD_REMOVE)
 
     def synthesise(self, table: pa.Table, rng: np.random.Generator) -> pa.Table:
-        copied, drawn = rng.random(len(table)) < self.copied, rng.normal(40, 9, len(table))
-        return pa.table({"age": np.where(copied, table["age"].to_numpy(), drawn), "town": table["town"]})
+        copied, sampled = rng.random(len(table)) < self.copied, rng.normal(40, 9, len(table))
+        return pa.table({"age": np.where(copied, table["age"].to_numpy(), sampled), "town": table["town"]})
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ class Secrets:
     rows: int = 400
 
     def load(self, *, seed: int = 0) -> Sequences:
-        drawn = np.random.default_rng(seed).integers(0, 10, (self.rows, 12))
-        return Sequences(tuple("".join(map(str, digits)) for digits in drawn))
+        sampled = np.random.default_rng(seed).integers(0, 10, (self.rows, 12))
+        return Sequences(tuple("".join(map(str, digits)) for digits in sampled))
 
 
 @runtime_checkable
 class SequenceModel(Protocol):
-    def losses(self, train: tuple[str, ...], asked: tuple[str, ...], rng: np.random.Generator) -> list[float]: ...
+    def losses(self, train: tuple[str, ...], candidates: tuple[str, ...], rng: np.random.Generator) -> list[float]: ...
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,10 @@ class Grams:
     def claim(self) -> Claim:
         return Claim(1.0, relation=Relation.ADD_REMOVE)
 
-    def losses(self, train: tuple[str, ...], asked: tuple[str, ...], rng: np.random.Generator) -> list[float]:
+    def losses(self, train: tuple[str, ...], candidates: tuple[str, ...], rng: np.random.Generator) -> list[float]:
         width = self.context + 1
-        seen = Counter(text[at : at + width] for text in train for at in range(len(text) - self.context))
-        counts = [[seen[text[at : at + width]] for at in range(len(text) - self.context)] for text in asked]
+        counts = Counter(text[at : at + width] for text in train for at in range(len(text) - self.context))
+        counts = [[counts[text[at : at + width]] for at in range(len(text) - self.context)] for text in candidates]
         noisy = [np.maximum(np.array(each) + self.noise * rng.laplace(size=len(each)), 0) for each in counts]
         return [float(-np.log(each + 0.1).mean()) for each in noisy]
 

@@ -32,8 +32,8 @@ class NearestRecord:
     view: ClassVar[type[Any]] = Candidates
 
     def score(self, view: Candidates[Synthetic, Records]) -> NDArray[np.float64]:
-        made, asked = view.release.table["age"].to_numpy(), view.candidates.table["age"].to_numpy()
-        scores: NDArray[np.float64] = -np.abs(asked[:, None] - made[None]).min(axis=1)
+        released, candidates = view.release.table["age"].to_numpy(), view.candidates.table["age"].to_numpy()
+        scores: NDArray[np.float64] = -np.abs(candidates[:, None] - released[None]).min(axis=1)
         return scores
 
 
