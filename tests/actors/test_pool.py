@@ -61,7 +61,7 @@ def test_code_that_no_worker_can_load_is_told_apart_from_a_worker_that_died() ->
     raised = "File ...\nAttributeError: Can't get attribute 'kept' on <module '__main__' from 'worker.py'>"
     said = load_failure(RaySystemError("Can't get attribute 'kept' on <module '__main__'>", raised))
     assert said.startswith("a worker could not load the code that it was given: Can't get attribute 'kept' on <module")
-    assert said.endswith("put the code into a module of its own, which the workers can import")
+    assert said.endswith("Put the code into a separate module that workers can import")
     assert not load_failure(RaySystemError("the raylet is gone", None))
     assert not load_failure(ObjectLostError("00", None, ""))
 
@@ -81,7 +81,9 @@ def test_a_local_session_that_lost_a_process_of_ray_s_ends_the_run_at_once(
     require_services()
     process.kill()
     process.wait()
-    with pytest.raises(RunError, match=rf"\({name}\) of the local Ray session has ended \(SIGKILL\); .*dpaudit resume"):
+    with pytest.raises(
+        RunError, match=rf"\({name}\) of the local Ray session has ended \(SIGKILL\)\. .*dpaudit resume"
+    ):
         require_services()
     RayPool.close(object.__new__(RayPool))  # asks nothing that would be waited for
 
@@ -104,4 +106,4 @@ def test_a_killed_head_ends_the_command_with_one_sentence(tmp_path: Path) -> Non
     _, said = run.communicate(timeout=HANGS_S)
     assert run.returncode == 3
     (line,) = said.strip().splitlines()
-    assert "has ended (SIGKILL); what was finished is kept, `dpaudit resume" in line
+    assert "has ended (SIGKILL). Finished units are kept: `dpaudit resume" in line

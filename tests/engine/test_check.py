@@ -614,7 +614,7 @@ def test_a_part_s_ceiling_is_not_held_against_that_of_the_whole_claim(leak: Repo
     beside = together(step, blind)
     assert (beside.verdict, beside.deciding) == (Verdict.NO_VIOLATION, step)
     steps = together(step, replace(step, name="another step"))
-    assert "no test looked at the training from end to end" in steps.answer.line("reason")
+    assert "no test covered the training from end to end" in steps.answer.line("reason")
 
 
 def test_a_test_without_a_verdict_is_named_in_the_headline_and_is_no_pass(leak: Report) -> None:
