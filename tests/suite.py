@@ -61,10 +61,10 @@ KERNEL_TESTS = (
 )
 """Quick tests that together compile every kernel."""
 LONG: Mapping[str, str] = {
-    "tests/actors/test_schedule.py::test_two_workers_run_all_that_can_run_whatever_is_lost_and_fails[ray]": (
+    "tests/actors/test_schedule.py::test_two_workers_run_all_units_despite_losses_and_failures[ray]": (
         "starts the Ray session that all tests share"
     ),
-    "tests/actors/test_parcels.py::test_the_same_bytes_in_processes_beside_this_one": "starts child processes",
+    "tests/actors/test_parcels.py::test_child_processes_store_the_same_bytes": "starts child processes",
     "tests/engine/test_state_between_calls.py::test_a_memoised_release_is_undecided_and_a_seeded_one_a_violation": (
         "two checks in full, each asked again in a fresh process"
     ),

@@ -1,4 +1,4 @@
-"""The fingerprint changes with all code of the user's that can decide a result, and with nothing else."""
+"""The fingerprint depends on all user code that can change a result, and on nothing else."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ class Mechanism(Base):
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
-    """Writes one file of the package `owner`, and lets the package be imported anew."""
+    """Return a function that writes a file of the package `owner` and makes Python import the package again."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # the same second may see two versions
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # two versions may be written in the same second
 
     def forget() -> None:
         for name in [name for name in sys.modules if name.partition(".")[0] == "owner"]:
             del sys.modules[name]
         importlib.invalidate_caches()
 
-    def one(name: str, text: str) -> None:
+    def write_file(name: str, text: str) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
         forget()
 
     for name, text in FILES.items():
-        one(name, text)
-    yield one
+        write_file(name, text)
+    yield write_file
     forget()
 
 
@@ -81,7 +81,7 @@ def test_every_module_of_its_package_counts(write: Callable[[str, str], None], n
     assert mechanism() == before
 
 
-def test_what_is_no_code_of_its_own_does_not_count(write: Callable[[str, str], None]) -> None:
+def test_files_other_than_user_code_do_not_count(write: Callable[[str, str], None]) -> None:
     before = mechanism()
     write("owner/notes.txt", "THREE = 4\n")
     write("beside.py", "FOUR = 4\n")
@@ -102,8 +102,8 @@ IMPORTS = [
 
 @pytest.mark.parametrize("line", IMPORTS)
 @pytest.mark.parametrize("at", ["owner/lazily.py", "alone.py"])
-def test_a_module_elsewhere_counts_where_it_is_imported(write: Callable[[str, str], None], line: str, at: str) -> None:
-    """From a package, or from a file that is in none."""
+def test_a_module_outside_the_package_counts_if_imported(write: Callable[[str, str], None], line: str, at: str) -> None:
+    """The module is imported from a package, or is a file outside any package."""
     write("beside.py", "FOUR = 4\n")
     write("alone.py", "class Mechanism:\n    pass\n")
     write(at, FILES.get(at, "class Mechanism:\n    pass\n") + line + "\n")
@@ -120,22 +120,22 @@ def test_a_module_elsewhere_counts_where_it_is_imported(write: Callable[[str, st
     assert digest() != before
 
 
-def test_a_folder_too_large_to_be_read_is_never_reused(
+def test_results_of_a_folder_with_too_many_files_are_never_reused(
     write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "MAX_FILES", len(FILES) - 1)
-    (own,) = mechanism().user_code
-    assert own.unseen == ("the folder of module owner holds more than 7 files of code",)
+    (package,) = mechanism().user_code
+    assert package.unseen == ("the folder of module owner holds more than 7 files of code",)
 
 
-def test_modules_are_found_without_being_imported(write: Callable[[str, str], None]) -> None:
+def test_modules_are_read_without_importing_them(write: Callable[[str, str], None]) -> None:
     mechanism()
     assert "owner.lazily" not in sys.modules
     assert "owner.unrelated" not in sys.modules
 
 
-def test_a_module_that_was_loaded_alone_counts(write: Callable[[str, str], None], tmp_path: Path) -> None:
-    """Its top-level package is nowhere to be found."""
+def test_a_module_loaded_without_its_package_counts(write: Callable[[str, str], None], tmp_path: Path) -> None:
+    """Its top-level package cannot be found."""
 
     def digest(text: str) -> str:
         (tmp_path / "alone.py").write_text(text)
@@ -155,7 +155,7 @@ def test_a_module_that_was_loaded_alone_counts(write: Callable[[str, str], None]
 
 
 def test_a_file_edited_under_a_running_process_is_not_reused(write: Callable[[str, str], None], tmp_path: Path) -> None:
-    """What is loaded is not what is on disk: results of the one must not be found under the name of the other."""
+    """The loaded code differs from the file, so results of one must not be stored under the name of the other."""
     module = importlib.import_module("owner.mechanism")
     fingerprint(module.Mechanism())
     (tmp_path / "owner" / "helpers.py").write_text("def flip(labels, share):\n    return 1 - labels\n")
@@ -175,10 +175,10 @@ def test_versions_of_installed_packages_count(write: Callable[[str, str], None],
     assert len({before.digest, changed.digest, mechanism().digest}) == 3
 
 
-def test_versions_behind_the_models_that_come_along_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_libraries_of_bundled_models_count(monkeypatch: pytest.MonkeyPatch) -> None:
     before = unit._hash_of_sources.__wrapped__()
-    known = reading._version
-    monkeypatch.setattr(reading, "_version", lambda name: "another" if name == "catboost" else known(name))
+    installed_version = reading._version
+    monkeypatch.setattr(reading, "_version", lambda name: "another" if name == "catboost" else installed_version(name))
     assert unit._hash_of_sources.__wrapped__() != before
 
 
@@ -186,7 +186,7 @@ def closure(share: float) -> Callable[[float], float]:
     return lambda label: label * share
 
 
-def test_a_callable_counts_with_its_closure_defaults_and_parts() -> None:
+def test_a_callable_counts_with_its_closure_defaults_and_arguments() -> None:
     def with_default(label: float, share: float) -> Callable[[float], float]:
         def release(label: float, share: float = share) -> float:
             return label * share
@@ -209,16 +209,16 @@ def test_a_callable_counts_with_its_closure_defaults_and_parts() -> None:
     assert fingerprint(closure(0.5)).digest == digests[0]
 
 
-def test_a_class_made_by_a_function_counts_with_what_it_was_made_with() -> None:
-    def made(share: float) -> Any:
+def test_a_class_defined_in_a_function_counts_with_its_closure() -> None:
+    def make_mechanism(share: float) -> Any:
         class Mechanism:
             def release(self, label: float) -> float:
                 return label * share
 
         return Mechanism()
 
-    assert fingerprint(made(1.0)).digest == fingerprint(made(1.0)).digest
-    assert fingerprint(made(1.0)).digest != fingerprint(made(2.0)).digest
+    assert fingerprint(make_mechanism(1.0)).digest == fingerprint(make_mechanism(1.0)).digest
+    assert fingerprint(make_mechanism(1.0)).digest != fingerprint(make_mechanism(2.0)).digest
 
 
 TYPED = """
@@ -248,14 +248,14 @@ print(found.digest, found.user_code[0].label)
 
 
 def typed(text: str) -> str:
-    """Typed at a prompt: read from standard input, so there is no file."""
-    done = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "__main__.Mechanism" in done.stdout
-    return done.stdout.split()[0]
+    """Run `text` from standard input, as typed at a prompt, so that no file holds it; return the fingerprint."""
+    process = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 0, process.stderr
+    assert "__main__.Mechanism" in process.stdout
+    return process.stdout.split()[0]
 
 
-def test_what_is_typed_at_a_prompt_counts_by_its_code() -> None:
+def test_a_class_typed_at_a_prompt_counts_by_its_code() -> None:
     before = typed(TYPED)
     assert typed(TYPED) == before, "another process reads the same, whatever its hash seed"
     for old, new in (
@@ -273,34 +273,36 @@ def test_what_is_typed_at_a_prompt_counts_by_its_code() -> None:
 def test_a_script_counts_with_its_whole_file(tmp_path: Path) -> None:
     def run(text: str) -> str:
         (tmp_path / "script.py").write_text(text)
-        done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=True)
-        return done.stdout
+        process = subprocess.run(
+            [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=True
+        )
+        return process.stdout
 
     assert run(TYPED) == run(TYPED)
     assert run(TYPED) != run(TYPED.replace("SHARE = 0.5", "SHARE = 0.6"))
 
 
-class Holds:
-    """An object of the user's own that holds something."""
+class Holder:
+    """A user object that holds another object."""
 
-    def __init__(self, held: object) -> None:
-        self.held = held
+    def __init__(self, content: object) -> None:
+        self.content = content
 
 
-def test_what_cannot_be_read_is_like_nothing_else_and_says_so() -> None:
-    holds = Holds(threading.Lock())
-    first, second = fingerprint(holds), fingerprint(holds)
+def test_unreadable_code_has_a_unique_fingerprint_and_a_reason() -> None:
+    holder = Holder(threading.Lock())
+    first, second = fingerprint(holder), fingerprint(holder)
     assert first.digest != second.digest
     assert any("_thread.lock cannot be read" in why for code in first.user_code for why in code.unseen)
     with read_once():
-        assert fingerprint(holds) == fingerprint(holds), "within one plan a unit keeps its key"
+        assert fingerprint(holder) == fingerprint(holder), "within one plan a unit keeps its key"
     record = {code.label: code.digest for code in first.user_code}
     with read_once(record):
-        assert fingerprint(holds).digest == first.digest, "and `report` finds what the run has left"
+        assert fingerprint(holder).digest == first.digest, "and `report` finds what the run has left"
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ((1, "1"), ("1", 1)),
         (("ab", "c"), ("a", "bc")),
@@ -308,18 +310,18 @@ def test_what_cannot_be_read_is_like_nothing_else_and_says_so() -> None:
         ({1, 2}, {1, 3}),
         (np.array([1.0, 2.0]), np.array([1.0, 3.0])),
         (np.array(["a", None], dtype=object), np.array(["a", 1], dtype=object)),
-        (Holds([1]), Holds([2])),
+        (Holder([1]), Holder([2])),
     ],
 )
-def test_values_that_differ_have_fingerprints_that_differ(one: object, other: object) -> None:
-    assert fingerprint(one).digest != fingerprint(other).digest
+def test_values_that_differ_have_fingerprints_that_differ(first: object, second: object) -> None:
+    assert fingerprint(first).digest != fingerprint(second).digest
 
 
 def monkeypatched(label: float) -> float:
     return label
 
 
-def test_a_changed_default_and_a_function_in_the_place_of_another_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_default_and_a_replaced_function_count(monkeypatch: pytest.MonkeyPatch) -> None:
     before = fingerprint(monkeypatched).digest
     monkeypatch.setattr(monkeypatched, "__defaults__", (1.0,))
     changed = fingerprint(monkeypatched).digest
@@ -334,30 +336,30 @@ def cached(label: float) -> float:
     return label
 
 
-def test_a_cached_and_a_bound_function_count_with_what_they_hold() -> None:
+def test_a_cached_and_a_bound_function_count_with_their_contents() -> None:
     values = [cached, functools.lru_cache(closure(1.0)), functools.lru_cache(closure(2.0)), [1].append, [2].append]
     assert len({fingerprint(value).digest for value in values}) == 5
     assert [code.label for code in fingerprint(cached).user_code] == [f"{__name__}.cached"]
 
 
-def test_values_that_contain_themselves_are_read() -> None:
-    holds = Holds(None)
-    holds.held = [holds]
-    assert fingerprint(holds).digest == fingerprint(holds).digest
+def test_values_that_contain_themselves_have_a_fingerprint() -> None:
+    holder = Holder(None)
+    holder.content = [holder]
+    assert fingerprint(holder).digest == fingerprint(holder).digest
 
 
-def test_each_class_is_read_once_a_plan(write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
+def test_each_class_is_read_once_per_plan(write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    read_names: list[str] = []
     content = reading.read_module
-    monkeypatch.setattr(reading, "read_module", lambda name: (read.append(name), content(name))[1])
-    made = importlib.import_module("owner.mechanism").Mechanism
+    monkeypatch.setattr(reading, "read_module", lambda name: (read_names.append(name), content(name))[1])
+    mechanism_class = importlib.import_module("owner.mechanism").Mechanism
     with read_once():
-        assert len({fingerprint((made(), number)).digest for number in range(500)}) == 500
-    assert "owner" in read
-    assert sorted(set(read)) == sorted(read)
+        assert len({fingerprint((mechanism_class(), number)).digest for number in range(500)}) == 500
+    assert "owner" in read_names
+    assert sorted(set(read_names)) == sorted(read_names)
 
 
-def test_words_do_not_run_into_one_another() -> None:
+def test_adjacent_words_are_separated_in_the_hash() -> None:
     def digest(*words: str) -> str:
         return fingerprint(words).digest
 
