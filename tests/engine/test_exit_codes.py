@@ -34,7 +34,7 @@ class Ends:
             open("helper", "w").write(str(helper.pid))
             os.kill(os.getpid(), signal.SIGKILL)
         if self.how == "sleeps":
-            open("wait_for_mechanism", "w").write(str(os.getpid()))
+            open("asleep", "w").write(str(os.getpid()))
             time.sleep(60)
         return labels
 """
@@ -75,10 +75,10 @@ def started(folder: Path, how: str) -> subprocess.Popen[str]:
 
 def wait_for_mechanism(folder: Path, running: subprocess.Popen[str]) -> int:
     """Wait until the mechanism runs; return the id of its process."""
-    while not (folder / "wait_for_mechanism").exists() or not (folder / "wait_for_mechanism").read_text():
+    while not (folder / "asleep").exists() or not (folder / "asleep").read_text():
         assert running.poll() is None, running.communicate()[1]
         time.sleep(0.05)
-    return int((folder / "wait_for_mechanism").read_text())
+    return int((folder / "asleep").read_text())
 
 
 @pytest.mark.parametrize(("how", "message"), [("exits", "ended (exit code 0) before it was done"), ("dies", "SIGKILL")])

@@ -123,8 +123,8 @@ def test_the_planned_rows_reject_with_the_stated_power(estimator: ScoreEstimator
     """Among 200 simulated games of the planned size 80 to 99 % reject; of half the size, fewer than 80 %.
 
     At a power of 0.9 the first fails with Pr[Bin(200, 0.9) < 160] < 1e-5. Measured shares of 200 games, at this size
-    and half of it: one-run 0.89 and 0.66, band 0.94 and 0.53, betting 0.92 and 0.67. At 0.67 the second fails with <
-    1e-4.
+    and half of it: one-run 0.89 and 0.66, band 0.94 and 0.53, betting 0.92 and 0.67. At 0.67 the second fails
+    with probability < 1e-4.
     """
     needed = rows_to_reject(estimator, COINS, claimed, spent=2 * claimed)
     assert needed is not None

@@ -102,9 +102,8 @@ def test_several_checks_of_a_test_share_its_error(tmp_path: Path, monkeypatch: p
         errors.append(1 - confidence)
         raise VerdictError("not played")
 
-    monkeypatch.setattr(
-        import_module("dpaudit.engine.run.checking"), "check", refusing_check
-    )  # pytester forgets modules
+    checking = import_module("dpaudit.engine.run.checking")  # not imported above, because pytester unloads modules
+    monkeypatch.setattr(checking, "check", refusing_check)
     audited = DpAudit(0.001, 0, tmp_path)
     for _ in range(20):
         with pytest.raises(VerdictError):
